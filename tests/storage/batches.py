@@ -9,8 +9,16 @@ from uuid import UUID
 
 from penstock.base.files import MACHINE_FILES, Files
 from penstock.base.ids import TopicPartition
-from penstock.records import BatchHeader, encode_header, seal, split_batches
-from penstock.storage import LogConfig, LogStore, PartitionLog, Read, StorageError, StorageSettings
+from penstock.records import BatchHeader, encode_header, seal, split_batches, stamp
+from penstock.storage import (
+    LogConfig,
+    LogStore,
+    PartitionLog,
+    Read,
+    ReplicaLog,
+    StorageError,
+    StorageSettings,
+)
 
 TOPIC_ID = UUID(int=7)
 WHERE = TopicPartition("orders", 0)
@@ -48,6 +56,13 @@ def batch(
     data = bytearray(encode_header(header) + body)
     seal(data)
     return memoryview(data)
+
+
+def stamped(count: int, offset: int, leader_epoch: int, **options: int) -> memoryview:
+    """A batch as a leader of that epoch has stamped it."""
+    data = batch(count, **options)
+    stamp(data, 0, offset, len(data) - 12, leader_epoch)
+    return data
 
 
 class Owner:
@@ -102,7 +117,7 @@ class Harness:
         abandon(self.store)
         self.store = self._open()
 
-    def log(self, partition: int = 0, topic: str = WHERE.topic) -> PartitionLog:
+    def log(self, partition: int = 0, topic: str = WHERE.topic) -> ReplicaLog:
         where = TopicPartition(topic, partition)
         found = self.store.partitions.get(where)
         if found is None:

@@ -11,6 +11,9 @@ from penstock.storage.errors import (
     InvalidTimestamp,
     LogDeleted,
     OutOfOrderSequence,
+    ReplicaEpochFell,
+    ReplicaGap,
+    ReplicaOverlap,
     StorageError,
     StorageFailed,
     StoreLocked,
@@ -18,6 +21,7 @@ from penstock.storage.errors import (
     UnknownProducerId,
 )
 from penstock.storage.partition import PartitionLog
+from penstock.storage.replica import ReplicaLog
 from penstock.storage.settings import StorageSettings
 from penstock.storage.store import LogStore
 from penstock.storage.values import (
@@ -42,6 +46,10 @@ __all__ = [
     "OutOfOrderSequence",
     "PartitionLog",
     "Read",
+    "ReplicaEpochFell",
+    "ReplicaGap",
+    "ReplicaLog",
+    "ReplicaOverlap",
     "StorageError",
     "StorageFailed",
     "StorageSettings",

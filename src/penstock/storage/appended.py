@@ -7,12 +7,15 @@ cache needs the room; one whose bytes are leased goes as soon as it is written.
 
 The log of an append is a type parameter: it is made of these parts, and they know no more of it
 than `AppendedTo` says.
+
+A `Control` goes the same way, in the same order, and says something else of its log than batches.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -79,6 +82,32 @@ class Appended(Generic[LogT]):
         lease, self.lease = self.lease, None
         if lease is not None:
             lease.release()
+
+
+class Control(Appended[LogT]):
+    """What is to be done with a log once the journal says so: a row of it without bytes.
+
+    `perform` is called when it is durable, before the appends that came after it count; it raises
+    OSError where files cannot be changed. `take_back` is called when nothing became of it, newest
+    first among the appends of its log. It is in no tail.
+    """
+
+    __slots__ = ("perform", "take_back")
+
+    def __init__(
+        self,
+        log: LogT,
+        segment: Segment,
+        position: int,
+        base_offset: int,
+        next_offset: int,
+        *,
+        perform: Callable[[], None],
+        take_back: Callable[[], None],
+    ) -> None:
+        super().__init__(log, segment, position, base_offset, next_offset, 0, [], b"", None, None)
+        self.perform = perform
+        self.take_back = take_back
 
 
 class Tail(Generic[LogT]):
@@ -174,18 +203,16 @@ class AppendQueue(Generic[LogT]):
     """Accepted appends that wait for the journal, and whether more are taken."""
 
     __slots__ = (
-        "failed",
-        "limit_bytes",
-        "pending",
-        "pending_bytes",
-        "unwritten_bytes",
-        "write_error"
+        "controls", "failed", "limit_bytes", "pending", "pending_bytes", "unwritten_bytes",
+        "write_error",
     )  # fmt: skip
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.pending: list[Appended[LogT]] = []
         self.pending_bytes = 0
+        self.controls = False
+        """Whether some of what waits are no appends."""
         self.unwritten_bytes = 0
         """Durable bytes that wait for their segment write."""
         self.write_error: StorageError | None = None
@@ -198,10 +225,20 @@ class AppendQueue(Generic[LogT]):
         self.pending.append(item)
         self.pending_bytes += item.size_bytes
 
-    def take(self) -> tuple[list[Appended[LogT]], int]:
-        """All that wait, and their bytes."""
-        taken = self.pending, self.pending_bytes
-        self.pending, self.pending_bytes = [], 0
+    def add_control(self, item: Control[LogT]) -> None:
+        """Something else is to become durable, after what was accepted."""
+        self.pending.append(item)
+        self.controls = True
+
+    def drop(self, item: Appended[LogT]) -> None:
+        """One that waits is taken back by its log."""
+        self.pending.remove(item)
+        self.pending_bytes -= item.size_bytes
+
+    def take(self) -> tuple[list[Appended[LogT]], int, bool]:
+        """All that wait, their bytes, and whether some are no appends."""
+        taken = self.pending, self.pending_bytes, self.controls
+        self.pending, self.pending_bytes, self.controls = [], 0, False
         return taken
 
     def forget(self, log: LogT) -> None:

@@ -4,7 +4,8 @@ The header, the checksum and the limits of the topic are checked on the receive 
 are looked at as `record.validation` says, and in compacted topics, which need a key of each. Only
 when the topic demands another codec than the batch has are records unpacked and packed again.
 
-Every way into a log, local or diskless, leads through `prepared`.
+What producers send to a log, local or diskless, goes through `prepared`; what a leader sends to a
+replica, stamped and checked once, through `stamped_runs`.
 
 Source: Kafka's `LogValidator` and `UnifiedLog.analyzeAndValidateRecords`.
 """
@@ -15,6 +16,7 @@ from struct import Struct
 from typing import Final
 
 from penstock.base.crc import crc32c
+from penstock.base.settings import INT_MAX
 from penstock.records import (
     HEADER_BYTES,
     BatchHeader,
@@ -32,7 +34,13 @@ from penstock.records import (
 )
 from penstock.records.header import MAGIC
 from penstock.storage.config import LogConfig
-from penstock.storage.errors import BatchesTooLarge, InvalidTimestamp
+from penstock.storage.errors import (
+    BatchesTooLarge,
+    InvalidTimestamp,
+    ReplicaEpochFell,
+    ReplicaGap,
+    ReplicaOverlap,
+)
 
 _CODECS: Final = {
     "uncompressed": Codec.NONE,
@@ -84,6 +92,45 @@ def prepared(
     if packed is None:
         return batches, headers
     return packed, _checked(packed, config, now_ms, internal=internal)
+
+
+def stamped_runs(
+    batches: memoryview, where: object, next_offset: int, newest_epoch: int
+) -> list[list[BatchHeader]]:
+    """The headers of a replica's append, those of an epoch together.
+
+    Checked: that they are whole, their checksums, that they begin at `next_offset` and follow each
+    other, and that epochs do not fall, from `newest_epoch` on. Not the topic's limits: the leader
+    has taken them, and who refuses a batch that it has falls behind for ever.
+
+    Raises:
+        CorruptBatch: bytes that are no whole batches, or another checksum.
+        InvalidRecord: no batch at all.
+        BatchesTooLarge: more than a segment file may have.
+        ReplicaGap, ReplicaOverlap, ReplicaEpochFell: they do not go there; `where` names the log.
+    """
+    headers = split_batches(batches)
+    if not headers:
+        raise InvalidRecord("an append without a batch")
+    if len(batches) > INT_MAX:
+        raise BatchesTooLarge(f"{len(batches)} bytes of batches, at most {INT_MAX} at a time")
+    runs: list[list[BatchHeader]] = []
+    offset, epoch = 0, -1
+    for header in headers:
+        if header.base_offset != next_offset:
+            wrong = ReplicaGap if header.base_offset > next_offset else ReplicaOverlap
+            raise wrong(where, next_offset, header.base_offset)
+        if header.partition_leader_epoch < newest_epoch:
+            raise ReplicaEpochFell(where, newest_epoch, header.partition_leader_epoch)
+        verify_crc(batches, header, offset)
+        newest_epoch = header.partition_leader_epoch
+        if not runs or newest_epoch != epoch:
+            runs.append([])
+            epoch = newest_epoch
+        runs[-1].append(header)
+        next_offset = header.next_offset
+        offset += header.size_bytes
+    return runs
 
 
 def validate_batches(

@@ -184,20 +184,22 @@ class Checkpointer:
     def _plan_small_files(
         self, log: PartitionLog, writes: list[tuple[str, bytes]], directories: set[str]
     ) -> None:
-        """Snapshots and the epoch history."""
+        """Snapshots and the epoch history, of what is in the files and no further: what waits for
+        the journal may never have been."""
         if not log.loaded or log.damage is not None:
             return
-        due, log.due_snapshots = log.due_snapshots, []
-        written = log.written_offset
-        if len(log.producer_states):
-            states = log.producers_when_written()
+        written, states, epochs = log.when_written()
+        due = [one for one in log.due_snapshots if one[0] <= written]
+        log.due_snapshots = [one for one in log.due_snapshots if one[0] > written]
+        if len(states) or len(log.producer_states):
             due.append(encoded_snapshots(written, *states.snapshot()))
         for offset, last, batches in due:
             for suffix, data in (SNAPSHOT, last), (RECENT_BATCHES, batches):
                 writes.append((os.path.join(log.directory, offset_name(offset, suffix)), data))
         if log.epochs_dirty:
-            log.epochs_dirty = False
-            data = encode_epochs(log.epochs.entries)
+            begun = [entry for entry in epochs.entries if entry[1] <= written]
+            log.epochs_dirty = len(begun) < len(epochs.entries)
+            data = encode_epochs(begun)
             writes.append((os.path.join(log.directory, EPOCHS_FILE), data))
         if writes:
             directories.add(log.directory)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from penstock.base.files import sync_directory
 from penstock.base.settings import LONG_MAX
-from penstock.storage.appended import Appended
+from penstock.storage.appended import Appended, Control
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX
@@ -47,6 +47,8 @@ class Group(NamedTuple):
     items: list[Appended[PartitionLog]]
     callbacks: list[OnDurable]
     size_bytes: int
+    controls: bool
+    """Whether some of the items are no appends."""
 
 
 class Committer:
@@ -113,9 +115,9 @@ class Committer:
         self._worker.drain()
 
     def _take(self) -> Group:
-        items, size_bytes = self._queue.take()
+        items, size_bytes, controls = self._queue.take()
         callbacks, self._callbacks = self._callbacks, []
-        return Group(items, callbacks, size_bytes)
+        return Group(items, callbacks, size_bytes, controls)
 
     def _start(self, group: Group) -> None:
         if self._queue.failed is not None:
@@ -229,11 +231,14 @@ class Committer:
         self._finish(group, None)
 
     def _finish(self, group: Group, error: StorageError | None) -> None:
+        appends = group.items
+        if group.controls and error is None:
+            appends, error = self._perform_controls(group)
         if error is not None:
             self._fail(group, error)
             return
         advanced: dict[LogOwner, None] = {}
-        for item in group.items:
+        for item in appends:
             log = item.log
             owner = log.owner
             log.durable_offset = item.next_offset
@@ -245,9 +250,30 @@ class Committer:
         if group.items:
             self.on_advance(advanced)
             if self._policy != "os":
-                self._segment_writer.became_durable(group.items)
+                self._segment_writer.became_durable(appends)
             within, self._flush_within_ms = self._flush_within_ms, None
             self.on_written(within)
+
+    def _perform_controls(
+        self, group: Group
+    ) -> tuple[list[Appended[PartitionLog]], StorageError | None]:
+        """Do what the journal says now; returns the appends of the group.
+
+        Before all of them: what is cut of a log was durable when the cut was asked for, so that a
+        group has no append that its log's cut is about.
+        """
+        appends: list[Appended[PartitionLog]] = []
+        for item in group.items:
+            if not isinstance(item, Control):
+                appends.append(item)
+            elif item.log.closed is None:
+                try:
+                    item.perform()
+                except OSError as error:
+                    where = item.log.topic_partition
+                    failure = StorageFailed(f"{where} cannot be cut as the journal says: {error}")
+                    return appends, failure
+        return appends, None
 
     def _fail(self, group: Group, error: StorageError) -> None:
         """Nothing of the group, nor of what was appended on top of it, happened."""
@@ -259,7 +285,11 @@ class Committer:
             self._counters.disk_full += 1
             logger.error("a group of appends was refused: %s", error)
             for item in reversed(group.items + later.items):
-                if item.log.closed is None:
+                if item.log.closed is not None:
+                    continue
+                if isinstance(item, Control):
+                    item.take_back()
+                else:
                     item.log.undo(item)
         for callback in group.callbacks + later.callbacks:
             _call(callback, error)

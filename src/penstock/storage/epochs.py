@@ -30,6 +30,11 @@ class EpochHistory:
         """The newest epoch, -1 without one."""
         return self._entries[-1][0] if self._entries else -1
 
+    @property
+    def latest_start(self) -> int:
+        """Where the newest epoch begins, -1 without one."""
+        return self._entries[-1][1] if self._entries else -1
+
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Begin an epoch; entries that it makes meaningless go. False if nothing changed."""
         if self._entries and epoch <= self._entries[-1][0]:

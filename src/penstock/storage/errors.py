@@ -92,6 +92,36 @@ class BatchesTooLarge(InvalidError):
     code: ClassVar[str] = "record_list_too_large"
 
 
+class MisplacedBatches(InvalidError):
+    """Batches for a replica that do not begin where it ends, or do not follow each other."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+    def __init__(self, where: object, expected: int, found: int) -> None:
+        super().__init__(f"{where}: a batch at offset {found}, the replica needs {expected} next")
+        self.expected = expected
+        self.found = found
+
+
+class ReplicaGap(MisplacedBatches):
+    """They begin above the offset that is due."""
+
+
+class ReplicaOverlap(MisplacedBatches):
+    """They begin below the offset that is due."""
+
+
+class ReplicaEpochFell(FencedError):
+    """A batch for a replica whose leader epoch is lower than one that it holds already."""
+
+    code: ClassVar[str] = "fenced_leader_epoch"
+
+    def __init__(self, where: object, newest: int, found: int) -> None:
+        super().__init__(f"{where}: a batch of epoch {found} after one of epoch {newest}")
+        self.newest = newest
+        self.found = found
+
+
 class UnknownProducerId(InvalidError):
     """The partition remembers nothing of a producer that it should know."""
 

@@ -24,7 +24,7 @@ from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptFile, CorruptLog
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
-from penstock.storage.formats.epochs import decode_epochs
+from penstock.storage.formats.epochs import Entry, decode_epochs
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
 from penstock.storage.limits import RECOVERY_SCAN_BYTES
@@ -49,6 +49,8 @@ class Loaded(NamedTuple):
 
     segments: list[Segment]
     epochs: EpochHistory
+    epochs_dirty: bool
+    """Whether their file says something else."""
     producers: ProducerStates
     start_offset: int
     end_offset: int
@@ -64,14 +66,39 @@ def load_log(
     interval_bytes: int,
     now_ms: int,
     durable_offset: int | None = None,
+    cut_offset: int | None = None,
 ) -> Loaded:
-    """Read a log's directory. `durable_offset` is the end of what the journal brought back.
+    """Read a log's directory. `durable_offset` is the end of what the journal brought back, and
+    `cut_offset` the lowest end that the log had meanwhile: the epochs' file may be from before.
 
     Raises:
         OSError: the directory cannot be read.
     """
     durable = max(point.recovery_offset, durable_offset or 0)
-    return _Loading(segment_files, directory, point, interval_bytes, now_ms, durable).run()
+    loading = _Loading(segment_files, directory, point, interval_bytes, now_ms, durable)
+    return loading.run(cut_offset)
+
+
+def producers_at(
+    segment_files: SegmentFiles,
+    directory: str,
+    point: RecoveryPoint,
+    segments: list[Segment],
+    *,
+    now_ms: int,
+) -> ProducerStates:
+    """The producers of a log as of a point in its files: by a snapshot and a walk from there.
+
+    Raises:
+        OSError: the files cannot be read.
+    """
+    loading = _Loading(segment_files, directory, point, 0, now_ms, 0)
+    for name in segment_files.files.names_in(directory):
+        parsed = parse_offset_name(name)
+        if parsed is not None and parsed[1] == SNAPSHOT:
+            loading.snapshots.append(parsed[0])
+    loading.load_producers(segments)
+    return loading.producers
 
 
 class _Loading:
@@ -98,19 +125,21 @@ class _Loading:
         self.changed: set[Segment] = set()
         self.snapshots: list[int] = []
 
-    def run(self) -> Loaded:
+    def run(self, cut_offset: int | None) -> Loaded:
         segments = self._list()
         damage = self._missing(segments)
         if damage is None:
-            self._load_producers(segments)
+            self.load_producers(segments)
             segments, end, damage = self._walk(segments)
         else:
             end = max(self.recovery_point.recovery_offset, self.recovery_point.log_start_offset)
-        epochs = self._load_epochs(segments, end)
+        epochs, epochs_dirty = self._load_epochs(segments, cut_offset)
         start = max(self.recovery_point.log_start_offset, segments[0].base_offset)
         if damage is not None:
             logger.error("%s is damaged: %s", self.directory, damage)
-        return Loaded(segments, epochs, self.producers, start, end, damage, self.changed)
+        return Loaded(
+            segments, epochs, epochs_dirty, self.producers, start, end, damage, self.changed
+        )
 
     def _list(self) -> list[Segment]:
         """The segments there are, by base offset; at least one."""
@@ -251,7 +280,7 @@ class _Loading:
         self.files.truncate(handle.descriptor, position)
         segment.written_bytes = segment.end_position = position
 
-    def _load_producers(self, segments: list[Segment]) -> None:
+    def load_producers(self, segments: list[Segment]) -> None:
         """Producers as they were at the point."""
         point = self.recovery_point
         if not point.flags & HAS_PRODUCERS:
@@ -306,24 +335,29 @@ class _Loading:
                     ):
                         self.producers.append(header, header.base_offset, self.now_ms)
 
-    def _load_epochs(self, segments: list[Segment], end: int) -> EpochHistory:
-        """The epoch history as saved, or from the first batch of each segment."""
+    def _load_epochs(
+        self, segments: list[Segment], cut_offset: int | None
+    ) -> tuple[EpochHistory, bool]:
+        """The epoch history as saved, or from the first batch of each segment; and whether it is
+        another than was saved."""
         path = os.path.join(self.directory, EPOCHS_FILE)
-        saved: EpochHistory | None = None
+        saved: list[Entry] | None = None
         try:
-            saved = EpochHistory(decode_epochs(read_file(self.files, path)))
+            saved = decode_epochs(read_file(self.files, path))
         except FileNotFoundError:
             pass
         except CorruptFile as error:
             logger.warning("%s: %s; made anew from the segments", path, error)
-        history = EpochHistory() if saved is None else saved
+        history = EpochHistory(saved)
+        if cut_offset is not None:
+            history.cut_end(cut_offset)
         if saved is None or self.changed:
             for segment in segments:
                 epoch = self._first_epoch(segment)
                 if epoch > history.latest:
                     history.assign(epoch, segment.base_offset)
         history.cut_start(self.recovery_point.log_start_offset)
-        return history
+        return history, history.entries != (saved or [])
 
     def _first_epoch(self, segment: Segment) -> int:
         if segment.written_bytes < HEADER_BYTES:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Event
@@ -42,7 +42,7 @@ class LogMaintenance:
         journal: Journal,
         checkpointer: Checkpointer,
         worker: Worker,
-        logs: dict[TopicPartition, PartitionLog],
+        logs: Mapping[TopicPartition, PartitionLog],
     ) -> None:
         self._root = parts.root
         self._settings = parts.settings

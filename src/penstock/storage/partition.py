@@ -70,36 +70,12 @@ class PartitionLog:
     """See the module's text. Made by `LogStore`; belongs to the owner's thread."""
 
     __slots__ = (
-        "_loaded",
-        "_parts",
-        "_queue",
-        "_roll_due",
-        "_save_recovery_points",
-        "_settling",
-        "_write_segments",
-        "closed",
-        "damage",
-        "directory",
-        "due_snapshots",
-        "durable_offset",
-        "epochs",
-        "epochs_dirty",
-        "fence",
-        "key",
-        "leader_epoch",
-        "log_end_offset",
-        "log_start_offset",
-        "owner",
-        "producer_states",
-        "recovery_point",
-        "recovery_point_bytes",
-        "segments",
-        "tail",
-        "topic_id",
-        "topic_partition",
-        "unflushed_records",
-        "unwritten_bytes",
-        "written_bytes_total",
+        "_loaded", "_parts", "_queue", "_roll_due", "_save_recovery_points", "_settling",
+        "_write_segments", "closed", "damage", "directory", "due_snapshots",
+        "durable_offset", "epochs", "epochs_dirty", "fence", "key", "leader_epoch",
+        "log_end_offset", "log_start_offset", "owner", "producer_states", "recovery_point",
+        "recovery_point_bytes", "segments", "tail", "topic_id", "topic_partition",
+        "unflushed_records", "unwritten_bytes", "written_bytes_total",
     )  # fmt: skip
 
     def __init__(
@@ -227,7 +203,9 @@ class PartitionLog:
         config: LogConfig,
         now_ms: int,
         lease: Lease | None,
+        stamped: bool = False,
     ) -> AppendResult:
+        """Queue batches that were checked; `stamped` ones keep offsets, epoch and times."""
         size_bytes = len(batches)
         base_offset = self.log_end_offset
         segment = self.segments[-1]
@@ -237,10 +215,10 @@ class PartitionLog:
             or should_roll(segment, headers, base_offset, config, self._parts.segment_files)
         ):
             segment = self._roll()
-        append_time = config.message_timestamp_type != "CreateTime"
+        append_time = config.message_timestamp_type != "CreateTime" and not stamped
         if append_time:
             headers = stamp_times(batches, headers, now_ms)
-        next_offset, undo = self._stamp(batches, headers, now_ms)
+        next_offset, undo = self._stamp(batches, headers, now_ms, stamped)
         data: Buffer = batches
         if size_bytes <= COPIED_APPEND_BYTES_MAX:
             data, lease = bytes(batches), None
@@ -269,7 +247,7 @@ class PartitionLog:
         return placed((base_offset, time_ms, self.log_start_offset, False, None, None))
 
     def _stamp(
-        self, batches: memoryview, headers: list[BatchHeader], now_ms: int
+        self, batches: memoryview, headers: list[BatchHeader], now_ms: int, stamped: bool
     ) -> tuple[int, list[Undo] | None]:
         """Write offsets and epoch in place, remember producers; returns the next offset."""
         epoch = self.leader_epoch
@@ -277,8 +255,9 @@ class PartitionLog:
         offset = 0
         undo: list[Undo] | None = None
         for header in headers:
-            stamp(batches, offset, next_offset, header.batch_length, epoch)
-            if header.producer_id >= 0:
+            if not stamped:
+                stamp(batches, offset, next_offset, header.batch_length, epoch)
+            if header.producer_id >= 0 <= header.base_sequence:
                 undo = undo or []
                 undo.append(self.producer_states.append(header, next_offset, now_ms))
             next_offset += header.last_offset_delta + 1
@@ -344,8 +323,13 @@ class PartitionLog:
         self.owner.log_moved()
         if self.epochs.assign(epoch, self.log_end_offset):
             self.epochs_dirty = True
-            self._roll_due = self.segments[-1].end_position > 0
+            self._roll_when_due()
         self._parts.changes.of(self)
+
+    def _roll_when_due(self) -> None:
+        """The next append begins a segment if it begins the newest epoch."""
+        begins = self.epochs.latest_start >= self.log_end_offset
+        self._roll_due = begins and self.segments[-1].end_position > 0
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log's start; -1 is the durable offset. Returns the new start.
@@ -383,7 +367,7 @@ class PartitionLog:
 
     # -- what the store asks -----------------------------------------------------------------
 
-    def load(self, *, durable_offset: int | None = None) -> None:
+    def load(self, *, durable_offset: int | None = None, cut_offset: int | None = None) -> None:
         """Look at the files, if that has not been done; see `loading`."""
         if self._loaded:
             return
@@ -396,14 +380,15 @@ class PartitionLog:
             interval_bytes=self.config.index_interval_bytes,
             now_ms=self._parts.clock.now_ms(),
             durable_offset=durable_offset,
+            cut_offset=cut_offset,
         )
+        self.epochs_dirty = loaded.epochs_dirty
         self.segments = loaded.segments
         self.epochs = loaded.epochs
         self.producer_states = loaded.producers
         self.log_end_offset = self.durable_offset = loaded.end_offset
         self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
         self.damage = loaded.damage
-        self._roll_due = False
         self._settling = self.segments[-1]
         self._loaded = True
         self.leader_epoch = max(self.leader_epoch, self.epochs.latest)
@@ -413,7 +398,7 @@ class PartitionLog:
             self._parts.counters.corruptions += 1
         if self.leader_epoch >= 0 and self.epochs.assign(self.leader_epoch, self.log_end_offset):
             self.epochs_dirty = True
-            self._roll_due = self.segments[-1].end_position > 0
+        self._roll_when_due()
         if loaded.changed or self.epochs_dirty:
             self._parts.changes.of(self).update(loaded.changed)
 
@@ -433,6 +418,9 @@ class PartitionLog:
         while len(self.segments) > 1 and self.segments[-1].base_offset > item.base_offset:
             self.segments.pop()
         self.due_snapshots = [due for due in self.due_snapshots if due[0] <= item.base_offset]
+        if self.epochs.cut_end(item.base_offset + 1):
+            self.epochs.assign(self.leader_epoch, item.base_offset)
+            self._roll_when_due()
         self._parts.tails.drop(item)
 
     def note_written(self, items: list[Appended[PartitionLog]]) -> None:
@@ -513,10 +501,10 @@ class PartitionLog:
         self.recovery_point = recovery_point
         self.recovery_point_bytes = encode_recovery_point(self.key, recovery_point)
 
-    def producers_when_written(self) -> ProducerStates:
-        """The producers as they were at `written_offset`."""
+    def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:
+        """The first offset that is not in a file, producers as they were there, and epochs."""
         undos = [undo for item in self.tail.unwritten() for undo in item.undo or ()]
-        return self.producer_states.before(undos)
+        return self.written_offset, self.producer_states.before(undos), self.epochs
 
     def move_start(self, offset: int) -> None:
         """Forget what is below `offset`; the files go later."""

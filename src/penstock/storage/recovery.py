@@ -6,10 +6,10 @@ and was never acknowledged. Unless a later entry says that the missing one had b
 the disk has lost it, and the store does not open, because cutting it off would lose what was
 acknowledged.
 
-Replay writes each item's bytes at the position that it was given, which is the same however
-often it is done. Items of topics that have been replaced are left out. Retention removes no
-segment that the checkpoint's recovery point points at or before, so what is replayed always has its
-file.
+Replay writes each item's bytes at the position that it was given, and cuts files where a row says
+so, in the order of the journal: it comes to the same however often it is done. Items of topics
+that have been replaced are left out. Retention removes no segment that the checkpoint's recovery
+point points at or before, so what is replayed always has its file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -30,6 +31,7 @@ from penstock.base.files import (
     write_all,
 )
 from penstock.base.ids import TopicPartition
+from penstock.storage.cutting import cut_files
 from penstock.storage.errors import CorruptFile, CorruptLog
 from penstock.storage.formats.journal_entry import (
     ALIGNMENT_BYTES,
@@ -200,8 +202,12 @@ class Replayer:
         self._root = root
         self._topic_ids: dict[TopicPartition, UUID] = {}
         self._open: dict[str, int] = {}
+        self._directories: set[str] = set()
         self.ends: dict[TopicPartition, int] = {}
+        """Where the logs end after the last of their items, which is not always the highest."""
         self.starts: dict[TopicPartition, Item] = {}
+        self.cuts: dict[TopicPartition, Item] = {}
+        """The lowest cut of each log that was cut: what is below has been there all the time."""
 
     def replay(self, items: list[Item]) -> None:
         for item in items:
@@ -209,23 +215,41 @@ class Replayer:
             if self._topic_id(where, item.topic_id) != item.topic_id:
                 continue
             self.starts.setdefault(where, item)
-            self.ends[where] = max(self.ends.get(where, 0), item.next_offset)
-            name = offset_name(item.segment_base, LOG)
-            path = os.path.join(self._root, directory_name(where), name)
-            write_all(self._files, self._descriptor(path), item.position, [item.data])
+            self.ends[where] = item.next_offset
+            directory = os.path.join(self._root, directory_name(where))
+            self._directories.add(directory)
+            if item.is_cut:
+                lowest = self.cuts.get(where, item)
+                self.cuts[where] = min(lowest, item, key=attrgetter("next_offset"))
+                self._cut(directory, item)
+            else:
+                path = os.path.join(directory, offset_name(item.segment_base, LOG))
+                write_all(self._files, self._descriptor(path), item.position, [item.data])
+
+    def _cut(self, directory: str, item: Item) -> None:
+        if item.position:
+            # Synced in the end, and there even if all of it is to come from the journal.
+            self._descriptor(os.path.join(directory, offset_name(item.segment_base, LOG)))
+        cut_files(
+            self._files,
+            directory,
+            segment_base=item.segment_base,
+            position=item.position,
+            end_offset=item.next_offset,
+            forget=self._forget,
+        )
 
     def topic_id(self, where: TopicPartition) -> UUID:
         return self._topic_ids[where]
 
     def finish(self) -> None:
         """Sync what was written."""
-        directories = {os.path.dirname(path) for path in self._open}
         for descriptor in self._open.values():
             self._files.sync_file(descriptor)
             self._files.close(descriptor)
-        for directory in directories:
+        for directory in self._directories:
             sync_directory(self._files, directory)
-        if directories:
+        if self._directories:
             sync_directory(self._files, self._root)
         self._open.clear()
 
@@ -238,6 +262,11 @@ class Replayer:
                 self._files.close(self._open.pop(oldest))
             descriptor = self._open[path] = self._files.open(path, create=True)
         return descriptor
+
+    def _forget(self, path: str) -> None:
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            self._files.close(descriptor)
 
     def _topic_id(self, where: TopicPartition, topic_id: UUID) -> UUID:
         """Whose directory it is; made for this topic id if there is none."""

@@ -58,8 +58,9 @@ from penstock.storage.names import (
     parse_directory_name,
     stray_directory_name,
 )
-from penstock.storage.partition import PartitionLog, StoreParts
+from penstock.storage.partition import StoreParts
 from penstock.storage.recovery import Replayer, read_journal
+from penstock.storage.replica import ReplicaLog
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.segment_writing import SegmentWriter
 from penstock.storage.settings import StorageSettings
@@ -78,13 +79,13 @@ class LogStore:
         self._root = parts.root
         self._new_uuid = new_uuid
         self._lock = lock
-        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._logs: dict[TopicPartition, ReplicaLog] = {}
         self._closed = False
         self._call_soon: Callable[..., object] | None = None
         self._writer = Worker("penstock-journal")
         self._segment_worker = Worker("penstock-segments")
         self._syncer = Worker("penstock-checkpoint")
-        self.partitions: Mapping[TopicPartition, PartitionLog] = MappingProxyType(self._logs)
+        self.partitions: Mapping[TopicPartition, ReplicaLog] = MappingProxyType(self._logs)
         self._recovered_entries = 0
 
     @classmethod
@@ -180,6 +181,13 @@ class LogStore:
             for worker in workers:
                 worker.drain()
 
+    def _settle(self) -> None:
+        """Wait until no group and no checkpoint is under way; what waits to begin is left alone."""
+        workers = self._writer, self._segment_worker, self._syncer
+        while any(worker.outstanding for worker in workers):
+            for worker in workers:
+                worker.drain()
+
     @property
     def directory(self) -> str:
         """The absolute path of the data directory."""
@@ -223,7 +231,7 @@ class LogStore:
 
     # -- partitions --------------------------------------------------------------------------
 
-    def create(self, tp: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> PartitionLog:
+    def create(self, tp: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> ReplicaLog:
         """Make the log of a partition; the one there is, if it has the same topic id.
 
         Nothing is synced: the root directory is before the first append counts as durable and
@@ -258,16 +266,15 @@ class LogStore:
         self._parts.changes.of(log)
         return log
 
-    def _add(
-        self, tp: TopicPartition, topic_id: UUID, recovery_point: RecoveryPoint
-    ) -> PartitionLog:
-        log = self._logs[tp] = PartitionLog(
+    def _add(self, tp: TopicPartition, topic_id: UUID, recovery_point: RecoveryPoint) -> ReplicaLog:
+        log = self._logs[tp] = ReplicaLog(
             self._parts,
             tp,
             topic_id,
             recovery_point,
             write_segments=self._write_now,
             save_recovery_points=self._save_recovery_points,
+            settle=self._settle,
         )
         return log
 
@@ -392,9 +399,17 @@ class LogStore:
                     recovery_point = recovery_point._replace(
                         log_start_offset=base, recovery_offset=base, segment_base=base
                     )
+            cut = replayer.cuts.get(tp)
+            if cut is not None:
+                recovery_point = recovery_point.cut(
+                    cut.next_offset, cut.segment_base, cut.position
+                )._replace(leader_epoch=-1)
             log = self._add(tp, topic_id, recovery_point)
             if recovering:
-                log.load(durable_offset=replayer.ends.get(tp) if item is not None else None)
+                log.load(
+                    durable_offset=replayer.ends.get(tp),
+                    cut_offset=None if cut is None else cut.next_offset,
+                )
         for name, partition in checkpoint.points:
             tp = TopicPartition(name, partition)
             if tp not in self._logs and checkpoint.clean:

@@ -49,6 +49,14 @@ class RecoveryPoint(NamedTuple):
     leader_epoch: int
     flags: int
 
+    def cut(self, end_offset: int, segment_base: int, position: int) -> RecoveryPoint:
+        """What is still so of a log that was cut there, and may have grown again."""
+        if end_offset >= self.recovery_offset:
+            return self
+        return self._replace(
+            recovery_offset=end_offset, segment_base=segment_base, position=position
+        )
+
 
 class Checkpoint(NamedTuple):
     """A decoded checkpoint; `points` by topic, partition and topic id."""

@@ -19,6 +19,12 @@ Big endian; an entry begins at a multiple of 4096 bytes and is followed by zeros
 
     key: topic id 16, partition i32, size of the topic's name u8, name
 
+A row of size 0 has no batches. It cuts its log: what the named segment has from `position` on goes,
+and all segments behind it; base and next offset are the log's new end.
+
+Rows take effect in their order, the last one wins: a cut undoes what was appended before it, and
+nothing that was appended after it.
+
 The checksum covers sequence and generation, so what an earlier use of the file left behind is
 never taken for an entry. The durable sequence tells a torn end from rot: an entry that is
 missing although a later one says that it was synced has been lost by the disk.
@@ -62,7 +68,7 @@ class EntryHead(NamedTuple):
 
 
 class Item(NamedTuple):
-    """Batches of one partition; `data` is a view into what was decoded."""
+    """Batches of one partition, or a cut; `data` is a view into what was decoded."""
 
     topic_id: UUID
     topic: str
@@ -72,6 +78,10 @@ class Item(NamedTuple):
     base_offset: int
     next_offset: int
     data: memoryview
+
+    @property
+    def is_cut(self) -> bool:
+        return not self.data
 
 
 def encode_key(topic_id: UUID, topic: str, partition: int) -> bytes:

@@ -1,0 +1,61 @@
+"""Cutting a log's files at a truncation: by the log when the journal has it, and by every replay.
+
+It comes to the same however often it is done and wherever it is broken off. What it does is not
+synced: the caller sees to it before the journal entry that says so may go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from penstock.base.files import Files
+from penstock.storage.names import (
+    LOG,
+    RECENT_BATCHES,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    offset_name,
+    parse_offset_name,
+)
+
+
+def cut_files(
+    files: Files,
+    directory: str,
+    *,
+    segment_base: int,
+    position: int,
+    end_offset: int,
+    forget: Callable[[str], object],
+) -> None:
+    """End a log at byte `position` of one segment, where `end_offset` would begin.
+
+    Segments behind it go, and so does its own file when nothing is left of it; its indexes, which
+    are made anew; and snapshots of producers beyond the end, which a log that reaches those offsets
+    again would take for its own. `forget` is told of files before they go.
+
+    Raises:
+        OSError: some of it is not done.
+    """
+    for name in files.names_in(directory):
+        parsed = parse_offset_name(name)
+        if parsed is None:
+            continue
+        base, suffix = parsed
+        if suffix in (SNAPSHOT, RECENT_BATCHES):
+            gone = base > end_offset
+        elif base == segment_base and position:
+            gone = suffix in SEGMENT_SUFFIXES and suffix != LOG
+        else:
+            gone = suffix in SEGMENT_SUFFIXES and base >= segment_base
+        if gone:
+            path = os.path.join(directory, name)
+            forget(path)
+            files.remove(path)
+    if position:
+        descriptor = files.open(os.path.join(directory, offset_name(segment_base, LOG)))
+        try:
+            files.truncate(descriptor, position)
+        finally:
+            files.close(descriptor)

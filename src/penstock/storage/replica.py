@@ -1,0 +1,314 @@
+"""A log as one copy of a replicated partition: what a replica does that a lone log does not.
+
+`append_replica` takes batches as their leader stamped them; from there on they go the way of any
+append: segments, rolls, producers, the journal and the group's one sync.
+
+`truncate` is one more item of the same journal. In memory the log is cut at once, so that appends
+go on at the new end. Its files are cut when the journal has it: not before, because a crash must
+find all that was durable until then, and before what is appended behind it is written over what
+was there. If nothing becomes of it, the log is what it was before.
+
+Source: `UnifiedLog.appendAsFollower` and `truncateTo` of Kafka; KIP-101.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from penstock.base.errors import BugError
+from penstock.storage.appended import Control
+from penstock.storage.batch_validation import stamped_runs
+from penstock.storage.cutting import cut_files
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
+from penstock.storage.formats.index import SparseIndex
+from penstock.storage.loading import producers_at
+from penstock.storage.names import SEGMENT_SUFFIXES
+from penstock.storage.partition import PartitionLog
+from penstock.storage.producers import ProducerStates
+from penstock.storage.reading import part_of
+from penstock.storage.segment import Segment, segment_place
+from penstock.storage.values import Lease
+
+_SETTLINGS_MAX: Final = 8
+"""How often a truncation waits for what is under way; once, unless callbacks append."""
+
+
+NOWHERE: Final = Segment("", -1)
+"""The segment of rows that are about no batches."""
+
+
+class Before(NamedTuple):
+    """A log as it was before a cut whose files are still to be cut."""
+
+    segments: list[Segment]
+    epochs: EpochHistory
+    producers: ProducerStates
+    due_snapshots: list[tuple[int, bytes, bytes]]
+    end_offset: int
+    leader_epoch: int
+    roll_due: bool
+    settling: Segment | None
+    recovery_point: RecoveryPoint
+
+
+class ReplicaLog(PartitionLog):
+    """See the module's text. Every log of a store is one, used as a replica or not."""
+
+    __slots__ = ("_before", "_settle")
+
+    def __init__(self, *arguments: Any, settle: Callable[[], None], **options: Any) -> None:
+        """`settle` waits for groups and checkpoints that are under way."""
+        super().__init__(*arguments, **options)
+        self._settle = settle
+        self._before: Before | None = None
+
+    def append_replica(
+        self, batches: memoryview, *, now_ms: int, lease: Lease | None = None
+    ) -> int:
+        """Queue whole batches as they are; durable once a flush after this is done.
+
+        They must begin at the log's end, follow each other, and have epochs that do not fall; a new
+        epoch begins a segment. All or nothing. Returns the new end. The lease is as for `append`;
+        `now_ms` is when their producers were seen.
+
+        Raises:
+            CorruptBatch, InvalidRecord, BatchesTooLarge: they cannot be stored.
+            ReplicaGap, ReplicaOverlap, ReplicaEpochFell: they do not go there.
+            AppendBacklog: too much waits for the journal.
+            StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
+        """
+        self.check_replica()
+        queue = self._queue
+        waiting = queue.pending_bytes + queue.unwritten_bytes + len(batches)
+        if waiting > queue.limit_bytes:
+            raise self._backlog(waiting)
+        end = self.log_end_offset
+        newest = self.epochs.epoch_at(end - 1) if end else -1
+        runs = stamped_runs(batches, self.topic_partition, end, newest)
+        config = self.config
+        position = 0
+        for headers in runs:
+            self._begin_epoch(headers[0].partition_leader_epoch)
+            size_bytes = sum([header.size_bytes for header in headers])
+            data = batches[position : position + size_bytes]
+            self._accept(data, headers, config, now_ms, lease, stamped=True)
+            position += size_bytes
+        return self.log_end_offset
+
+    def check_replica(self) -> None:
+        """Whether the log may be used as a replica now.
+
+        Raises:
+            BugError: the store answers before it syncs, which no replica may.
+            StorageError, CorruptLog: as `append`.
+        """
+        if self._parts.settings.log_flush_policy != "group":
+            raise BugError(
+                f"{self.topic_partition} is used as a replica with log.flush.policy ="
+                f" {self._parts.settings.log_flush_policy}: it would acknowledge before the sync"
+            )
+        self.load()
+        if self.closed or self.fence or self.damage or self._queue.failed:
+            raise self._refusal()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """The batches that come next are of an epoch."""
+        end = self.log_end_offset
+        if epoch == self.leader_epoch:
+            return
+        self.leader_epoch = epoch
+        # What began here has no record: it was opened, and this replica has been given none of it.
+        changed = self.epochs.cut_end(end)
+        if self.epochs.assign(epoch, end):
+            changed = True
+        self._roll_when_due()
+        self.epochs_dirty = self.epochs_dirty or changed
+        self.owner.log_moved()
+        self._parts.changes.of(self)
+
+    # -- truncation --------------------------------------------------------------------------
+
+    def truncate(self, offset: int, *, floor: int) -> int:
+        """Cut everything at and above `offset`; durable once a flush after this is done.
+
+        A batch that holds `offset` goes too. Returns the new end, where the next append begins; the
+        durable offset is not above it from now on. What is under way of this log is waited for,
+        so that callbacks of `flush` may be called meanwhile; what waits to begin is taken back,
+        though its callbacks are called like all others. `floor` is the commit mark.
+
+        Raises:
+            BugError: the new end would be below the floor, or below the log's start.
+            StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
+        """
+        for _ in range(_SETTLINGS_MAX):
+            self.check_replica()
+            end = self._boundary(offset)
+            if end < max(floor, self.log_start_offset):
+                raise BugError(
+                    f"{self.topic_partition} would be cut to offset {end}, below its commit mark"
+                    f" {floor} or its start {self.log_start_offset}"
+                )
+            self._take_back(end)
+            if self.log_end_offset <= end:
+                return self.log_end_offset
+            if self.durable_offset == self.log_end_offset and self._before is None:
+                self.write_segments()
+                self._cut(end)
+                return end
+            self._settle()
+        raise BugError(f"{self.topic_partition} is cut while its appends are being settled")
+
+    def _boundary(self, offset: int) -> int:
+        """Where the batch that holds `offset` begins; the log's end for what is beyond."""
+        if offset >= self.log_end_offset:
+            return self.log_end_offset
+        place = self.tail.from_offset(offset)
+        item = None if place is None else self.tail.at(place)
+        if item is not None and item.headers:
+            base_offset = item.base_offset
+            for header in item.headers:
+                next_offset = base_offset + header.last_offset_delta + 1
+                if offset < next_offset:
+                    break
+                base_offset = next_offset
+            return base_offset
+        segment = self.segments[segment_place(self.segments, offset)]
+        interval_bytes = self.config.index_interval_bytes
+        found = self._parts.segment_files.locate(segment, offset, interval_bytes)
+        return offset if found is None else min(offset, found.header.base_offset)
+
+    def _take_back(self, end: int) -> None:
+        """Take back what waits for the journal above an offset, newest first."""
+        waiting = [item for item in self._queue.pending if item.log is self]
+        while waiting and self.log_end_offset > end:
+            item = waiting.pop()
+            if isinstance(item, Control):
+                if item.segment is not NOWHERE:
+                    self._queue.drop(item)
+                    item.take_back()
+                continue
+            kept = bytes(item.data) if item.base_offset < end else b""
+            self._queue.drop(item)
+            self.undo(item)
+            if kept:
+                # A run of batches: those below stay, as an append of their own.
+                part, _ = part_of(kept, item.base_offset, len(kept), end, at_least_one=False)
+                self.append_replica(part, now_ms=self._parts.clock.now_ms())
+
+    def _cut(self, end: int) -> None:
+        """Cut the log in memory, all of which lies in its files, and have the journal say so."""
+        files, interval_bytes = self._parts.segment_files, self.config.index_interval_bytes
+        place = segment_place(self.segments, end)
+        old = self.segments[place]
+        found = files.locate(old, end, interval_bytes) if end > old.base_offset else None
+        position = 0
+        if end > old.base_offset:
+            position = old.written_bytes if found is None else found.position
+        point = self.current_recovery_point().cut(end, old.base_offset, position)
+        self._before = before = Before(
+            self.segments, self.epochs, self.producer_states, self.due_snapshots,
+            self.log_end_offset, self.leader_epoch, self._roll_due, self._settling,
+            self.current_recovery_point(),
+        )  # fmt: skip
+        segment = self._cut_segment(old, end, position)
+        self.segments = [*self.segments[:place], segment]
+        if len(self.producer_states):
+            point = point._replace(flags=HAS_PRODUCERS)
+            now_ms = self._parts.clock.now_ms()
+            self.producer_states = producers_at(
+                files, self.directory, point, self.segments, now_ms=now_ms
+            )
+        self.due_snapshots = [due for due in self.due_snapshots if due[0] <= end]
+        self.epochs = EpochHistory(self.epochs.entries)
+        self.epochs.cut_end(end)
+        self.leader_epoch = self.epochs.latest
+        self.log_end_offset = self.durable_offset = end
+        self._roll_due = False
+        self._settle_into(segment)
+        while len(self.tail):
+            self._parts.tails.drop(self.tail.pop_oldest())
+        self._queue.add_control(
+            Control(
+                self, segment, position, end, end,
+                perform=partial(self._perform_cut, before, segment, end, position),
+                take_back=self._take_back_cut,
+            )
+        )  # fmt: skip
+        self.owner.log_moved()
+
+    def _cut_segment(self, old: Segment, end: int, position: int) -> Segment:
+        """A segment as it is once its file has been cut; the old one is left as it is."""
+        segment = Segment(self.directory, old.base_offset, position)
+        if position:
+            files, interval_bytes = self._parts.segment_files, self.config.index_interval_bytes
+            whole = files.index_of(old, interval_bytes)
+            index = SparseIndex(old.base_offset, bytes(whole.offsets), bytes(whole.times))
+            index.cut(end, position)
+            files.resume_index(segment, index, interval_bytes, end=position)
+            segment.saved_offsets = segment.saved_times = 0
+        return segment
+
+    def _settle_into(self, segment: Segment) -> None:
+        """What is written next goes to a segment; one before it is complete."""
+        settling = self._settling
+        if settling is not None and settling.base_offset < segment.base_offset:
+            self._finish(settling)
+        self._settling = segment
+
+    def _perform_cut(self, before: Before, segment: Segment, end: int, position: int) -> None:
+        """The journal has the cut: cut the files."""
+        self._settle()
+        parts = self._parts
+        gone = [one for one in before.segments if one.base_offset >= segment.base_offset]
+        for one in gone:
+            parts.segment_files.indexes.forget(one)
+            for suffix in SEGMENT_SUFFIXES:
+                parts.segment_files.descriptors.forget(one.sibling(suffix))
+        cut_files(
+            parts.segment_files.files,
+            self.directory,
+            segment_base=segment.base_offset,
+            position=position,
+            end_offset=end,
+            forget=parts.segment_files.descriptors.forget,
+        )
+        segment.saved_offsets = segment.saved_times = 0
+        parts.changes.of(self).add(segment)
+        parts.changes.forget(self, gone)
+        parts.changes.directories.add(self.directory)
+        self.epochs_dirty = True
+        self.set_recovery_point(self.recovery_point.cut(end, segment.base_offset, position))
+        self._before = None
+        self.owner.became_durable(end)
+
+    def _take_back_cut(self) -> None:
+        """Nothing became of the cut: the log is as it was."""
+        before = self._before
+        if before is None:
+            raise BugError(f"{self.topic_partition} has no cut to take back")
+        first = self.segments[0].base_offset  # retention may have let older ones go
+        self.segments = [one for one in before.segments if one.base_offset >= first]
+        self.epochs, self.producer_states = before.epochs, before.producers
+        self.due_snapshots = before.due_snapshots
+        self.log_end_offset = self.durable_offset = before.end_offset
+        self.leader_epoch, self._roll_due = before.leader_epoch, before.roll_due
+        self._settling = before.settling
+        self._before = None
+        self.owner.log_moved()
+
+    def current_recovery_point(self) -> RecoveryPoint:
+        """As for any log; while its files are still to be cut, they are as they were."""
+        if self._before is not None:
+            point = self._before.recovery_point
+            return point._replace(log_start_offset=self.log_start_offset)
+        return super().current_recovery_point()
+
+    def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:
+        """As for any log, and as `current_recovery_point`."""
+        before = self._before
+        if before is not None:
+            return before.end_offset, before.producers, before.epochs
+        return super().when_written()
