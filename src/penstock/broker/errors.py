@@ -35,9 +35,13 @@ class UnknownTopicId(RetriableError):
 
 
 class NotLeader(FencedError):
-    """Another broker leads this partition."""
+    """Another broker leads this partition; `leader` says which, in which epoch, if it is known."""
 
     code: ClassVar[str] = "not_leader_or_follower"
+
+    def __init__(self, message: str, *, leader: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class FencedLeaderEpoch(FencedError):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.control import Broker
+    from collections.abc import Iterable
+
+    from penstock.control import Broker, MetadataImage
+    from penstock.wire.kafka.leader_hints import Endpoint
 
 
 class Identity:
@@ -17,6 +20,12 @@ class Identity:
         self.node_id = node_id
         self.endpoints: dict[str, tuple[str, int]] = {}
         """Host and port by the listener's name; the first one is the broker's own."""
+
+
+def endpoints_of(image: MetadataImage, broker_ids: Iterable[int], listener: str) -> list[Endpoint]:
+    """The addresses of some brokers for clients that came by a listener, as far as they live."""
+    found = [image.broker(one) for one in sorted(set(broker_ids))]
+    return [(one.broker_id, *one.endpoint(listener), one.rack) for one in found if one is not None]
 
 
 def address_of(broker: Broker, listener: str) -> dict[str, Any]:

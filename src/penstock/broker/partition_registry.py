@@ -105,8 +105,11 @@ class PartitionRegistry:
             return partition
         if served.diskless:
             raise NoObjectStore(f"topic {name!r} is diskless, and this broker has no object store")
-        leader = served.topic.partitions[index].leader
-        raise NotLeader(f"broker {leader}, not {self._node_id}, leads {name}-{index}")
+        row = served.topic.partitions[index]
+        raise NotLeader(
+            f"broker {row.leader}, not {self._node_id}, leads {name}-{index}",
+            leader=(row.leader, row.leader_epoch) if row.leader >= 0 else None,
+        )
 
     def local_log(self, topic: str, index: int, what: str = "this call") -> PartitionLog:
         """The log of a partition, for `what` needs one.

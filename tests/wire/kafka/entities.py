@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import strategies as st
 
 from penstock.wire.kafka.apis import APIS, Api
+from penstock.wire.kafka.leader_hints import Endpoint
 from penstock.wire.kafka.schema import Field, MessageKind, Struct, load_struct
 
 TABLE = list(APIS.values())
@@ -25,6 +27,20 @@ _INTEGERS = {
 _TIMES = st.integers(0, 4_000_000_000_000).map(
     lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 )
+
+
+LEADERS = st.none() | st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
+_PLACES = st.text(max_size=150)
+ENDPOINTS = st.lists(
+    st.tuples(st.integers(0, 2**31 - 1), _PLACES, st.integers(0, 65_535), st.none() | _PLACES),
+    max_size=3,
+)
+
+
+def node_endpoints(module: Any, endpoints: Sequence[Endpoint]) -> tuple[Any, ...]:
+    """Endpoints as kio has them."""
+    names = ("node_id", "host", "port", "rack")
+    return tuple(module.NodeEndpoint(**dict(zip(names, one, strict=True))) for one in endpoints)
 
 
 def served_versions(api: Api) -> range:

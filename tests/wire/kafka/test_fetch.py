@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +20,14 @@ from penstock.wire.kafka.fetch import (
 )
 from penstock.wire.kafka.primitives import read_uuid, uvarint
 from penstock.wire.kafka.schema import load_entity, load_module
-from tests.wire.kafka.entities import messages, served_versions, written_by_kio
+from tests.wire.kafka.entities import (
+    ENDPOINTS,
+    LEADERS,
+    messages,
+    node_endpoints,
+    served_versions,
+    written_by_kio,
+)
 
 VERSIONS = served_versions(BY_NAME["Fetch"])
 
@@ -101,6 +109,7 @@ _ANSWERS = st.builds(
     log_start_offset=st.integers(-1, 2**63 - 1),
     buffers=st.lists(st.binary(max_size=200), max_size=3),
     aborted=st.booleans(),
+    leader=LEADERS,
 ).map(lambda answer: _sized(answer))
 
 
@@ -120,8 +129,13 @@ def test_responses_equal_those_of_kio(version: int, data: Any) -> None:
     error = data.draw(st.sampled_from([0, 70])) if version >= 7 else 0
     session_id = data.draw(st.integers(0, 2**31 - 1)) if version >= 7 else 0
     writer = ResponseWriter(version)
-    pieces = writer.write(topics, error=error, session_id=session_id)
-    expected = written_by_kio(_entity(version, topics, error, session_id))
+    endpoints = data.draw(ENDPOINTS)
+    pieces = writer.write(topics, error=error, session_id=session_id, endpoints=endpoints)
+    entity = _entity(version, topics, error, session_id)
+    if version >= 16:
+        module = load_module("Fetch", version, "response")
+        entity = replace(entity, node_endpoints=node_endpoints(module, endpoints))
+    expected = written_by_kio(entity)
     assert b"".join(pieces) == expected
     assert writer.size_bytes == len(expected)
 
@@ -163,4 +177,8 @@ def _partition(module: Any, version: int, answer: PartitionAnswer) -> Any:
     }
     if version >= 5:
         fields["log_start_offset"] = answer.log_start_offset
+    if version >= 16 and answer.leader is not None:
+        fields["current_leader"] = module.LeaderIdAndEpoch(
+            leader_id=answer.leader[0], leader_epoch=answer.leader[1]
+        )
     return module.PartitionData(**fields)

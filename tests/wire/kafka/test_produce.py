@@ -13,6 +13,7 @@ from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
 from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.framing import response_prefix
+from penstock.wire.kafka.leader_hints import Endpoint
 from penstock.wire.kafka.primitives import read_uuid, uvarint
 from penstock.wire.kafka.produce import (
     TOPIC_IDS_FROM,
@@ -22,7 +23,14 @@ from penstock.wire.kafka.produce import (
     encode_single_frame,
 )
 from penstock.wire.kafka.schema import load_entity, load_module
-from tests.wire.kafka.entities import messages, served_versions, written_by_kio
+from tests.wire.kafka.entities import (
+    ENDPOINTS,
+    LEADERS,
+    messages,
+    node_endpoints,
+    served_versions,
+    written_by_kio,
+)
 
 VERSIONS = served_versions(BY_NAME["Produce"])
 
@@ -105,6 +113,7 @@ _RESULTS = st.builds(
     log_start_offset=st.integers(-1, 2**63 - 1),
     message=_TEXT,
     record_errors=st.lists(st.tuples(st.integers(0, 2**31 - 1), _TEXT), max_size=2).map(tuple),
+    leader=LEADERS,
 )
 
 
@@ -116,10 +125,12 @@ def test_responses_equal_those_of_kio(version: int, data: Any) -> None:
     if version < TOPIC_IDS_FROM:
         keys = st.text(max_size=150).map(str.encode)
     topics = data.draw(st.lists(st.tuples(keys, st.lists(_RESULTS, max_size=3)), max_size=3))
-    assert encode_response(version, topics) == written_by_kio(_entity(version, topics))
+    endpoints = data.draw(ENDPOINTS)
+    found = encode_response(version, topics, endpoints)
+    assert found == written_by_kio(_entity(version, topics, endpoints))
 
 
-def _entity(version: int, topics: Any) -> Any:
+def _entity(version: int, topics: Any, endpoints: list[Endpoint]) -> Any:
     module = load_module("Produce", version, "response")
     responses = []
     for key, results in topics:
@@ -127,7 +138,10 @@ def _entity(version: int, topics: Any) -> Any:
         partitions = tuple(_partition(module, version, result) for result in results)
         responses.append(module.TopicProduceResponse(**name, partition_responses=partitions))
     entity = load_entity("Produce", version, "response")
-    return entity(responses=tuple(responses), throttle_time=timedelta(0))
+    fields = {"responses": tuple(responses), "throttle_time": timedelta(0)}
+    if version >= 10:
+        fields["node_endpoints"] = node_endpoints(module, endpoints)
+    return entity(**fields)
 
 
 def _partition(module: Any, version: int, result: PartitionResult) -> Any:
@@ -147,6 +161,10 @@ def _partition(module: Any, version: int, result: PartitionResult) -> Any:
         fields["record_errors"] = tuple(
             module.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
             for index, text in result.record_errors
+        )
+    if version >= 10 and result.leader is not None:
+        fields["current_leader"] = module.LeaderIdAndEpoch(
+            leader_id=result.leader[0], leader_epoch=result.leader[1]
         )
     return module.PartitionProduceResponse(**fields)
 
@@ -175,6 +193,6 @@ def test_the_frame_of_a_single_partition_equals_the_general_one(
     if frame is None:
         assert version < 9 or result.error or len(name) > 126
         return
-    result.message, result.record_errors = None, ()
+    result.message, result.record_errors, result.leader = None, (), None
     body = encode_response(version, [(name, [result])])
     assert frame == response_prefix(correlation_id, 1, len(body)) + body

@@ -31,12 +31,14 @@ from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import preferred
 from penstock.broker.errors import (
+    NotLeader,
     UnknownTopicId,
     UnknownTopicOrPartition,
     error_number,
     error_of,
 )
 from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
+from penstock.broker.identity import endpoints_of
 from penstock.broker.leader_epochs import check_epoch
 from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
 from penstock.records.positions import READ_COMMITTED
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings
     from penstock.partitions import Partition
     from penstock.storage import Read
+    from penstock.wire.kafka.leader_hints import Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -378,11 +381,22 @@ class FetchOperation:
             context.connection.fetch_errors = errors_told(plan.partitions) if failed else {}
         error = error_number(plan.error) if plan.error else 0
         writer = ResponseWriter(context.version)
-        pieces = writer.write(list(topics.items()), error=error, session_id=plan.session_id)
+        pieces = writer.write(
+            list(topics.items()),
+            error=error,
+            session_id=plan.session_id,
+            endpoints=self._leaders(topics) if failed else (),
+        )
         header_version = 1 if context.version >= FLEXIBLE_FROM else 0
         prefix = response_prefix(context.correlation_id, header_version, writer.size_bytes)
         context.reply((prefix, *pieces))
         self._parts.metrics.answered(context, self._parts.clock.monotonic())
+
+    def _leaders(self, topics: dict[bytes, list[PartitionAnswer]]) -> list[Endpoint]:
+        """Where the leaders are that answers name."""
+        named = [answer.leader for answers in topics.values() for answer in answers]
+        leaders = [leader[0] for leader in named if leader is not None]
+        return endpoints_of(self._parts.cluster.image, leaders, self._context.connection.listener)
 
     def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
         """A partition that has nothing to read: left out of a session's answer if unchanged."""
@@ -413,4 +427,5 @@ class FetchOperation:
 def _error_answer(partition: FetchPartition, error: Exception) -> PartitionAnswer:
     if not isinstance(error, PenstockError):
         logger.error("reading partition %d failed", partition.index, exc_info=error)
-    return PartitionAnswer(partition.index, error_of(error)[0])
+    leader = error.leader if isinstance(error, NotLeader) else None
+    return PartitionAnswer(partition.index, error_of(error)[0], leader=leader)

@@ -23,12 +23,14 @@ from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.errors import (
     InvalidRequiredAcks,
+    NotLeader,
     TransactionsUnsupported,
     UnknownTopicId,
     UnknownTopicOrPartition,
     error_number,
     error_of,
 )
+from penstock.broker.identity import endpoints_of
 from penstock.broker.partition_registry import ServedTopic
 from penstock.records import InvalidRecord
 from penstock.records.appends import AppendResult
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
     from penstock.broker.connection import Expiring
+    from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.partitions import GroupCommits
@@ -64,6 +67,7 @@ class Parts:
     """What these handlers use."""
 
     clock: Clock
+    cluster: ClusterMetadata
     partitions: PartitionRegistry
     commits: GroupCommits
     metrics: RequestMetrics
@@ -149,6 +153,7 @@ def _fail(result: PartitionResult, topic: ServedTopic | None, error: Exception) 
         name = "?" if topic is None else topic.topic.name
         logger.error("producing to %s-%d failed", name, result.index, exc_info=error)
     result.error, result.message = error_of(error)
+    result.leader = error.leader if isinstance(error, NotLeader) else None
     records = error.records if isinstance(error, InvalidRecord) else ()
     result.record_errors = [(record, result.message) for record in records]
 
@@ -186,6 +191,7 @@ class _Appended(PartitionResult):
         self.base_offset = self.log_append_time_ms = self.log_start_offset = -1
         self.message = None
         self.record_errors = ()
+        self.leader = None
         self._pending = pending
 
     def __call__(self, outcome: Outcome) -> None:
@@ -255,7 +261,10 @@ class _Pending:
             self._parts.metrics.answered(context, self._parts.clock.monotonic())
             return
         version = context.version
-        body = encode_response(version, results)
+        leaders = [result.leader[0] for result in failed if result.leader is not None]
+        image, listener = self._parts.cluster.image, context.connection.listener
+        endpoints = endpoints_of(image, leaders, listener) if leaders else ()
+        body = encode_response(version, results, endpoints)
         header_version = 1 if version >= FLEXIBLE_FROM else 0
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
         self._parts.metrics.answered(context, self._parts.clock.monotonic())

@@ -26,9 +26,11 @@ from typing import Final
 
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
 from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.leader_hints import Endpoint, Leader, current_leader, node_endpoints
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags, uvarint
 
 FLEXIBLE_FROM: Final = 12
+LEADERS_FROM: Final = 16
 TOPIC_IDS_FROM: Final = 13
 
 PartitionRequest = tuple[int, int, int, int, int]
@@ -87,6 +89,8 @@ class PartitionAnswer:
     """An empty list of aborted transactions instead of null, as readers of committed get."""
     preferred_replica: int = -1
     """The broker that the consumer should rather ask; its records are then left out."""
+    leader: Leader | None = None
+    """Who leads the partition, where this broker does not."""
 
 
 TopicAnswer = tuple[bytes, Sequence[PartitionAnswer]]
@@ -264,9 +268,17 @@ class ResponseWriter:
         self.size_bytes = 0
 
     def write(
-        self, topics: Sequence[TopicAnswer], *, error: int = 0, session_id: int = 0
+        self,
+        topics: Sequence[TopicAnswer],
+        *,
+        error: int = 0,
+        session_id: int = 0,
+        endpoints: Sequence[Endpoint] = (),
     ) -> list[Buffer]:
-        """The pieces of the body, record buffers among them as they are."""
+        """The pieces of the body, record buffers among them as they are.
+
+        `endpoints` are of the leaders that it names.
+        """
         pending = self._pending
         if self._version >= 7:
             pending.append(struct.pack(">ihi", 0, error, session_id))
@@ -281,7 +293,7 @@ class ResponseWriter:
             if self._flexible:
                 pending.append(b"\0")
         if self._flexible:
-            pending.append(b"\0")
+            pending.append(node_endpoints(endpoints if self._version >= LEADERS_FROM else ()))
         self._join()
         return self._pieces
 
@@ -328,4 +340,5 @@ class ResponseWriter:
             self._pieces.extend(answer.buffers)
             self.size_bytes += size
         if self._flexible:
-            pending.append(b"\0")
+            told = answer.leader is not None and self._version >= LEADERS_FROM
+            pending.append(current_leader(1, answer.leader) if told else b"\0")

@@ -22,9 +22,11 @@ from typing import Final
 
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
 from penstock.wire.kafka.errors import MalformedRequest
+from penstock.wire.kafka.leader_hints import Endpoint, Leader, current_leader, node_endpoints
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags, uvarint
 
 FLEXIBLE_FROM: Final = 9
+LEADERS_FROM: Final = 10
 TOPIC_IDS_FROM: Final = 13
 
 Partition = tuple[int, memoryview | None]
@@ -69,6 +71,8 @@ class PartitionResult:
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[tuple[int, str | None]] = ()
+    leader: Leader | None = None
+    """Who leads the partition, where this broker does not."""
 
 
 TopicResult = tuple[bytes, list[PartitionResult]]
@@ -254,10 +258,12 @@ def encode_single_frame(
     )
 
 
-def encode_response(version: int, topics: Sequence[TopicResult]) -> bytes:
-    """Write the body of a response of version 0 to 13."""
+def encode_response(
+    version: int, topics: Sequence[TopicResult], endpoints: Sequence[Endpoint] = ()
+) -> bytes:
+    """Write the body of a response of version 0 to 13; `endpoints` are of leaders it names."""
     if version >= FLEXIBLE_FROM:
-        return _encode_flexible(version, topics)
+        return _encode_flexible(version, topics, endpoints)
     pieces = [_I32.pack(len(topics))]
     for name, results in topics:
         pieces += (_I16.pack(len(name)), name, _I32.pack(len(results)))
@@ -299,7 +305,9 @@ def _compact_text(text: str | None) -> bytes:
     return uvarint(len(encoded) + 1) + encoded
 
 
-def _encode_flexible(version: int, topics: Sequence[TopicResult]) -> bytes:
+def _encode_flexible(
+    version: int, topics: Sequence[TopicResult], endpoints: Sequence[Endpoint]
+) -> bytes:
     pack = _V9.pack
     pieces = [uvarint(len(topics) + 1)]
     for key, results in topics:
@@ -307,7 +315,7 @@ def _encode_flexible(version: int, topics: Sequence[TopicResult]) -> bytes:
             pieces.append(uvarint(len(key) + 1))
         pieces += (key, uvarint(len(results) + 1))
         for result in results:
-            if result.message is None and not result.record_errors:
+            if result.message is None and not result.record_errors and result.leader is None:
                 pieces.append(
                     pack(
                         result.index,
@@ -320,13 +328,13 @@ def _encode_flexible(version: int, topics: Sequence[TopicResult]) -> bytes:
                     )
                 )
             else:
-                pieces.append(_flexible_error(result))
+                pieces.append(_flexible_error(version, result))
         pieces.append(b"\0")
-    pieces.append(b"\0\0\0\0\0")  # throttle time, tagged fields
+    pieces += (bytes(4), node_endpoints(endpoints if version >= LEADERS_FROM else ()))
     return b"".join(pieces)
 
 
-def _flexible_error(result: PartitionResult) -> bytes:
+def _flexible_error(version: int, result: PartitionResult) -> bytes:
     pieces = [
         _V5.pack(
             result.index,
@@ -339,5 +347,6 @@ def _flexible_error(result: PartitionResult) -> bytes:
     ]
     for batch_index, message in result.record_errors:
         pieces += (_I32.pack(batch_index), _compact_text(message), b"\0")
-    pieces += (_compact_text(result.message), b"\0")
+    leader = result.leader if version >= LEADERS_FROM else None
+    pieces += (_compact_text(result.message), current_leader(0, leader))
     return b"".join(pieces)

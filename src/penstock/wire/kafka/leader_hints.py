@@ -1,0 +1,46 @@
+"""The tagged fields by which an error names the leader that should be asked, and its address.
+
+    partition   tag 0 (Produce) or 1 (Fetch): leader id i32, leader epoch i32
+    response    tag 0: [node id i32, host string, port i32, rack string or null]
+
+Source: KIP-951; `ProduceResponse.json` (from version 10), `FetchResponse.json` (from version 16).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.wire.kafka.primitives import uvarint
+
+Leader = tuple[int, int]
+"""A broker's id, and the epoch in which it leads."""
+Endpoint = tuple[int, str, int, str | None]
+"""A broker's id, host, port and rack."""
+
+_LEADER: Final = struct.Struct(">BBBiix")
+_I32: Final = struct.Struct(">i")
+
+
+def current_leader(tag: int, leader: Leader | None) -> bytes:
+    """The section of tagged fields of a partition."""
+    return b"\0" if leader is None else _LEADER.pack(1, tag, 9, *leader)
+
+
+def node_endpoints(endpoints: Sequence[Endpoint]) -> bytes:
+    """The section of tagged fields of a response."""
+    if not endpoints:
+        return b"\0"
+    pieces = [uvarint(len(endpoints) + 1)]
+    for node_id, host, port, rack in endpoints:
+        pieces += (_I32.pack(node_id), _text(host), _I32.pack(port), _text(rack), b"\0")
+    field = b"".join(pieces)
+    return b"\1\0" + uvarint(len(field)) + field
+
+
+def _text(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    encoded = text.encode()
+    return uvarint(len(encoded) + 1) + encoded
