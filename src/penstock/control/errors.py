@@ -77,6 +77,51 @@ class StaleConfigs(FencedError):
         self.broker = broker
 
 
+class InvalidQuorum(InvalidError):
+    """So many replicas cannot be asked to have a record, of those that there are."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class NotReplicated(InvalidError):
+    """There is no such partition with several replicas."""
+
+    code: ClassVar[str] = "unknown_topic_or_partition"
+
+    def __init__(self, topic_id: UUID, partition: int) -> None:
+        super().__init__(f"partition {partition} of topic {topic_id} is none with replicas")
+
+
+class NotReplica(InvalidError):
+    """Only brokers of a partition's placement lead it."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+    def __init__(
+        self, topic_id: UUID, partition: int, broker_id: int, replicas: tuple[int, ...]
+    ) -> None:
+        super().__init__(
+            f"partition {partition} of topic {topic_id} has the replicas {replicas}:"
+            f" broker {broker_id} cannot lead it"
+        )
+
+
+class StaleEpoch(FencedError):
+    """Another epoch of the partition was reserved or opened in the meantime."""
+
+    code: ClassVar[str] = "fenced_leader_epoch"
+
+    def __init__(self, topic_id: UUID, partition: int, epoch: int, reason: str) -> None:
+        super().__init__(f"partition {partition} of topic {topic_id}, epoch {epoch}: {reason}")
+        self.epoch = epoch
+
+
+class DatabaseSetBack(FencedError):
+    """The database does not know what it has said: it is another one, or an older copy."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
 class StaleRecord(FencedError):
     """A coordinator's record was saved by someone else in the meantime."""
 

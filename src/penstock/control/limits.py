@@ -79,6 +79,15 @@ SINK_MANIFEST_BYTES_MAX: Final = 16 << 20
 SINK_OBJECTS_MAX: Final = 512
 """Objects that one sink's commit to diskless topics brings, all in one transaction."""
 
+EPOCH_PARTITIONS_PER_CALL_MAX: Final = 10_000
+"""Partitions that one call claims, opens or asks for."""
+
+CHAIN_EPOCHS_MAX: Final = 100
+"""Epochs of a partition that are answered at once, the newest ones."""
+
+OWED_EPOCHS_MAX: Final = 10_000
+"""Epochs of a broker that are answered at once."""
+
 OBJECT_LEASES_PER_CALL_MAX: Final = 256
 """Keys of objects that one call leases."""
 

@@ -13,13 +13,16 @@ from collections.abc import Callable
 
 from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.coordination.plane import CoordinationRecords
+from penstock.control.epochs.plane import ReplicatedPartitions
 from penstock.control.groups.plane import GroupOffsets
 from penstock.control.sink_commits.plane import SinkCommits
 from penstock.control.values import WatermarksListener
 
 
-class ControlPlane(DisklessPlane, GroupOffsets, CoordinationRecords, SinkCommits):
-    """Topics, brokers, configs, producer ids, offsets, coordination, sink commits, batches.
+class ControlPlane(
+    DisklessPlane, ReplicatedPartitions, GroupOffsets, CoordinationRecords, SinkCommits
+):
+    """Topics, brokers, epochs, configs, producer ids, offsets, coordination, sink commits, batches.
 
     Every method may raise `ControlUnavailable` or `ControlBusy`; after either, whether the
     change took effect is unknown and the caller reads again by key.

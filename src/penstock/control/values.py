@@ -6,7 +6,7 @@ rises by one with every change, so equal versions mean equal images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from uuid import UUID
@@ -88,7 +88,7 @@ class MetadataImage:
     newest: tuple[tuple[int, str], ...] = field(default=(), compare=False, repr=False)
     """Of the newest changes of topics since the origin: the version, and the topic's name."""
 
-    def changed_since(self, before: MetadataImage) -> Iterable[str] | None:
+    def changed_since(self, before: MetadataImage) -> Collection[str] | None:
         """Names of the topics that differ from an earlier image's; None if that is not known."""
         newest = self.newest
         cut = len(newest) == CHANGES_KNOWN_MAX and newest[0][0] > before.version

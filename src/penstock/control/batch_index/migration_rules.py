@@ -40,7 +40,7 @@ from penstock.control.errors import (
     UnknownTopic,
 )
 from penstock.control.limits import SWITCH_EXTENTS_MAX, SWITCH_PRODUCERS_MAX
-from penstock.control.metadata.rules import check_incarnation, with_topic
+from penstock.control.metadata.rules import check_incarnation, with_topics
 from penstock.control.values import MetadataImage, SinkCommit, Topic
 
 
@@ -208,7 +208,7 @@ def plan_migration(
         ),
     )
     rows = {(topic.topic_id, part.partition): _row(part) for part in partitions}
-    return MigrationPlan(with_topic(image, changed), changed, rows, partitions)
+    return MigrationPlan(with_topics(image, [changed]), changed, rows, partitions)
 
 
 def _partition(part: MigratedPartition) -> int:

@@ -13,12 +13,14 @@ not yet committed, serves other operations alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from penstock.base.errors import BugError
 from penstock.control.drivers.statements import Operation, uuid_of
+from penstock.control.epochs import statements as epochs
+from penstock.control.epochs.rules import is_diskless
 from penstock.control.metadata import statements
 from penstock.control.values import MetadataImage, Partition, Topic
 
@@ -158,9 +160,7 @@ class Images:
     def _store_topics(
         self, known: StampedImage, image: MetadataImage, stamp: UUID
     ) -> Operation[Mapping[UUID, tuple[UUID, Topic]]]:
-        names = image.changed_since(known.image)
-        if names is None:
-            raise BugError("an image is stored that no rule made of the one before")
+        names = _changed_names(known.image, image)
         old, new = known.image.topics, image.topics
         written = [new[name] for name in names if name in new]
         added = [topic.name for topic in written if topic.name not in old]
@@ -170,6 +170,9 @@ class Images:
         yield statements.delete_offsets([(topic.name,) for topic in gone])
         yield statements.delete_partitions(ids)
         yield statements.delete_topics(ids)
+        ended = [(old[name].topic_id,) for name in names if _ends(old.get(name), new.get(name))]
+        yield epochs.delete_epochs(ended)
+        yield epochs.delete_partitions(ended)
         yield statements.write_topics([statements.topic_values(one) for one in written], stamp)
         yield statements.write_partitions(
             [
@@ -185,6 +188,25 @@ class Images:
             del topics[topic.topic_id]
         topics.update({topic.topic_id: (stamp, topic) for topic in written})
         return topics
+
+
+def _changed_names(known: MetadataImage, image: MetadataImage) -> Collection[str]:
+    """The topics that differ; all are compared where so many changed that it is not noted."""
+    if image.origin is not known.origin:
+        raise BugError("an image is stored that no rule made of the one before")
+    names = image.changed_since(known)
+    if names is not None:
+        return names
+    old, new = known.topics, image.topics
+    changed = [name for name, topic in new.items() if old.get(name) is not topic]
+    return [*changed, *(name for name in old if name not in new)]
+
+
+def _ends(known: Topic | None, topic: Topic | None) -> bool:
+    """Whether a topic is gone or became diskless; a placement that shrinks ends no epochs."""
+    if known is None or topic is None:
+        return topic is None
+    return is_diskless(topic) and not is_diskless(known)
 
 
 def _new_partitions(known: Topic | None, topic: Topic) -> list[Partition]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from penstock.control.drivers.statements import Operation
+from penstock.control.epochs.openings import open_first
 from penstock.control.metadata import rules, statements
 from penstock.control.metadata.images import Images, StampedImage
-from penstock.control.values import Broker
+from penstock.control.values import Broker, Topic
 
 
 def open_cluster(cluster_id: str, stamp: UUID) -> Operation[str]:
@@ -59,6 +61,25 @@ def expire_brokers(images: Images, timeout_ms: int) -> Operation[tuple[list[int]
     expired = [broker_id for (broker_id,) in (yield statements.lock_overdue(timeout_ms))]
     stored = yield from images.store(known, rules.expire_brokers(known.image, expired))
     return expired, stored
+
+
+def create_topic(
+    images: Images, *, min_insync_replicas: int, **topic: Any
+) -> Operation[tuple[Topic, StampedImage]]:
+    """Create a topic; epochs of its partitions are open then, where they have several replicas."""
+    created, stored = yield from images.apply(partial(rules.create_topic, **topic))
+    yield from open_first(stored.image, created, created.partitions, min_insync_replicas)
+    return created, stored
+
+
+def create_partitions(
+    images: Images, *, min_insync_replicas: int, new: Sequence[Sequence[int]], **grown: Any
+) -> Operation[tuple[Topic, StampedImage]]:
+    """Add partitions to a topic, as `create_topic` does."""
+    topic, stored = yield from images.apply(partial(rules.create_partitions, new=new, **grown))
+    added = topic.partitions[-len(new) :]
+    yield from open_first(stored.image, topic, added, min_insync_replicas)
+    return topic, stored
 
 
 def allocate_producer_ids(count: int) -> Operation[range]:

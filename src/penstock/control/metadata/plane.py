@@ -112,16 +112,23 @@ class Metadata(OverDatabase):
         partitions: Sequence[Sequence[int]],
         configs: Mapping[str, str],
         internal: bool = False,
+        min_insync_replicas: int = 1,
     ) -> Topic:
         """Create a topic; `partitions` lists each partition's replicas, the leader first.
+
+        Partitions with several replicas, unless the topic is diskless, are in their first epoch
+        then; `min_insync_replicas` is the topic's setting, which their ack quorums come from.
 
         Raises:
             TopicExists, TopicIdTaken: the name or the id is taken.
             InvalidTopicName, InvalidPartitions, InvalidReplicas: by Kafka's rules.
+            InvalidQuorum: partitions have fewer replicas than `min_insync_replicas`.
         """
-        return await self._rule(
+        return await self._apply(
             partial(
-                rules.create_topic,
+                operations.create_topic,
+                self._images,
+                min_insync_replicas=min_insync_replicas,
                 name=name,
                 topic_id=topic_id,
                 partitions=partitions,
@@ -139,18 +146,29 @@ class Metadata(OverDatabase):
         return await self._rule(partial(rules.delete_topic, topic_id=topic_id))
 
     async def create_partitions(
-        self, *, topic_id: UUID, expected_count: int, new: Sequence[Sequence[int]]
+        self,
+        *,
+        topic_id: UUID,
+        expected_count: int,
+        new: Sequence[Sequence[int]],
+        min_insync_replicas: int = 1,
     ) -> Topic:
-        """Add partitions to a topic that has `expected_count` of them.
+        """Add partitions to a topic that has `expected_count` of them; the rest as `create_topic`.
 
         Raises:
             UnknownTopic: no topic of this id.
             StaleTopic: it has another number of partitions.
             InvalidPartitions, InvalidReplicas: none are added, or one is malformed.
+            InvalidQuorum: as `create_topic`.
         """
-        return await self._rule(
+        return await self._apply(
             partial(
-                rules.create_partitions, topic_id=topic_id, expected_count=expected_count, new=new
+                operations.create_partitions,
+                self._images,
+                min_insync_replicas=min_insync_replicas,
+                topic_id=topic_id,
+                expected_count=expected_count,
+                new=new,
             )
         )
 

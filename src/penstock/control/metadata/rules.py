@@ -92,9 +92,14 @@ def unregister_broker(image: MetadataImage, *, broker_id: int, incarnation: UUID
 def check_incarnation(image: MetadataImage, *, broker_id: int, incarnation: UUID) -> None:
     """Raise StaleBroker unless this incarnation is registered."""
     known = image.broker(broker_id)
-    if known is None:
+    check_registered(broker_id, None if known is None else known.incarnation, incarnation)
+
+
+def check_registered(broker_id: int, found: UUID | None, incarnation: UUID) -> None:
+    """As `check_incarnation`, by the incarnation that is registered, or None."""
+    if found is None:
         raise StaleBroker(broker_id, registered=False)
-    if known.incarnation != incarnation:
+    if found != incarnation:
         raise StaleBroker(broker_id)
 
 
@@ -130,7 +135,7 @@ def create_topic(
         partitions=_partitions(name, 0, partitions),
         internal=internal,
     )
-    return with_topic(image, topic), topic
+    return with_topics(image, [topic]), topic
 
 
 def delete_topic(image: MetadataImage, topic_id: UUID) -> tuple[MetadataImage, Topic]:
@@ -150,7 +155,7 @@ def create_partitions(
         raise StaleTopic(topic.name, "the partition count", expected_count, count)
     added = _partitions(topic.name, count, new)
     changed = dataclasses.replace(topic, partitions=topic.partitions + added)
-    return with_topic(image, changed), changed
+    return with_topics(image, [changed]), changed
 
 
 def set_topic_configs(
@@ -165,7 +170,7 @@ def set_topic_configs(
     if expected is not None and dict(expected) != dict(topic.configs):
         raise StaleTopic(topic.name, "the config", dict(expected), dict(topic.configs))
     changed = dataclasses.replace(topic, configs=dict(configs))
-    return with_topic(image, changed), changed
+    return with_topics(image, [changed]), changed
 
 
 def set_broker_configs(
@@ -193,13 +198,15 @@ def producer_ids(next_id: int, count: int) -> range:
     return range(next_id, next_id + count)
 
 
-def with_topic(image: MetadataImage, topic: Topic) -> MetadataImage:
-    """The image with one topic added or replaced."""
-    return _with_topics(image, {**image.topics, topic.name: topic}, topic.name)
+def with_topics(image: MetadataImage, changed: Sequence[Topic]) -> MetadataImage:
+    """The image with topics added or replaced, in one version."""
+    named = {topic.name: topic for topic in changed}
+    return _with_topics(image, {**image.topics, **named}, *named)
 
 
-def _with_topics(image: MetadataImage, topics: Mapping[str, Topic], changed: str) -> MetadataImage:
-    newest = (*image.newest, (image.version + 1, changed))[-CHANGES_KNOWN_MAX:]
+def _with_topics(image: MetadataImage, topics: Mapping[str, Topic], *changed: str) -> MetadataImage:
+    version = image.version + 1
+    newest = (*image.newest, *[(version, name) for name in changed])[-CHANGES_KNOWN_MAX:]
     return _next(image, topics=topics, newest=newest)
 
 

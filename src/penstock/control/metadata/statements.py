@@ -96,6 +96,7 @@ read_brokers = rows(
     "SELECT broker_id, host, port, rack, incarnation, epoch, endpoints FROM brokers"
     " WHERE registered ORDER BY broker_id"
 )
+read_incarnation = value("SELECT incarnation FROM brokers WHERE broker_id = $1 AND registered")
 read_epoch = value("SELECT epoch FROM brokers WHERE broker_id = $1")
 write_broker = changed(
     "INSERT INTO brokers VALUES ($1, $2, $3, $4, $5, $6, true, penstock_now_ms(), $7)"
@@ -166,13 +167,14 @@ def partition_of(found: Any) -> Partition:
         index=number,
         leader=leader,
         leader_epoch=leader_epoch,
-        replicas=_broker_ids(replicas),
-        isr=_broker_ids(isr),
+        replicas=broker_ids(replicas),
+        isr=broker_ids(isr),
     )
 
 
 @lru_cache(maxsize=1024)
-def _broker_ids(text: str) -> tuple[int, ...]:
+def broker_ids(text: str) -> tuple[int, ...]:
+    """A list of brokers as it is stored."""
     return tuple(json.loads(text))
 
 

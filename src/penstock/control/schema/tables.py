@@ -60,6 +60,20 @@ TABLES: Final[Sequence[Table]] = (
         writer="metadata/statements.py",
     ),
     Table(
+        name="replicated_partitions",
+        key=("topic_id", "number"),
+        value=("reserved", "claimant", "incarnation"),
+        doc="The highest epoch ever reserved for a partition with several replicas, and by whom.",
+        writer="epochs/statements.py",
+    ),
+    Table(
+        name="partition_epochs",
+        key=("topic_id", "number", "epoch"),
+        value=("start_offset", "end_offset", "replicas", "ack_quorum", "leader", "incarnation"),
+        doc="The epochs of such a partition; the newest is open and has no end.",
+        writer="epochs/statements.py",
+    ),
+    Table(
         name="brokers",
         key=("broker_id",),
         value=(

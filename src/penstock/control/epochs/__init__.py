@@ -1,0 +1,1 @@
+"""Epochs of replicated partitions: who reserved the newest, and the chain of those opened."""

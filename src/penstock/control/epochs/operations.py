@@ -1,0 +1,171 @@
+"""The operations of epochs; their rules are in `rules.py`.
+
+**Locks.** Both lock the reservations of their partitions in the order of the keys, before they read
+the chains: whoever reserves, opens or deletes waits for the others. An opening has metadata for
+itself first, as it changes leaders in the image; claims need not wait for that.
+
+**Round trips** do not grow with the number of partitions: a claim has four between BEGIN and
+COMMIT, an opening eight, three of them for the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.control.batch_index.values import PartitionKey
+from penstock.control.drivers.statements import Operation, uuid_of
+from penstock.control.epochs import rules, statements
+from penstock.control.epochs.values import (
+    ClaimedEpochs,
+    EpochClaim,
+    EpochOpening,
+    InSyncReplicas,
+    OwedEpoch,
+    PartitionChain,
+    PartitionEpoch,
+    Reservation,
+)
+from penstock.control.limits import CHAIN_EPOCHS_MAX
+from penstock.control.metadata.images import Images, StampedImage
+from penstock.control.metadata.rules import check_incarnation, check_registered
+from penstock.control.metadata.statements import read_incarnation
+from penstock.control.values import MetadataImage
+
+Refused = Mapping[PartitionKey, PenstockError]
+ANY_EPOCH: Final = 2**31 - 1
+"""Above all epochs."""
+
+
+def claim(
+    claims: Sequence[EpochClaim], *, broker_id: int, incarnation: UUID
+) -> Operation[ClaimedEpochs]:
+    """Reserve an epoch for each claim that is not refused."""
+    registered = yield read_incarnation(broker_id)
+    check_registered(broker_id, registered and uuid_of(registered), incarnation)
+    keys = [one.key for one in claims]
+    found = yield from reservations(keys, lock=True)
+    chains = yield from _epochs(keys, below=ANY_EPOCH, limit=CHAIN_EPOCHS_MAX)
+    granted: dict[PartitionKey, PartitionChain] = {}
+    refused: dict[PartitionKey, PenstockError] = {}
+    reserved: list[tuple[UUID, int, int]] = []
+    for one in claims:
+        key, held = one.key, found.get(one.key)
+        epochs = chains.get(key, ())
+        got = rules.reserve(
+            one, held, epochs[-1] if epochs else None, broker_id=broker_id, incarnation=incarnation
+        )
+        if isinstance(got, PenstockError):
+            refused[key] = got
+        else:
+            reservation = Reservation(got, broker_id, incarnation, epochs[-1].epoch)
+            granted[key] = PartitionChain(reservation, epochs)
+            if held is None or got != held.reserved:
+                reserved.append((*key, got))
+    _check((yield statements.reserve(reserved, broker_id, incarnation)), len(reserved))
+    return ClaimedEpochs(granted, refused)
+
+
+def open_epochs(
+    images: Images, openings: Sequence[EpochOpening], *, broker_id: int, incarnation: UUID
+) -> Operation[tuple[Refused, StampedImage]]:
+    """Seal and open what is not refused, and have the image's leaders move with it."""
+    known = yield from images.locked()
+    check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
+    keys = [one.key for one in openings]
+    found = yield from reservations(keys, lock=True)
+    newest = yield from _newest(keys)
+    refused: dict[PartitionKey, PenstockError] = {}
+    made: dict[PartitionKey, PartitionEpoch] = {}
+    moved: dict[PartitionKey, dict[str, Any]] = {}
+    for one in openings:
+        key, last = one.key, newest.get(one.key)
+        got = rules.open_epoch(
+            one, found.get(key), last, broker_id=broker_id, incarnation=incarnation
+        )
+        if isinstance(got, PenstockError):
+            refused[key] = got
+        elif got is not last:
+            made[key] = got
+            moved[key] = {
+                "leader": broker_id,
+                "leader_epoch": got.epoch,
+                "replicas": got.replicas,
+                "isr": tuple(one.isr),
+            }
+    sealed = [(*key, newest[key].epoch, one.start_offset) for key, one in made.items()]
+    _check((yield statements.seal(sealed)), len(made))
+    yield statements.add_epochs([statements.epoch_row(key, one) for key, one in made.items()])
+    return refused, (yield from images.store(known, _moved(known, moved)))
+
+
+def set_isr(
+    images: Images, changes: Sequence[InSyncReplicas], *, broker_id: int, incarnation: UUID
+) -> Operation[tuple[Refused, StampedImage]]:
+    """Store in-sync replicas in the image, where the caller leads the epoch that is open."""
+    known = yield from images.locked()
+    newest = yield from _newest([one.key for one in changes])
+    refused: dict[PartitionKey, PenstockError] = {}
+    stored: dict[PartitionKey, dict[str, Any]] = {}
+    for one in changes:
+        reason = rules.check_in_sync(
+            one, newest.get(one.key), broker_id=broker_id, incarnation=incarnation
+        )
+        if reason is None:
+            stored[one.key] = {"isr": tuple(one.isr)}
+        else:
+            refused[one.key] = reason
+    return refused, (yield from images.store(known, _moved(known, stored)))
+
+
+def reservations(
+    keys: Sequence[PartitionKey], *, lock: bool = False
+) -> Operation[dict[PartitionKey, Reservation]]:
+    """Those of partitions that have one; locked in the order of their keys, if asked."""
+    found = yield (statements.lock if lock else statements.read)(_placed(keys))
+    return {keys[one[0]]: statements.reservation_of(one) for one in found}
+
+
+def chains(
+    keys: Sequence[PartitionKey], below: int
+) -> Operation[dict[PartitionKey, PartitionChain]]:
+    """Reservations and the newest epochs below one, in a transaction that sees one state."""
+    found = yield from reservations(keys)
+    epochs = yield from _epochs(keys, below=below, limit=CHAIN_EPOCHS_MAX)
+    return {key: PartitionChain(one, epochs.get(key, ())) for key, one in found.items()}
+
+
+def owed(broker_id: int, after: tuple[UUID, int, int], limit: int) -> Operation[list[OwedEpoch]]:
+    """The epochs behind one that a broker should hold, by topic, partition and epoch."""
+    return [statements.owed_of(one) for one in (yield statements.owed(*after, broker_id, limit))]
+
+
+def _epochs(
+    keys: Sequence[PartitionKey], *, below: int, limit: int
+) -> Operation[dict[PartitionKey, tuple[PartitionEpoch, ...]]]:
+    """Of each partition the newest epochs below one, rising."""
+    found: dict[PartitionKey, list[PartitionEpoch]] = {}
+    for one in (yield statements.newest_epochs(_placed(keys), below, limit)):
+        found.setdefault(keys[one[0]], []).append(statements.epoch_of(one))
+    return {key: tuple(sorted(epochs)) for key, epochs in found.items()}
+
+
+def _newest(keys: Sequence[PartitionKey]) -> Operation[dict[PartitionKey, PartitionEpoch]]:
+    found = yield from _epochs(keys, below=ANY_EPOCH, limit=1)
+    return {key: epochs[-1] for key, epochs in found.items()}
+
+
+def _placed(keys: Iterable[PartitionKey]) -> list[tuple[UUID, int, int]]:
+    return [(*key, place) for place, key in enumerate(keys)]
+
+
+def _moved(known: StampedImage, changes: Mapping[PartitionKey, dict[str, Any]]) -> MetadataImage:
+    topics = [known.topic(topic_id) for topic_id in dict.fromkeys(key[0] for key in changes)]
+    return rules.with_partitions(known.image, filter(None, topics), changes)
+
+
+def _check(count: int, expected: int) -> None:
+    if count != expected:
+        raise BugError(f"{count} of {expected} partitions changed while their rows were locked")

@@ -1,0 +1,235 @@
+"""The rules of epochs: what claims and openings do, and why they are refused. Pure functions.
+
+A partition has a row with the highest epoch that was ever reserved, and by which process, and one
+for each epoch that was opened:
+
+    RECOVERING   reserved > newest epoch opened: its claimant looks for the end of the open one
+    OPEN         reserved = newest epoch opened: that one has no end, and a leader
+    SEALED       an epoch with an end, which the next one starts with
+
+| a claim finds                                              | then                              |
+|------------------------------------------------------------|-----------------------------------|
+| what it knows is above all that was reserved               | refused: the database was set back |
+| its own process has reserved more than it knows, unopened  | that epoch, once more             |
+| anything else                                              | reserved + 1                      |
+
+| an opening finds                                           | then                              |
+|------------------------------------------------------------|-----------------------------------|
+| the newest epoch is just what it would make                | done, once more                   |
+| the reservation is another epoch or process                | refused: a newer claimant fenced it |
+| the reserved epoch is open, with other values              | refused: an end is set once       |
+| its end lies below the start of the open epoch             | refused: starts never fall        |
+| anything else                                              | end and next epoch, together      |
+
+The first epoch is 0, as Kafka's leader epochs begin and those of partitions without replicas do; -1
+is none. It is open from the creation of the topic on, for the process of the leader that was
+registered then: one that restarted has to claim, as always.
+
+A partition with one replica, or of a diskless topic, has no rows here.
+
+Source: fencing and quorums of BookKeeper's ledger recovery; Kafka's leader epochs (KIP-101).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import is_not
+from typing import Any
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.control.batch_index.rules import DISKLESS_CONFIG
+from penstock.control.batch_index.values import PartitionKey
+from penstock.control.epochs.values import (
+    EpochClaim,
+    EpochOpening,
+    InSyncReplicas,
+    PartitionEpoch,
+    Reservation,
+)
+from penstock.control.errors import (
+    DatabaseSetBack,
+    InvalidPartitions,
+    InvalidQuorum,
+    InvalidReplicas,
+    NotReplica,
+    NotReplicated,
+    StaleEpoch,
+    TooLarge,
+)
+from penstock.control.limits import EPOCH_PARTITIONS_PER_CALL_MAX
+from penstock.control.metadata.rules import with_topics
+from penstock.control.values import MetadataImage, Partition, Topic
+
+
+def is_diskless(topic: Topic) -> bool:
+    """Whether its records lie in an object store, so that its partitions need no epochs."""
+    return topic.configs.get(DISKLESS_CONFIG) == "true"
+
+
+def ack_quorum(replicas: int, min_insync_replicas: int) -> int:
+    """How many of so many replicas must have a record; a majority at the least.
+
+    Raises:
+        InvalidQuorum: there are fewer than `min.insync.replicas` asks for.
+    """
+    if min_insync_replicas > replicas:
+        raise InvalidQuorum(
+            f"min.insync.replicas = {min_insync_replicas} is above the replication factor"
+            f" {replicas}: nothing could be acknowledged"
+        )
+    return max(min_insync_replicas, replicas // 2 + 1)
+
+
+def first_epoch(
+    image: MetadataImage, partition: Partition, min_insync_replicas: int
+) -> PartitionEpoch:
+    """The epoch in which a partition is created; raises InvalidQuorum."""
+    leader = image.broker(partition.leader)
+    return PartitionEpoch(
+        epoch=partition.leader_epoch,
+        start_offset=0,
+        end_offset=None,
+        replicas=partition.replicas,
+        ack_quorum=ack_quorum(len(partition.replicas), min_insync_replicas),
+        leader=partition.leader,
+        incarnation=None if leader is None else leader.incarnation,
+    )
+
+
+def check_call(keys: Collection[PartitionKey]) -> None:
+    """Raise TooLarge or InvalidPartitions for keys that are too many, or not each once."""
+    if len(keys) > EPOCH_PARTITIONS_PER_CALL_MAX:
+        raise TooLarge(
+            f"{len(keys)} partitions in one call, the limit is {EPOCH_PARTITIONS_PER_CALL_MAX}"
+        )
+    if len(set(keys)) != len(keys):
+        raise InvalidPartitions("a partition is named twice in one call")
+
+
+def reserve(
+    claim: EpochClaim,
+    found: Reservation | None,
+    newest: PartitionEpoch | None,
+    *,
+    broker_id: int,
+    incarnation: UUID,
+) -> int | PenstockError:
+    """The epoch that a claim gets, which is the reserved one if it is repeated; or a refusal."""
+    if found is None or newest is None:
+        return NotReplicated(*claim.key)
+    if broker_id not in newest.replicas:
+        return NotReplica(*claim.key, broker_id, newest.replicas)
+    if claim.above > found.reserved:
+        return DatabaseSetBack(
+            f"epoch {claim.above} of partition {claim.partition} of topic {claim.topic_id} was"
+            f" reserved, and the highest that the database knows of is {found.reserved}"
+        )
+    own = (found.claimant, found.incarnation) == (broker_id, incarnation)
+    if own and found.reserved > max(newest.epoch, claim.above):
+        return found.reserved
+    return found.reserved + 1
+
+
+def open_epoch(
+    opening: EpochOpening,
+    found: Reservation | None,
+    newest: PartitionEpoch | None,
+    *,
+    broker_id: int,
+    incarnation: UUID,
+) -> PartitionEpoch | PenstockError:
+    """The epoch that an opening makes, which is the newest one if it is repeated; or a refusal."""
+    if found is None or newest is None:
+        return NotReplicated(*opening.key)
+    made = PartitionEpoch(
+        epoch=opening.epoch,
+        start_offset=opening.end_offset,
+        end_offset=None,
+        replicas=tuple(opening.replicas),
+        ack_quorum=opening.ack_quorum,
+        leader=broker_id,
+        incarnation=incarnation,
+    )
+    if made == newest:
+        return newest
+    own = (found.reserved, found.claimant, found.incarnation)
+    if own != (opening.epoch, broker_id, incarnation):
+        return StaleEpoch(*opening.key, opening.epoch, f"{found.reserved} is reserved")
+    if found.reserved <= newest.epoch:
+        return StaleEpoch(*opening.key, opening.epoch, "it is open, with other values")
+    if opening.end_offset < newest.start_offset:
+        return StaleEpoch(
+            *opening.key,
+            opening.epoch,
+            f"it would start at {opening.end_offset}, the one before did at {newest.start_offset}",
+        )
+    return _refusal(opening, broker_id) or made
+
+
+def _refusal(opening: EpochOpening, leader: int) -> PenstockError | None:
+    """Why a placement, its quorum or its in-sync replicas are none."""
+    replicas, quorum = opening.replicas, opening.ack_quorum
+    if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
+        return InvalidReplicas(f"replicas {replicas[:16]}: must be broker ids, each once")
+    if not len(replicas) // 2 < quorum <= len(replicas):
+        return InvalidQuorum(
+            f"ack quorum {quorum} of {len(replicas)} replicas: must be more than half of them"
+        )
+    if leader not in replicas:
+        return NotReplica(*opening.key, leader, replicas)
+    return _not_in_sync(opening.key, opening.isr, replicas, leader)
+
+
+def _not_in_sync(
+    key: PartitionKey, isr: Sequence[int], replicas: Sequence[int], leader: int
+) -> PenstockError | None:
+    unique = set(isr)
+    if leader not in unique or len(unique) != len(isr) or not unique <= set(replicas):
+        return InvalidReplicas(
+            f"in-sync replicas {tuple(isr[:16])} of partition {key[1]}: must be of the placement"
+            f" {tuple(replicas)}, each once, and the leader {leader} among them"
+        )
+    return None
+
+
+def check_in_sync(
+    change: InSyncReplicas,
+    newest: PartitionEpoch | None,
+    *,
+    broker_id: int,
+    incarnation: UUID,
+) -> PenstockError | None:
+    """Why in-sync replicas are not stored; None if they are."""
+    if newest is None:
+        return NotReplicated(*change.key)
+    if (newest.epoch, newest.leader, newest.incarnation) != (change.epoch, broker_id, incarnation):
+        return StaleEpoch(
+            *change.key, change.epoch, f"epoch {newest.epoch} of broker {newest.leader} is open"
+        )
+    return _not_in_sync(change.key, change.isr, newest.replicas, broker_id)
+
+
+def with_partitions(
+    image: MetadataImage, topics: Iterable[Topic], changes: Mapping[PartitionKey, dict[str, Any]]
+) -> MetadataImage:
+    """The image in which partitions of these topics have other values, in one version.
+
+    It is the same one if nothing differs.
+    """
+    by_topic: dict[UUID, dict[int, dict[str, Any]]] = {}
+    for (topic_id, number), values in changes.items():
+        by_topic.setdefault(topic_id, {})[number] = values
+    changed = []
+    for topic in topics:
+        values_of = by_topic[topic.topic_id]
+        made = [_with(one, values_of.get(one.index, {})) for one in topic.partitions]
+        if any(map(is_not, made, topic.partitions)):
+            changed.append(replace(topic, partitions=tuple(made)))
+    return with_topics(image, changed) if changed else image
+
+
+def _with(partition: Partition, values: dict[str, Any]) -> Partition:
+    made = replace(partition, **values) if values else partition
+    return partition if made == partition else made

@@ -1,0 +1,120 @@
+"""The tables of replicated partitions: their statements and rows.
+
+`replicated_partitions` has the highest epoch ever reserved, `partition_epochs` those that were
+opened. The second table's constraints hold what safety hangs on, whoever writes: quorums, ends that
+are not before starts, and one open epoch for each partition.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from uuid import UUID
+
+from penstock.control.batch_index.values import PartitionKey
+from penstock.control.drivers.statements import Each, rows, uuid_of
+from penstock.control.epochs.values import OwedEpoch, PartitionEpoch, Reservation
+from penstock.control.metadata.statements import broker_ids
+
+_RESERVATION: Final = (
+    "r.reserved, r.claimant, r.incarnation, (SELECT max(e.epoch) FROM partition_epochs e"
+    " WHERE e.topic_id = r.topic_id AND e.number = r.number)"
+)
+_OF_KEY: Final = (
+    f"SELECT $3, {_RESERVATION} FROM replicated_partitions r"  # noqa: S608  (fixed, as all)
+    " WHERE r.topic_id = $1 AND r.number = $2"
+)
+_OF_KEYS: Final = (
+    f"SELECT k.place, {_RESERVATION} FROM unnest($1::uuid[], $2::int[], $3::int[])"  # noqa: S608
+    " AS k (topic_id, number, place)"
+    " JOIN replicated_partitions r ON r.topic_id = k.topic_id AND r.number = k.number"
+)
+_EPOCH: Final = (
+    "e.epoch, e.start_offset, e.end_offset, e.replicas, e.ack_quorum, e.leader, e.incarnation"
+)
+
+read = Each("rows", _OF_KEYS, sqlite=_OF_KEY)
+"""Takes (topic id, partition, place), answers (place, reservation)."""
+lock = Each("rows", f"{_OF_KEYS} ORDER BY r.topic_id, r.number FOR UPDATE OF r", sqlite=_OF_KEY)
+reserve = Each(
+    "changed",
+    "UPDATE replicated_partitions r SET reserved = n.reserved, claimant = $4, incarnation = $5"
+    " FROM unnest($1::uuid[], $2::int[], $3::int[]) AS n (topic_id, number, reserved)"
+    " WHERE r.topic_id = n.topic_id AND r.number = n.number AND r.reserved < n.reserved",
+    sqlite="UPDATE replicated_partitions SET reserved = $3, claimant = $4, incarnation = $5"
+    " WHERE topic_id = $1 AND number = $2 AND reserved < $3",
+)
+add_partitions = Each(
+    "changed",
+    "INSERT INTO replicated_partitions"
+    " SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::uuid[])",
+    sqlite="INSERT INTO replicated_partitions VALUES ($1, $2, $3, $4, $5)",
+)
+newest_epochs = Each(
+    "rows",
+    f"SELECT k.place, {_EPOCH} FROM unnest($1::uuid[], $2::int[], $3::int[])"  # noqa: S608
+    " AS k (topic_id, number, place) CROSS JOIN LATERAL (SELECT * FROM partition_epochs o"
+    " WHERE o.topic_id = k.topic_id AND o.number = k.number AND o.epoch < $4"
+    " ORDER BY o.epoch DESC LIMIT $5) e",
+    sqlite=f"SELECT $3, {_EPOCH} FROM partition_epochs e"  # noqa: S608
+    " WHERE e.topic_id = $1 AND e.number = $2 AND e.epoch < $4 ORDER BY e.epoch DESC LIMIT $5",
+)
+"""Takes (topic id, partition, place), answers (place, epoch): of each those below one, so many."""
+seal = Each(
+    "changed",
+    "UPDATE partition_epochs e SET end_offset = n.end_offset"
+    " FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[])"
+    " AS n (topic_id, number, epoch, end_offset) WHERE e.topic_id = n.topic_id"
+    " AND e.number = n.number AND e.epoch = n.epoch AND e.end_offset IS NULL",
+    sqlite="UPDATE partition_epochs SET end_offset = $4"
+    " WHERE topic_id = $1 AND number = $2 AND epoch = $3 AND end_offset IS NULL",
+)
+add_epochs = Each(
+    "changed",
+    "INSERT INTO partition_epochs (topic_id, number, epoch, start_offset, replicas, ack_quorum,"
+    " leader, incarnation) SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[],"
+    " $5::text[], $6::int[], $7::int[], $8::uuid[])",
+    sqlite="INSERT INTO partition_epochs (topic_id, number, epoch, start_offset, replicas,"
+    " ack_quorum, leader, incarnation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+)
+"""Takes `epoch_row`s of open epochs."""
+owed = rows(
+    f"SELECT e.topic_id, e.number, {_EPOCH} FROM partition_epochs e"  # noqa: S608
+    " WHERE (e.topic_id, e.number, e.epoch) > ($1, $2, $3)"
+    " AND e.replicas::jsonb @> to_jsonb($4::int) ORDER BY e.topic_id, e.number, e.epoch LIMIT $5",
+    f"SELECT e.topic_id, e.number, {_EPOCH} FROM partition_epochs e"  # noqa: S608
+    " WHERE (e.topic_id, e.number, e.epoch) > ($1, $2, $3)"
+    " AND EXISTS (SELECT 1 FROM json_each(e.replicas) WHERE value = $4)"
+    " ORDER BY e.topic_id, e.number, e.epoch LIMIT $5",
+)
+delete_epochs = Each("changed", "DELETE FROM partition_epochs WHERE topic_id = ANY($1::uuid[])")
+delete_partitions = Each(
+    "changed", "DELETE FROM replicated_partitions WHERE topic_id = ANY($1::uuid[])"
+)
+
+
+def reservation_of(found: Any) -> Reservation:
+    """Of an answer to `read` or `lock`."""
+    _, reserved, claimant, incarnation, opened = found
+    return Reservation(reserved, claimant, _process(incarnation), opened)
+
+
+def epoch_of(found: Any) -> PartitionEpoch:
+    """Of the end of an answer: the columns of an epoch."""
+    epoch, start, end, replicas, quorum, leader, incarnation = found[-7:]
+    placement, process = broker_ids(replicas), _process(incarnation)
+    return PartitionEpoch(epoch, start, end, placement, quorum, leader, process)
+
+
+def _process(incarnation: Any) -> UUID | None:
+    return None if incarnation is None else uuid_of(incarnation)
+
+
+def owed_of(found: Any) -> OwedEpoch:
+    return OwedEpoch(uuid_of(found[0]), found[1], epoch_of(found))
+
+
+def epoch_row(key: PartitionKey, one: PartitionEpoch) -> tuple[Any, ...]:
+    """What `add_epochs` takes."""
+    replicas = json.dumps(one.replicas)
+    return *key, one.epoch, one.start_offset, replicas, one.ack_quorum, one.leader, one.incarnation

@@ -1,0 +1,217 @@
+"""Epochs on PostgreSQL: brokers that race, answers that are lost, round trips."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from penstock.control import ControlUnavailable, InSyncReplicas
+from penstock.control.batch_index.values import PartitionKey
+from penstock.control.postgres import PostgresControlPlane
+from tests.control.postgres_proxy import Cut, proxy_to
+from tests.control.replicated import (
+    PROCESSES,
+    REPLICAS,
+    TOPIC,
+    assert_grown,
+    assert_sound,
+    claim,
+    claims,
+    create,
+    epoch,
+    furnish,
+    open_all,
+)
+from tests.control.test_postgres import planes, until
+from tests.postgres import PostgresServer
+
+COUNT = 200
+
+
+async def test_two_claimants_race_over_the_same_partitions(postgres_url: str) -> None:
+    """Each partition is reserved twice, one above the other, and the higher one opens it."""
+    async with planes(postgres_url) as both:
+        keys = await furnish(both[0], COUNT)
+        for step in range(6):
+            before = await both[0].partition_chains(keys)
+            above = max(one.reservation.reserved for one in before.values())
+            one, other = await asyncio.gather(
+                claim(both[0], keys, 1, above), claim(both[1], keys[::-1], 2, above)
+            )
+            assert {tuple(sorted((one[key], other[key]))) for key in keys} == {
+                (above + 1, above + 2)
+            }
+            refused = await asyncio.gather(
+                open_all(both[0], one, 1, end=10 * step), open_all(both[1], other, 2, end=10 * step)
+            )
+            for key in keys:
+                lost = [key in mine for mine in refused]
+                assert lost == [one[key] < other[key], other[key] < one[key]]
+            after = await both[1].partition_chains(keys)
+            for key in keys:
+                assert_grown(before[key], after[key])
+                assert after[key].reservation.opened == above + 2
+                assert len(after[key].epochs) == len(before[key].epochs) + 1
+            assert await both[0].image() == await both[1].image()
+
+
+async def test_an_opening_races_with_a_later_claim(postgres_url: str) -> None:
+    """It comes before the claim, and its epoch is the one to recover; or it is refused."""
+    async with planes(postgres_url) as both:
+        keys = await furnish(both[0], COUNT)
+        outcomes = set()
+        for step in range(12):
+            reserved = await claim(both[0], keys, 1, above=2 * step)
+            taken = keys[step % 2 :: 2]
+            turn = asyncio.create_task(open_all(both[0], reserved, 1, end=step))
+            if step % 3:
+                await asyncio.sleep(step / 2000)
+            got = await both[1].claim_epochs(
+                claims(taken, 2 * step), broker_id=2, incarnation=PROCESSES[2]
+            )
+            refused = await turn
+            assert {one.reservation.reserved for one in got.chains.values()} == {2 * step + 2}
+            found_open = {key for key in taken if got.chains[key].epochs[-1].epoch == 2 * step + 1}
+            assert set(refused) == set(taken) - found_open
+            outcomes.add(bool(refused))
+            for chain in (await both[0].partition_chains(keys)).values():
+                assert_sound(chain)
+            others = [key for key in keys if key not in taken]
+            assert set((await claim(both[0], others, 1, 2 * step + 1)).values()) == {2 * step + 2}
+        assert outcomes == {True, False}
+
+
+async def test_whatever_brokers_do_chains_grow_and_epochs_have_one_opener(
+    postgres_url: str,
+) -> None:
+    """Three brokers claim and open at random, all at once; one looks on."""
+    async with planes(postgres_url, 4) as opened:
+        keys = await furnish(opened[0], 20)
+        openers: dict[tuple[PartitionKey, int], int] = {}
+        running = True
+
+        async def act(plane: PostgresControlPlane, broker_id: int) -> None:
+            random = Random(broker_id)
+            for _ in range(40):
+                chosen = random.sample(keys, random.randint(1, len(keys)))
+                reserved = await claim(plane, chosen, broker_id)
+                await asyncio.sleep(random.random() / 500)
+                refused = await open_all(plane, reserved, broker_id, end=5)
+                for key in reserved.keys() - refused.keys():
+                    assert openers.setdefault((key, reserved[key]), broker_id) == broker_id
+
+        async def look(plane: PostgresControlPlane) -> None:
+            before = await plane.partition_chains(keys)
+            while running:
+                after = await plane.partition_chains(keys)
+                for key in keys:
+                    assert_grown(before[key], after[key])
+                before = after
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look(opened[0]))
+        await asyncio.gather(*(act(opened[one], one) for one in (1, 2, 3)))
+        running = False
+        await looking
+        found = await opened[0].partition_chains(keys)
+        image = await opened[0].image()
+        for key in keys:
+            for one in found[key].epochs[1:]:
+                assert openers[key, one.epoch] == one.leader
+            partition = image.topics["replicated"].partitions[key[1]]
+            last = found[key].epochs[-1]
+            assert (partition.leader, partition.leader_epoch) == (last.leader, last.epoch)
+        assert {one.leader for chain in found.values() for one in chain.epochs} == set(REPLICAS)
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_claims_and_openings_of_unknown_outcome_are_repeated(
+    postgres: PostgresServer, postgres_url: str, cut: Cut
+) -> None:
+    async with proxy_to(postgres.port) as proxy, planes(postgres_url, 1) as [near]:
+        url = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
+        async with planes(url, 1) as [plane]:
+            keys = await furnish(plane, 3)
+            proxy.cut = cut
+            with pytest.raises(ControlUnavailable, match="is not known"):
+                await claim(plane, keys)
+            made = int(cut == "after")
+            found = await near.highest_reserved(keys)
+            assert {one.reserved for one in found.values()} == {made}
+            reserved = await claim(plane, keys)
+            assert reserved == {key: 1 for key in keys}
+            proxy.cut = cut
+            with pytest.raises(ControlUnavailable, match="is not known"):
+                await open_all(plane, reserved)
+            found = await near.highest_reserved(keys)
+            assert {one.opened for one in found.values()} == {made}
+            assert await open_all(plane, reserved) == {}
+            assert proxy.cuts == 2
+            for chain in (await near.partition_chains(keys)).values():
+                assert chain.epochs == (epoch(0, 0, 10), epoch(1, 10))
+            assert await plane.image() == await near.image()
+
+
+async def test_a_claim_races_with_the_deletion_of_its_topic(postgres_url: str) -> None:
+    """It is granted whole, or finds nothing; and what it reserved goes with the topic."""
+    async with planes(postgres_url) as [one, other]:
+        keys = await furnish(one, COUNT)
+        for _ in range(8):
+            reserved, _ = await asyncio.gather(claim(other, keys, 2), one.delete_topic(TOPIC))
+            assert len(reserved) in (0, COUNT)
+            assert await one.highest_reserved(keys) == {}
+            await create(one, partitions=[REPLICAS] * COUNT)
+            assert {found.reserved for found in (await one.highest_reserved(keys)).values()} == {0}
+
+
+async def test_others_hear_of_new_leaders(postgres_url: str) -> None:
+    heard: list[int] = []
+    listening = PostgresControlPlane(postgres_url)
+    listening.watch(lambda: heard.append(1), lambda _: None)
+    await listening.start()
+    async with planes(postgres_url, 1) as [plane]:
+        keys = await furnish(plane, 2)
+        await until(lambda: len(heard) == 4)
+        reserved = await claim(plane, keys, 2)
+        await open_all(plane, reserved, 2)
+        await until(lambda: len(heard) == 5)
+        partitions = (await listening.image()).topics["replicated"].partitions
+        assert {(one.leader, one.leader_epoch) for one in partitions} == {(2, 1)}
+    await listening.close()
+
+
+async def test_round_trips_do_not_grow_with_partitions(postgres_url: str) -> None:
+    async with planes(postgres_url, 1) as [plane]:
+        keys = await furnish(plane, 51)
+        assert [await round_trips(plane, chosen) for chosen in (keys[:1], keys[1:])] == [
+            [6, 10, 7]
+        ] * 2
+
+
+async def round_trips(plane: PostgresControlPlane, keys: list[PartitionKey]) -> list[int]:
+    """Of a claim, an opening, and a change of in-sync replicas."""
+    asked: list[str] = []
+    reserved: dict[PartitionKey, int] = {}
+    counts = []
+
+    async def open_reserved() -> None:
+        assert await open_all(plane, reserved, 2) == {}
+
+    async def change() -> None:
+        changes = [InSyncReplicas(*key, reserved[key], (2, 3)) for key in keys]
+        assert await plane.set_isr(changes, broker_id=2, incarnation=PROCESSES[2]) == {}
+
+    for call in (
+        lambda: claim(plane, keys, 2),
+        open_reserved,
+        change,
+    ):
+        [connection] = plane._database._idle
+        with connection.query_logger(lambda one: asked.append(one.query)):
+            asked.clear()
+            reserved = await call() or reserved
+            await until(lambda: "COMMIT" in asked)
+        counts.append(len(asked))
+    return counts
