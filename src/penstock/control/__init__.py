@@ -41,6 +41,7 @@ from penstock.control.coordination.values import (
     RecordKey,
     SavedRecords,
 )
+from penstock.control.epochs.seen import SeenDatabase
 from penstock.control.epochs.values import (
     ClaimedEpochs,
     EpochClaim,
@@ -169,6 +170,7 @@ __all__ = [
     "Retained",
     "RunningMigration",
     "SavedRecords",
+    "SeenDatabase",
     "SegmentSwap",
     "SinkAnswer",
     "SinkCommit",
