@@ -431,3 +431,30 @@ def test_eio_from_the_kernel(tmp_path: Path) -> None:
     again = Harness(tmp_path / "data")
     assert again.log().durable_offset >= failed + 1
     again.store.close()
+
+
+async def test_a_checkpoint_does_not_cover_a_group_that_is_not_settled(tmp_path: Path) -> None:
+    """The thread has synced a group, and the loop has not heard of it: its segments are not
+    written, so the journal has to keep it when the power fails after the checkpoint."""
+    root = tmp_path / "root"
+    root.mkdir()
+    files = FaultyFiles(root=root)
+    harness = Harness(root, files=files)
+    harness.put(batch(size=30))
+    await attached(harness)
+    harness.append(batch(size=400_000))
+    waiting = asyncio.ensure_future(committed(harness.store))
+    await asyncio.sleep(0)
+    before = harness.store._journal.durable_sequence
+    assert harness.store._writer._finished.wait(60)
+    assert harness.store._journal.durable_sequence > before
+    harness.store._syncer._call_soon = None  # the checkpoint is done here and now
+    harness.store._segment_worker._call_soon = None
+    harness.store.checkpoint()
+    assert await waiting is None
+    found = tmp_path / "found"
+    files.disk_after().after_power_loss().put(found)
+    harness.store.close()
+    again = Harness(found)
+    assert again.log().durable_offset == 2
+    again.store.close()

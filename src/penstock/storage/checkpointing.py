@@ -100,7 +100,8 @@ class Checkpointer:
             self._end(self._queue.failed)
             return
         self._running = True
-        sequence = self._journal.durable_sequence
+        # A group may be synced by now, on its thread, of which the logs know nothing yet.
+        sequence = min(self._journal.durable_sequence, self._journal.settled_sequence)
         self._segment_writer.write_all(partial(self._settled, sequence))
 
     def save_recovery_points(self) -> None:

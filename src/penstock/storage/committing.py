@@ -21,7 +21,8 @@ With `interval` and `os`, a group that brings a partition to `flush.messages` is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -107,7 +108,8 @@ class Committer:
         else:
             # Logs may have been deleted while the group waited; their bytes are gone.
             items = [item for item in group.items if item.log.closed is None]
-            self._start(group._replace(items=items))
+            with self._alone():
+                self._start(group._replace(items=items))
         self.commit()
 
     def drain(self) -> None:
@@ -183,8 +185,18 @@ class Committer:
         if group is not None:
             if error is not None and not isinstance(error, StorageError):
                 error = StorageFailed(f"the journal's writer failed: {error!r}")
-            self._finish(group, error)
+            with self._alone():
+                self._finish(group, error)
         self.commit()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let callbacks begin no group: the one that is being finished is accounted for first."""
+        committing, self._committing = self._committing, True
+        try:
+            yield
+        finally:
+            self._committing = committing
 
     def _write_segments(self, group: Group) -> None:
         """Policy `os`: the segment files are all there is."""
@@ -237,6 +249,7 @@ class Committer:
         if error is not None:
             self._fail(group, error)
             return
+        sequence = self._journal.sequence
         advanced: dict[LogOwner, None] = {}
         for item in appends:
             log = item.log
@@ -251,6 +264,7 @@ class Committer:
             self.on_advance(advanced)
             if self._policy != "os":
                 self._segment_writer.became_durable(appends)
+            self._journal.settled_sequence = sequence
             within, self._flush_within_ms = self._flush_within_ms, None
             self.on_written(within)
 

@@ -76,6 +76,8 @@ class Journal:
         self._taken: list[JournalFile] = []
         self.sequence = sequence
         self.durable_sequence = sequence
+        self.settled_sequence = sequence
+        """The newest entry whose items the logs know to be durable; the owner's to set."""
         self.bytes_since_checkpoint = 0
         self.written_bytes = 0
         self.syncs = 0
