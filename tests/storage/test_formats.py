@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.base.crc import crc32c
 from penstock.storage.errors import CorruptFile
 from penstock.storage.formats.checkpoint import (
     RecoveryPoint,
@@ -36,6 +38,7 @@ from penstock.storage.formats.snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
+from penstock.storage.values import Standing
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -118,6 +121,13 @@ def test_checkpoint() -> None:
     assert decoded.points["orders", 3] == (ID, mark)
     assert decoded.points["ö", 2**31 - 1][1].flags == 0
     assert not decode_checkpoint(encode_checkpoint(1, [], clean=False)).clean
+    kept = mark.with_standing(Standing(7, 5, lost=True))
+    assert (kept.promised, kept.limbo, kept.flags) == (7, 5, 3)
+    again = decode_checkpoint(
+        encode_checkpoint(1, [encode_recovery_point(encode_key(ID, "t", 0), kept)], clean=False)
+    ).points["t", 0][1]
+    assert (again, again.standing) == (kept, Standing(7, 5, lost=True))
+    assert again.with_standing(Standing()) == mark
     for size in range(len(data)):
         with pytest.raises(CorruptFile):
             decode_checkpoint(data[:size])
@@ -126,6 +136,24 @@ def test_checkpoint() -> None:
         damaged[place] ^= 0x01
         with pytest.raises(CorruptFile):
             decode_checkpoint(bytes(damaged))
+
+
+def test_a_checkpoint_of_the_version_before_is_read() -> None:
+    row = encode_key(ID, "orders", 3) + struct.pack(">qqqqqiI", 5, 100, 64, 4096, 8192, 3, 1)
+    body = struct.pack(">QII", 42, 1, 1) + row
+    data = b"PCP1" + crc32c(body).to_bytes(4, "big") + body
+    decoded = decode_checkpoint(data)
+    assert (decoded.sequence, decoded.clean) == (42, True)
+    assert decoded.points["orders", 3] == (ID, RecoveryPoint(5, 100, 64, 4096, 8192, 3, 1, -1, -1))
+    for size in range(len(data)):
+        with pytest.raises(CorruptFile):
+            decode_checkpoint(data[:size])
+
+
+def test_a_recovery_point_is_cut_to_what_is_still_so() -> None:
+    point = RecoveryPoint(5, 100, 64, 4096, 8192, 3, 1)
+    assert point.cut(100, 64, 4096) is point
+    assert point.cut(70, 64, 99) == point._replace(recovery_offset=70, position=99)
 
 
 def entry() -> tuple[bytes, int]:
@@ -166,6 +194,10 @@ def test_journal_entry() -> None:
     assert [(i.topic_id, i.topic, i.partition) for i in items] == [
         (ID, "orders", 0), (ID, "orders", 1), (ID, "orders", 2),
     ]  # fmt: skip
+    assert [item.is_cut for item in items] == [False, False, True]
+    assert not any(item.is_standing for item in items)
+    standing = items[2]._replace(segment_base=-1)
+    assert (standing.is_standing, standing.is_cut) == (True, False)
     assert items[1].position == 10
     assert (items[1].base_offset, items[1].next_offset) == (1, 2)
 

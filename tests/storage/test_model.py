@@ -1,22 +1,33 @@
-"""A log against a plain list: appends, reads, rolls, retention, crashes in any order."""
+"""A log against a plain list: appends of leaders and replicas, cuts, promises, reads, rolls,
+retention, crashes in any order."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.records import split_batches
-from penstock.storage import LogConfig
+from penstock.base.errors import BugError
+from penstock.records import split_batches, stamp
+from penstock.storage import LogConfig, PartitionLog
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import FakeClock, Harness, batch, read_all
 
-Stored = tuple[int, int, bytes]
-"""Base offset, next offset, and the batch from its checksum on."""
+
+class Stored(NamedTuple):
+    """A batch: its offsets, what it is from its checksum on, and the producer's last sequence."""
+
+    base_offset: int
+    next_offset: int
+    content: bytes
+    last_sequence: int | None
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -51,13 +62,17 @@ class LogMachine(RuleBasedStateMachine):
         )
         self.durable: list[list[Stored]] = [[], []]
         self.accepted: list[list[Stored]] = [[], []]
-        self.sequences = [0, 0]
-        self.accepted_sequences = [0, 0]
         self.starts = [0, 0]
+        self.durable_standings = [(-1, -1), (-1, -1)]
+        self.standings = [(-1, -1), (-1, -1)]
 
     def end(self, partition: int) -> int:
-        batches = self.accepted[partition] or self.durable[partition]
-        return batches[-1][1] if batches else 0
+        batches = self.accepted[partition]
+        return batches[-1].next_offset if batches else 0
+
+    def last_sequence(self, partition: int) -> int:
+        known = [one.last_sequence for one in self.accepted[partition]]
+        return next((one for one in reversed(known) if one is not None), -1)
 
     @rule(
         partition=st.integers(0, 1),
@@ -67,19 +82,75 @@ class LogMachine(RuleBasedStateMachine):
         idempotent=st.booleans(),
     )
     def append(self, partition: int, count: int, size: int, fill: int, idempotent: bool) -> None:
-        now = self.harness.clock.ms
-        if idempotent:
-            sequence = self.accepted_sequences[partition]
-            data = batch(
-                count, size=size, fill=fill, timestamp=now,
-                producer_id=77, epoch=0, sequence=sequence,
-            )  # fmt: skip
-            self.accepted_sequences[partition] += count
-        else:
-            data = batch(count, size=size, fill=fill, timestamp=now)
+        data, last = self.batch(partition, count, size, fill, idempotent)
         base = self.harness.append(data, partition)
         assert base == self.end(partition)
-        self.accepted[partition].append((base, base + count, bytes(data)[17:]))
+        self.accepted[partition].append(Stored(base, base + count, bytes(data)[17:], last))
+
+    def batch(
+        self, partition: int, count: int, size: int, fill: int, idempotent: bool
+    ) -> tuple[memoryview, int | None]:
+        now = self.harness.clock.ms
+        if not idempotent:
+            return batch(count, size=size, fill=fill, timestamp=now), None
+        sequence = self.last_sequence(partition) + 1
+        data = batch(
+            count, size=size, fill=fill, timestamp=now,
+            producer_id=77, epoch=0, sequence=sequence,
+        )  # fmt: skip
+        return data, sequence + count - 1
+
+    @precondition(lambda self: self.policy == "group")
+    @rule(
+        partition=st.integers(0, 1),
+        counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+        risen=st.integers(0, 2),
+        size=st.sampled_from([30, 90, 180]),
+        fill=st.integers(0, 255),
+        idempotent=st.booleans(),
+    )
+    def append_replica(
+        self,
+        partition: int,
+        counts: list[int],
+        risen: int,
+        size: int,
+        fill: int,
+        idempotent: bool,
+    ) -> None:
+        log = self.harness.log(partition)
+        epoch = max(log.leader_epoch, 0)
+        run = b""
+        for place, count in enumerate(counts):
+            data, last = self.batch(partition, count, size, fill + place, idempotent)
+            base = self.end(partition)
+            stamp(data, 0, base, len(data) - 12, epoch + risen * (place > 0))
+            run += bytes(data)
+            self.accepted[partition].append(Stored(base, base + count, bytes(data)[17:], last))
+        assert log.append_replica(memoryview(run), now_ms=1) == self.end(partition)
+
+    @precondition(lambda self: self.policy == "group")
+    @rule(partition=st.integers(0, 1), share=st.floats(0, 1))
+    def truncate(self, partition: int, share: float) -> None:
+        log = self.harness.log(partition)
+        start = log.log_start_offset
+        offset = start + int((self.end(partition) - start) * share)
+        kept = [one for one in self.accepted[partition] if one.next_offset <= offset]
+        end = kept[-1].next_offset if kept else 0
+        if end < start:
+            with pytest.raises(BugError):
+                log.truncate(offset, floor=0)
+            return
+        assert log.truncate(offset, floor=end) == end
+        self.accepted[partition] = kept
+
+    @precondition(lambda self: self.policy == "group")
+    @rule(partition=st.integers(0, 1), step=st.integers(0, 2), limbo=st.integers(-1, 5))
+    def promise(self, partition: int, step: int, limbo: int) -> None:
+        log = self.harness.log(partition)
+        log.promise(log.promised + step)
+        log.set_limbo(limbo)
+        self.standings[partition] = (log.promised, limbo)
 
     @rule()
     def commit(self) -> None:
@@ -87,14 +158,12 @@ class LogMachine(RuleBasedStateMachine):
         self.write_model()
 
     def write_model(self) -> None:
-        for partition in range(2):
-            self.durable[partition] += self.accepted[partition]
-            self.accepted[partition] = []
-        self.sequences = list(self.accepted_sequences)
+        self.durable = [list(batches) for batches in self.accepted]
+        self.durable_standings = list(self.standings)
 
     def forget_accepted(self) -> None:
-        self.accepted = [[], []]
-        self.accepted_sequences = list(self.sequences)
+        self.accepted = [list(batches) for batches in self.durable]
+        self.standings = list(self.durable_standings)
 
     @rule(room=st.integers(0, 5000))
     def commit_with_a_full_disk(self, room: int) -> None:
@@ -142,12 +211,13 @@ class LogMachine(RuleBasedStateMachine):
         start, end = log.log_start_offset, log.durable_offset
         assert log.delete_records(start + int((end - start) * share)) >= start
 
-    @precondition(lambda self: self.sequences[0] > 0 and not any(self.accepted))
-    @rule()
-    def repeat_the_last_of_the_producer(self) -> None:
-        log = self.harness.log(0)
-        for entry in log.producers():
-            assert entry.last_sequence == self.sequences[0] - 1
+    @invariant()
+    def remembers_the_producer(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        for partition in range(2):
+            for entry in self.harness.log(partition).producers():
+                assert entry.last_sequence == self.last_sequence(partition)
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
@@ -155,10 +225,14 @@ class LogMachine(RuleBasedStateMachine):
             return
         for partition in range(2):
             log = self.harness.log(partition)
-            durable = self.durable[partition]
+            durable, accepted = self.durable[partition], self.accepted[partition]
+            # While a cut waits, what will be cut can be read no more.
+            both = zip(durable, accepted, strict=False)
+            readable = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
             assert log.damage is None
-            assert log.durable_offset == (durable[-1][1] if durable else 0)
+            assert log.durable_offset == (readable[-1].next_offset if readable else 0)
             assert log.log_end_offset == self.end(partition)
+            assert (log.promised, log.limbo) == self.standings[partition]
             assert log.log_start_offset >= self.starts[partition]
             self.starts[partition] = log.log_start_offset
             data = read_all(log, max_bytes=700)
@@ -166,12 +240,16 @@ class LogMachine(RuleBasedStateMachine):
             position = 0
             for header in split_batches(data):
                 after = position + header.size_bytes
-                batch_bytes = data[position + 17 : after]
-                found.append((header.base_offset, header.next_offset, batch_bytes))
+                found.append((header.base_offset, header.next_offset, data[position + 17 : after]))
                 position = after
-            expected = [one for one in durable if one[1] > log.log_start_offset]
+            expected = [one[:3] for one in readable if one.next_offset > log.log_start_offset]
             assert found == expected
             self.epochs_never_fall(data)
+            self.epochs_are_those_of_the_records(log, data)
+
+    def epochs_are_those_of_the_records(self, log: PartitionLog, data: bytes) -> None:
+        for header in split_batches(data):
+            assert log.latest_epoch_at(header.last_offset) == header.partition_leader_epoch
 
     def epochs_never_fall(self, data: bytes) -> None:
         epochs = [header.partition_leader_epoch for header in split_batches(data)]

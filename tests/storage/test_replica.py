@@ -368,3 +368,124 @@ def test_replay_of_a_cut_twice_and_over_what_came_after(tmp_path: Path) -> None:
         assert [one.partition_leader_epoch for one in split_batches(expected)] == [1, 1, 1, 5]
         abandon(again.store)
         (tmp_path / "partitions.checkpoint").write_bytes(checkpoint)
+
+
+# -- promise and limbo -----------------------------------------------------------------------------
+
+
+def standing(harness: Harness, partition: int = 0) -> tuple[int, int]:
+    log = harness.log(partition)
+    return log.promised, log.limbo
+
+
+def test_promise_and_limbo_are_kept_without_any_record(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    assert standing(harness) == (-1, -1)
+    harness.log().promise(4)
+    harness.log().set_limbo(3)
+    assert standing(harness) == (4, 3)
+    assert harness.commit() is None
+    harness.log().promise(9)
+    harness.log().set_limbo(-1)
+    for way in (harness.crash, harness.reopen, harness.crash):
+        way()
+        assert standing(harness) == (4, 3)
+        assert not harness.log().loaded or harness.log().log_end_offset == 0
+    with pytest.raises(BugError, match="promised epoch 4, not 3"):
+        harness.log().promise(3)
+    harness.log().set_limbo(-1)
+    assert harness.commit() is None
+    harness.reopen()
+    harness.reopen()
+    assert standing(harness) == (4, -1)
+    harness.store.close()
+
+
+def test_a_promise_costs_a_sync_only_when_it_says_something_new(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    logs = [harness.log(partition) for partition in range(10)]
+    assert harness.commit() is None
+    for expected in (1, 0):
+        before = files.syncs
+        for log in logs:
+            log.promise(5)
+            log.promise(5)
+        if expected:
+            logs[0].append_replica(stamped(1, 0, 5), now_ms=1)
+        assert harness.commit() is None
+        assert files.syncs == before + expected
+    harness.crash()
+    assert [standing(harness, n) for n in range(10)] == [(5, -1)] * 10
+    harness.store.close()
+
+
+def test_the_journal_is_recycled_and_promises_stay(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, files=Unsynced(), journal_file_bytes=1 << 16, journal_files_max=2)
+    harness.log(1).promise(3)
+    harness.log(1).set_limbo(2)
+    for number in range(60):
+        replicate(harness, stamped(1, number, 1, size=5000))
+    assert harness.store._journal.file_count <= 3
+    for _ in range(2):
+        harness.crash()
+        assert standing(harness, 1) == (3, 2)
+    harness.store.close()
+
+
+def test_a_promise_that_the_disk_has_no_room_for_was_not_given(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    harness.log().promise(1)
+    harness.log().set_limbo(1)
+    harness.log(1)
+    assert harness.commit() is None
+    files.room = 10
+    harness.log().promise(2)
+    harness.log().set_limbo(-1)
+    harness.log().promise(5)
+    harness.append(batch(size=300_000), 1)
+    assert standing(harness) == (5, -1)
+    assert isinstance(harness.commit(), StorageError)
+    assert standing(harness) == (1, 1)
+    files.room = None
+    harness.store.checkpoint()
+    harness.crash()
+    assert standing(harness) == (1, 1)
+    harness.store.close()
+
+
+def test_a_checkpoint_has_nothing_of_a_promise_that_waits(tmp_path: Path) -> None:
+    """Above all no limbo that ends before what ended it is durable."""
+    harness = Harness(tmp_path)
+    harness.log().set_limbo(4)
+    assert harness.commit() is None
+    harness.log().append_replica(stamped(1, 0, 1), now_ms=1)
+    harness.log().set_limbo(-1)
+    harness.store.checkpoint()
+    harness.crash()
+    assert (standing(harness), harness.log().log_end_offset) == ((-1, 4), 0)
+    harness.store.close()
+
+
+def test_promises_are_kept_by_a_damaged_log_and_a_cut_one(tmp_path: Path) -> None:
+    harness = filled(tmp_path)
+    harness.log().promise(3)
+    harness.log().truncate(5, floor=0)
+    harness.log().promise(4)
+    assert harness.log().truncate(3, floor=0) == 2
+    assert harness.commit() is None
+    harness.reopen()
+    assert (standing(harness), content(harness)) == ((4, -1), [(0, 2)])
+    harness.store.close()
+    (tmp_path / "orders-0" / "00000000000000000000.log").write_bytes(b"")
+    harness = Harness(tmp_path, config=ROLLING)
+    harness.log().load()
+    assert harness.log().damage is not None
+    harness.log().promise(6)
+    harness.log().set_limbo(5)
+    assert harness.commit() is None
+    for way in (harness.crash, harness.reopen):
+        way()
+        assert standing(harness) == (6, 5)
+    harness.store.close()

@@ -1,9 +1,10 @@
 """Power lost between any two file calls of a replica: what is found is what some turn committed.
 
-A script of appends, cuts, commits, checkpoints and restarts runs over files that are recorded. What
-every commit made of the logs is noted with the calls before and after it: a crash at a call finds
-what the last commit before it left, or what the one under way is about to. Never anything else, for
-whatever part of the unsynced bytes and names survives; and finding it changes nothing.
+A script of appends, cuts, promises, commits, checkpoints and restarts runs over files that are
+recorded. What every commit made of the logs is noted with the calls before and after it: a crash at
+a call finds what the last commit before it left, or what the one under way is about to. Never
+anything else, for whatever part of the unsynced bytes and names survives; and finding it changes
+nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from penstock.storage import LogConfig
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, abandon, offsets, read_all, stamped
 
-PARTITIONS = 2
+PARTITIONS = 3
+"""The last one gets promises, and never a record."""
 STEPS = 60
 PRODUCER = 7
 
 
 class Replica(NamedTuple):
-    """What a replica's disk is: batches, and the end below which nothing is cut."""
+    """What a replica's disk is. `epoch` is the script's alone: the one that it appends in."""
 
     batches: tuple[bytes, ...] = ()
+    promised: int = -1
+    limbo: int = -1
     epoch: int = 1
 
     @property
@@ -71,8 +75,16 @@ class Script:
     def run(self) -> None:
         for _ in range(STEPS):
             step = self.dice.choices(
-                [self.append, self.cut, self.commit, self.checkpoint, self.write, self.restart],
-                [8, 3, 6, 1, 1, 1],
+                [
+                    self.append,
+                    self.cut,
+                    self.promise,
+                    self.commit,
+                    self.checkpoint,
+                    self.write,
+                    self.restart,
+                ],
+                [8, 3, 3, 6, 1, 1, 1],
             )[0]
             step()
         self.commit()
@@ -81,8 +93,19 @@ class Script:
     def put(self, partition: int, replica: Replica) -> None:
         self.state = (*self.state[:partition], replica, *self.state[partition + 1 :])
 
-    def append(self) -> None:
+    def promise(self) -> None:
         partition = self.dice.randrange(PARTITIONS)
+        replica, log = self.state[partition], self.harness.log(partition)
+        if self.dice.random() < 0.5:
+            replica = replica._replace(promised=replica.promised + self.dice.randint(0, 2))
+            log.promise(replica.promised)
+        else:
+            replica = replica._replace(limbo=self.dice.randint(-1, 9))
+            log.set_limbo(replica.limbo)
+        self.put(partition, replica)
+
+    def append(self) -> None:
+        partition = self.dice.randrange(PARTITIONS - 1)
         replica = self.state[partition]
         end, epoch, run = replica.end, replica.epoch, list[bytes]()
         for _ in range(self.dice.randint(1, 3)):
@@ -98,15 +121,15 @@ class Script:
             end += count
         log = self.harness.log(partition)
         assert log.append_replica(memoryview(b"".join(run)), now_ms=1) == end
-        self.put(partition, Replica((*replica.batches, *run), epoch))
+        self.put(partition, replica._replace(batches=(*replica.batches, *run), epoch=epoch))
 
     def cut(self) -> None:
-        partition = self.dice.randrange(PARTITIONS)
+        partition = self.dice.randrange(PARTITIONS - 1)
         replica = self.state[partition]
         offset = self.dice.randint(0, replica.end)
         kept = [one for one in replica.batches if split_batches(one)[0].next_offset <= offset]
         end = self.harness.log(partition).truncate(offset, floor=0)
-        left = Replica(tuple(kept), replica.epoch)
+        left = replica._replace(batches=tuple(kept))
         assert end == left.end
         self.put(partition, left)
 
@@ -153,7 +176,7 @@ def found(harness: Harness) -> State:
             (buffer,) = log.read(offset, max_bytes=1, end_offset=end).buffers
             base, following = offsets(bytes(buffer))[0]
             assert base <= offset < following
-        state.append(Replica(tuple(batches), 0))
+        state.append(Replica(tuple(batches), log.promised, log.limbo, 0))
     return tuple(state)
 
 
@@ -176,13 +199,15 @@ def check(directory: Path, commits: list[Commit], count: int) -> None:
     assert found(harness) == state
     for partition, replica in enumerate(state):
         log = harness.log(partition)
+        log.promise(99)
         log.append_replica(stamped(2, replica.end, 99, fill=255), now_ms=1)
     assert harness.commit() is None
     harness.crash()
     after = found(harness)
     for replica, before in zip(after, state, strict=True):
         assert replica.batches[:-1] == before.batches
-        assert replica.end == before.end + 2
+        assert (replica.end, replica.promised) == (before.end + 2, 99)
+        assert replica.limbo == before.limbo
     harness.store.close()
 
 

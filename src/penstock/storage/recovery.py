@@ -54,6 +54,7 @@ from penstock.storage.names import (
     directory_name,
     offset_name,
 )
+from penstock.storage.values import Standing
 
 logger = logging.getLogger(__name__)
 
@@ -208,11 +209,16 @@ class Replayer:
         self.starts: dict[TopicPartition, Item] = {}
         self.cuts: dict[TopicPartition, Item] = {}
         """The lowest cut of each log that was cut: what is below has been there all the time."""
+        self.standings: dict[TopicPartition, Standing] = {}
 
     def replay(self, items: list[Item]) -> None:
         for item in items:
             where = TopicPartition(item.topic, item.partition)
             if self._topic_id(where, item.topic_id) != item.topic_id:
+                continue
+            if item.is_standing:
+                lost = bool(item.position)
+                self.standings[where] = Standing(item.base_offset, item.next_offset, lost)
                 continue
             self.starts.setdefault(where, item)
             self.ends[where] = item.next_offset

@@ -8,6 +8,9 @@ go on at the new end. Its files are cut when the journal has it: not before, bec
 find all that was durable until then, and before what is appended behind it is written over what
 was there. If nothing becomes of it, the log is what it was before.
 
+`promise` and `set_limbo` are items too. The checkpoint has what is durable of them and no more: a
+limbo that ended too early would forget that something is missing.
+
 Source: `UnifiedLog.appendAsFollower` and `truncateTo` of Kafka; KIP-101.
 """
 
@@ -30,7 +33,7 @@ from penstock.storage.partition import PartitionLog
 from penstock.storage.producers import ProducerStates
 from penstock.storage.reading import part_of
 from penstock.storage.segment import Segment, segment_place
-from penstock.storage.values import Lease
+from penstock.storage.values import Lease, Standing
 
 _SETTLINGS_MAX: Final = 8
 """How often a truncation waits for what is under way; once, unless callbacks append."""
@@ -57,13 +60,15 @@ class Before(NamedTuple):
 class ReplicaLog(PartitionLog):
     """See the module's text. Every log of a store is one, used as a replica or not."""
 
-    __slots__ = ("_before", "_settle")
+    __slots__ = ("_before", "_durable_standing", "_settle", "standing")
 
     def __init__(self, *arguments: Any, settle: Callable[[], None], **options: Any) -> None:
         """`settle` waits for groups and checkpoints that are under way."""
         super().__init__(*arguments, **options)
         self._settle = settle
         self._before: Before | None = None
+        self.standing = self._durable_standing = self.recovery_point.standing
+        """What the replica keeps, as it was told; durable once a flush after that is done."""
 
     def append_replica(
         self, batches: memoryview, *, now_ms: int, lease: Lease | None = None
@@ -80,7 +85,7 @@ class ReplicaLog(PartitionLog):
             AppendBacklog: too much waits for the journal.
             StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
         """
-        self.check_replica()
+        self._check_appendable()
         queue = self._queue
         waiting = queue.pending_bytes + queue.unwritten_bytes + len(batches)
         if waiting > queue.limit_bytes:
@@ -98,21 +103,18 @@ class ReplicaLog(PartitionLog):
             position += size_bytes
         return self.log_end_offset
 
-    def check_replica(self) -> None:
-        """Whether the log may be used as a replica now.
+    def _check_appendable(self) -> None:
+        self._check_policy()
+        self.load()
+        if self.closed or self.fence or self.damage or self._queue.failed:
+            raise self._refusal()
 
-        Raises:
-            BugError: the store answers before it syncs, which no replica may.
-            StorageError, CorruptLog: as `append`.
-        """
+    def _check_policy(self) -> None:
         if self._parts.settings.log_flush_policy != "group":
             raise BugError(
                 f"{self.topic_partition} is used as a replica with log.flush.policy ="
                 f" {self._parts.settings.log_flush_policy}: it would acknowledge before the sync"
             )
-        self.load()
-        if self.closed or self.fence or self.damage or self._queue.failed:
-            raise self._refusal()
 
     def _begin_epoch(self, epoch: int) -> None:
         """The batches that come next are of an epoch."""
@@ -127,6 +129,61 @@ class ReplicaLog(PartitionLog):
         self._roll_when_due()
         self.epochs_dirty = self.epochs_dirty or changed
         self.owner.log_moved()
+        self._parts.changes.of(self)
+
+    # -- promise and limbo -------------------------------------------------------------------
+
+    @property
+    def promised(self) -> int:
+        """The epoch below which the replica refuses everything, -1 for none."""
+        return self.standing.promised
+
+    @property
+    def limbo(self) -> int:
+        """Of epochs up to this one the replica may lack what it acknowledged; -1: of none."""
+        return self.standing.limbo
+
+    def promise(self, epoch: int) -> None:
+        """Refuse lower epochs from now on; durable once a flush after this is done.
+
+        Raises:
+            BugError: more was promised already.
+            StorageError, LogDeleted: nothing becomes durable any more.
+        """
+        if epoch < self.promised:
+            raise BugError(
+                f"{self.topic_partition} has promised epoch {self.promised}, not {epoch}"
+            )
+        self._keep(self.standing._replace(promised=epoch))
+
+    def set_limbo(self, epoch: int) -> None:
+        """Be in limbo for epochs up to this one, -1 for none; durable as a promise.
+
+        It is the answer to what was lost, which is not reported any more once this is durable.
+
+        Raises:
+            StorageError, LogDeleted: nothing becomes durable any more.
+        """
+        self._keep(self.standing._replace(limbo=epoch, lost=False))
+
+    def _keep(self, standing: Standing) -> None:
+        self._check_policy()
+        error = self.closed or self._queue.failed
+        if error is not None:
+            raise error
+        before, self.standing = self.standing, standing
+        if standing == before:
+            return
+        self._queue.add_control(
+            Control(
+                self, NOWHERE, int(standing.lost), standing.promised, standing.limbo,
+                perform=partial(self._keep_durably, standing),
+                take_back=partial(setattr, self, "standing", before),
+            )
+        )  # fmt: skip
+
+    def _keep_durably(self, standing: Standing) -> None:
+        self._durable_standing = standing
         self._parts.changes.of(self)
 
     # -- truncation --------------------------------------------------------------------------
@@ -144,7 +201,7 @@ class ReplicaLog(PartitionLog):
             StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
         """
         for _ in range(_SETTLINGS_MAX):
-            self.check_replica()
+            self._check_appendable()
             end = self._boundary(offset)
             if end < max(floor, self.log_start_offset):
                 raise BugError(
@@ -301,10 +358,11 @@ class ReplicaLog(PartitionLog):
 
     def current_recovery_point(self) -> RecoveryPoint:
         """As for any log; while its files are still to be cut, they are as they were."""
+        point = super().current_recovery_point()
         if self._before is not None:
-            point = self._before.recovery_point
-            return point._replace(log_start_offset=self.log_start_offset)
-        return super().current_recovery_point()
+            start = self.log_start_offset
+            point = self._before.recovery_point._replace(log_start_offset=start)
+        return point.with_standing(self._durable_standing)
 
     def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:
         """As for any log, and as `current_recovery_point`."""

@@ -404,7 +404,8 @@ class LogStore:
                 recovery_point = recovery_point.cut(
                     cut.next_offset, cut.segment_base, cut.position
                 )._replace(leader_epoch=-1)
-            log = self._add(tp, topic_id, recovery_point)
+            standing = replayer.standings.get(tp, recovery_point.standing)
+            log = self._add(tp, topic_id, recovery_point.with_standing(standing))
             if recovering:
                 log.load(
                     durable_offset=replayer.ends.get(tp),

@@ -26,6 +26,18 @@ class Read(NamedTuple):
     next_offset: int
 
 
+class Standing(NamedTuple):
+    """What a replica keeps besides its log: epochs, -1 for none.
+
+    It refuses epochs below `promised`. Of epochs up to `limbo` it may lack what it acknowledged.
+    `lost`: it lacks what had been synced, and nobody has drawn the consequence yet.
+    """
+
+    promised: int = -1
+    limbo: int = -1
+    lost: bool = False
+
+
 class Later(NamedTuple):
     """Bytes that have to be loaded before they are read.
 

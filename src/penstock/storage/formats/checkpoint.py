@@ -3,14 +3,18 @@
 Big endian:
 
     at  bytes  field
-     0      4  "PCP1"
+     0      4  "PCP2"
      4      4  CRC32C of everything from byte 8
      8      8  journal sequence: all entries up to it are in the segments, synced
     16      4  flags: bit 0 the store was closed cleanly
     20      4  number of partitions
     24      …  per partition: key as in the journal (topic id 16, partition i32, size u8, name),
                log start i64, recovery offset i64, segment base i64, position i64,
-               size of the log i64, leader epoch i32, flags u32 (bit 0: it has producers)
+               size of the log i64, leader epoch i32, flags u32 (bit 0: it has producers, bit 1:
+               it lost what was synced), epoch promised i32, epoch up to which it is in limbo i32
+               (-1: none)
+
+"PCP1" is the same without the last two, which are -1 then.
 
 The recovery offset is the partition's durable offset at the checkpoint: everything below it is
 synced, and a start-up walks its segments only from there, at `position` of the segment named.
@@ -27,14 +31,17 @@ from uuid import UUID
 
 from penstock.base.crc import crc32c
 from penstock.storage.errors import CorruptFile
+from penstock.storage.values import Standing
 
-MAGIC: Final = b"PCP1"
+MAGIC: Final = b"PCP2"
 CLEAN: Final = 1
 HAS_PRODUCERS: Final = 1
+LOST: Final = 2
 
 _HEAD: Final = Struct(">4sIQII")
 _KEY: Final = Struct(">16siB")
-_POINT: Final = Struct(">qqqqqiI")
+_POINT: Final = Struct(">qqqqqiIii")
+_POINT_OF: Final = {MAGIC: _POINT, b"PCP1": Struct(">qqqqqiI")}
 _CHECKED_FROM: Final = 8
 
 
@@ -48,6 +55,16 @@ class RecoveryPoint(NamedTuple):
     size_bytes: int
     leader_epoch: int
     flags: int
+    promised: int = -1
+    limbo: int = -1
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.promised, self.limbo, bool(self.flags & LOST))
+
+    def with_standing(self, standing: Standing) -> RecoveryPoint:
+        flags = self.flags | LOST if standing.lost else self.flags & ~LOST
+        return self._replace(promised=standing.promised, limbo=standing.limbo, flags=flags)
 
     def cut(self, end_offset: int, segment_base: int, position: int) -> RecoveryPoint:
         """What is still so of a log that was cut there, and may have grown again."""
@@ -88,7 +105,8 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     """
     try:
         magic, checksum, sequence, flags, count = _HEAD.unpack_from(data)
-        if magic != MAGIC:
+        point = _POINT_OF.get(magic)
+        if point is None:
             raise CorruptFile(f"partitions.checkpoint begins with {magic!r}")
         actual = crc32c(memoryview(data)[_CHECKED_FROM:])
         if actual != checksum:
@@ -104,9 +122,9 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             at += name_bytes
             points[name, partition] = (
                 UUID(bytes=topic_id),
-                RecoveryPoint._make(_POINT.unpack_from(data, at)),
+                RecoveryPoint(*point.unpack_from(data, at)),
             )
-            at += _POINT.size
+            at += point.size
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptFile(f"partitions.checkpoint of {len(data)} bytes: {error}") from None
     if at != len(data):

@@ -20,7 +20,9 @@ Big endian; an entry begins at a multiple of 4096 bytes and is followed by zeros
     key: topic id 16, partition i32, size of the topic's name u8, name
 
 A row of size 0 has no batches. It cuts its log: what the named segment has from `position` on goes,
-and all segments behind it; base and next offset are the log's new end.
+and all segments behind it; base and next offset are the log's new end. With segment -1 it is what
+the log keeps as a replica: base offset is the epoch that it promised, next offset the epoch up to
+which it is in limbo (-1: none), position 1 if it has lost what was synced, else 0.
 
 Rows take effect in their order, the last one wins: a cut undoes what was appended before it, and
 nothing that was appended after it.
@@ -68,7 +70,7 @@ class EntryHead(NamedTuple):
 
 
 class Item(NamedTuple):
-    """Batches of one partition, or a cut; `data` is a view into what was decoded."""
+    """Batches of one partition, a cut or a standing; `data` is a view into what was decoded."""
 
     topic_id: UUID
     topic: str
@@ -80,8 +82,12 @@ class Item(NamedTuple):
     data: memoryview
 
     @property
+    def is_standing(self) -> bool:
+        return self.segment_base < 0
+
+    @property
     def is_cut(self) -> bool:
-        return not self.data
+        return not self.data and self.segment_base >= 0
 
 
 def encode_key(topic_id: UUID, topic: str, partition: int) -> bytes:
