@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import Final
 
@@ -100,6 +101,14 @@ class _MixesRegistrations(Members):
         return super().hear(rumour, now_ms)
 
 
+class _KeepsItsRegistration(Members):
+    """Goes on in the registration that it began with, when it has another."""
+
+    def registered(self, epochs: Mapping[int, int], now_ms: float) -> None:
+        others = {one: epoch for one, epoch in epochs.items() if one != self.me.rumour.broker_id}
+        super().registered(others, now_ms)
+
+
 class _AsksNobody(Membership):
     """Suspects who does not answer it."""
 
@@ -159,6 +168,7 @@ PLANTS: Final[dict[str, type[Membership]]] = {
     "condemns at once": _with(_CondemnsAtOnce),
     "raises others": _with(_RaisesOthers),
     "mixes registrations": _with(_MixesRegistrations),
+    "keeps its registration": _with(_KeepsItsRegistration),
     "asks nobody": _AsksNobody,
     "asks everybody": _AsksEverybody,
     "spares the dead": _SparesTheDead,

@@ -70,6 +70,11 @@ class Process:
     def stop(self) -> None:
         self.stopped = True
 
+    def registered_anew(self, epoch: int) -> None:
+        """The same process goes on, in another registration."""
+        self.epoch = epoch
+        self.learn_registrations()
+
     def resume(self) -> None:
         if self.over or not self.stopped:
             return

@@ -23,6 +23,7 @@ from sim.membership.watch import Watch
 FAULTS_MS = 15_000.0
 QUIET_MS = 3_000.0
 STEP_MS = 250.0
+SESSION_MS = 10_000.0
 TRACE_TAIL = 60
 
 
@@ -55,10 +56,7 @@ class World(Scheduler):
     def start(self, broker_id: int) -> None:
         if broker_id in self.running:
             return
-        self._epochs[broker_id] += 1
-        self.registry[broker_id] = self._epochs[broker_id]
-        self.note("start", broker_id, self._epochs[broker_id])
-        self.running[broker_id] = Process(self, broker_id, self._epochs[broker_id])
+        self.running[broker_id] = Process(self, broker_id, self._register(broker_id))
         self._announce()
 
     def _announce(self) -> None:
@@ -128,7 +126,30 @@ class World(Scheduler):
         self.watch.seen["is stopped"] += 1
         self.watch.seen["is stopped for a minute"] += stopped_ms > 60_000
         process.stop()
-        self.after(stopped_ms, process.resume)
+        if self.random.random() < 0.5:
+            self.after(SESSION_MS, lambda: self._expire(process))
+        self.after(stopped_ms, lambda: self._resume(process))
+
+    def _expire(self, process: Process) -> None:
+        """The control plane has not heard of a broker for long."""
+        if process.stopped and not process.over:
+            self.note("broker", process.broker_id, "expires")
+            self.watch.seen["expires"] += 1
+            self.registry.pop(process.broker_id, None)
+            self._announce()
+
+    def _resume(self, process: Process) -> None:
+        """A broker goes on, and registers anew when it finds itself expired."""
+        process.resume()
+        if not process.over and process.broker_id not in self.registry:
+            process.registered_anew(self._register(process.broker_id))
+            self._announce()
+
+    def _register(self, broker_id: int) -> int:
+        self._epochs[broker_id] += 1
+        self.registry[broker_id] = self._epochs[broker_id]
+        self.note("register", broker_id, self._epochs[broker_id])
+        return self._epochs[broker_id]
 
     def cut(self) -> None:
         """Some brokers are cut off from the others, in one direction or both."""
@@ -228,18 +249,28 @@ class World(Scheduler):
             self.run(self.now_ms + STEP_MS)
 
     def _be_quiet(self) -> None:
-        """Soon nothing is told any more, and what is thought stays as it is."""
+        """Soon nothing is told any more, and what is thought stays as it is.
+
+        Who has missed a refutation, and what it refutes, hears of it from the member itself.
+        """
+        there = self.running.values()
         rumours = self.terms.retransmit_multiplier * self.members_max.bit_length()
-        end_ms = (
-            self.now_ms + 2 * rumours * self._period_ms_max
-        )  # who is told does not count for its own
+        end_ms = self.now_ms + 2 * rumours * self._period_ms_max
+        end_ms += max(one.core.death_bound_ms for one in there)
         self.watch.strict = True
-        while self.now_ms < end_ms and any(one.has_news for one in self.running.values()):
+        while self.now_ms < end_ms and not all(map(self._is_settled, there)):
             self.run(self.now_ms + STEP_MS)
         self.watch.quiet = True
         self.run(self.now_ms + QUIET_MS)
         if wrong := self.watch.wrong_views():
             raise Violation(f"when all was quiet {wrong}")
+
+    def _is_settled(self, process: Process) -> bool:
+        """Whether a process has nothing to tell, and knows the incarnations of all others."""
+        return not process.has_news and all(
+            process.views[one.broker_id].incarnation == one.incarnation
+            for one in self.running.values()
+        )
 
     @property
     def _period_ms_max(self) -> float:

@@ -253,6 +253,17 @@ def test_registrations_come_and_go() -> None:
     assert len(core.views()) == MEMBERS_MAX
 
 
+def test_a_process_whose_session_expired_goes_on_in_its_next_registration() -> None:
+    core = membership((2,))
+    core.receive(said(2, Rumour(1, FIRST, DEAD)), 1)
+    core.registered({1: 1, 2: 1}, 2)
+    assert state(core, 1) == (ALIVE, 1)  # that was no other registration
+    core.registered({1: 3, 2: 1}, 3)
+    assert core.views()[1] == (ALIVE, 3, 3 * FIRST)
+    ((_, ack),) = read(core.receive(said(2, Rumour(1, 3 * FIRST, SUSPECT)), 4))
+    assert ack.incarnation == 3 * FIRST + 1
+
+
 def test_who_is_not_thought_alive_is_told_so() -> None:
     core = membership((2,))
     core.receive(said(2), 1)

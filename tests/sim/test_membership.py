@@ -36,8 +36,8 @@ def stories(first: int, count: int, *more: str, hash_seed: str = "0") -> subproc
 
 EXPECTED = {
     "ALIVE", "SUSPECT", "DEAD", "asked others", "came back", "cut both", "cut in", "cut out",
-    "death known", "hostile", "is killed", "is stopped", "is stopped for a minute", "joins",
-    "leaves",
+    "death known", "expires", "hostile", "is killed", "is stopped", "is stopped for a minute",
+    "joins", "leaves",
 }  # fmt: skip
 
 

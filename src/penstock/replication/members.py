@@ -106,14 +106,14 @@ class Members:
     def registered(self, epochs: Mapping[int, int], now_ms: float) -> None:
         """Take registrations; a new one is alive until it is found not to be."""
         own = self.me.rumour.broker_id
-        known = {one: epochs[one] for one in sorted(epochs.keys() - {own})[: MEMBERS_MAX - 1]}
-        for gone in self.rows.keys() - known.keys() - {own}:
+        known = {*sorted(epochs.keys() - {own})[: MEMBERS_MAX - 1], own}
+        for gone in self.rows.keys() - known:
             del self.rows[gone]
-        for broker_id, epoch in known.items():
-            row = self.rows.get(broker_id)
-            first = epoch * REFUTATIONS
-            if row is None or row.rumour.incarnation < first:
-                self.rows[broker_id] = Member(Rumour(broker_id, first, State.ALIVE), now_ms)
+        for broker_id in sorted(known & epochs.keys()):
+            first = Rumour(broker_id, epochs[broker_id] * REFUTATIONS, State.ALIVE)
+            row = self.rows.setdefault(broker_id, Member(first, now_ms))
+            if row.rumour.incarnation < first.incarnation:
+                row.rumour, row.since_ms, row.sends_left, row.dead_at_ms = first, now_ms, 0, inf
 
     def hear(self, rumour: Rumour, now_ms: float) -> bool:
         """Take what somebody says; whether it was about this member, and had to be refuted."""

@@ -130,7 +130,8 @@ class Membership:
     def registered(self, epochs: Mapping[int, int], now_ms: float) -> None:
         """Take the brokers that the control plane knows, with the epochs of their registrations.
 
-        Others are forgotten. This broker is a member whether it is named or not.
+        Others are forgotten. This broker is a member whether it is named or not; if it registered
+        anew, as it does when its session has expired, it goes on in that registration.
         """
         self._members.registered(epochs, now_ms)
 
