@@ -137,6 +137,17 @@ async def test_epochs_go_with_their_topic(control: ControlPlane) -> None:
     assert (await chain(control, FIRST)).reservation.reserved == 0
 
 
+async def test_epochs_go_with_a_topic_whose_placements_shrank(control: ControlPlane) -> None:
+    await furnish(control, 1)
+    await claim(control, [FIRST])
+    alone = opening(FIRST, 1, replicas=(1,), ack_quorum=1)
+    assert await control.open_epochs([alone], broker_id=1, incarnation=PROCESSES[1]) == {}
+    await control.set_topic_configs(topic_id=TOPIC, configs={"a": "1"}, expected={})
+    assert len((await chain(control, FIRST)).epochs) == 2
+    await control.delete_topic(TOPIC)
+    assert await control.highest_reserved([FIRST]) == {}
+
+
 # Claims
 
 
@@ -421,9 +432,11 @@ async def test_long_chains_are_read_in_parts(
         assert await open_all(control, await claim(control, [FIRST]), end=number) == {}
     found = await control.partition_chains(keys)
     assert [one.epoch for one in found[FIRST].epochs] == [3, 4, 5]
+    assert [one.is_whole for one in found.values()] == [False, True]
     assert [one.epoch for one in found[keys[1]].epochs] == [0]
     older = await control.partition_chains(keys, below=3)
     assert [one.epoch for one in older[FIRST].epochs] == [0, 1, 2]
+    assert older[FIRST].is_whole
     got = await control.claim_epochs(claims([FIRST]), broker_id=2, incarnation=PROCESSES[2])
     assert [one.epoch for one in got.chains[FIRST].epochs] == [3, 4, 5]
 

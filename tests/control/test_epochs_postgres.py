@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
 import pytest
@@ -12,6 +14,7 @@ from penstock.control.batch_index.values import PartitionKey
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.postgres_proxy import Cut, proxy_to
 from tests.control.replicated import (
+    OTHER,
     PROCESSES,
     REPLICAS,
     TOPIC,
@@ -182,36 +185,49 @@ async def test_others_hear_of_new_leaders(postgres_url: str) -> None:
     await listening.close()
 
 
+@contextmanager
+def asked_of(plane: PostgresControlPlane) -> Iterator[list[str]]:
+    """The statements of a plane that has one connection."""
+    asked: list[str] = []
+    [connection] = plane._database._idle
+    with connection.query_logger(lambda one: asked.append(one.query)):
+        yield asked
+
+
 async def test_round_trips_do_not_grow_with_partitions(postgres_url: str) -> None:
     async with planes(postgres_url, 1) as [plane]:
         keys = await furnish(plane, 51)
-        assert [await round_trips(plane, chosen) for chosen in (keys[:1], keys[1:])] == [
-            [6, 10, 7]
-        ] * 2
+        for chosen in (keys[:1], keys[1:]):
+            assert await round_trips(plane, chosen) == [6, 10, 7]
 
 
 async def round_trips(plane: PostgresControlPlane, keys: list[PartitionKey]) -> list[int]:
     """Of a claim, an opening, and a change of in-sync replicas."""
-    asked: list[str] = []
-    reserved: dict[PartitionKey, int] = {}
     counts = []
-
-    async def open_reserved() -> None:
+    with asked_of(plane) as asked:
+        reserved = await claim(plane, keys, 2)
+        await until(lambda: asked.count("COMMIT") == 1)
+        counts.append(len(asked))
         assert await open_all(plane, reserved, 2) == {}
-
-    async def change() -> None:
+        await until(lambda: asked.count("COMMIT") == 2)
+        counts.append(len(asked) - sum(counts))
         changes = [InSyncReplicas(*key, reserved[key], (2, 3)) for key in keys]
         assert await plane.set_isr(changes, broker_id=2, incarnation=PROCESSES[2]) == {}
-
-    for call in (
-        lambda: claim(plane, keys, 2),
-        open_reserved,
-        change,
-    ):
-        [connection] = plane._database._idle
-        with connection.query_logger(lambda one: asked.append(one.query)):
-            asked.clear()
-            reserved = await call() or reserved
-            await until(lambda: "COMMIT" in asked)
-        counts.append(len(asked))
+        await until(lambda: asked.count("COMMIT") == 3)
+        counts.append(len(asked) - sum(counts))
     return counts
+
+
+@pytest.mark.parametrize(("replicas", "touched"), [([1], False), ([1, 2], True)])
+async def test_topics_of_one_replica_do_not_touch_epochs(
+    postgres_url: str, replicas: list[int], touched: bool
+) -> None:
+    async with planes(postgres_url, 1) as [plane]:
+        await furnish(plane, 1)
+        with asked_of(plane) as asked:
+            await create(plane, "t", OTHER, partitions=[replicas])
+            await plane.create_partitions(topic_id=OTHER, expected_count=1, new=[[2], [3]])
+            await plane.delete_topic(OTHER)
+            await until(lambda: asked.count("COMMIT") == 3)
+        assert any("epochs" in one for one in asked) is touched
+        assert any("replicated" in one for one in asked) is touched

@@ -82,7 +82,7 @@ SINK_OBJECTS_MAX: Final = 512
 EPOCH_PARTITIONS_PER_CALL_MAX: Final = 10_000
 """Partitions that one call claims, opens or asks for."""
 
-CHAIN_EPOCHS_MAX: Final = 100
+CHAIN_EPOCHS_MAX: Final = 1_000
 """Epochs of a partition that are answered at once, the newest ones."""
 
 OWED_EPOCHS_MAX: Final = 10_000

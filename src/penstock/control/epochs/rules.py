@@ -68,6 +68,12 @@ def is_diskless(topic: Topic) -> bool:
     return topic.configs.get(DISKLESS_CONFIG) == "true"
 
 
+def may_have_epochs(topic: Topic) -> bool:
+    """Whether it has partitions with several replicas, or with one that an opening has left."""
+    several = any([len(one.replicas) > 1 or one.leader_epoch > 0 for one in topic.partitions])
+    return several and not is_diskless(topic)
+
+
 def ack_quorum(replicas: int, min_insync_replicas: int) -> int:
     """How many of so many replicas must have a record; a majority at the least.
 

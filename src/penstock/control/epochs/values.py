@@ -6,11 +6,13 @@ Offsets count records, `end_offset` is the one after the last. Placements are br
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey
+
+FIRST_EPOCH: Final = 0
 
 
 class PartitionEpoch(NamedTuple):
@@ -50,10 +52,19 @@ class Reservation(NamedTuple):
 
 
 class PartitionChain(NamedTuple):
-    """A partition's reservation and its newest epochs, rising; the last one is open."""
+    """A partition's reservation and its newest epochs, rising; the last one is open.
+
+    A log whose newest epoch is older than all of these must not be cut by them: where it parts from
+    the chain is said by older ones, which are read with `below`.
+    """
 
     reservation: Reservation
     epochs: tuple[PartitionEpoch, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it reaches back to the partition's first epoch."""
+        return bool(self.epochs) and self.epochs[0].epoch == FIRST_EPOCH
 
 
 class EpochClaim(NamedTuple):

@@ -20,7 +20,7 @@ from uuid import UUID
 from penstock.base.errors import BugError
 from penstock.control.drivers.statements import Operation, uuid_of
 from penstock.control.epochs import statements as epochs
-from penstock.control.epochs.rules import is_diskless
+from penstock.control.epochs.rules import is_diskless, may_have_epochs
 from penstock.control.metadata import statements
 from penstock.control.values import MetadataImage, Partition, Topic
 
@@ -203,10 +203,8 @@ def _changed_names(known: MetadataImage, image: MetadataImage) -> Collection[str
 
 
 def _ends(known: Topic | None, topic: Topic | None) -> bool:
-    """Whether a topic is gone or became diskless; a placement that shrinks ends no epochs."""
-    if known is None or topic is None:
-        return topic is None
-    return is_diskless(topic) and not is_diskless(known)
+    """Whether a topic that may have epochs is gone, or became diskless."""
+    return known is not None and may_have_epochs(known) and (topic is None or is_diskless(topic))
 
 
 def _new_partitions(known: Topic | None, topic: Topic) -> list[Partition]:
