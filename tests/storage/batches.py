@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -89,6 +90,7 @@ class Harness:
         config: LogConfig | None = None,
         files: Files = MACHINE_FILES,
         clock: FakeClock | None = None,
+        replicated: Callable[[TopicPartition], bool] = lambda where: False,
         **settings: Any,
     ) -> None:
         self.directory = directory
@@ -96,6 +98,7 @@ class Harness:
         self.clock = clock or FakeClock()
         self.settings = StorageSettings(**settings)
         self.files = files
+        self.replicated = replicated
         self.store = self._open()
 
     def _open(self) -> LogStore:
@@ -105,6 +108,7 @@ class Harness:
             clock=self.clock,
             config_of=lambda topic: self.config,
             files=self.files,
+            replicated=self.replicated,
         )
 
     def reopen(self) -> None:

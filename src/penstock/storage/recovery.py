@@ -3,8 +3,8 @@
 Entries are followed from the checkpoint's sequence on: each has the next sequence, the checksum
 of its predecessor, and its own. Where the chain ends, the journal ends: the next entry is torn
 and was never acknowledged. Unless a later entry says that the missing one had been synced: then
-the disk has lost it, and the store does not open, because cutting it off would lose what was
-acknowledged.
+the disk has lost it, with all that came after it. Which logs it was about, nobody can say, because
+one checksum covers the entry and its table; so any log of the store may lack what it acknowledged.
 
 Replay writes each item's bytes at the position that it was given, and cuts files where a row says
 so, in the order of the journal: it comes to the same however often it is done. Items of topics
@@ -69,17 +69,15 @@ class JournalState(NamedTuple):
     generation: int
     entries: int
     size_bytes: int
+    lost: CorruptLog | None
+    """Where an entry that had been synced is not there; `sequence` is beyond all that follow."""
 
 
 Replay = Callable[[list[Item]], None]
 
 
 def read_journal(files: Files, directory: str, after_sequence: int, replay: Replay) -> JournalState:
-    """Follow the journal from `after_sequence`, handing each entry's items to `replay`.
-
-    Raises:
-        CorruptLog: an entry that had been synced is not there.
-    """
+    """Follow the journal from `after_sequence`, handing each entry's items to `replay`."""
     journal_files = _open_files(files, directory)
     starts: dict[int, tuple[JournalFile, EntryHead]] = {}
     generation = 0
@@ -97,13 +95,14 @@ def read_journal(files: Files, directory: str, after_sequence: int, replay: Repl
         if following is not None and following <= after_sequence + 1:
             continue
         reader.follow(file, head)
-    reader.check_rot(journal_files)
+    lost = reader.find_rot(journal_files)
     return JournalState(
         journal_files,
         max(reader.sequence, reader.highest),
         max(generation, reader.generation),
         reader.entries,
         reader.size_bytes,
+        lost,
     )
 
 
@@ -171,8 +170,9 @@ class _Reader:
         self.size_bytes += head.size_bytes
         return True
 
-    def check_rot(self, journal_files: list[JournalFile]) -> None:
+    def find_rot(self, journal_files: list[JournalFile]) -> CorruptLog | None:
         """Look for entries beyond the end that say the missing one was synced."""
+        lost: CorruptLog | None = None
         for file in journal_files:
             if file.last_sequence == 0 and file.generation and file.generation < self.generation:
                 continue
@@ -184,15 +184,18 @@ class _Reader:
                     continue
                 at = position - ALIGNMENT_BYTES
                 data = memoryview(read_range(self._files, file.descriptor, head.size_bytes, at))
-                if is_whole(data, head):
-                    path, where = self._ended_at or (file.path, at)
-                    raise CorruptLog(
-                        Path(path),
-                        where,
-                        f"journal entry {self.sequence + 1} is damaged or gone; entry "
-                        f"{head.sequence} in {file.path} says that entries up to "
-                        f"{head.durable_sequence} were synced",
-                    )
+                if not is_whole(data, head):
+                    continue
+                self.highest = max(self.highest, head.sequence)
+                path, where = self._ended_at or (file.path, at)
+                lost = lost or CorruptLog(
+                    Path(path),
+                    where,
+                    f"journal entry {self.sequence + 1} is damaged or gone; entry "
+                    f"{head.sequence} in {file.path} says that entries up to "
+                    f"{head.durable_sequence} were synced",
+                )
+        return lost
 
 
 class Replayer:

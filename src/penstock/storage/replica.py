@@ -143,6 +143,13 @@ class ReplicaLog(PartitionLog):
         """Of epochs up to this one the replica may lack what it acknowledged; -1: of none."""
         return self.standing.limbo
 
+    @property
+    def lost(self) -> str | None:
+        """Why the replica may lack what was synced, if it may; see `LogStore.lost`."""
+        if self.damage is not None:
+            return str(self.damage)
+        return "the journal has lost entries that were synced" if self.standing.lost else None
+
     def promise(self, epoch: int) -> None:
         """Refuse lower epochs from now on; durable once a flush after this is done.
 

@@ -35,6 +35,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.counters import Counters
 from penstock.storage.errors import (
     CorruptFile,
+    CorruptLog,
     LogDeleted,
     StorageError,
     StoreLocked,
@@ -73,8 +74,15 @@ logger = logging.getLogger(__name__)
 class LogStore:
     """See the module's text; made by `open`."""
 
-    def __init__(self, parts: StoreParts, new_uuid: Callable[[], UUID], lock: int) -> None:
+    def __init__(
+        self,
+        parts: StoreParts,
+        new_uuid: Callable[[], UUID],
+        lock: int,
+        replicated: Callable[[TopicPartition], bool],
+    ) -> None:
         self._parts = parts
+        self._replicated = replicated
         self._files = parts.segment_files.files
         self._root = parts.root
         self._new_uuid = new_uuid
@@ -98,12 +106,16 @@ class LogStore:
         config_of: Callable[[str], LogConfig],
         files: Files = MACHINE_FILES,
         randomness: Randomness = SYSTEM_RANDOMNESS,
+        replicated: Callable[[TopicPartition], bool] = lambda where: False,
     ) -> LogStore:
         """Create or recover the store of a directory. Blocks.
 
+        `replicated` says of which partitions others hold what was acknowledged, so that a loss here
+        is no refusal but `lost`, and their owner's to deal with.
+
         Raises:
             StoreLocked: another process has it open.
-            CorruptLog: the journal has lost what was synced.
+            CorruptLog: the journal has lost what was synced, and a log is not replicated.
             CorruptFile: the checkpoint is damaged.
             OSError: the directory cannot be used.
         """
@@ -130,7 +142,7 @@ class LogStore:
                 changes=Changes(),
                 counters=counters,
             )
-            store = cls(parts, randomness.uuid, lock)
+            store = cls(parts, randomness.uuid, lock, replicated)
             store._recover()
         except BaseException:
             os.close(lock)
@@ -187,6 +199,16 @@ class LogStore:
         while any(worker.outstanding for worker in workers):
             for worker in workers:
                 worker.drain()
+
+    @property
+    def lost(self) -> Mapping[TopicPartition, str]:
+        """Replicated logs that may lack what was synced, and why.
+
+        Said again after every restart until `set_limbo` is durable; of damage in a log's own files
+        for as long as it is there, from when the log is loaded.
+        """
+        lost = {where: log.lost for where, log in self._logs.items() if self._replicated(where)}
+        return {where: reason for where, reason in lost.items() if reason is not None}
 
     @property
     def directory(self) -> str:
@@ -318,6 +340,8 @@ class LogStore:
         journal_directory = os.path.join(self._root, JOURNAL_DIRECTORY)
         replayer = Replayer(self._files, self._root)
         state = read_journal(self._files, journal_directory, checkpoint.sequence, replayer.replay)
+        if state.lost is not None:
+            self._check_loss(state.lost)
         replayer.finish()
         self._recovered_entries = state.entries
         settings = self._parts.settings
@@ -331,14 +355,21 @@ class LogStore:
             recycled=state.files,
         )
         self._wire(checkpoint.sequence)
-        self._find_partitions(checkpoint, replayer)
+        self._find_partitions(checkpoint, replayer, lost=state.lost is not None)
         self._maintenance.find_deleted()
-        if state.entries or not checkpoint.clean:
+        if state.entries or state.lost or not checkpoint.clean:
             self._finish_recovery(state.entries)
         else:
             self._checkpointer.sequence = state.sequence
         self._journal.prepare()
         self._checkpointer.save_recovery_points()
+
+    def _check_loss(self, lost: CorruptLog) -> None:
+        """Any log may be concerned: go on if the others have copies of all of them."""
+        logs = [parse_directory_name(name) for name in self._files.names_in(self._root)]
+        if not all(self._replicated(where) for where in logs if where is not None):
+            raise lost
+        logger.error("replicated logs may lack what they acknowledged: %s", lost)
 
     def _wire(self, sequence: int) -> None:
         parts, journal = self._parts, self._journal
@@ -379,7 +410,7 @@ class LogStore:
         except CorruptFile as error:
             raise CorruptFile(f"{path}: {error}") from None
 
-    def _find_partitions(self, checkpoint: Checkpoint, replayer: Replayer) -> None:
+    def _find_partitions(self, checkpoint: Checkpoint, replayer: Replayer, *, lost: bool) -> None:
         recovering = not checkpoint.clean
         for name in self._files.names_in(self._root):
             tp = parse_directory_name(name)
@@ -405,6 +436,7 @@ class LogStore:
                     cut.next_offset, cut.segment_base, cut.position
                 )._replace(leader_epoch=-1)
             standing = replayer.standings.get(tp, recovery_point.standing)
+            standing = standing._replace(lost=standing.lost or lost)
             log = self._add(tp, topic_id, recovery_point.with_standing(standing))
             if recovering:
                 log.load(
