@@ -1,0 +1,334 @@
+"""The leader's side of one partition, without I/O: from a claim to the end of a leadership.
+
+| phase   | what is done                                           | until                         |
+|---------|--------------------------------------------------------|-------------------------------|
+| CLAIMED | replicas of the last epoch are fenced                  | f answers, none in limbo      |
+| FOUND   | what was found is written back to that placement       | it is durable on a replicas   |
+| SEALING | one compare-and-set ends that epoch and opens this one | its outcome                   |
+| LEADING | appends go to all replicas of the new placement        | a replica has promised more   |
+| STOPPED | nothing, for good: a new claim is a new object         |                               |
+
+**Presence.** A batch of the epoch to be sealed is present if one replica has it durably. It is
+absent only if f fenced replicas lack it: one of them would have it, had it been acknowledged by a.
+Replicas in limbo, those that do not answer and copies that cannot be read are neither.
+
+**Streams.** Every replica has its own stream, which begins where its log ends, also below the
+commit mark. Only a copy that is new, or whose disk was lost, begins with the epoch: commits do not
+wait until backfill has brought what lies below. `to_send` says what may be sent next, the shell
+says when, and how much of it went out (`sent`); `rewind` begins a stream anew, after a lost
+connection or a silence. The leader's own copy is a replica like the others, and counts once it has
+acknowledged.
+
+**Commit.** The commit mark is the highest offset below which a replicas hold everything durably.
+A claimant that does not get its compare-and-set, or hears that a replica has promised more, stops.
+What was appended above the mark is then unknown: a later epoch may keep or cut it.
+
+Source: BookKeeper (ledger recovery); `min.insync.replicas`; KIP-966 for what limbo is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock.base.errors import BugError
+from penstock.replication.chain import Chain, Link
+from penstock.replication.effects import Committed, EndFound, SealAndOpen, Stopped
+from penstock.replication.messages import (
+    Ack,
+    Append,
+    Fence,
+    FenceAnswer,
+    Fenced,
+    Join,
+    JoinFirst,
+    LogEnd,
+    Position,
+)
+from penstock.replication.quorum import Quorum
+
+Effect = EndFound | SealAndOpen | Committed | Stopped
+Effects = tuple[Effect, ...]
+ToSend = Fence | Join | LogEnd | Append | None
+
+NOTHING: Final[Effects] = ()
+
+
+class Phase(Enum):
+    """How far a claimant has come."""
+
+    CLAIMED = "claimed"
+    FOUND = "found"
+    SEALING = "sealing"
+    LEADING = "leading"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Where the copies of an epoch lie, and how many acknowledgements commit.
+
+    Raises:
+        InvalidQuorum: see `Quorum`.
+    """
+
+    placement: tuple[int, ...]
+    acks: int
+
+    def __post_init__(self) -> None:
+        self.quorum  # noqa: B018
+
+    @property
+    def quorum(self) -> Quorum:
+        return Quorum(len(set(self.placement)), self.acks)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the control plane answered to a reservation.
+
+    `chain` are the epochs opened so far; `before` are the terms of the last of them, None if there
+    is none. `terms` are those of the epoch to be opened.
+    """
+
+    epoch: int
+    chain: Chain
+    before: Terms | None
+    terms: Terms
+
+
+class Follower:
+    """What the leader knows of one replica. `next`: the offset that its stream goes on with."""
+
+    __slots__ = ("answer", "asks_end", "durable", "incarnation", "joined", "mark", "new", "next")
+
+    def __init__(self, *, new: bool) -> None:
+        self.new = new
+        """It had no copy in the epoch before."""
+        self.incarnation = 0
+        self.durable = 0
+        self.next = 0
+        self.mark = 0
+        """The commit mark that it was sent."""
+        self.joined = False
+        self.asks_end = False
+        self.answer: FenceAnswer | None = None
+
+
+class Epoch:
+    """One claim. `end` and `mark` are offsets: the end of the log, and the commit mark."""
+
+    __slots__ = ("chain", "end", "epoch", "followers", "mark", "phase", "quorum", "start", "terms")
+
+    def __init__(self, claim: Claim) -> None:
+        if bool(claim.chain) != (claim.before is not None):
+            raise BugError(f"epoch {claim.epoch}: a chain has the terms of its last epoch")
+        self.epoch = claim.epoch
+        self.chain = claim.chain
+        self.terms = claim.terms
+        before = claim.before or claim.terms
+        self.quorum = before.quorum
+        self.followers = {replica: Follower(new=False) for replica in before.placement}
+        self.phase = Phase.CLAIMED
+        self.start = self.end = self.mark = claim.chain[-1].start if claim.chain else 0
+
+    @property
+    def target(self) -> int:
+        """The newest epoch of the chain: the one to be sealed, then this one; 0 before any."""
+        return self.chain[-1].epoch if self.chain else 0
+
+    def begin(self) -> Effects:
+        """The first event. Only a partition's first epoch has nobody to ask."""
+        return NOTHING if self.chain else self._seal()
+
+    # -- what replicas say
+
+    def fence_answered(self, replica: int, answer: FenceAnswer) -> Effects:
+        """A replica has promised, and tells what it holds."""
+        follower = self._follower(replica, answer.authority)
+        if follower is None or self.phase is not Phase.CLAIMED:
+            return NOTHING
+        if follower.answer is None or follower.answer.incarnation <= answer.incarnation:
+            follower.answer = answer
+        return self._find_end()
+
+    def fenced(self, replica: int, refusal: Fenced) -> Effects:
+        """A replica has promised a higher epoch to somebody."""
+        if self._follower(replica, refusal.authority) is None:
+            return NOTHING
+        return self._stop()
+
+    def positioned(self, replica: int, position: Position) -> Effects:
+        """A replica has joined, or tells where its log ends because something is missing."""
+        follower = self._in_stream(replica, position)
+        if follower is not None:
+            follower.joined = True
+            follower.mark = 0
+            follower.asks_end = position.asks_end
+            follower.next = min(position.end, self.end)
+            if not position.end and (follower.new or position.asks_end):
+                follower.next = self.start  # backfill brings what lies below
+        return NOTHING
+
+    def not_joined(self, replica: int, answer: JoinFirst) -> Effects:
+        """A replica has restarted, or never got the join."""
+        follower = self._in_stream(replica, answer)
+        if follower is not None:
+            follower.joined = False
+        return NOTHING
+
+    def acknowledged(self, replica: int, ack: Ack) -> Effects:
+        """Everything below `ack.durable` is durable on that replica."""
+        follower = self._in_stream(replica, ack)
+        if follower is None or ack.durable <= follower.durable:
+            return NOTHING
+        follower.durable = min(ack.durable, self.end)
+        follower.next = max(follower.next, follower.durable)
+        return self._advance()
+
+    # -- what the shell says
+
+    def append(self, offsets: int) -> int:
+        """The base offset of a batch of so many offsets, which is the log's new end before it.
+
+        Raises:
+            BugError: this epoch does not lead.
+        """
+        if self.phase is not Phase.LEADING:
+            raise BugError(f"epoch {self.epoch} is {self.phase.value} and appends")
+        base = self.end
+        self.end = base + offsets
+        return base
+
+    def unreadable(self, replica: int) -> Effects:
+        """A copy that was found cannot be read after all: what that replica holds is unknown.
+
+        The end is found anew, from the other answers and those to come.
+        """
+        if self.phase not in (Phase.CLAIMED, Phase.FOUND):
+            return NOTHING
+        self.phase = Phase.CLAIMED
+        self.followers[replica].answer = None
+        return self._find_end()
+
+    def opened(self) -> Effects:
+        """The compare-and-set has succeeded: all that was found is committed, and sealed."""
+        if self.phase is not Phase.SEALING:
+            return NOTHING
+        self.chain = (*self.chain, Link(self.epoch, self.end))
+        self.start = self.mark = self.end
+        self.quorum = self.terms.quorum
+        former, self.followers = self.followers, {}
+        for replica in self.terms.placement:
+            follower = self.followers[replica] = former.get(replica) or Follower(new=True)
+            follower.joined = False
+            follower.answer = None
+        self.phase = Phase.LEADING
+        return (Committed(self.mark),)
+
+    def lost(self) -> Effects:
+        """The compare-and-set has failed: a later epoch is reserved."""
+        return self._stop()
+
+    def to_send(self, replica: int) -> ToSend:
+        """What that replica needs next; a shell may send a shorter range, that ends with a batch.
+
+        The same is said again until an answer, or `sent`, has changed it.
+        """
+        follower = self.followers[replica]
+        if self.phase is Phase.STOPPED or not self.chain:
+            return None
+        if self.phase is Phase.CLAIMED:
+            return None if follower.answer is not None else Fence(self.epoch, self.target)
+        if not follower.joined:
+            return Join(self.epoch, self.chain)
+        if follower.asks_end:
+            return LogEnd(self.epoch, self.target, follower.incarnation, self.end)
+        if follower.next < self.end or follower.mark < self._told_mark():
+            return Append(self.epoch, self.target, follower.next, self.end, self._told_mark())
+        return None
+
+    def sent(self, replica: int, message: ToSend) -> None:
+        """A message of `to_send`, or a shorter one, is on its way."""
+        follower = self.followers[replica]
+        if isinstance(message, Append):
+            follower.next = message.next
+            follower.mark = message.mark
+        elif isinstance(message, LogEnd):
+            follower.asks_end = False
+
+    def rewind(self, replica: int) -> None:
+        """Nothing is known of what that replica got: its stream begins anew."""
+        self.followers[replica].joined = False
+
+    # -- rules
+
+    def _follower(self, replica: int, authority: int) -> Follower | None:
+        """Who answers, if it answers this claim, and the claim still stands."""
+        if authority != self.epoch or self.phase is Phase.STOPPED:
+            return None
+        return self.followers.get(replica)
+
+    def _in_stream(self, replica: int, message: Position | JoinFirst | Ack) -> Follower | None:
+        """Who says something about the stream of now; an earlier life's word does not count.
+
+        A new life may lack what the one before has acknowledged, so it counts from the beginning.
+        """
+        follower = self._follower(replica, message.authority)
+        if follower is None or message.epoch != self.target or self.phase is Phase.CLAIMED:
+            return None
+        if message.incarnation < follower.incarnation:
+            return None
+        if message.incarnation > follower.incarnation:
+            follower.incarnation = message.incarnation
+            follower.durable = 0
+            follower.joined = False
+        return follower
+
+    def _find_end(self) -> Effects:
+        answers = [(r, f.answer) for r, f in self.followers.items() if f.answer is not None]
+        healthy = sum(answer.limbo < self.target for _, answer in answers)
+        if healthy < self.quorum.fences:
+            return NOTHING
+        ends = {replica: answer.end for replica, answer in answers}
+        end = max(self.start, *ends.values())
+        known = max(self.start, *(answer.mark for _, answer in answers))
+        if end < known:  # what is known as committed is on a replica that has yet to answer
+            return NOTHING
+        self.end, self.mark = end, known
+        self.phase = Phase.FOUND
+        for follower in self.followers.values():
+            follower.joined = False
+            follower.durable = 0
+            if follower.answer is not None:
+                follower.incarnation = follower.answer.incarnation
+                follower.durable = min(follower.answer.end, end)
+        holder = max(ends, key=lambda replica: ends[replica]) if end > self.start else None
+        return (EndFound(end, holder), *self._advance())
+
+    def _advance(self) -> Effects:
+        """Whether a quorum was reached by what was heard last."""
+        if self.phase is Phase.SEALING:
+            return NOTHING
+        reached = self.quorum.reached(follower.durable for follower in self.followers.values())
+        if self.phase is Phase.FOUND:
+            return self._seal() if max(reached, self.mark) >= self.end else NOTHING
+        if reached <= self.mark:
+            return NOTHING
+        self.mark = reached
+        return (Committed(reached),)
+
+    def _told_mark(self) -> int:
+        """The commit mark as replicas are told: none before the epoch is open."""
+        return self.mark if self.phase is Phase.LEADING else 0
+
+    def _seal(self) -> Effects:
+        self.phase = Phase.SEALING
+        return (SealAndOpen(self.epoch, self.target, self.end),)
+
+    def _stop(self) -> Effects:
+        if self.phase is Phase.STOPPED:
+            return NOTHING
+        self.phase = Phase.STOPPED
+        return (Stopped(self.mark, self.end),)

@@ -1,0 +1,346 @@
+"""One copy of a partition, without I/O: what it promises, takes, cuts, and acknowledges.
+
+The leader's own copy is one like any other: it passes the same checks, and its acknowledgement
+counts after the same sync.
+
+**Promise.** A replica listens to the highest authority that it has promised, and answers lower
+ones that they are fenced. **Join.** A stream begins with the chain of epochs: the log is cut where
+it parts from it. Nothing is taken of a stream that was not joined, no commit mark either, so
+consumers never see what a mark does not speak of. **Append.** What comes is next to the log's end;
+what the log has already is compared. **Sync.** The shell takes a token with `begin_sync`, makes
+durable all that was written until then, and hands the token to `synced`: what it covers is
+acknowledged, and a fence is answered if the token was taken after it. So whatever had been taken
+before the promise is in the answer, or is never acknowledged.
+
+**Limbo.** A replica that may have lost what was durable says so: what it holds counts, what it
+lacks does not. It ends when all is durable up to the end that the leader's log had after it had
+heard of this incarnation: nothing that was ever acknowledged here lies above.
+
+The counters and offsets of a replica are plain values in slots: an append costs no more than the
+effect that it returns.
+
+Source: BookKeeper's fencing and recovery; KIP-101, KIP-279; Viewstamped Replication Revisited, 4.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from penstock.replication.chain import Chain, cut_history, end_within, history_of, parts_at
+from penstock.replication.effects import (
+    Compare,
+    Halt,
+    MarkMoved,
+    PersistLimbo,
+    PersistPromise,
+    StartAt,
+    TruncateTo,
+    Write,
+)
+from penstock.replication.messages import (
+    Ack,
+    Append,
+    Fence,
+    FenceAnswer,
+    Fenced,
+    Join,
+    JoinFirst,
+    LogEnd,
+    Position,
+)
+
+Effect = (
+    PersistPromise
+    | PersistLimbo
+    | TruncateTo
+    | StartAt
+    | Write
+    | Compare
+    | MarkMoved
+    | Halt
+    | Position
+    | JoinFirst
+    | Fenced
+    | FenceAnswer
+    | Ack
+)
+Effects = tuple[Effect, ...]
+
+NOTHING: Final[Effects] = ()
+
+
+class Disk(NamedTuple):
+    """What a copy is found with: the log holds [base, end), of the epochs that `history` says."""
+
+    promised: int = 0
+    base: int = 0
+    end: int = 0
+    history: Chain = ()
+    mark: int = 0
+    limbo: int = 0
+
+
+class Sync(NamedTuple):
+    """What a sync makes durable: everything that was written before the token was taken."""
+
+    writes: int
+    cuts: int
+    end: int
+    mark: int
+
+
+class Replica:
+    """One copy. `incarnation` is higher than that of any earlier life of this copy."""
+
+    __slots__ = (
+        "acked",
+        "asked",
+        "asked_after",
+        "authority",
+        "base",
+        "chain",
+        "cuts",
+        "durable",
+        "end",
+        "epoch",
+        "halted",
+        "history",
+        "incarnation",
+        "joined_after",
+        "kept_mark",
+        "limbo",
+        "mark",
+        "needed",
+        "owed",
+        "owed_after",
+        "promised",
+        "synced_writes",
+        "writes",
+    )
+
+    def __init__(self, incarnation: int, disk: Disk) -> None:
+        self.incarnation = incarnation
+        self.halted = False
+        self.promised = disk.promised
+        self.limbo = disk.limbo
+        self.needed = -1
+        """In limbo: where the log must end for it to be over; -1 until the leader has told."""
+        self.base = disk.base
+        self.end = self.durable = disk.end
+        self.history = disk.history
+        self.mark = self.kept_mark = disk.mark
+        """The commit mark as known, and as it may be written to disk: no cut that it depends on
+        can be lost any more."""
+        self.writes = self.synced_writes = 0
+        """Changes that need a sync, and those that a sync has covered."""
+        self.cuts = 0
+        # The stream that was joined; authority 0: none.
+        self.authority = self.epoch = 0
+        self.chain: Chain = ()
+        self.joined_after = 0
+        self.acked = 0
+        # What waits for a sync, and for which.
+        self.asked: Fence | None = None
+        self.asked_after = 0
+        self.owed: Ack | None = None
+        self.owed_after = 0
+
+    @property
+    def readable(self) -> int:
+        """The offset below which consumers may read."""
+        return min(self.mark, self.end)
+
+    @property
+    def epoch_of_end(self) -> int:
+        """The epoch of the log's last batch; 0 where there is none."""
+        return self.history[-1].epoch if self.history else 0
+
+    def lose(self, *, reserved: int, opened: int) -> Effects:
+        """Something that was durable may be missing: the first event after such a start.
+
+        `reserved` and `opened` are the highest epochs that the control plane knows as reserved and
+        as opened, read after this incarnation began. Nobody is answered before that.
+        """
+        self.writes += 1
+        self.limbo = max(self.limbo, opened)
+        self.promised = max(self.promised, reserved)
+        return (PersistPromise(self.promised), PersistLimbo(self.limbo))
+
+    # -- what the leader's side says
+
+    def fence(self, fence: Fence) -> Effects:
+        """Promise; the answer leaves with the sync that covers all that was written before."""
+        if self._refuses(fence.authority):
+            return self._refusal(fence.authority)
+        effects = self._promise(fence.authority)
+        self.asked, self.asked_after = fence, self.writes
+        return effects + self._answers()
+
+    def join(self, join: Join) -> Effects:
+        """Begin a stream, or begin it again."""
+        if self._refuses(join.authority):
+            return self._refusal(join.authority)
+        if join.epoch < self.epoch_of_end or (
+            join.authority == self.authority and join.epoch < self.epoch
+        ):
+            return NOTHING  # of before its sender opened its epoch: it would cut what came since
+        effects = self._promise(join.authority)
+        self.authority, self.epoch, self.chain = join.authority, join.epoch, join.chain
+        keep = self._confirmed(join.chain)
+        if keep < self.end:
+            effects += self._cut(keep)
+        self.joined_after = self.writes
+        self.acked = -1
+        return (*effects, self._position(), *self._answers())
+
+    def append(self, append: Append) -> Effects:
+        """Take what follows the log's end; where something is missing in between, say so.
+
+        A shell that finds a difference where it compares leaves out the effects that follow.
+        """
+        if self._is_foreign(append.authority, append.epoch):
+            return self._refusal(append.authority, append.epoch)
+        readable = self.readable
+        self.mark = max(self.mark, append.mark)
+        effects = self._take(append.base, append.next)
+        if self.readable > readable:
+            effects += (MarkMoved(self.readable),)
+        return effects
+
+    def log_end(self, told: LogEnd) -> Effects:
+        """In limbo: this is how far the log must reach."""
+        if self._is_foreign(told.authority, told.epoch):
+            return self._refusal(told.authority, told.epoch)
+        if not self._asks_end() or not self._is_this_life(told.incarnation):
+            return NOTHING
+        self.needed = told.end
+        return self._leave_limbo()
+
+    # -- what the shell reports
+
+    def begin_sync(self) -> Sync:
+        """What a sync covers that begins now, after all that was written."""
+        return Sync(self.writes, self.cuts, self.end, self.mark)
+
+    def synced(self, sync: Sync) -> Effects:
+        """That sync is complete."""
+        if self.halted:
+            return NOTHING
+        self.synced_writes = max(self.synced_writes, sync.writes)
+        self.kept_mark = max(self.kept_mark, sync.mark)
+        if sync.cuts == self.cuts:  # else its end may have been cut: the next one tells
+            self.durable = max(self.durable, sync.end)
+        return self._leave_limbo() + self._answers()
+
+    def differs(self) -> Effects:
+        """What a `Compare` found: another batch at an offset of the same epoch."""
+        self.halted = True
+        self.asked = self.owed = None
+        return (Halt(self.end),)
+
+    # -- rules
+
+    def _refuses(self, authority: int) -> bool:
+        return self.halted or authority < self.promised
+
+    def _is_foreign(self, authority: int, epoch: int) -> bool:
+        """Whether this belongs to another stream than the one that was joined."""
+        return authority != self.authority or epoch != self.epoch or self.halted
+
+    def _is_this_life(self, incarnation: int) -> bool:
+        return incarnation == self.incarnation
+
+    def _refusal(self, authority: int, epoch: int = 0) -> Effects:
+        if self.halted:
+            return NOTHING
+        if authority < self.promised:
+            return (Fenced(authority, self.promised),)
+        return (JoinFirst(authority, epoch, self.incarnation),)
+
+    def _promise(self, authority: int) -> Effects:
+        if authority <= self.promised:
+            return NOTHING
+        if self.authority and self.end > self.acked:  # the former leader is still owed this
+            self.owed = Ack(self.authority, self.epoch, self.incarnation, self.end)
+            self.owed_after = self.writes
+        self.authority = self.epoch = 0
+        self.chain = ()
+        self.promised = authority
+        self.writes += 1
+        return (PersistPromise(authority),)
+
+    def _confirmed(self, chain: Chain) -> int:
+        """The offset below which this log is as the chain says."""
+        return max(self.base, parts_at(self.history, self.end, chain))
+
+    def _cut(self, keep: int) -> Effects:
+        self.end = keep
+        self.durable = min(self.durable, keep)
+        self.history = cut_history(self.history, keep)
+        if self.owed is not None and self.owed.durable > keep:
+            self.owed = None
+        self.cuts += 1
+        self.writes += 1
+        return (TruncateTo(keep),)
+
+    def _take(self, base: int, next_offset: int) -> Effects:
+        """What a range of the stream that was joined means for the log."""
+        effects = NOTHING
+        if base > self.end:
+            if self.end or base >= next_offset or base != self.chain[-1].start:
+                return (self._position(),)
+            # Nothing is here yet: the log begins with the epoch, backfill brings the rest.
+            self.base = self.end = self.durable = base
+            effects = (StartAt(base),)
+        elif base < self.end and base < next_offset:
+            effects = (Compare(base, min(next_offset, self.end)),)
+            if next_offset <= self.durable:
+                self.acked = -1  # it was sent again: the acknowledgement may have been lost
+                return effects + self._answers()
+        if next_offset <= self.end:
+            return effects
+        write = Write(self.end, next_offset)
+        self.end = next_offset
+        self.writes += 1
+        if self.epoch_of_end != self.epoch:
+            self.history = history_of(self.chain, self.base, next_offset)
+        return (*effects, write)
+
+    def _position(self) -> Position:
+        return Position(self.authority, self.epoch, self.incarnation, self.end, self._asks_end())
+
+    def _asks_end(self) -> bool:
+        """Whether this stream can end the limbo: it is of the newest epoch that is concerned."""
+        return self.needed < 0 and self.limbo == self.epoch == self.authority != 0
+
+    def _leave_limbo(self) -> Effects:
+        if not 0 <= self.needed <= self.durable:
+            return NOTHING
+        self.limbo, self.needed = 0, -1
+        self.writes += 1
+        return (PersistLimbo(0),)
+
+    def _answers(self) -> Effects:
+        """What may leave, now that `synced_writes` are durable."""
+        effects: Effects = NOTHING
+        if self.owed is not None and self.owed_after <= self.synced_writes:
+            effects += (self.owed,)
+            self.owed = None
+        if self.asked is not None and self.asked_after <= self.synced_writes:
+            effects += (self._fence_answer(self.asked),)
+            self.asked = None
+        if self.authority and self.joined_after <= self.synced_writes and self.durable > self.acked:
+            self.acked = self.durable
+            effects += (Ack(self.authority, self.epoch, self.incarnation, self.durable),)
+        return effects
+
+    def _fence_answer(self, asked: Fence) -> FenceAnswer | Fenced:
+        if asked.authority < self.promised:
+            return Fenced(asked.authority, self.promised)
+        return FenceAnswer(
+            asked.authority,
+            self.incarnation,
+            end_within(self.history, asked.target, self.durable),
+            self.kept_mark,
+            self.limbo,
+        )

@@ -1,0 +1,294 @@
+"""The leader's side and its replicas together, in what the exhaustive check does not model.
+
+Batches of several offsets, placements and quorums that change between epochs, copies that begin
+within the log, streams over links that lose, and copies that contradict each other.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.base.errors import BugError
+from penstock.replication import (
+    Ack,
+    Append,
+    Claim,
+    EndFound,
+    Epoch,
+    Fence,
+    FenceAnswer,
+    Fenced,
+    Join,
+    Link,
+    LogEnd,
+    Phase,
+    Position,
+    SealAndOpen,
+    Stopped,
+    Terms,
+)
+from penstock.replication.quorum import InvalidQuorum
+from tests.replication.cluster import Batch, Leader, Node, first_leader, next_leader
+
+
+def nodes(count: int) -> dict[int, Node]:
+    return {name: Node() for name in range(1, count + 1)}
+
+
+def test_batches_of_several_offsets_are_committed_and_survive_their_leader() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    for offsets in (3, 1, 7):
+        leader.append(offsets)
+    leader.talk([1, 2])
+    assert leader.committed == 11
+    later = next_leader(leader, 2)
+    later.talk([2, 3])
+    assert later.core.phase is Phase.LEADING
+    assert later.core.chain == (Link(1, 0), Link(2, 11))
+    later.append(5)
+    later.talk([1, 2, 3])
+    assert later.committed == 16
+    assert [node.durable.batches for node in later.nodes.values()] == [tuple(later.batches)] * 3
+    assert {batch.epoch for batch in later.batches} == {1, 2}
+    assert later.nodes[1].core.readable == 16
+
+
+def test_what_a_quorum_never_had_is_cut_where_it_was_written() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(4)
+    leader.talk([1, 2, 3])
+    leader.append(6)
+    leader.talk([1])
+    assert leader.committed == 4
+    later = next_leader(leader, 2)
+    later.talk([2, 3])
+    assert later.core.chain[-1] == Link(2, 4)
+    later.append(2)
+    later.talk([1, 2, 3])
+    assert later.nodes[1].durable.batches == (Batch(1, 0, 4, 1), Batch(2, 4, 6, 5))
+    assert later.committed == 6
+
+
+def test_recovery_asks_the_old_placement_by_the_old_quorum() -> None:
+    leader = first_leader(nodes(6), acks=3, placement=(1, 2, 3))
+    leader.append(10)
+    leader.talk([1, 2])
+    assert leader.committed == 0
+    # a = 3 of 3: one fenced replica knows what was committed, whatever the new terms are.
+    moved = next_leader(leader, 2, Terms((3, 4, 5), 2))
+    assert [moved.core.to_send(name) for name in (1, 2, 3)] == [Fence(2, 1)] * 3
+    assert 4 not in moved.core.followers
+    phases = []
+    for heard in ([2], [1, 2], [1, 2, 3]):
+        moved.talk(heard)
+        phases.append(moved.core.phase)
+    assert phases == [Phase.FOUND, Phase.FOUND, Phase.LEADING], "write back to all three of it"
+    assert sorted(moved.core.followers) == [3, 4, 5]
+    assert (moved.core.quorum.acks, moved.core.quorum.fences) == (2, 2)
+
+
+def test_a_copy_without_anything_begins_with_the_epoch() -> None:
+    leader = first_leader(nodes(5), acks=2, placement=(1, 2, 3))
+    leader.append(10)
+    leader.talk([1, 2, 3])
+    moved = next_leader(leader, 2, Terms((3, 4, 5), 2))
+    moved.talk([1, 2])
+    moved.append(5)
+    moved.talk([4, 5])
+    assert moved.committed == 15, "commits do not wait for backfill"
+    assert moved.nodes[4].durable.disk() == moved.nodes[5].durable.disk()
+    disk = moved.nodes[4].durable.disk()
+    assert (disk.base, disk.end, disk.history) == (10, 15, (Link(2, 10),))
+    after = next_leader(moved, 3)
+    after.talk([4, 5])
+    assert after.core.chain[-1] == Link(3, 15)
+    after.append(1)
+    after.talk([3, 4])
+    assert after.committed == 16
+    assert after.nodes[3].durable.disk().end == 16
+
+
+def test_a_changed_quorum_counts_from_its_own_epoch_on() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    stricter = next_leader(leader, 2, Terms((1, 2, 3), 3))
+    stricter.talk([1, 2])
+    stricter.append(1)
+    stricter.talk([1, 2])
+    assert stricter.committed == 0
+    stricter.talk([3])
+    assert stricter.committed == 1
+
+
+def test_another_batch_at_the_same_offset_of_an_epoch_halts_the_copy() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(2, crc=77)
+    leader.append(3, crc=78)
+    leader.talk([1])
+    node = leader.nodes[1]
+    leader.batches[1] = leader.batches[1]._replace(crc=79)
+    node.receive(Append(1, 1, 0, 2, 0), leader.batches)
+    assert not node.halted, "the first batch is the same"
+    node.receive(Append(1, 1, 0, 5, 0), leader.batches)
+    assert node.halted
+    node.take_outbox()
+    for message in (Fence(9, 1), Join(9, (Link(1, 0),)), Append(1, 1, 5, 6, 6), LogEnd(1, 1, 1, 5)):
+        node.receive(message, leader.batches)
+    node.sync()
+    assert node.take_outbox() == []
+    assert node.core.readable == 0
+
+
+def test_a_fenced_answer_ends_a_leadership_for_good() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(4)
+    leader.talk([1, 2, 3])
+    leader.append(3)
+    assert leader.core.fenced(2, Fenced(7, 9)) == (), "that was said to another claimant"
+    assert leader.core.fenced(9, Fenced(1, 9)) == (), "that one is no replica of this epoch"
+    assert leader.core.fenced(2, Fenced(1, 9)) == (Stopped(4, 7),)
+    assert leader.core.fenced(3, Fenced(1, 9)) == ()
+    assert leader.core.acknowledged(2, Ack(1, 1, 1, 7)) == ()
+    assert leader.core.opened() == ()
+    assert leader.core.to_send(1) is None
+    with pytest.raises(BugError, match="epoch 1 is stopped and appends"):
+        leader.core.append(1)
+
+
+def test_a_lost_compare_and_set_ends_a_claim() -> None:
+    core = Epoch(Claim(5, (Link(1, 0),), Terms((1, 2, 3), 2), Terms((1, 2, 3), 2)))
+    assert core.begin() == ()
+    core.fence_answered(1, FenceAnswer(5, 1, 0, 0, 0))
+    effects = core.fence_answered(2, FenceAnswer(5, 1, 0, 0, 0))
+    assert effects == (EndFound(0, None), SealAndOpen(5, 1, 0))
+    assert core.lost() == (Stopped(0, 0),)
+    assert core.opened() == ()
+
+
+def test_what_is_known_as_committed_is_waited_for() -> None:
+    """A mark above all ends: whoever holds what it covers has not answered yet."""
+    core = Epoch(Claim(5, (Link(1, 0),), Terms((1, 2, 3), 2), Terms((1, 2, 3), 2)))
+    core.fence_answered(1, FenceAnswer(5, 1, 2, 6, 0))
+    assert core.fence_answered(2, FenceAnswer(5, 1, 4, 4, 0)) == ()
+    assert core.fence_answered(3, FenceAnswer(5, 1, 6, 6, 0))[0] == EndFound(6, 3)
+
+
+def test_replicas_in_limbo_count_for_what_they_hold_alone() -> None:
+    core = Epoch(Claim(5, (Link(1, 0),), Terms((1, 2, 3), 2), Terms((1, 2, 3), 2)))
+    core.fence_answered(1, FenceAnswer(5, 1, 9, 0, 1))
+    assert core.fence_answered(2, FenceAnswer(5, 1, 4, 0, 0)) == ()
+    assert core.fence_answered(3, FenceAnswer(5, 1, 3, 0, 0))[0] == EndFound(9, 1)
+
+
+def test_a_copy_that_cannot_be_read_is_unknown() -> None:
+    core = Epoch(Claim(5, (Link(1, 0),), Terms((1, 2, 3), 2), Terms((1, 2, 3), 2)))
+    core.fence_answered(1, FenceAnswer(5, 1, 9, 0, 0))
+    assert core.fence_answered(2, FenceAnswer(5, 1, 4, 0, 0)) == (EndFound(9, 1),)
+    assert core.unreadable(1) == ()
+    assert core.phase is Phase.CLAIMED
+    assert core.to_send(1) == Fence(5, 1)
+    assert core.fence_answered(3, FenceAnswer(5, 1, 4, 0, 0)) == (
+        EndFound(4, 2),
+        SealAndOpen(5, 1, 4),
+    )
+    assert core.unreadable(2) == ()
+
+
+def test_acknowledgements_of_an_earlier_life_do_not_count() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(4)
+    leader.talk([1], rounds=1)
+    assert leader.core.acknowledged(2, Ack(1, 1, 2, 0)) == ()
+    assert leader.core.acknowledged(2, Ack(1, 1, 1, 4)) == ()
+    leader.talk([1])
+    assert leader.committed == 0
+    leader.core.positioned(2, Position(1, 1, 3, 0, asks_end=True))
+    assert leader.core.to_send(2) == LogEnd(1, 1, 3, 4)
+    leader.core.acknowledged(2, Ack(1, 1, 3, 4))
+    assert leader.core.mark == 4
+
+
+def test_a_replica_leaves_limbo_at_the_leaders_end_of_now() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(4)
+    leader.talk([1, 2, 3])
+    node = leader.nodes[3]
+    node.wipe(reserved=1, opened=1)
+    node.receive(Fence(2, 1))
+    assert node.outbox == [], "nobody is answered before its promise and limbo are durable"
+    node.sync()
+    assert node.take_outbox() == [FenceAnswer(2, 2, 0, 0, 1)]
+    node.wipe(reserved=1, opened=1)
+    leader.append(2)
+    leader.core.rewind(3)
+    leader.send(3)
+    node.sync()
+    leader.hear(3)
+    assert isinstance(leader.core.to_send(3), LogEnd)
+    node.receive(LogEnd(1, 1, 2, 0))
+    assert node.core.limbo == 1, "that was said to the life before"
+    leader.talk([3], rounds=2)
+    leader.talk([1, 2, 3])
+    assert (node.core.limbo, node.durable.limbo, node.durable.end) == (0, 0, 6)
+
+
+def test_a_placement_without_a_quorum_is_refused() -> None:
+    with pytest.raises(InvalidQuorum):
+        Terms((1, 2, 2), 1)
+    with pytest.raises(BugError, match="a chain has the terms of its last epoch"):
+        Epoch(Claim(2, (Link(1, 0),), None, Terms((1,), 1)))
+
+
+moves = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "send", "lose", "sync", "hear", "deaf", "rewind", "restart"]),
+        st.integers(1, 3),
+        st.integers(1, 5),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(moves, st.sets(st.integers(1, 3), min_size=2, max_size=2), moves)
+def test_whatever_is_lost_streams_end_alike(
+    before: list[tuple[str, int, int]], quorum: set[int], after: list[tuple[str, int, int]]
+) -> None:
+    """Links lose, copies restart, a leader is replaced: then all copies are the last one's log."""
+    leader = first_leader(nodes(3), acks=2)
+    play(leader, before)
+    kept = leader.batches[: sum(batch.next <= leader.committed for batch in leader.batches)]
+    later = next_leader(leader, 2)
+    later.talk(quorum)
+    assert later.core.phase is Phase.LEADING
+    later.fill()
+    assert later.batches[: len(kept)] == kept, "what was committed is lost"
+    play(later, after)
+    for name in later.nodes:
+        later.core.rewind(name)
+    later.talk([1, 2, 3])
+    assert later.committed == later.core.end
+    for node in later.nodes.values():
+        assert not node.halted
+        assert list(node.durable.batches) == later.batches
+
+
+def play(leader: Leader, moves: list[tuple[str, int, int]]) -> None:
+    for move, name, offsets in moves:
+        node = leader.nodes[name]
+        match move:
+            case "append":
+                leader.append(offsets)
+            case "send" | "lose":
+                leader.send(name, lost=move == "lose")
+            case "sync":
+                node.sync()
+            case "hear":
+                leader.hear(name)
+            case "deaf":
+                node.take_outbox()
+            case "rewind":
+                leader.core.rewind(name)
+            case "restart":
+                node.restart()
