@@ -1,0 +1,59 @@
+"""How much may happen in an exploration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much may happen. `claims` come on top of the first epoch; `crashes` are unbounded.
+
+    `refusals`: leaders may hear that they are fenced; else every such answer is lost.
+    """
+
+    replicas: int = 3
+    acks: int = 2
+    entries: int = 2
+    claims: int = 2
+    wipes: int = 0
+    syncs: Literal["folded", "separate", "begun"] = "folded"
+    refusals: bool = False
+    span: int = 3
+
+    @property
+    def folded(self) -> bool:
+        return self.syncs == "folded"
+
+    def __str__(self) -> str:
+        heard = " refusals heard" if self.refusals else ""
+        return (
+            f"n={self.replicas} a={self.acks} entries={self.entries} claims={self.claims}"
+            f" wipes={self.wipes} syncs={self.syncs}{heard}"
+        )
+
+
+QUICK = (
+    Bounds(claims=1),
+    Bounds(claims=1, entries=1, refusals=True),
+    Bounds(claims=1, entries=1, wipes=1),
+    Bounds(claims=2, entries=1),
+    Bounds(claims=2, entries=1, replicas=2),
+)
+"""Some seconds together."""
+
+FULL = (
+    Bounds(claims=1, entries=1, syncs="separate"),
+    Bounds(claims=1, entries=1, syncs="separate", refusals=True),
+    Bounds(claims=1, entries=1, syncs="begun"),
+    Bounds(claims=1, entries=2, wipes=1),
+    Bounds(),
+    Bounds(acks=3),
+    Bounds(replicas=2),
+    Bounds(replicas=4, acks=3, entries=1),
+    Bounds(replicas=5, acks=3, claims=1),
+    Bounds(entries=1, wipes=1),
+    Bounds(entries=3),
+)
+"""Minutes each."""

@@ -1,0 +1,134 @@
+"""What must hold in every state and every step.
+
+1. What was acknowledged or read stays, at its offset, on `acks` replicas (those in limbo, and what
+   backfill is to bring, count as lost, not as wrong), and is in the log of every later epoch.
+2. (epoch, offset) never has two values, and no replica halts because it finds another one.
+3. The chain only grows: an end is set once, at or above all that was acknowledged or read.
+4. After f replicas have promised an epoch, no lower one completes a quorum for an offset that none
+   of these f held.
+5. A leader's commit mark never falls; a replica's never covers what is not committed.
+6. No reader sees a value that another reader, or a later one, does not (`Model.see`).
+7. One process commits per epoch.
+
+And no core asks its files for what they cannot do, or knows something else than they hold.
+"""
+
+from __future__ import annotations
+
+from penstock.replication import Phase
+from sim.replication.model import Model, State
+from sim.replication.records import Copy, Log
+
+
+class Violation(Exception):
+    """An invariant does not hold; the text says which."""
+
+
+class Checks:
+    """The invariants over the states of one model."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._span = model.bounds.span
+        self._acks = model.bounds.acks
+        self._sound: set[tuple[object, ...]] = set()
+
+    def check(self, state: State) -> None:
+        """Invariants of one state; what was looked at before is sound."""
+        model = self._model
+        numbers = tuple(model.members.values[member][0] for member in state.replicas)
+        key = (state.seen, numbers, state.processes, state.wipes)
+        if key in self._sound:
+            return
+        copies = [model.copies.records.values[number] for number in numbers]
+        seen = model.logs.values[state.seen]
+        for copy in copies:
+            if copy.halted:
+                raise Violation("a replica finds another value than its leader's, and halts")
+            if copy.mark > len(seen) * self._span:
+                raise Violation("a replica's commit mark covers what is not committed")
+        self._check_copies(seen, copies, state.wipes)
+        logs = [model.processes.said(number).log for number in state.processes]
+        self._check_values([*logs, *(copy.files.log for copy in copies)])
+        self._sound.add(key)
+
+    def _check_copies(self, seen: Log, copies: list[Copy], wipes: int) -> None:
+        for place, entry in enumerate(seen):
+            if entry is None:
+                continue
+            held = lost = 0
+            for copy in copies:
+                log = copy.disk.log
+                has = log[place] if place < len(log) else "less"
+                held += has == entry
+                lost += has != entry and (has is None or copy.files.limbo >= entry[0])
+            if held + lost < self._acks and not self._model.plant.loses:
+                raise Violation(f"batch {place} was committed, but {held} hold it durably")
+            if not held and wipes < self._acks:
+                raise Violation(f"batch {place} was acknowledged, and no copy is left")
+
+    def _check_values(self, logs: list[Log]) -> None:
+        values: dict[tuple[int, int], int] = {}
+        for log in logs:
+            for place, entry in enumerate(log):
+                if entry is not None:
+                    epoch, writer = entry
+                    if values.setdefault((epoch, place), writer) != writer:
+                        raise Violation(f"(epoch {epoch}, batch {place}) has two values")
+
+    def check_step(self, before: State, after: State) -> None:
+        """Invariants of one step; replicas are in the same order in both states."""
+        model = self._model
+        if after.chain != before.chain:
+            chains = model.chains.values
+            if chains[after.chain][:-1] != chains[before.chain]:
+                raise Violation("an epoch's end is set twice")
+            self._check_opened(before, after)
+        if after.replicas == before.replicas:
+            return
+        for process in range(len(before.processes)):
+            self._check_process(before, after, process)
+
+    def _check_opened(self, before: State, after: State) -> None:
+        model = self._model
+        opened = model.chains.values[after.chain][-1].epoch
+        seen = model.logs.values[before.seen]
+        for number in after.processes:
+            said = model.processes.said(number)
+            if said.epoch == opened and said.phase is Phase.LEADING:
+                if said.log[: len(seen)] != seen:
+                    raise Violation("an epoch is sealed without what was acknowledged or read")
+                return
+
+    def _check_process(self, before: State, after: State, process: int) -> None:
+        model = self._model
+        if before.processes[process] == after.processes[process]:
+            was = now = model.said(before, process)
+        else:
+            was, now = model.said(before, process), model.said(after, process)
+        if was.phase is not Phase.LEADING:
+            return
+        if now.mark < was.mark:
+            raise Violation("a leader's commit mark falls")
+        reached = self._reached(after, process)
+        if reached <= self._reached(before, process):
+            return
+        for other, number in enumerate(after.processes):
+            rival = model.processes.said(number)
+            if other != process and rival.epoch == was.epoch and rival.mark > rival.start:
+                raise Violation(f"two processes commit in epoch {was.epoch}")
+        copies = [model.copy_of(member) for member in before.replicas]
+        for higher in range(was.epoch + 1, before.reserved + 1):
+            fenced = [copy for copy in copies if copy.disk.promised >= higher]
+            held = any(
+                len(copy.disk.log) * self._span >= reached or copy.files.limbo for copy in fenced
+            )
+            literally = self._model.plant.literal_fences
+            if len(fenced) >= model.terms.quorum.fences and (literally or not held):
+                raise Violation(
+                    f"epoch {was.epoch} gathers a quorum up to offset {reached} after f replicas"
+                    f" have promised epoch {higher}"
+                )
+
+    def _reached(self, state: State, process: int) -> int:
+        return sorted(durable for _, durable in self._model.held(state, process))[-self._acks]

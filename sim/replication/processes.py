@@ -1,0 +1,114 @@
+"""Steps of one claimant or leader: an event for its core, and what it may have sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, TypeVar
+
+from penstock.replication import (
+    Append,
+    Chain,
+    Claim,
+    Epoch,
+    Fence,
+    Join,
+    LogEnd,
+    Phase,
+    Terms,
+)
+from penstock.replication.epoch import Effects, Follower
+from sim.replication.records import EPOCH_SLOTS, Log, Numbered, Process, epoch_values
+
+Held = tuple[tuple[int, int], ...]
+"""Of each replica: the incarnation that the process knows, and where it is durable there."""
+
+
+class Said(NamedTuple):
+    """What a process in some state is, and says, whichever replica it speaks to."""
+
+    epoch: int
+    phase: Phase
+    chain: Chain
+    start: int
+    end: int
+    mark: int
+    log: Log
+    fence: Fence | None
+    join: Join | None
+    append: Append | None
+    log_end: LogEnd | None
+
+
+class Processes:
+    """All states of a process that were reached, and what each event made of each."""
+
+    def __init__(self, kind: type[Epoch], terms: Terms) -> None:
+        self._kind = kind
+        self._terms = terms
+        self._steps: dict[Hashable, tuple[int, Held, Effects]] = {}
+        self._said: dict[int, Said] = {}
+        self.records: Numbered[Process] = Numbered()
+
+    def claimed(self, epoch: int, chain: Chain) -> int:
+        core = self._kind(Claim(epoch, chain, self._terms if chain else None, self._terms))
+        return self.records.number(Process(epoch_values(core)))
+
+    def thaw(self, number: int, held: Held) -> Epoch:
+        core = self._kind.__new__(self._kind)
+        for name, value in zip(EPOCH_SLOTS, self.records.values[number].core, strict=True):
+            setattr(core, name, value)
+        core.followers = {}
+        for replica, (incarnation, durable) in enumerate(held):
+            follower = core.followers[replica] = Follower(new=False)
+            follower.incarnation, follower.durable = incarnation, durable
+        return core
+
+    def step(
+        self,
+        number: int,
+        held: Held,
+        key: Hashable,
+        event: Callable[[Epoch], Effects],
+        log: Callable[[Epoch, Log], Log] | None = None,
+    ) -> tuple[int, Held, Effects]:
+        """The state after an event, and its effects; `log` says what becomes of the log."""
+        whole = (number, held, key)
+        found = self._steps.get(whole)
+        if found is None:
+            core = self.thaw(number, held)
+            effects = event(core)
+            content = self.records.values[number].log
+            after = Process(epoch_values(core), log(core, content) if log else content)
+            kept = tuple((f.incarnation, f.durable) for f in core.followers.values())
+            found = self._steps[whole] = self.records.number(after), kept, effects
+        return found
+
+    def said(self, number: int) -> Said:
+        found = self._said.get(number)
+        if found is None:
+            found = self._said[number] = self._says(number)
+        return found
+
+    def _says(self, number: int) -> Said:
+        core = self.thaw(number, ((0, 0),) * len(self._terms.placement))
+        follower = core.followers[0]
+        fence = core.to_send(0) if core.phase is Phase.CLAIMED else None
+        join = append = log_end = None
+        if core.phase not in (Phase.CLAIMED, Phase.STOPPED):
+            join = core.to_send(0)
+            follower.joined, follower.mark = True, -1
+            append = core.to_send(0)
+            follower.asks_end = True
+            log_end = core.to_send(0)
+        return Said(
+            core.epoch, core.phase, core.chain, core.start, core.end, core.mark,
+            self.records.values[number].log,
+            _only(fence, Fence), _only(join, Join), _only(append, Append), _only(log_end, LogEnd),
+        )  # fmt: skip
+
+
+T = TypeVar("T")
+
+
+def _only(message: object, kind: type[T]) -> T | None:
+    return message if isinstance(message, kind) else None
