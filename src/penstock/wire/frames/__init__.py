@@ -10,8 +10,10 @@ from penstock.wire.frames.codec import (
     check_payload,
     decode,
     decode_body,
+    decode_parts,
     decode_prelude,
     encode,
+    encode_parts,
 )
 from penstock.wire.frames.errors import MalformedFrame
 from penstock.wire.frames.header_pb2 import (
@@ -52,6 +54,8 @@ __all__ = [
     "check_payload",
     "decode",
     "decode_body",
+    "decode_parts",
     "decode_prelude",
     "encode",
+    "encode_parts",
 ]

@@ -105,14 +105,18 @@ def decode_body(prelude: Prelude, body: memoryview) -> Frame:
 
 
 def _header(head: bytes, header_crc: int) -> Header:
-    if crc32c(head) != header_crc:
-        raise MalformedFrame(
-            f"header checksum {header_crc:#010x} does not match its {len(head)} bytes"
-        )
+    _check_header(head, header_crc)
     try:
         return Header.FromString(head)
     except DecodeError as error:
         raise MalformedFrame(f"header of {len(head)} bytes: {error}") from None
+
+
+def _check_header(head: Readable, header_crc: int) -> None:
+    if crc32c(head) != header_crc:
+        raise MalformedFrame(
+            f"header checksum {header_crc:#010x} does not match its {len(head)} bytes"
+        )
 
 
 def check_payload(payload: memoryview, payload_crc: int) -> None:
@@ -169,6 +173,47 @@ def decode(
     return Frame(header, view[payload_at : offset + size]), size
 
 
+def decode_parts(
+    buffer: Readable, offset: int, frame_bytes_max: int
+) -> tuple[tuple[memoryview, memoryview], int] | tuple[None, int]:
+    """As `decode`, of a frame whose header is no Protobuf: header and payload as they lie.
+
+    Raises:
+        MalformedFrame: the stream cannot be trusted any more.
+    """
+    left = len(buffer) - offset
+    if left < PRELUDE_BYTES:
+        return None, PRELUDE_BYTES
+    prelude = decode_prelude(buffer, offset, frame_bytes_max)
+    size = PRELUDE_BYTES + prelude.frame_bytes
+    if left < size:
+        return None, size
+    body = memoryview(buffer)[offset + PRELUDE_BYTES : offset + size]
+    header, payload = body[: prelude.header_bytes], body[prelude.header_bytes :]
+    _check_header(header, prelude.header_crc)
+    if prelude.flags:
+        check_payload(payload, prelude.payload_crc)
+    return (header, payload), size
+
+
+def encode_parts(header: bytes, payload_bytes: int) -> bytes:
+    """Prelude and header of a frame whose payload follows it on the stream, without a checksum.
+
+    Raises:
+        MalformedFrame: a header of no bytes, or of more than 65,535.
+    """
+    _check_size(header)
+    frame_bytes = len(header) + payload_bytes
+    return _PRELUDE.pack(frame_bytes, len(header), 0, 0, crc32c(header), 0) + header
+
+
+def _check_size(header: bytes) -> None:
+    if not 0 < len(header) <= HEADER_BYTES_MAX:
+        raise MalformedFrame(
+            f"header of {len(header)} bytes is over the limit of {HEADER_BYTES_MAX}, or nothing"
+        )
+
+
 def encode(
     header: Header,
     payload: Sequence[Readable] = (),
@@ -186,8 +231,7 @@ def encode(
         MalformedFrame: a header longer than 65,535 bytes.
     """
     body = header.SerializeToString()
-    if len(body) > HEADER_BYTES_MAX:
-        raise MalformedFrame(f"header of {len(body)} bytes is over the limit of {HEADER_BYTES_MAX}")
+    _check_size(body)
     flags, crc = 0, 0
     if checksum:
         flags = FLAG_PAYLOAD_CRC
