@@ -265,26 +265,32 @@ class PartitionLog:
         return next_offset, undo
 
     def read(
-        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        at_least_one: bool = True,
+        appended: bool = False,
     ) -> Read:
         """Whole batches from the one that holds `offset`, all below `end_offset`.
 
         Up to `max_bytes`; the first batch even if it is larger, with `at_least_one`. May return
-        less than there is; an empty answer at the end. Buffers are the caller's to keep.
+        less than there is; an empty answer at the end. Buffers are the caller's to keep. What is
+        not durable yet is read with `appended`.
 
         Raises:
-            OffsetOutOfRange: `offset` is not within [log start, durable offset].
+            OffsetOutOfRange: `offset` is not within [log start, where it may be read to].
             CorruptLog: what is stored there is damaged.
         """
         if not self._loaded:
             self.load()
         if self.closed is not None:
             raise self.closed
-        end_offset = min(end_offset, self.durable_offset)
-        if not self.log_start_offset <= offset <= self.durable_offset:
-            raise OffsetOutOfRange(
-                self.topic_partition, offset, self.log_start_offset, self.durable_offset
-            )
+        limit = self.log_end_offset if appended else self.durable_offset
+        end_offset = min(end_offset, limit)
+        if not self.log_start_offset <= offset <= limit:
+            raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, limit)
         if offset >= end_offset:
             return Read([], 0, offset)
         place = self.tail.from_offset(offset)
