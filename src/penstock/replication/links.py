@@ -1,0 +1,305 @@
+"""One connection to every other broker, for what they tell each other of replicated partitions.
+
+Of each pair the broker with the lower id dials the other one's replication address, and dials again
+when the connection is lost. A side greets with who it is; one of another cluster, of another
+version, or that takes itself for somebody else is told why, and closed. A broker that comes back
+under a new incarnation takes the place of its former connection.
+
+What is sent while there is no connection is dropped: the cores say everything again, and whoever
+sends is told when a link comes up or goes down (`LinkUser`). Frames that cannot be trusted end a
+connection.
+
+Bounds: a frame has at most `FRAME_BYTES_MAX`; who sends asks `room_bytes` first, so that no more
+than `WINDOW_BYTES` wait in a connection; a greeting must come within `GREETING_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from penstock.base.pause import pause
+from penstock.replication.peer_format import (
+    VERSION,
+    Greeting,
+    Refusal,
+    Row,
+    decode_greeting,
+    decode_rows,
+    encode_greeting,
+    encode_refusal,
+    gather,
+)
+from penstock.wire.frames import MalformedFrame, decode_parts, encode_parts
+
+logger = logging.getLogger(__name__)
+
+FRAME_BYTES_MAX: Final = 32 << 20
+WINDOW_BYTES: Final = 8 << 20
+GREETING_SECONDS: Final = 10.0
+_BLOCK_BYTES: Final = 128 << 10
+_DIAL_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Pauses between attempts to reach a broker; the last one again and again."""
+
+Buffer = bytes | bytearray | memoryview
+Address = tuple[str, int]
+Outgoing = tuple[bytes, Sequence[Buffer], int]
+"""A row, the batches that go with it, and their bytes."""
+
+
+class LinkUser(Protocol):
+    """Who talks over the links."""
+
+    def rows_came(self, broker_id: int, rows: Iterable[Row]) -> None:
+        """What another broker tells; iterating raises MalformedFrame where it tells nonsense."""
+        ...
+
+    def link_changed(self, broker_id: int, *, up: bool) -> None:
+        """A connection is ready, or lost with what was on its way."""
+        ...
+
+
+class Links:
+    """See the module's text; belongs to the event loop."""
+
+    def __init__(
+        self, *, broker_id: int, incarnation: UUID, cluster_id: str, user: LinkUser
+    ) -> None:
+        self.broker_id = broker_id
+        self.user = user
+        self.ready: dict[int, Link] = {}
+        """The connections that rows may be sent over, by the other broker's id."""
+        self._incarnation = incarnation
+        self._cluster_id = cluster_id
+        self._server: asyncio.Server | None = None
+        self._open: set[Link] = set()
+        self._dialling: dict[int, tuple[Address, asyncio.Task[None]]] = {}
+        self._closed = False
+
+    async def listen(self, host: str, port: int) -> Address:
+        """Accept other brokers; the address as bound.
+
+        Raises:
+            OSError: it cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Link(self, None), host or None, port)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    def reach(self, addresses: Mapping[int, Address]) -> None:
+        """Keep connections to these brokers, and to no others; to none once this is closed."""
+        if self._closed:
+            return
+        for broker_id in [one for one in self.ready if one not in addresses]:
+            self.ready[broker_id].close("the broker is not registered any more")
+        for broker_id, (address, task) in list(self._dialling.items()):
+            if addresses.get(broker_id) != address:
+                task.cancel()
+                del self._dialling[broker_id]
+        loop = asyncio.get_running_loop()
+        for broker_id, address in addresses.items():
+            if broker_id > self.broker_id and broker_id not in self._dialling:
+                task = loop.create_task(self._dial(broker_id, address))
+                self._dialling[broker_id] = address, task
+
+    async def close(self) -> None:
+        """End all connections, for good."""
+        self._closed = True
+        tasks = [task for _, task in self._dialling.values()]
+        self._dialling.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for link in list(self._open):
+            link.close("the broker stops")
+
+    def room_bytes(self, broker_id: int) -> int:
+        """How much may be sent to a broker now; 0 without a connection."""
+        link = self.ready.get(broker_id)
+        return 0 if link is None else max(0, WINDOW_BYTES - link.waiting_bytes)
+
+    def send(self, broker_id: int, rows: Sequence[Outgoing]) -> None:
+        """Send rows in their order; dropped where there is no connection."""
+        link = self.ready.get(broker_id)
+        if link is not None:
+            link.send(rows)
+
+    async def _dial(self, broker_id: int, address: Address) -> None:
+        """Connect, and again whenever the connection is lost."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(GREETING_SECONDS):
+                    _, link = await loop.create_connection(lambda: Link(self, broker_id), *address)
+                    await link.greeted
+                failures = 0
+                await link.lost
+            except (OSError, TimeoutError, LinkRefused) as error:
+                if not failures:
+                    logger.warning("broker %d at %s:%d: %s", broker_id, *address, error)
+                failures += 1
+            await pause(_DIAL_SECONDS[min(failures, len(_DIAL_SECONDS) - 1)])
+
+    # -- what connections ask
+
+    def opened(self, link: Link) -> bytes:
+        """The greeting to send on a new connection."""
+        self._open.add(link)
+        return encode_greeting(
+            Greeting(self.broker_id, self._incarnation, self._cluster_id, FRAME_BYTES_MAX)
+        )
+
+    def refusal_of(self, greeting: Greeting, expected: int | None) -> str | None:
+        """Why this broker does not talk to one that greets so."""
+        if greeting.cluster_id != self._cluster_id:
+            return f"cluster {greeting.cluster_id}, this is {self._cluster_id}"
+        if greeting.version != VERSION:
+            return f"version {greeting.version} of links between brokers, this has {VERSION}"
+        if greeting.broker_id == self.broker_id:
+            return f"node.id {greeting.broker_id} is this broker's own"
+        if expected is not None and greeting.broker_id != expected:
+            return f"broker {greeting.broker_id} answers where {expected} should"
+        return None
+
+    def greeted(self, link: Link, greeting: Greeting) -> None:
+        """The other side is who it should be."""
+        former = self.ready.get(greeting.broker_id)
+        if former is not None:
+            former.close("it has connected anew")
+        self.ready[greeting.broker_id] = link
+        self.user.link_changed(greeting.broker_id, up=True)
+
+    def closed(self, link: Link) -> None:
+        """A connection is no more."""
+        self._open.discard(link)
+        if link.peer is not None and self.ready.get(link.peer) is link:
+            del self.ready[link.peer]
+            self.user.link_changed(link.peer, up=False)
+
+
+class LinkRefused(Exception):
+    """The other side does not talk to this broker, or this one not to it."""
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection. What it receives lies in blocks of its own, which batches keep alive."""
+
+    def __init__(self, links: Links, expected: int | None) -> None:
+        self._links = links
+        self._expected = expected
+        self._transport: Any = None
+        self._block = memoryview(bytearray(_BLOCK_BYTES))
+        self._start = self._filled = 0
+        self._frame_bytes_max = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.peer: int | None = None
+        loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        self.lost: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was sent and has not left yet."""
+        return int(self._transport.get_write_buffer_size())
+
+    def send(self, rows: Sequence[Outgoing]) -> None:
+        """Write rows as few frames."""
+        sizes = [(row, data_bytes) for row, _, data_bytes in rows]
+        pieces: list[Buffer] = []
+        for places in gather(sizes, frame_bytes_max=self._frame_bytes_max):
+            header = b"".join([rows[place][0] for place in places])
+            pieces.append(encode_parts(header, sum([rows[place][2] for place in places])))
+            for place in places:
+                pieces += rows[place][1]
+        self._transport.writelines(pieces)
+
+    def close(self, reason: str) -> None:
+        """End the connection."""
+        if not self._transport.is_closing():
+            logger.info("the link to broker %s is closed: %s", self.peer, reason)
+            self._transport.abort()
+            self._links.closed(self)
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WINDOW_BYTES + FRAME_BYTES_MAX)
+        self._transport.write(encode_parts(self._links.opened(self), 0))
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(GREETING_SECONDS, self.close, "no greeting came")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.greeted.done():
+            self.greeted.set_exception(LinkRefused(str(error or "closed without a greeting")))
+            self.greeted.exception()  # seen, where nobody waits
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self._links.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._block[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        self._filled += count
+        try:
+            self._take_frames()
+        except MalformedFrame as error:
+            logger.error("broker %s sends what cannot be trusted: %s", self.peer, error)
+            self.close("what it sends cannot be trusted")
+
+    def _take_frames(self) -> None:
+        received = self._block[: self._filled]
+        needed = 0
+        while not self._transport.is_closing():
+            parts, size = decode_parts(received, self._start, FRAME_BYTES_MAX)
+            if parts is None:
+                needed = size
+                break
+            self._start += size
+            if self.peer is None:
+                self._greet(parts[0])
+            else:
+                self._links.user.rows_came(self.peer, decode_rows(*parts))
+        self._make_room(needed)
+
+    def _make_room(self, needed: int) -> None:
+        """A new block where the rest of this one does not hold the frame that has begun."""
+        if self._start + needed < len(self._block) and self._filled < len(self._block):
+            return
+        rest = self._block[self._start : self._filled]
+        self._block = memoryview(bytearray(max(_BLOCK_BYTES, needed + 1)))
+        self._block[: len(rest)] = rest
+        self._start, self._filled = 0, len(rest)
+
+    def _greet(self, header: memoryview) -> None:
+        found = decode_greeting(header)
+        if isinstance(found, Refusal):
+            self._refuse(f"it says: {found.reason}")
+            return
+        why = self._links.refusal_of(found, self._expected)
+        if why is not None:
+            self._transport.write(encode_parts(encode_refusal(why), 0))
+            self._refuse(why)
+            return
+        self.peer = found.broker_id
+        self._frame_bytes_max = min(found.frame_bytes_max, FRAME_BYTES_MAX)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._links.greeted(self, found)
+        self.greeted.set_result(None)
+
+    def _refuse(self, why: str) -> None:
+        if not self.greeted.done():
+            self.greeted.set_exception(LinkRefused(why))
+            self.greeted.exception()
+        self._transport.close()

@@ -1,0 +1,249 @@
+"""What brokers tell each other of replicated partitions, in frames of `wire/frames`.
+
+A frame's header is rows back to back, its payload the batches of its appends in their order. Big
+endian; a row begins with
+
+    at  bytes  field
+     0      1  kind
+     1     16  topic id
+    17      4  partition
+    21      …  the fields of its kind, in the order of `messages.py`:
+
+    1 Fence         authority i32, target i32
+    2 FenceAnswer   authority i32, incarnation i64, end i64, mark i64, limbo i32
+    3 Fenced        authority i32, promised i32
+    4 Join          authority i32, links u16, per link: epoch i32, start i64
+    5 Position      authority i32, epoch i32, incarnation i64, end i64, asks for the end u8
+    6 JoinFirst     authority i32, epoch i32, incarnation i64
+    7 Append        authority i32, epoch i32, base i64, next i64, mark i64, bytes of batches u32
+    8 Ack           authority i32, epoch i32, incarnation i64, durable i64
+    9 LogEnd        authority i32, epoch i32, incarnation i64, end i64
+   10 Read          authority i32, epoch i32, base i64, next i64
+   11 ReadAnswer    authority i32, epoch i32, base i64, next i64, bytes of batches u32
+
+The first frame of either side is a greeting instead: "PSPR", version u16, broker id i32, its
+incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
+answers "PSNO" and the reason as UTF-8, and closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct, error
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from penstock.replication.chain import Link
+from penstock.replication.messages import (
+    Ack,
+    Append,
+    Fence,
+    FenceAnswer,
+    Fenced,
+    Join,
+    JoinFirst,
+    LogEnd,
+    Position,
+)
+from penstock.wire.frames import HEADER_BYTES_MAX, MalformedFrame
+
+VERSION: Final = 1
+LINKS_MAX: Final = 4096
+"""Of a chain in one row. A replica needs none that are older than its own newest epoch."""
+
+_GREETING: Final = b"PSPR"
+_REFUSAL: Final = b"PSNO"
+
+
+class Read(NamedTuple):
+    """A claimant asks a copy that it has fenced for batches of [base, next) of an epoch."""
+
+    authority: int
+    epoch: int
+    base: int
+    next: int
+
+
+class ReadAnswer(NamedTuple):
+    """The batches of [base, next), as many as fit; none if they cannot be read."""
+
+    authority: int
+    epoch: int
+    base: int
+    next: int
+
+
+_HELLO: Final = Struct(">4sHi16sIB")
+_KEY: Final = Struct(">B16si")
+_JOIN: Final = Struct(">iH")
+_LINK: Final = Struct(">iq")
+_SIZE: Final = Struct(">I")
+_KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
+    1: (Fence, Struct(">ii")),
+    2: (FenceAnswer, Struct(">iqqqi")),
+    3: (Fenced, Struct(">ii")),
+    5: (Position, Struct(">iiqq?")),
+    6: (JoinFirst, Struct(">iiq")),
+    7: (Append, Struct(">iiqqq")),
+    8: (Ack, Struct(">iiqq")),
+    9: (LogEnd, Struct(">iiqq")),
+    10: (Read, Struct(">iiqq")),
+    11: (ReadAnswer, Struct(">iiqq")),
+}
+_JOIN_KIND: Final = 4
+_WITH_DATA: Final = (7, 11)
+_NUMBERS: Final = {cls: (kind, struct) for kind, (cls, struct) in _KINDS.items()}
+ROW_BYTES_MAX: Final = _KEY.size + max(
+    _JOIN.size + LINKS_MAX * _LINK.size, *(struct.size + 4 for _, struct in _KINDS.values())
+)
+_NOTHING: Final = memoryview(b"")
+
+
+Said = (
+    Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | Append | Ack | LogEnd
+    | Read | ReadAnswer
+)  # fmt: skip
+"""What is said of a partition: by the cores, and for reading what is to be written back."""
+
+
+class PartitionKey(NamedTuple):
+    """A partition as brokers name it to each other."""
+
+    topic_id: bytes
+    partition: int
+
+
+class Row(NamedTuple):
+    """A message about one partition; `data` are the batches of an append."""
+
+    key: PartitionKey
+    message: Said
+    data: memoryview = _NOTHING
+
+
+class Greeting(NamedTuple):
+    """Who a side of a link is, and the largest frame that it takes, in bytes."""
+
+    broker_id: int
+    incarnation: UUID
+    cluster_id: str
+    frame_bytes_max: int
+    version: int = VERSION
+
+
+class Refusal(NamedTuple):
+    """Why a side does not talk to the other."""
+
+    reason: str
+
+
+def encode_greeting(greeting: Greeting) -> bytes:
+    """The header of the first frame."""
+    name = greeting.cluster_id.encode()
+    numbers = (greeting.version, greeting.broker_id, greeting.incarnation.bytes)
+    return _HELLO.pack(_GREETING, *numbers, greeting.frame_bytes_max, len(name)) + name
+
+
+def encode_refusal(reason: str) -> bytes:
+    """The header of the only frame of a side that refuses."""
+    return _REFUSAL + reason.encode()[: HEADER_BYTES_MAX - len(_REFUSAL)]
+
+
+def decode_greeting(header: memoryview) -> Greeting | Refusal:
+    """Read the header of a first frame; of a later version what every version has.
+
+    Raises:
+        MalformedFrame: it is neither.
+    """
+    if bytes(header[:4]) == _REFUSAL:
+        return Refusal(str(header[4:], "utf-8", "replace"))
+    try:
+        magic, version, broker_id, incarnation, frame_bytes, size = _HELLO.unpack_from(header)
+        name = str(header[_HELLO.size : _HELLO.size + size], "utf-8")
+    except (error, UnicodeDecodeError):
+        raise MalformedFrame(f"a greeting of {len(header)} bytes that is none") from None
+    if magic != _GREETING or len(header) < _HELLO.size + size:
+        raise MalformedFrame(f"a link between brokers begins with {bytes(header[:4])!r}")
+    return Greeting(broker_id, UUID(bytes=incarnation), name, frame_bytes, version)
+
+
+def encode_row(key: PartitionKey, message: Said, data_bytes: int = 0) -> bytes:
+    """One row; `data_bytes` are the bytes of an append's batches."""
+    if isinstance(message, Join):
+        links = message.chain[-LINKS_MAX:]
+        packed = b"".join([_LINK.pack(*link) for link in links])
+        return _KEY.pack(_JOIN_KIND, *key) + _JOIN.pack(message.authority, len(links)) + packed
+    kind, struct = _NUMBERS[type(message)]
+    row = _KEY.pack(kind, *key) + struct.pack(*message)
+    return row + _SIZE.pack(data_bytes) if kind in _WITH_DATA else row
+
+
+def decode_rows(header: memoryview, payload: memoryview) -> Iterator[Row]:
+    """The rows of a frame, one after another; batches are views of the payload.
+
+    Raises:
+        MalformedFrame: an unknown kind, a row that is cut, no chain where one must be, or batches
+            that are not the payload.
+    """
+    at = taken = 0
+    try:
+        while at < len(header):
+            kind, topic_id, partition = _KEY.unpack_from(header, at)
+            at += _KEY.size
+            key = PartitionKey(topic_id, partition)
+            if kind == _JOIN_KIND:
+                join, at = _join(header, at)
+                yield Row(key, join)
+                continue
+            found = _KINDS.get(kind)
+            if found is None:
+                raise MalformedFrame(f"a row of the unknown kind {kind}")
+            make, struct = found
+            message = make._make(struct.unpack_from(header, at))
+            at += struct.size
+            if kind not in _WITH_DATA:
+                yield Row(key, message)
+                continue
+            (size,) = _SIZE.unpack_from(header, at)
+            at += _SIZE.size
+            if taken + size > len(payload):
+                raise MalformedFrame(
+                    f"batches of {taken + size} bytes in a payload of {len(payload)}"
+                )
+            yield Row(key, message, payload[taken : taken + size])
+            taken += size
+    except error:
+        raise MalformedFrame(f"a row is cut off at {len(header)} bytes") from None
+    if taken != len(payload):
+        raise MalformedFrame(f"batches of {taken} bytes in a payload of {len(payload)}")
+
+
+def _join(header: memoryview, at: int) -> tuple[Join, int]:
+    authority, count = _JOIN.unpack_from(header, at)
+    at += _JOIN.size
+    end = at + count * _LINK.size
+    if not 0 < count <= LINKS_MAX or end > len(header):
+        raise MalformedFrame(f"a chain of {count} epochs; there are 1 to {LINKS_MAX}")
+    chain = tuple([Link(*pair) for pair in _LINK.iter_unpack(header[at:end])])
+    return Join(authority, chain), end
+
+
+def gather(rows: Iterable[tuple[bytes, int]], *, frame_bytes_max: int) -> Iterator[list[int]]:
+    """Which rows, by place, go into one frame; each is given as its bytes and those of its batches.
+
+    A row that is too large for any frame gets one of its own: the caller sees to that there is
+    none.
+    """
+    places: list[int] = []
+    header = payload = 0
+    for place, (row, data_bytes) in enumerate(rows):
+        over = header + len(row) > HEADER_BYTES_MAX
+        over = over or header + len(row) + payload + data_bytes > frame_bytes_max
+        if places and over:
+            yield places
+            places, header, payload = [], 0, 0
+        places.append(place)
+        header += len(row)
+        payload += data_bytes
+    if places:
+        yield places

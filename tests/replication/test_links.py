@@ -1,0 +1,220 @@
+"""Links between brokers on loopback: who may talk, what is lost, and what nonsense leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Iterable
+from uuid import UUID
+
+import pytest
+
+from penstock.replication import links as links_module
+from penstock.replication.links import Address, Links, Outgoing
+from penstock.replication.messages import Append, Fenced
+from penstock.replication.peer_format import (
+    Greeting,
+    PartitionKey,
+    Refusal,
+    Row,
+    decode_greeting,
+    encode_greeting,
+    encode_row,
+)
+from penstock.wire.frames import PRELUDE_BYTES, decode_parts, encode_parts
+
+KEY = PartitionKey(bytes(range(16)), 3)
+SECONDS = 60.0
+
+
+class User:
+    """Keeps what comes."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Row]] = []
+        self.changes: list[tuple[int, bool]] = []
+
+    def rows_came(self, broker_id: int, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.rows.append((broker_id, row))
+
+    def link_changed(self, broker_id: int, *, up: bool) -> None:
+        self.changes.append((broker_id, up))
+
+
+class Side:
+    """A broker's links, and what came over them."""
+
+    def __init__(self, broker_id: int, incarnation: int = 1, cluster: str = "c") -> None:
+        self.user = User()
+        self.links = Links(
+            broker_id=broker_id,
+            incarnation=UUID(int=incarnation),
+            cluster_id=cluster,
+            user=self.user,
+        )
+        self.address: Address = ("", 0)
+
+
+@pytest.fixture
+async def sides() -> AsyncIterator[Callable[..., Side]]:
+    made: list[Side] = []
+
+    def make(broker_id: int, incarnation: int = 1, cluster: str = "c") -> Side:
+        made.append(Side(broker_id, incarnation, cluster))
+        return made[-1]
+
+    yield make
+    for side in made:
+        await side.links.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def joined(one: Side, two: Side) -> None:
+    for side in (one, two):
+        side.address = await side.links.listen("127.0.0.1", 0)
+    addresses = {side.links.broker_id: side.address for side in (one, two)}
+    for side in (one, two):
+        mine = side.links.broker_id
+        side.links.reach({id_: at for id_, at in addresses.items() if id_ != mine})
+    await until(lambda: bool(one.links.ready and two.links.ready))
+
+
+def row(number: int, data: bytes = b"") -> Outgoing:
+    said = Append(1, 1, number, number + 1, 0) if data else Fenced(number, number)
+    return encode_row(KEY, said, len(data)), [data] if data else [], len(data)
+
+
+async def test_rows_go_both_ways_in_order(sides: Callable[..., Side]) -> None:
+    one, two = sides(1), sides(2)
+    await joined(one, two)
+    assert len(one.links._open) == len(two.links._open) == 1, "one connection for a pair"
+    sizes = [1, 0, 100, 70_000, 0, 300_000, 5, links_module._BLOCK_BYTES, 3_000_000]
+    datas = [bytes([place]) * size for place, size in enumerate(sizes)]
+    for side, other in ((one, two), (two, one)):
+        side.links.send(other.links.broker_id, [row(*pair) for pair in enumerate(datas[:4])])
+        side.links.send(
+            other.links.broker_id, [row(4 + n, data) for n, data in enumerate(datas[4:])]
+        )
+    for side, other in ((one, two), (two, one)):
+        await until(lambda side=side: len(side.user.rows) == len(datas))  # type: ignore[misc]
+        assert {sender for sender, _ in side.user.rows} == {other.links.broker_id}
+        assert [bytes(got.data) for _, got in side.user.rows] == datas
+        assert {got.key for _, got in side.user.rows} == {KEY}
+    assert two.links.room_bytes(1) > 0
+    assert two.links.room_bytes(9) == 0
+
+
+async def test_a_lost_link_is_told_and_comes_back(sides: Callable[..., Side]) -> None:
+    one, two = sides(1), sides(2)
+    await joined(one, two)
+    one.links.ready[2].close("a test")
+    assert one.links.room_bytes(2) == 0
+    one.links.send(2, [row(7)])
+    await until(lambda: one.user.changes == [(2, True), (2, False), (2, True)])
+    await until(lambda: two.user.changes == [(1, True), (1, False), (1, True)])
+    one.links.send(2, [row(8)])
+    await until(lambda: bool(two.user.rows))
+    assert [got.message for _, got in two.user.rows] == [Fenced(8, 8)]
+
+
+async def test_who_comes_back_takes_the_place_of_who_was(sides: Callable[..., Side]) -> None:
+    one, two, again = sides(1), sides(2), sides(1, 5)
+    await joined(one, two)
+    again.links.reach({2: two.address})
+    await until(lambda: bool(again.links.ready))
+    again.links.send(2, [row(1)])
+    await until(lambda: bool(two.user.rows))
+
+
+async def test_brokers_that_are_gone_are_left(sides: Callable[..., Side]) -> None:
+    one, two = sides(1), sides(2)
+    await joined(one, two)
+    two.links.reach({})
+    one.links.reach({})
+    await until(lambda: not one.links.ready and not two.links.ready)
+    assert not one.links._dialling
+
+
+async def answer_to(side: Side, sent: bytes) -> tuple[Refusal | Greeting | None, bytes]:
+    """What a side says to these bytes before it closes: its second frame, and what is left."""
+    reader, writer = await asyncio.open_connection(*side.address)
+    writer.write(sent)
+    async with asyncio.timeout(SECONDS):
+        try:
+            said = await reader.read(-1)
+        except ConnectionError:
+            said = b""
+    writer.close()
+    parts, size = decode_parts(said, 0, 1 << 20) if said else (None, 0)
+    assert not said or parts is not None
+    if len(said) == size:
+        return None, b""
+    parts, more = decode_parts(said, size, 1 << 20)
+    assert parts is not None
+    return decode_greeting(parts[0]), said[size + more :]
+
+
+def greeting(broker_id: int = 9, cluster: str = "c", version: int = 1) -> bytes:
+    said = Greeting(broker_id, UUID(int=8), cluster, 1 << 20, version)
+    return encode_parts(encode_greeting(said), 0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (greeting(cluster="other"), "cluster other, this is c"),
+        (greeting(version=7), "version 7 of links between brokers, this has 1"),
+        (greeting(broker_id=2), "node.id 2 is this broker's own"),
+    ],
+)
+async def test_strangers_are_told_why(sides: Callable[..., Side], sent: bytes, why: str) -> None:
+    two = sides(2)
+    two.address = await two.links.listen("127.0.0.1", 0)
+    assert await answer_to(two, sent) == (Refusal(why), b"")
+    assert not two.user.changes
+
+
+NONSENSE = {
+    "no frame": b"GET / HTTP/1.1\r\n\r\n" + bytes(100),
+    "2 GiB": struct.pack(">IHBBII", 2**31, 4, 0, 0, 0, 0),
+    "no greeting": encode_parts(b"hello", 0),
+    "wrong checksum": greeting()[:-1] + b"x",
+    "rows that are none": greeting() + encode_parts(b"\xff" * 30, 0),
+    "a row cut off": greeting() + encode_parts(row(1)[0][:-1], 0),
+    "batches that are not there": greeting() + encode_parts(row(1, b"x")[0], 0),
+    "a prelude alone": greeting() + bytes(PRELUDE_BYTES),
+}
+
+
+@pytest.mark.parametrize("sent", NONSENSE.values(), ids=NONSENSE)
+async def test_nonsense_ends_that_connection_alone(sides: Callable[..., Side], sent: bytes) -> None:
+    one, two = sides(1), sides(2)
+    await joined(one, two)
+    await answer_to(two, sent)
+    one.links.send(2, [row(1)])
+    await until(lambda: bool([sender for sender, _ in two.user.rows if sender == 1]))
+    assert not [sender for sender, _ in two.user.rows if sender != 1]
+    await until(lambda: len(two.links._open) == 1)
+
+
+async def test_who_says_nothing_is_closed(
+    sides: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "GREETING_SECONDS", 0.05)
+    two = sides(2)
+    two.address = await two.links.listen("127.0.0.1", 0)
+    assert await answer_to(two, b"") == (None, b"")
+
+
+async def test_who_answers_as_another_is_refused(sides: Callable[..., Side]) -> None:
+    one, three = sides(1), sides(3)
+    three.address = await three.links.listen("127.0.0.1", 0)
+    one.links.reach({2: three.address})
+    await until(lambda: (1, False) in three.user.changes)
+    assert not one.user.changes
