@@ -84,11 +84,11 @@ def test_manual_assignment() -> None:
         (TopicSpec(name="t", partition_count=99), "policy_violation", "120"),
         (TopicSpec(name="t", replication_factor=0), "invalid_replication_factor", "0"),
         (TopicSpec(name="t", replication_factor=3), "invalid_replication_factor", "2 broker"),
-        (TopicSpec(name="t", replication_factor=2), "invalid_replication_factor", "one replica"),
+        (TopicSpec(name="t", replication_factor=2), "invalid_replication_factor", "1, 2 has none"),
         (
             TopicSpec(name="t", assignments=((0, (1, 2)),)),
             "invalid_replication_factor",
-            "factor 2: a local topic has one replica",
+            "several replicas need replication.listener",
         ),
         (
             TopicSpec(name="t", assignments=((0, (1,)),), partition_count=1),

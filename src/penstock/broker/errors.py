@@ -57,7 +57,7 @@ class UnknownLeaderEpoch(RetriableError):
 
 
 class DisklessUnsupported(InvalidError):
-    """Something that diskless topics cannot do, or not yet."""
+    """Something that diskless or replicated topics cannot do, or not yet."""
 
     code: ClassVar[str] = "unsupported_version"
 

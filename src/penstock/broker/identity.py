@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.listeners import REPLICATION
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,6 +28,14 @@ def endpoints_of(image: MetadataImage, broker_ids: Iterable[int], listener: str)
     """The addresses of some brokers for clients that came by a listener, as far as they live."""
     found = [image.broker(one) for one in sorted(set(broker_ids))]
     return [(one.broker_id, *one.endpoint(listener), one.rack) for one in found if one is not None]
+
+
+def replication_address(broker: Broker) -> tuple[str, int] | None:
+    """Where other brokers reach a broker for replicated partitions; None if it has none."""
+    for name, host, port in broker.endpoints:
+        if name == REPLICATION:
+            return host, port
+    return None
 
 
 def address_of(broker: Broker, listener: str) -> dict[str, Any]:

@@ -21,6 +21,8 @@ ADVERTISED: Final = "advertised.listeners"
 PROTOCOLS: Final = "listener.security.protocol.map"
 
 Address = tuple[str, int]
+REPLICATION: Final = "REPLICATION"
+"""The name under which a broker's address for other brokers is registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,15 +27,17 @@ from penstock.broker.errors import (
     UnknownTopicOrPartition,
 )
 from penstock.broker.limits import LOGS_CHANGED_PER_TURN
-from penstock.partitions import LocalPartition
+from penstock.partitions import LocalPartition, ReplicatedPartition
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ImageDelta
+    from penstock.broker.replicas import Replicas
     from penstock.control import Partition as PartitionRow
     from penstock.control import Topic
     from penstock.diskless.service import DisklessService
     from penstock.partitions import GroupCommits, Partition
-    from penstock.storage import LogStore, PartitionLog
+    from penstock.replication.service import ReplicatedLog
+    from penstock.storage import LogStore, PartitionLog, ReplicaLog
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class PartitionRegistry:
         store: LogStore,
         commits: GroupCommits,
         diskless: DisklessService | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         self.topics: dict[str, ServedTopic] = {}
         self.topics_by_name: dict[bytes, ServedTopic] = {}
@@ -72,6 +75,7 @@ class PartitionRegistry:
         self._store = store
         self._commits = commits
         self.diskless = diskless
+        self._replicas = replicas
 
     # -- look-ups ----------------------------------------------------------------------------
 
@@ -122,6 +126,10 @@ class PartitionRegistry:
             raise DisklessUnsupported(
                 f"topic {topic!r} is diskless (diskless.enable = true):"
                 f" {what} does not serve such topics yet"
+            )
+        if isinstance(partition, ReplicatedPartition):
+            raise DisklessUnsupported(
+                f"topic {topic!r} has several replicas: {what} does not serve such topics yet"
             )
         return partition.log
 
@@ -175,6 +183,8 @@ class PartitionRegistry:
             self.topics_by_id[topic.topic_id.bytes] = served
         if gone or delta.changed:
             self.generation += 1
+        if self._replicas is not None:
+            self._replicas.follow(delta)
 
     async def clean_up(self, delta: ImageDelta) -> None:
         """Delete the logs of partitions that there are no more, a few in each turn of the loop."""
@@ -197,10 +207,10 @@ class PartitionRegistry:
         return known if same and known is not None and not known.diskless else None
 
     def _rows_to_open(self, topic: Topic, kept: ServedTopic | None) -> list[PartitionRow]:
-        """The partitions of a local topic that this broker leads and does not serve as they are."""
+        """The partitions of a local topic that this broker has to do with, and not as they are."""
         if is_diskless(topic):
             return []
-        rows = [row for row in topic.partitions if row.leader == self._node_id]
+        rows = [row for row in topic.partitions if self._is_here(row)]
         if kept is None:
             return rows
         before, served = kept.topic.partitions, kept.partitions
@@ -226,21 +236,39 @@ class PartitionRegistry:
             except PenstockError:
                 logger.exception("cannot open the log of %s-%d", topic.name, row.index)
                 continue
-            if not isinstance(before, LocalPartition) or before.log is not log:
-                before = LocalPartition(log, self._commits)
-            before.in_sync = len(row.isr)
-            served.partitions[row.index] = before
+            if self._replicas is not None and len(row.replicas) > 1:
+                replica = self._replica(self._replicas.open(row, log))
+                served.partitions[row.index] = replica if row.leader == self._node_id else None
+            elif not isinstance(before, LocalPartition) or before.log is not log:
+                served.partitions[row.index] = LocalPartition(log, self._commits)
+            else:
+                served.partitions[row.index] = before
         return served
 
-    def _log(self, topic: Topic, row: PartitionRow) -> PartitionLog:
+    def _is_here(self, row: PartitionRow) -> bool:
+        """Whether this broker has a log of a partition."""
+        if len(row.replicas) > 1 and self._replicas is not None:
+            return self._node_id in row.replicas
+        return row.leader == self._node_id
+
+    def _replica(self, replicated: ReplicatedLog) -> Partition:
+        """What serves a partition with several replicas, where this broker leads it."""
+        owner = replicated.owner
+        if isinstance(owner, ReplicatedPartition):
+            return owner
+        return ReplicatedPartition(replicated, self._commits)
+
+    def _log(self, topic: Topic, row: PartitionRow) -> ReplicaLog:
         where = TopicPartition(topic.name, row.index)
         log = self._store.partitions.get(where)
         if log is not None and log.topic_id != topic.topic_id:
             self._store.delete(where)
             log = None
+        replicated = self._replicas is not None and len(row.replicas) > 1
         if log is None:
-            return self._store.create(where, topic_id=topic.topic_id, leader_epoch=row.leader_epoch)
-        if log.leader_epoch != row.leader_epoch:
+            epoch = -1 if replicated else row.leader_epoch
+            return self._store.create(where, topic_id=topic.topic_id, leader_epoch=epoch)
+        if log.leader_epoch != row.leader_epoch and not replicated:
             log.set_leader_epoch(row.leader_epoch)
         return log
 

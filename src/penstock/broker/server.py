@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.broker.admin.server import AdminServer
     from penstock.broker.batch_commits import SinkService
     from penstock.broker.connection import Expiring
+    from penstock.broker.replicas import Replicas
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane
     from penstock.diskless.service import DisklessService
@@ -122,13 +123,23 @@ class BrokerServer:
         self.stopping = asyncio.Event()
         self.metrics = RequestMetrics()
         self.commits = GroupCommits(self.store)
+        self.fetch_hub = FetchHub()
+        self.replicas: Replicas | None = None
+        """None where no address for other brokers is set."""
+        if self.settings.replication_listener:
+            from penstock.broker.replicas import ReplicaParts, Replicas
+
+            self.replicas = Replicas(parts_of(ReplicaParts, self), advanced=self.fetch_hub.advanced)
         self.partitions = PartitionRegistry(
             node_id=self.node_id,
             store=self.store,
             commits=self.commits,
             diskless=self.diskless,
+            replicas=self.replicas,
         )
         self.cluster = ClusterMetadata(self.control, self.partitions)
+        if self.replicas is not None:
+            self.replicas.refresh = self.cluster.refresh
         self.topic_admin = TopicAdmin(
             settings=self.settings,
             cluster=self.cluster,
@@ -138,7 +149,6 @@ class BrokerServer:
         )
         self.migrations = TopicMigrations(parts_of(MigrationParts, self))
         self.produce_waiting: dict[Expiring, None] = {}
-        self.fetch_hub = FetchHub()
         self.fetch_sessions = FetchSessions(
             self.settings.fetch_sessions_max, lambda: self.randomness.bits(_SESSION_ID_BITS)
         )
@@ -181,6 +191,8 @@ class BrokerServer:
         ]
         self.registry.add(self.samples)
         await self._listen()
+        if self.replicas is not None:
+            await self.replicas.listen(self._incarnation)
         if self.diskless is not None:
             await self.diskless.start(
                 image=await self.control.image(),
@@ -211,7 +223,9 @@ class BrokerServer:
     async def _register(self) -> None:
         endpoints = [(name, host, port) for name, (host, port) in self.identity.endpoints.items()]
         _, host, port = endpoints[0]
-        await self.control.register_broker(
+        if self.replicas is not None:
+            endpoints.append(self.replicas.endpoint)
+        registered = await self.control.register_broker(
             broker_id=self.node_id,
             host=host,
             port=port,
@@ -219,6 +233,8 @@ class BrokerServer:
             incarnation=self._incarnation,
             endpoints=endpoints,
         )
+        if self.replicas is not None:
+            self.replicas.registered(registered.epoch)
 
     async def _start_sinks(self) -> None:
         """Take up open intents before the store's upkeep forgets anything that they need."""
@@ -255,7 +271,7 @@ class BrokerServer:
         await self.migrations.stop()
         for connection in list(self._connections):
             connection.close("the broker stops")
-        await self._stop_diskless()
+        await self._stop_writing()
         self.store.close()
         if self._liveness is not None:
             await self._liveness.stop()
@@ -272,12 +288,14 @@ class BrokerServer:
         if self.sinks is not None:
             await self.sinks.posts_ended()
 
-    async def _stop_diskless(self) -> None:
+    async def _stop_writing(self) -> None:
         """After the last request: finish what is being written."""
         if self._noticing is not None:
             self._noticing.cancel()
         if self.diskless is not None:
             await self.diskless.stop()
+        if self.replicas is not None:
+            await self.replicas.close()
 
     async def _finish_requests(self) -> None:
         loop = asyncio.get_running_loop()

@@ -57,6 +57,14 @@ class BrokerSettings(TopicDefaults):
         128, "Requests that the admin HTTP interface handles at a time; more are answered 503.", 1,
         INT_MAX,
     )  # fmt: skip
+    replication_listener: str = setting(
+        "", "host:port where other brokers reach this one for replicated partitions; empty takes no"
+        " part in any, port 0 picks a free one.",
+    )  # fmt: skip
+    replica_lag_time_max_ms: int = setting(
+        30_000, "A replica that has not had all of its leader's log for this long is not in sync.",
+        1, INT_MAX,
+    )  # fmt: skip
     max_connections: int = setting(
         10_000, "Kafka connections open at a time; more are closed at once.", 1, INT_MAX
     )

@@ -101,6 +101,7 @@ class TopicAdmin:
                 topic_id=plan.topic_id,
                 partitions=plan.partitions,
                 configs=plan.configs,
+                min_insync_replicas=plan.min_insync_replicas,
             )
         except PenstockError as error:
             return error

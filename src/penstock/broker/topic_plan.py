@@ -26,6 +26,7 @@ from penstock.broker.admin_errors import (
 from penstock.broker.assignments import check_assignment, check_factor
 from penstock.broker.configs import Levels, check_topic_configs, topic_config
 from penstock.broker.diskless import configs_of_new
+from penstock.broker.identity import replication_address
 from penstock.broker.settings import BrokerSettings
 from penstock.control import MetadataImage, Topic, TopicExists
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
@@ -53,6 +54,7 @@ class TopicPlan:
     name: str
     partitions: tuple[Replicas, ...]
     configs: Mapping[str, str]
+    min_insync_replicas: int = 1
 
 
 def plan_topic(
@@ -77,17 +79,22 @@ def plan_topic(
     if len(set(names)) != len(names):
         raise BadRequest(f"topic {spec.name!r}: a configuration is given more than once")
     configs = check_topic_configs(spec.name, levels, dict(spec.configs))
-    configs = configs_of_new(
-        spec.name, configs, topic_config(levels, configs), default=settings.log_diskless_enable
-    )
+    config = topic_config(levels, configs)
+    configs = configs_of_new(spec.name, configs, config, default=settings.log_diskless_enable)
     if spec.assignments:
         partitions = _assigned(spec, image)
         _check_count(spec.name, len(partitions), image, settings)
     else:
         partitions = _placed(spec, topic_id, image, settings)
     if configs.get(DISKLESS_CONFIG) != "true":
-        _check_one_copy(spec.name, partitions)
-    return TopicPlan(topic_id=topic_id, name=spec.name, partitions=partitions, configs=configs)
+        _check_reachable(spec.name, partitions, image)
+    return TopicPlan(
+        topic_id=topic_id,
+        name=spec.name,
+        partitions=partitions,
+        configs=configs,
+        min_insync_replicas=config.min_insync_replicas,
+    )
 
 
 def plan_partitions(
@@ -209,13 +216,16 @@ def _placed(
     )
 
 
-def _check_one_copy(name: str, partitions: Sequence[Replicas]) -> None:
-    """Refuse replicas that nobody would fill: an in-sync set of them would be a false promise."""
-    factor = max(map(len, partitions), default=1)
-    if factor > 1:
+def _check_reachable(name: str, partitions: Sequence[Replicas], image: MetadataImage) -> None:
+    """Refuse replicas that nobody could fill: an in-sync set of them would be a false promise."""
+    chosen = {one for replicas in partitions if len(replicas) > 1 for one in replicas}
+    brokers = [one for one in image.brokers if one.broker_id in chosen]
+    deaf = [str(one.broker_id) for one in brokers if replication_address(one) is None]
+    if deaf:
         raise InvalidReplicationFactor(
-            f"topic {name!r}: replication factor {factor}: a local topic has one replica, since"
-            " brokers do not copy each other's logs yet; give 1, or diskless.enable = true"
+            f"topic {name!r}: several replicas need replication.listener on each of their brokers;"
+            f" broker {', '.join(deaf)} has none; set it there, or give factor 1, or"
+            " diskless.enable = true"
         )
 
 

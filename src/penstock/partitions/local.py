@@ -37,14 +37,13 @@ _ALL: Final = -1
 
 
 class LocalPartition(ReplicaState):
-    """A log and the commits that make it durable. `in_sync` counts the replicas in sync.
+    """A log and the commits that make it durable.
 
     It owns the log: the log tells it what is durable, it says what consumers may read.
     """
 
     __slots__ = (
-        "_commits", "in_sync", "leader_epoch", "log", "log_start_offset", "topic_id",
-        "topic_partition",
+        "_commits", "leader_epoch", "log", "log_start_offset", "topic_id", "topic_partition",
     )  # fmt: skip
 
     append_takes: ClassVar[str] = "the sync"
@@ -56,13 +55,13 @@ class LocalPartition(ReplicaState):
     log_end_offset = property(attrgetter("log.log_end_offset"))
     size_bytes = property(attrgetter("log.size_bytes"))
     segment_count = property(attrgetter("log.segment_count"))
+    became_durable = ReplicaState.committed_to
 
-    def __init__(self, log: PartitionLog, commits: GroupCommits, *, in_sync: int = 1) -> None:
+    def __init__(self, log: PartitionLog, commits: GroupCommits) -> None:
         super().__init__(log.durable_offset)
         self.log = log
         self.topic_partition = log.topic_partition
         self.topic_id = log.topic_id
-        self.in_sync = in_sync
         self._commits = commits
         self.log_moved()
         log.owner = self
@@ -83,7 +82,7 @@ class LocalPartition(ReplicaState):
         """
         log = self.log
         config = log.config
-        if acks == _ALL and self.in_sync < config.min_insync_replicas:
+        if acks == _ALL and config.min_insync_replicas > 1:
             self.check_in_sync()
         result = log.append(batches, now_ms=now_ms, lease=lease, config=config, single=True)
         commits = self._commits
@@ -92,12 +91,11 @@ class LocalPartition(ReplicaState):
             commits.schedule()
 
     def check_in_sync(self) -> None:
-        """Raise NotEnoughReplicas for fewer replicas in sync than `min.insync.replicas`."""
+        """Raise NotEnoughReplicas: there is one, and `min.insync.replicas` asks for more."""
         needed = self.log.config.min_insync_replicas
-        if self.in_sync < needed:
+        if needed > 1:
             raise NotEnoughReplicas(
-                f"{self.log.topic_partition} has {self.in_sync} replicas in sync,"
-                f" min.insync.replicas = {needed}"
+                f"{self.log.topic_partition} has 1 replica in sync, min.insync.replicas = {needed}"
             )
 
     def read(

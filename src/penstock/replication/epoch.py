@@ -288,7 +288,7 @@ class Epoch:
 
     def _find_end(self) -> Effects:
         answers = [(r, f.answer) for r, f in self.followers.items() if f.answer is not None]
-        healthy = sum(answer.limbo < self.target for _, answer in answers)
+        healthy = sum((not answer.limbo or answer.limbo < self.target) for _, answer in answers)
         if healthy < self.quorum.fences:
             return NOTHING
         ends = {replica: answer.end for replica, answer in answers}

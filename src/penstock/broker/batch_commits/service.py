@@ -371,8 +371,9 @@ class SinkService:
                 )
             found = partitions[key] = parts.partitions.partition_of(topic, key.partition)
             if isinstance(found, LocalPartition):
-                if found.log.fence is not None:
-                    raise found.log.fence
+                log = parts.partitions.local_log(name, key.partition, "an exactly-once sink")
+                if log.fence is not None:
+                    raise log.fence
                 found.check_in_sync()
         return partitions
 

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDeletionDisabled
-from penstock.broker.configs import describe_topic, idle_topic_configs
+from penstock.broker.configs import describe_topic, idle_topic_configs, topic_config
 from penstock.broker.connection import RequestContext
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_of
 from penstock.broker.topic_admin import CONCURRENT_CHANGES_MAX
@@ -208,8 +208,12 @@ async def _grow(parts: Parts, asked: Any, *, validate_only: bool) -> Entry:
             settings=parts.settings,
         )
         if not validate_only:
+            config = topic_config(parts.topic_admin.levels(), topic.configs)
             await parts.control.create_partitions(
-                topic_id=topic.topic_id, expected_count=len(topic.partitions), new=new
+                topic_id=topic.topic_id,
+                expected_count=len(topic.partitions),
+                new=new,
+                min_insync_replicas=config.min_insync_replicas,
             )
             await parts.cluster.refresh()
     except PenstockError as error:

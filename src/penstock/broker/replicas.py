@@ -1,0 +1,280 @@
+"""This broker's part in replicated partitions: what it copies, when it claims, who is in sync.
+
+By the metadata's image it takes part in every partition in whose replicas it is, and reaches the
+brokers that are registered. It claims a partition that it leads by the image and not in fact, as
+after its start; and one whose leader is gone if it comes first among the replicas that are left.
+Anybody may claim at any time: who leads is decided by epochs (`replication/`), and a leader that
+the image does not name any more stops.
+
+In-sync replicas are what clients see; no promise depends on them. One that has not had all of the
+leader's log for `replica.lag.time.max.ms` is none, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.broker.identity import replication_address
+from penstock.broker.listeners import REPLICATION
+from penstock.control.epochs.values import EpochClaim, EpochOpening, InSyncReplicas
+from penstock.replication.chain import Link
+from penstock.replication.effects import SealAndOpen
+from penstock.replication.epoch import Claim, Terms
+from penstock.replication.links import Links
+from penstock.replication.peer_format import PartitionKey
+from penstock.replication.quorum import quorum_of
+from penstock.replication.service import ReplicatedLog, Replication
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.metadata import ImageDelta
+    from penstock.broker.settings import BrokerSettings
+    from penstock.control import ControlPlane, MetadataImage
+    from penstock.control import Partition as PartitionRow
+    from penstock.control.epochs.values import PartitionChain
+    from penstock.partitions import GroupCommits
+    from penstock.storage import ReplicaLog
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaParts:
+    """What is used of the broker."""
+
+    settings: BrokerSettings
+    node_id: int
+    control: ControlPlane
+    clock: Clock
+    commits: GroupCommits
+
+
+class Replicas:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(
+        self, parts: ReplicaParts, *, advanced: Callable[[Iterable[object]], None]
+    ) -> None:
+        """`advanced` is told of the partitions of which consumers may read more."""
+        self._parts = parts
+        self.replication = Replication(
+            broker_id=parts.node_id,
+            epochs=self,
+            flush=parts.commits.flush_then,
+            advanced=advanced,
+            clock=parts.clock,
+        )
+        self.refresh: Callable[[], Awaitable[None]] = _nothing
+        """Loads the image that a change of this broker has made."""
+        self._image: MetadataImage | None = None
+        self._incarnation = UUID(int=0)
+        self._caught_up_ms: dict[tuple[PartitionKey, int], int] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self.endpoint = (REPLICATION, "", 0)
+        """Where other brokers reach this one, once it listens."""
+
+    async def listen(self, incarnation: UUID) -> None:
+        """Accept other brokers.
+
+        Raises:
+            OSError: it cannot be bound.
+        """
+        self._incarnation = incarnation
+        links = Links(
+            broker_id=self._parts.node_id,
+            incarnation=incarnation,
+            cluster_id=(await self._parts.control.image()).cluster_id,
+            user=self.replication,
+        )
+        self.replication.links = links
+        host, _, port = self._parts.settings.replication_listener.rpartition(":")
+        self.endpoint = (REPLICATION, *await links.listen(host, int(port)))
+        self._looking = asyncio.get_running_loop().create_task(self._look_on())
+
+    def registered(self, epoch: int) -> None:
+        """The broker is registered in an epoch, which rises with each of its starts."""
+        self.replication.begin(epoch)
+
+    async def close(self) -> None:
+        """Take part no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await self.replication.close()
+
+    def open(self, row: PartitionRow, log: ReplicaLog) -> ReplicatedLog:
+        """Take part in a partition with a log of this broker."""
+        return self.replication.open(PartitionKey(log.topic_id.bytes, row.index), log)
+
+    # -- the image
+
+    def follow(self, delta: ImageDelta) -> None:
+        """Reach who is registered, and claim what has no leader."""
+        image, before = delta.image, self._image
+        self._image = image
+        logs = self.replication.logs
+        if before is None or delta.whole or before.cluster_epoch != image.cluster_epoch:
+            own = self._parts.node_id
+            addresses = {one.broker_id: replication_address(one) for one in image.brokers}
+            self.replication.links.reach(
+                {one: at for one, at in addresses.items() if at is not None and one != own}
+            )
+            concerned = list(logs.values())
+        else:
+            keys = [
+                PartitionKey(topic.topic_id.bytes, row.index)
+                for topic in delta.changed
+                for row in topic.partitions
+            ]
+            concerned = [logs[key] for key in keys if key in logs]
+        self._look_at(concerned)
+
+    def _look_at(self, logs: Iterable[ReplicatedLog]) -> None:
+        image = self._image
+        if image is None:
+            return
+        live = {one.broker_id for one in image.brokers}
+        claimed = []
+        for log in logs:
+            row = self._row(log.key)
+            if row is None or self._parts.node_id not in row.replicas:
+                self.replication.forget(log.key)
+            elif self._is_mine(row, live, log):
+                claimed.append(log.key)
+        if claimed:
+            self.replication.claim(claimed)
+
+    def _is_mine(self, row: PartitionRow, live: set[int], log: ReplicatedLog) -> bool:
+        """Whether this broker should claim a partition now."""
+        own = self._parts.node_id
+        if row.leader in live and row.leader != own:
+            if log.leading is not None and row.leader_epoch > log.leading.core.epoch:
+                log.leading.lost()
+            return False
+        first = next((one for one in (row.leader, *row.replicas) if one in live), None)
+        return first == own and not log.claims
+
+    def _row(self, key: PartitionKey) -> PartitionRow | None:
+        topic = None if self._image is None else self._image.topic_by_id(UUID(bytes=key.topic_id))
+        if topic is None or key.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[key.partition]
+
+    # -- epochs, as `replication.service.Epochs`
+
+    async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
+        """Reserve the next epoch of each."""
+        asked = [
+            EpochClaim(UUID(bytes=key.topic_id), key.partition, self.replication.known_epoch(key))
+            for key in keys
+        ]
+        answer = await self._parts.control.claim_epochs(
+            asked, broker_id=self._parts.node_id, incarnation=self._incarnation
+        )
+        return [
+            answer.refused[one.key]
+            if one.key in answer.refused
+            else self._claim_of(key, answer.chains[one.key])
+            for key, one in zip(keys, asked, strict=True)
+        ]
+
+    def _claim_of(self, key: PartitionKey, chain: PartitionChain) -> Claim | PenstockError:
+        row, log, last = self._row(key), self.replication.logs.get(key), chain.epochs[-1]
+        before = Terms(last.replicas, last.ack_quorum)
+        terms = before
+        try:
+            if row is not None and log is not None:
+                minimum = log.log.config.min_insync_replicas
+                terms = Terms(row.replicas, quorum_of(len(row.replicas), minimum).acks)
+        except PenstockError as error:
+            logger.warning("partition %s keeps its quorum of %d: %s", key, before.acks, error)
+        return Claim(
+            epoch=chain.reservation.reserved,
+            chain=tuple(Link(one.epoch, one.start_offset) for one in chain.epochs),
+            before=before,
+            terms=terms,
+        )
+
+    async def open_epochs(
+        self, openings: Sequence[tuple[ReplicatedLog, SealAndOpen]]
+    ) -> Sequence[bool]:
+        """Seal and open; false for each whose reservation has been overtaken."""
+        asked = [self._opening(log, effect) for log, effect in openings]
+        refused = await self._parts.control.open_epochs(
+            asked, broker_id=self._parts.node_id, incarnation=self._incarnation
+        )
+        for key, error in refused.items():
+            logger.warning("opening an epoch of partition %s was refused: %s", key, error)
+        await self.refresh()
+        return [one.key not in refused for one in asked]
+
+    def _opening(self, log: ReplicatedLog, effect: SealAndOpen) -> EpochOpening:
+        core = log.leading.core if log.leading is not None else None
+        terms = Terms((self._parts.node_id,), 1) if core is None else core.terms
+        followers = {} if core is None else core.followers
+        held = [one for one in terms.placement if one in followers]
+        isr = [one for one in held if followers[one].durable >= effect.end]
+        return EpochOpening(
+            topic_id=UUID(bytes=log.key.topic_id),
+            partition=log.key.partition,
+            epoch=effect.epoch,
+            end_offset=effect.end,
+            replicas=terms.placement,
+            ack_quorum=terms.acks,
+            isr=tuple(dict.fromkeys([self._parts.node_id, *isr])),
+        )
+
+    # -- in-sync replicas
+
+    async def _look_on(self) -> None:
+        while True:
+            await pause(LOOK_SECONDS)
+            self.replication.say_again()
+            try:
+                await self._look_at_lag()
+            except PenstockError as error:
+                logger.warning("in-sync replicas were not stored: %s", error)
+
+    async def _look_at_lag(self) -> None:
+        """Store which replicas are in sync, where that has changed."""
+        now_ms = self._parts.clock.now_ms()
+        changes = [
+            change
+            for log in self.replication.logs.values()
+            if (change := self._in_sync(log, now_ms)) is not None
+        ]
+        if changes:
+            await self._parts.control.set_isr(
+                changes, broker_id=self._parts.node_id, incarnation=self._incarnation
+            )
+            await self.refresh()
+
+    def _in_sync(self, log: ReplicatedLog, now_ms: int) -> InSyncReplicas | None:
+        leading, row = log.leading, self._row(log.key)
+        if leading is None or not leading.leads or row is None:
+            return None
+        core, limit_ms = leading.core, self._parts.settings.replica_lag_time_max_ms
+        found = []
+        for replica, follower in core.followers.items():
+            place = log.key, replica
+            if follower.durable >= core.end:
+                self._caught_up_ms[place] = now_ms
+            if now_ms - self._caught_up_ms.get(place, -limit_ms) < limit_ms:
+                found.append(replica)
+        if set(found) == set(row.isr) or self._parts.node_id not in found:
+            return None
+        ordered = tuple(one for one in row.replicas if one in found)
+        return InSyncReplicas(UUID(bytes=log.key.topic_id), log.key.partition, core.epoch, ordered)
+
+
+async def _nothing() -> None:
+    return

@@ -1,0 +1,210 @@
+"""One copy of a partition on this broker: what its core decides, done to a log.
+
+What the core writes (`effects.py`) goes into the log at once, in its order, and is durable with the
+one sync of this turn of the loop; what then may be answered leaves after it. Batches that the log
+refuses, and a sync that fails, end this life of the copy: the next one begins with what is durable.
+
+A copy may be read up to the commit mark that it knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.errors import PenstockError
+from penstock.replication.chain import Link
+from penstock.replication.effects import (
+    Compare,
+    Halt,
+    MarkMoved,
+    PersistLimbo,
+    PersistPromise,
+    StartAt,
+    TruncateTo,
+    Write,
+)
+from penstock.replication.errors import NotAsAnnounced
+from penstock.replication.leadership import CHUNK_BYTES
+from penstock.replication.messages import Append, Fence, Fenced, Join, JoinFirst, LogEnd
+from penstock.replication.peer_format import Read, ReadAnswer, Said
+from penstock.replication.replica import Disk, Effects, Replica, Sync
+from penstock.storage.reading import part_of
+
+if TYPE_CHECKING:
+    from penstock.storage import ReplicaLog
+    from penstock.storage.values import Buffer
+
+logger = logging.getLogger(__name__)
+
+_SPEAKERS_KEPT: Final = 8
+_NOTHING: Final = memoryview(b"")
+
+Tell = Callable[[int, Said, "list[Buffer]", int], None]
+"""Sends something to a broker: its id, what, batches and their bytes."""
+
+
+def disk_of(log: ReplicaLog) -> Disk:
+    """What a log says of itself when it is opened; nothing in it waits for a sync."""
+    log.load()
+    return Disk(
+        promised=max(log.promised, 0),
+        base=log.log_start_offset,
+        end=log.log_end_offset,
+        history=tuple(Link(*one) for one in log.epochs.entries if one[1] < log.log_end_offset),
+        limbo=max(log.limbo, 0),
+    )
+
+
+class Copy:
+    """See the module's text. Belongs to the event loop."""
+
+    __slots__ = ("_incarnation", "_speakers", "_tell", "core", "failed", "log", "mark", "moved")
+
+    def __init__(
+        self, log: ReplicaLog, *, incarnation: int, tell: Tell, moved: Callable[[int], None]
+    ) -> None:
+        """`incarnation` is higher than in earlier lives; `moved` is told of the commit mark."""
+        self.log = log
+        self.moved = moved
+        self.mark = 0
+        self.failed = False
+        """What was taken is not what the log has: to begin anew once nothing is under way."""
+        self._tell = tell
+        self._incarnation = incarnation
+        self._speakers: dict[int, int] = {}
+        self.core = Replica(incarnation, disk_of(log))
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something was taken that no sync covers yet."""
+        return self.core.writes != self.core.synced_writes or self.failed
+
+    def heard(self, sender: int, message: Said, data: memoryview, now_ms: int) -> None:
+        """What a leader says to this copy, or one that is becoming it.
+
+        Raises:
+            PenstockError: the log refuses what was sent; this life is over.
+        """
+        if self.failed:
+            return
+        authority = message.authority
+        if self._speakers.get(authority) != sender:
+            self._speakers[authority] = sender
+            for old in sorted(self._speakers)[:-_SPEAKERS_KEPT]:
+                del self._speakers[old]
+        core = self.core
+        if isinstance(message, Append):
+            self._perform(core.append(message), message, data, now_ms)
+        elif isinstance(message, Join):
+            self._perform(core.join(message))
+        elif isinstance(message, Fence):
+            self._perform(core.fence(message))
+        elif isinstance(message, LogEnd):
+            self._perform(core.log_end(message))
+        elif isinstance(message, Read):
+            self._read(sender, message)
+
+    def wrote(self, own: Append) -> None:
+        """The log has taken what this broker appends as leader."""
+        for effect in self.core.append(own):
+            if isinstance(effect, MarkMoved):
+                self._move(effect.mark)
+
+    def synced(self, token: Sync) -> None:
+        """The sync of a token is complete."""
+        self._perform(self.core.synced(token))
+
+    def begin_anew(self) -> None:
+        """Another life, with what the log has; nothing of it waits for a sync."""
+        former = self.core
+        self._incarnation += 1
+        self.failed = False
+        self.core = Replica(self._incarnation, disk_of(self.log))
+        leader = self._speakers.get(former.authority)
+        if leader is not None:  # it believes that what was sent is taken
+            anew = JoinFirst(former.authority, former.epoch, self._incarnation)
+            self._tell(leader, anew, [], 0)
+
+    def _perform(
+        self,
+        effects: Effects,
+        message: Append | None = None,
+        data: memoryview = _NOTHING,
+        now_ms: int = 0,
+    ) -> None:
+        for effect in effects:
+            if isinstance(effect, Write):
+                self._write(effect, message, data, now_ms)
+            elif isinstance(effect, Compare):
+                self._compare(effect, message, data)
+            elif isinstance(effect, MarkMoved):
+                self._move(effect.mark)
+            elif isinstance(effect, Halt):
+                where = self.log.topic_partition
+                logger.critical("%s: this copy and its leader differ at %d", where, effect.offset)
+            elif isinstance(effect, (PersistPromise, PersistLimbo, TruncateTo, StartAt)):
+                self._persist(effect)
+            else:
+                sender = self._speakers.get(effect.authority)
+                if sender is not None:
+                    self._tell(sender, effect, [], 0)
+
+    def _persist(self, effect: PersistPromise | PersistLimbo | TruncateTo | StartAt) -> None:
+        log = self.log
+        if isinstance(effect, PersistPromise):
+            log.promise(effect.promised)
+        elif isinstance(effect, PersistLimbo):
+            log.set_limbo(effect.limbo or -1)
+        elif isinstance(effect, TruncateTo):
+            log.truncate(effect.end, floor=min(self.mark, effect.end))
+        else:
+            self.core.halted = True
+            logger.critical(
+                "%s: this copy is empty where its leader's stream begins at offset %d; it takes no"
+                " part until what lies below is brought to it", log.topic_partition, effect.base,
+            )  # fmt: skip
+
+    def _write(self, effect: Write, message: Append | None, data: memoryview, now_ms: int) -> None:
+        if message is not None and effect.base > message.base:
+            data, _ = part_of(data, effect.base, len(data), effect.next, at_least_one=True)
+        try:
+            self.log.append_replica(data, now_ms=now_ms)
+            if self.log.log_end_offset != effect.next:
+                raise NotAsAnnounced(
+                    f"{self.log.topic_partition}: batches to {self.log.log_end_offset} were sent"
+                    f" as those to {effect.next}"
+                )
+        except PenstockError:
+            self.failed = True
+            raise
+
+    def _compare(self, effect: Compare, message: Append | None, data: memoryview) -> None:
+        if message is None:
+            return
+        size = len(data)
+        found = self.log.read(effect.base, max_bytes=size, end_offset=effect.next, appended=True)
+        if b"".join(found.buffers) != bytes(data[: found.size_bytes]):
+            self._perform(self.core.differs())
+
+    def _move(self, mark: int) -> None:
+        self.mark = mark
+        self.moved(mark)
+
+    def _read(self, sender: int, asked: Read) -> None:
+        """Batches for a claimant whose fence this copy has answered."""
+        promised = self.core.promised
+        if asked.authority != promised or self.core.halted:
+            self._tell(sender, Fenced(asked.authority, promised), [], 0)
+            return
+        answer = ReadAnswer(asked.authority, asked.epoch, asked.base, asked.base)
+        try:
+            end_offset = min(asked.next, self.core.durable)
+            found = self.log.read(asked.base, max_bytes=CHUNK_BYTES, end_offset=end_offset)
+        except PenstockError as error:
+            logger.error("%s: a claimant cannot read on: %s", self.log.topic_partition, error)
+            self._tell(sender, answer, [], 0)
+            return
+        answer = answer._replace(next=found.next_offset)
+        self._tell(sender, answer, list(found.buffers), found.size_bytes)

@@ -1,0 +1,38 @@
+"""What can be wrong with a replicated partition, as its clients are told."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.base.errors import FencedError, InvalidError, RetriableError
+from penstock.base.ids import TopicPartition
+
+
+class LeadershipOver(FencedError):
+    """This broker leads the partition no more; what was in flight is unknown."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+    def __init__(self, where: TopicPartition, epoch: int) -> None:
+        super().__init__(
+            f"{where}: the leadership in epoch {epoch} is over; what was in flight may or may not"
+            " be committed"
+        )
+
+
+class NotLeading(FencedError):
+    """This broker does not lead the partition, or not yet."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+
+class TooFewReplicas(RetriableError):
+    """Fewer replicas can be reached than must acknowledge."""
+
+    code: ClassVar[str] = "not_enough_replicas"
+
+
+class NotAsAnnounced(InvalidError):
+    """Another broker sent batches that are not those that it announced."""
+
+    code: ClassVar[str] = "corrupt_message"

@@ -1,0 +1,266 @@
+"""What this broker does as the leader of one partition: streams to replicas, answers to producers.
+
+The core (`epoch.py`) says what each replica needs next. What it needs of the log is read where it
+lies, also what is not durable yet, as much at a time as its link has room for. The leader's own
+copy is told everything as the others are, by a call.
+
+A claimant whose own copy lacks something of what was found reads it from a replica that has it
+before it writes it back to the others.
+
+Producers that ask for all are answered when the commit mark has passed what they sent. When the
+leadership ends, what was in flight is unknown: they are told to ask the next leader, to whom an
+idempotent producer's batches are no news.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.base.errors import PenstockError
+from penstock.replication.effects import Committed, EndFound, SealAndOpen, Stopped
+from penstock.replication.epoch import Effects, Epoch, Phase
+from penstock.replication.errors import LeadershipOver
+from penstock.replication.messages import (
+    Ack,
+    Append,
+    FenceAnswer,
+    Fenced,
+    JoinFirst,
+    Position,
+)
+from penstock.replication.peer_format import Read, ReadAnswer, Said
+from penstock.replication.replica import Replica
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.records.appends import AppendResult, Done
+    from penstock.storage import ReplicaLog
+    from penstock.storage.values import Buffer
+
+CHUNK_BYTES: Final = 1 << 20
+"""Of a log in one message."""
+
+
+class LeaderShell(Protocol):
+    """What a leadership asks of the broker, about its partition."""
+
+    @property
+    def broker_id(self) -> int: ...
+
+    def room_bytes(self, broker_id: int) -> int:
+        """How much may be sent to a broker; 0 without a connection to it."""
+        ...
+
+    def tell(
+        self, broker_id: int, message: Said, data: Sequence[Buffer] = (), size_bytes: int = 0
+    ) -> None:
+        """Send to a broker's copy of the partition; this broker's own is called."""
+        ...
+
+    def seal_and_open(self, effect: SealAndOpen) -> None:
+        """Do the compare-and-set, and call `opened` or `lost` with its outcome."""
+        ...
+
+    def committed(self, mark: int) -> None:
+        """Consumers may read up to here."""
+        ...
+
+
+class Leadership:
+    """One claim of one partition, from its reservation on."""
+
+    __slots__ = ("_holder", "_log", "_pending", "_reading", "_said", "_shell", "core")
+
+    def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
+        self.core = core
+        self._log = log
+        self._shell = shell
+        self._pending: deque[tuple[int, Done, AppendResult]] = deque()
+        self._said: dict[int, Said] = {}
+        """What each replica was told and has to answer, by broker id."""
+        self._holder: int | None = None
+        self._reading = False
+
+    @property
+    def leads(self) -> bool:
+        return self.core.phase is Phase.LEADING
+
+    def may_append(self, copy: Replica) -> bool:
+        """Whether this broker's log takes what follows the partition's end, in this epoch.
+
+        Not before its own copy has all of what was found, and goes by the epoch that is open.
+        """
+        core, log = self.core, self._log
+        if not self.leads or copy.authority != core.epoch or copy.epoch != core.epoch:
+            return False
+        if log.log_end_offset != core.end:
+            return False
+        if log.leader_epoch != core.epoch:
+            log.set_leader_epoch(core.epoch)
+        return True
+
+    def begin(self) -> None:
+        """The first call."""
+        self._perform(self.core.begin())
+
+    # -- producers
+
+    def appended(self, base: int, next_offset: int) -> Append:
+        """The log has taken [base, next) of a producer; as this broker's own copy is told."""
+        self.core.append(next_offset - base)
+        own = Append(self.core.epoch, self.core.epoch, base, next_offset, self.core.mark)
+        self.core.sent(self._shell.broker_id, own)
+        return own
+
+    def answer_at(self, offset: int, done: Done, result: AppendResult) -> None:
+        """Call `done` with the result when all below an offset is committed."""
+        if offset <= self.core.mark:
+            done(result)
+        else:
+            self._pending.append((offset, done, result))
+
+    def reachable(self) -> int:
+        """How many replicas can be sent to now, this broker's own among them."""
+        shell = self._shell
+        others = [one for one in self.core.followers if one != shell.broker_id]
+        own = shell.broker_id in self.core.followers
+        return own + sum([shell.room_bytes(one) > 0 for one in others])
+
+    # -- replicas
+
+    def fill(self) -> None:
+        """Send what replicas need, as far as there is room."""
+        own = self._shell.broker_id
+        replicas = sorted(self.core.followers, key=lambda one: one != own)
+        for replica in replicas:
+            if replica == own or self._shell.room_bytes(replica):
+                self._fill(replica)
+
+    def _fill(self, replica: int) -> None:
+        while (message := self.core.to_send(replica)) is not None:
+            if not isinstance(message, Append):
+                if self._said.get(replica) == message:
+                    return
+                self._said[replica] = message
+                self.core.sent(replica, message)
+                self._shell.tell(replica, message)
+            elif not self._send_range(replica, message):
+                return
+
+    def _send_range(self, replica: int, wanted: Append) -> bool:
+        """Send a part of what a replica lacks; false if nothing can be sent now."""
+        shell = self._shell
+        if wanted.base == wanted.next:
+            self.core.sent(replica, wanted)
+            shell.tell(replica, wanted)
+            return True
+        if replica == shell.broker_id:
+            self._read_on(wanted)
+            return False
+        own = self.core.followers.get(shell.broker_id)
+        have = self._log.log_end_offset if own is None or own.joined else 0
+        if wanted.base >= have:
+            return False
+        room = min(shell.room_bytes(replica), CHUNK_BYTES)
+        if not room:
+            return False
+        read = self._log.read(wanted.base, max_bytes=room, end_offset=wanted.next, appended=True)
+        if not read.size_bytes:
+            return False
+        part = wanted._replace(next=read.next_offset)
+        self.core.sent(replica, part)
+        shell.tell(replica, part, read.buffers, read.size_bytes)
+        return True
+
+    def _read_on(self, wanted: Append) -> None:
+        """Have this broker's copy catch up with the one that has what was found."""
+        holder = self._holder
+        if self._reading or holder is None or holder == self._shell.broker_id:
+            return
+        self._reading = True
+        asked = Read(self.core.epoch, self.core.target, wanted.base, wanted.next)
+        self._shell.tell(holder, asked)
+
+    def read_answered(self, holder: int, answer: ReadAnswer, data: memoryview) -> None:
+        """A part of what was found has come."""
+        core = self.core
+        if answer.authority != core.epoch or core.phase is Phase.STOPPED:
+            return
+        self._reading = False
+        if answer.base == answer.next:
+            self._said.clear()
+            self._perform(core.unreadable(holder))
+            return
+        part = Append(core.epoch, core.target, answer.base, answer.next, 0)
+        core.sent(self._shell.broker_id, part)
+        self._shell.tell(self._shell.broker_id, part, (data,), len(data))
+
+    def heard(self, replica: int, message: Said) -> None:
+        """A replica answers."""
+        core = self.core
+        if isinstance(message, Ack):
+            self._perform(core.acknowledged(replica, message))
+            return
+        self._said.pop(replica, None)
+        if isinstance(message, Position):
+            self._perform(core.positioned(replica, message))
+        elif isinstance(message, FenceAnswer):
+            self._perform(core.fence_answered(replica, message))
+        elif isinstance(message, JoinFirst):
+            self._perform(core.not_joined(replica, message))
+        elif isinstance(message, Fenced):
+            self._perform(core.fenced(replica, message))
+
+    def say_again(self) -> bool:
+        """Whether something that was said is still to be answered: it may be said once more.
+
+        A broker may have heard it before it knew of the partition.
+        """
+        said, self._said = self._said, {}
+        return bool(said)
+
+    def link_changed(self, replica: int) -> None:
+        """What was on its way to a replica, or from it, may be lost."""
+        if replica in self.core.followers:
+            self._said.pop(replica, None)
+            self.core.rewind(replica)
+        if replica == self._holder:
+            self._reading = False
+
+    # -- outcomes
+
+    def opened(self) -> None:
+        """The compare-and-set of `seal_and_open` has succeeded."""
+        self._said.clear()
+        self._perform(self.core.opened())
+
+    def lost(self) -> None:
+        """It has failed for good."""
+        self._perform(self.core.lost())
+
+    def _perform(self, effects: Effects) -> None:
+        for effect in effects:
+            if isinstance(effect, Committed):
+                self._answer(effect.mark)
+                self._shell.committed(effect.mark)
+            elif isinstance(effect, EndFound):
+                self._holder = effect.holder
+                self._said.clear()
+            elif isinstance(effect, SealAndOpen):
+                self._shell.seal_and_open(effect)
+            elif isinstance(effect, Stopped):
+                self.give_up(LeadershipOver(self._log.topic_partition, self.core.epoch))
+
+    def _answer(self, mark: int) -> None:
+        pending = self._pending
+        while pending and pending[0][0] <= mark:
+            _, done, result = pending.popleft()
+            done(result)
+
+    def give_up(self, error: PenstockError) -> None:
+        """What became of the appends in flight is unknown: tell their producers."""
+        pending, self._pending = self._pending, deque()
+        for _, done, _ in pending:
+            done(error)

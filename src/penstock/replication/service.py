@@ -1,0 +1,388 @@
+"""The replicated partitions of one broker: copies, leaderships, and the links that join them.
+
+What one turn of the event loop brings, from producers and from other brokers, is answered at its
+end: what replicas need goes out first, in one frame per broker as far as it fits, then everything
+that was written is made durable by one sync of the store, and what waited for it leaves.
+
+Claims and openings go to the control plane in batches: all that a turn asks for is one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.replication.copies import Copy
+from penstock.replication.effects import SealAndOpen
+from penstock.replication.epoch import Claim, Epoch, Phase
+from penstock.replication.errors import LeadershipOver, NotLeading, TooFewReplicas
+from penstock.replication.leadership import Leadership
+from penstock.replication.links import Outgoing
+from penstock.replication.messages import Append, Fence, Join, LogEnd
+from penstock.replication.peer_format import PartitionKey, Read, ReadAnswer, Row, Said, encode_row
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.records.appends import AppendResult, Done
+    from penstock.replication.links import Links
+    from penstock.replication.replica import Replica, Sync
+    from penstock.storage import Lease, ReplicaLog, StorageError
+    from penstock.storage.values import Buffer
+
+logger = logging.getLogger(__name__)
+
+_TO_COPIES: Final = (Append, Fence, Join, LogEnd, Read)
+_LIVES_BITS: Final = 20
+_AGAIN_SECONDS: Final = 0.2
+_ALL: Final = -1
+
+
+class Epochs(Protocol):
+    """The control plane's register of epochs."""
+
+    async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
+        """Reserve the next epoch of each; an error for those that this broker may not claim."""
+        ...
+
+    async def open_epochs(
+        self, openings: Sequence[tuple[ReplicatedLog, SealAndOpen]]
+    ) -> Sequence[bool]:
+        """Seal and open; false for each whose reservation has been overtaken."""
+        ...
+
+
+class Owner(Protocol):
+    """Who serves a replicated partition to clients."""
+
+    def committed_to(self, offset: int) -> bool:
+        """Everything below an offset is committed."""
+        ...
+
+
+class ReplicatedLog:
+    """One partition on this broker. Belongs to the event loop."""
+
+    __slots__ = ("_service", "claiming", "copy", "key", "leading", "log", "owner")
+
+    def __init__(
+        self, service: Replication, key: PartitionKey, log: ReplicaLog, incarnation: int
+    ) -> None:
+        self._service = service
+        self.key = key
+        self.log = log
+        self.owner: Owner | None = None
+        self.leading: Leadership | None = None
+        self.claiming = False
+        """Whether a claim is on its way to the control plane."""
+        self.copy = Copy(log, incarnation=incarnation, tell=self._answer, moved=self.committed)
+
+    @property
+    def claims(self) -> bool:
+        """Whether this broker leads, or tries to."""
+        leading = self.leading
+        return self.claiming or (leading is not None and leading.core.phase is not Phase.STOPPED)
+
+    # -- what the partition's owner asks
+
+    def append(
+        self,
+        batches: memoryview,
+        *,
+        now_ms: int,
+        acks: int,
+        lease: Lease | None,
+        done: Done,
+    ) -> AppendResult | None:
+        """Append as the leader. A result that is returned is to be answered with the next sync.
+
+        `done` is called here when `acks` asks for all, once the commit mark has passed.
+
+        Raises:
+            NotLeading: this broker does not lead it now.
+            TooFewReplicas: fewer can be reached than must acknowledge.
+            PenstockError: as `PartitionLog.append`.
+        """
+        leading = self.leading
+        if leading is None or not leading.may_append(self.copy.core):
+            raise NotLeading(f"{self.log.topic_partition} has no leader here, or not yet")
+        if acks == _ALL:
+            self.check_reachable()
+        log = self.log
+        base = log.log_end_offset
+        result = log.append(batches, now_ms=now_ms, lease=lease, single=True)
+        if log.log_end_offset > base:
+            self.copy.wrote(leading.appended(base, log.log_end_offset))
+        self._service.stir(self)
+        if acks != _ALL or log.log_end_offset <= leading.core.mark:
+            return result
+        leading.answer_at(log.log_end_offset, done, result)
+        return None
+
+    def check_reachable(self) -> None:
+        """Raise TooFewReplicas if fewer replicas can be reached than must acknowledge."""
+        leading = self.leading
+        if leading is None:
+            return
+        found, needed = leading.reachable(), leading.core.quorum.acks
+        if found < needed:
+            raise TooFewReplicas(
+                f"{self.log.topic_partition}: {found} of {len(leading.core.followers)} replicas can"
+                f" be reached, {needed} must acknowledge"
+            )
+
+    # -- what a leadership asks (`LeaderShell`)
+
+    @property
+    def broker_id(self) -> int:
+        return self._service.broker_id
+
+    def room_bytes(self, broker_id: int) -> int:
+        return self._service.links.room_bytes(broker_id)
+
+    def tell(
+        self, broker_id: int, message: Said, data: Sequence[Buffer] = (), size_bytes: int = 0
+    ) -> None:
+        self._service.tell(self, broker_id, message, data, size_bytes)
+
+    def seal_and_open(self, effect: SealAndOpen) -> None:
+        self._service.open_epoch(self, effect)
+
+    def committed(self, mark: int) -> None:
+        if self.owner is not None:
+            self.owner.committed_to(mark)
+            self._service.advanced([self.owner])
+
+    # -- what comes
+
+    def heard(self, sender: int, message: Said, data: memoryview) -> None:
+        """What a broker says about this partition, this one included."""
+        if isinstance(message, _TO_COPIES):
+            self.copy.heard(sender, message, data, self._service.now_ms())
+        elif self.leading is not None:
+            if isinstance(message, ReadAnswer):
+                self.leading.read_answered(sender, message, data)
+            else:
+                self.leading.heard(sender, message)
+        self._service.stir(self)
+
+    def lead(self, claim: Claim) -> None:
+        """A claim of this broker was reserved."""
+        if self.leading is not None:
+            self.leading.give_up(LeadershipOver(self.log.topic_partition, self.leading.core.epoch))
+        self.leading = Leadership(Epoch(claim), self.log, self)
+        self.leading.begin()
+        self._service.stir(self)
+
+    def _answer(self, broker_id: int, message: Said, data: list[Buffer], size_bytes: int) -> None:
+        self._service.tell(self, broker_id, message, data, size_bytes)
+
+
+class Replication:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        epochs: Epochs,
+        flush: Callable[[Callable[[StorageError | None], None]], None],
+        advanced: Callable[[Iterable[object]], None],
+        clock: Clock,
+    ) -> None:
+        """`flush` is told whom to call when all that was appended until then is durable."""
+        self.broker_id = broker_id
+        self.advanced = advanced
+        self.links: Links
+        self.logs: dict[PartitionKey, ReplicatedLog] = {}
+        self._epochs = epochs
+        self._flush = flush
+        self._clock = clock
+        self._stirred: dict[ReplicatedLog, None] = {}
+        self._scheduled = False
+        self._outgoing: dict[int, list[Outgoing]] = {}
+        self._to_claim: dict[PartitionKey, None] = {}
+        self._to_open: dict[ReplicatedLog, SealAndOpen] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._life = 0
+
+    def begin(self, registration: int) -> None:
+        """`registration` rises with each start of this broker."""
+        self._life = max(self._life, registration << _LIVES_BITS)
+
+    async def close(self) -> None:
+        """Take part no more."""
+        for task in self._asking.values():
+            task.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await self.links.close()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def open(self, key: PartitionKey, log: ReplicaLog) -> ReplicatedLog:
+        """Take part in a partition with this log; the one there is, if it has the same."""
+        known = self.logs.get(key)
+        if known is None or known.log is not log:
+            self._life += 1
+            known = self.logs[key] = ReplicatedLog(self, key, log, self._life)
+        return known
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition is no more, or not this broker's."""
+        gone = self.logs.pop(key, None)
+        if gone is not None:
+            self._stirred.pop(gone, None)
+
+    def known_epoch(self, key: PartitionKey) -> int:
+        """The highest epoch of a partition that this broker knows to be reserved."""
+        log = self.logs.get(key)
+        if log is None:
+            return 0
+        led = 0 if log.leading is None else log.leading.core.epoch
+        return max(log.copy.core.promised, led)
+
+    def claim(self, keys: Iterable[PartitionKey]) -> None:
+        """Become the leader of partitions, if nobody is faster."""
+        for key in keys:
+            self.logs[key].claiming = True
+            self._to_claim[key] = None
+        self._ask("claim", self._claim)
+
+    def open_epoch(self, log: ReplicatedLog, effect: SealAndOpen) -> None:
+        self._to_open[log] = effect
+        self._ask("open", self._open)
+
+    def say_again(self) -> None:
+        """Say again what was not answered; called now and then."""
+        for log in self.logs.values():
+            if log.leading is not None and log.leading.say_again():
+                self.stir(log)
+
+    # -- turns of the loop
+
+    def stir(self, log: ReplicatedLog) -> None:
+        """Look at a partition at the end of this turn."""
+        self._stirred[log] = None
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        stirred, self._stirred = self._stirred, {}
+        for one in stirred:
+            if one.leading is not None:
+                one.leading.fill()
+        self._send()
+        copies = [(one, one.copy.core) for one in stirred if one.copy.unsynced]
+        tokens = [(one, core, core.begin_sync()) for one, core in copies]
+        if tokens:
+            self._flush(partial(self._durable, tokens))
+
+    def _durable(
+        self, tokens: list[tuple[ReplicatedLog, Replica, Sync]], error: StorageError | None
+    ) -> None:
+        for one, core, token in tokens:
+            copy = one.copy
+            if copy.core is not core:
+                continue
+            if error is not None or copy.failed:
+                copy.begin_anew()
+            else:
+                copy.synced(token)
+            self.stir(one)
+        self._send()
+
+    def tell(
+        self,
+        log: ReplicatedLog,
+        broker_id: int,
+        message: Said,
+        data: Sequence[Buffer],
+        size_bytes: int,
+    ) -> None:
+        """Say something about a partition to a broker; this one is told at once."""
+        if broker_id == self.broker_id:
+            log.heard(broker_id, message, _joined(data))
+            return
+        row = encode_row(log.key, message, size_bytes)
+        self._outgoing.setdefault(broker_id, []).append((row, data, size_bytes))
+
+    def _send(self) -> None:
+        outgoing, self._outgoing = self._outgoing, {}
+        for broker_id, rows in outgoing.items():
+            self.links.send(broker_id, rows)
+
+    # -- links (`LinkUser`)
+
+    def rows_came(self, broker_id: int, rows: Iterable[Row]) -> None:
+        for row in rows:
+            log = self.logs.get(row.key)
+            if log is None:
+                continue
+            try:
+                log.heard(broker_id, row.message, row.data)
+            except PenstockError as error:
+                logger.error(
+                    "%s: broker %d sends what the log refuses: %s",
+                    log.log.topic_partition, broker_id, error,
+                )  # fmt: skip
+                self.stir(log)
+
+    def link_changed(self, broker_id: int, *, up: bool) -> None:
+        for log in self.logs.values():
+            if log.leading is not None and broker_id in log.leading.core.followers:
+                log.leading.link_changed(broker_id)
+                self.stir(log)
+
+    # -- the control plane
+
+    def _ask(self, what: str, ask: Callable[[], object]) -> None:
+        """Have one call of a kind under way; what is asked for meanwhile goes with the next."""
+        task = self._asking.get(what)
+        if task is None or task.done():
+            loop = asyncio.get_running_loop()
+            self._asking[what] = loop.create_task(ask())  # type: ignore[arg-type]
+
+    async def _claim(self) -> None:
+        while self._to_claim:
+            keys, self._to_claim = list(self._to_claim), {}
+            try:
+                answers = await self._epochs.claim(keys)
+            except PenstockError as error:
+                logger.warning("claiming %d partitions failed: %s", len(keys), error)
+                self._to_claim.update(dict.fromkeys(keys))
+                await pause(_AGAIN_SECONDS)
+                continue
+            for key, answer in zip(keys, answers, strict=True):
+                log = self.logs.get(key)
+                if log is not None:
+                    log.claiming = False
+                if isinstance(answer, PenstockError):
+                    logger.warning("a claim was refused: %s", answer)
+                elif log is not None:
+                    log.lead(answer)
+
+    async def _open(self) -> None:
+        while self._to_open:
+            openings, self._to_open = self._to_open, {}
+            try:
+                answers = await self._epochs.open_epochs(list(openings.items()))
+            except PenstockError as error:
+                logger.warning("opening %d epochs failed: %s", len(openings), error)
+                self._to_open = openings | self._to_open
+                await pause(_AGAIN_SECONDS)
+                continue
+            for (log, effect), opened in zip(openings.items(), answers, strict=True):
+                if log.leading is not None and log.leading.core.epoch == effect.epoch:
+                    (log.leading.opened if opened else log.leading.lost)()
+                    self.stir(log)
+
+
+def _joined(data: Sequence[Buffer]) -> memoryview:
+    return memoryview(data[0] if len(data) == 1 else b"".join(data))

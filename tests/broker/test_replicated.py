@@ -1,0 +1,266 @@
+"""Topics with three replicas on three brokers: what is acknowledged outlives any one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.base.metrics import Registry
+from penstock.base.settings import load
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.replicas import Replicas
+from penstock.broker.server import BrokerServer
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.topic_configs import TopicConfigs
+from penstock.control.postgres import PostgresControlPlane
+from penstock.records import split_batches
+from penstock.replication.service import ReplicatedLog
+from penstock.storage import LogStore, StorageSettings
+from tests.broker.wire_client import WireClient, batch
+
+pytestmark = pytest.mark.timeout(300)
+SECONDS = 90.0
+
+
+class Cluster:
+    """Three brokers, their directories and a client of each."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.root = root
+        self.url = url
+        self.brokers: dict[int, BrokerServer] = {}
+        self.clients: dict[int, WireClient] = {}
+
+    async def start(self, node_id: int) -> BrokerServer:
+        values = {
+            "node.id": node_id,
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "replication.listener": "127.0.0.1:0",
+            "admin.listener": "",
+            "shutdown.timeout.ms": 100,
+            "broker.session.timeout.ms": 1_500,
+            "broker.heartbeat.interval.ms": 100,
+        }
+        settings = load(BrokerSettings, values)
+        configs = TopicConfigs(settings)
+        server = BrokerServer(
+            settings,
+            control=PostgresControlPlane(self.url),
+            store=LogStore.open(
+                self.root / str(node_id),
+                StorageSettings(),
+                clock=SYSTEM_CLOCK,
+                config_of=configs.config_of,
+            ),
+            clock=SYSTEM_CLOCK,
+            randomness=SYSTEM_RANDOMNESS,
+            registry=Registry(),
+        )
+        configs.bind(lambda: server.cluster.loaded)
+        self.brokers[node_id] = server
+        await server.start()
+        self.clients[node_id] = await WireClient.connect(server.kafka_address)
+        return server
+
+    async def stop(self, node_id: int) -> None:
+        await self.clients.pop(node_id).close()
+        await self.brokers.pop(node_id).stop()
+
+    async def fall_silent(self, node_id: int) -> BrokerServer:
+        """As a process that hangs: no heartbeat, no link."""
+        server = self.brokers.pop(node_id)
+        await self.clients.pop(node_id).close()
+        assert server._liveness is not None
+        await server._liveness.stop()
+        assert isinstance(server.replicas, Replicas)
+        await server.replicas.replication.links.close()
+        return server
+
+    def log(self, node_id: int, topic: str = "t") -> ReplicatedLog:
+        server = self.brokers[node_id]
+        assert isinstance(server.replicas, Replicas)
+        topic_id = server.cluster.image.topics[topic].topic_id
+        found = [
+            log for key, log in server.replicas.replication.logs.items()
+            if key.topic_id == topic_id.bytes
+        ]  # fmt: skip
+        return found[0]
+
+    def leader(self, topic: str = "t") -> int:
+        """Who leads in fact; 0 for nobody."""
+        for node_id in self.brokers:
+            try:
+                log = self.log(node_id, topic)
+            except (KeyError, IndexError):
+                continue
+            if log.leading is not None and log.leading.leads:
+                return node_id
+        return 0
+
+    async def create(self, topic: str = "t", *, factor: int = 3, minimum: int = 2) -> int:
+        """Create a topic of one partition; its leader, once there is one."""
+        spec = {
+            "name": topic,
+            "num_partitions": 1,
+            "replication_factor": factor,
+            "assignments": [],
+            "configs": [{"name": "min.insync.replicas", "value": str(minimum)}],
+        }
+        client = next(iter(self.clients.values()))
+        answer = await client.call("CreateTopics", 7, {"topics": [spec], "timeout": 5000})
+        assert answer.topics[0].error_code.name == "none", answer.topics[0].error_message
+        return await self.led(topic)
+
+    async def led(self, topic: str = "t", *, by: int = 0) -> int:
+        await until(lambda: self.leader(topic) == by if by else self.leader(topic) > 0)
+        return self.leader(topic)
+
+    async def produce(self, value: bytes, topic: str = "t", acks: int = -1) -> int:
+        """Produce one record, wherever it takes; its offset."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                for client in list(self.clients.values()):
+                    row = await client.produce(topic, batch(value), acks=acks)
+                    if row.error_code.name == "none":
+                        return int(row.base_offset)
+                    assert row.error_code.retriable, row
+                await asyncio.sleep(0.01)
+
+    async def values(self, node_id: int, topic: str = "t") -> bytes:
+        """What a consumer reads from the beginning."""
+        found, offset = b"", 0
+        while True:
+            row = await self.clients[node_id].fetch(topic, offset)
+            assert row.error_code.name == "none", row
+            if not row.records:
+                return found
+            found += bytes(row.records)
+            offset = split_batches(row.records)[-1].next_offset
+
+
+def knows(server: BrokerServer, count: int) -> bool:
+    return len(server.cluster.image.brokers) == count
+
+
+def has(log: ReplicatedLog, offset: int) -> bool:
+    """Whether a copy has all below an offset durably, and knows that it is committed."""
+    return log.log.durable_offset == log.copy.mark == offset
+
+
+def everything(log: ReplicatedLog) -> bytes:
+    """All batches of a copy."""
+    found, offset = [], 0
+    while offset < log.log.durable_offset:
+        read = log.log.read(offset, max_bytes=1 << 20, end_offset=log.log.durable_offset)
+        found += read.buffers
+        offset = read.next_offset
+    return b"".join(found)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
+    made = Cluster(tmp_path, postgres_url)
+    for node_id in (1, 2, 3):
+        await made.start(node_id)
+    for server in made.brokers.values():
+        await until(partial(knows, server, 3))
+    yield made
+    for node_id in list(made.brokers):
+        await made.stop(node_id)
+
+
+async def test_all_replicas_get_what_is_acknowledged(cluster: Cluster) -> None:
+    leader = await cluster.create()
+    offsets = [await cluster.produce(b"value %d" % number) for number in range(20)]
+    assert offsets == list(range(20))
+    read = await cluster.values(leader)
+    assert all(b"value %d" % number in read for number in range(20))
+    for node_id in (1, 2, 3):
+        log = cluster.log(node_id)
+        await until(partial(has, log, 20))
+        assert log.log.epochs.entries == cluster.log(leader).log.epochs.entries
+        assert everything(log) == read
+    image = cluster.brokers[leader].cluster.image
+    await until(lambda: len(image.topics["t"].partitions[0].isr) > 0)
+
+
+async def test_the_leader_dies_and_another_goes_on(cluster: Cluster) -> None:
+    leader = await cluster.create()
+    for number in range(10):
+        await cluster.produce(b"before %d" % number)
+    await cluster.stop(leader)
+    following = await cluster.led()
+    assert following != leader
+    assert await cluster.produce(b"after") == 10
+    read = await cluster.values(following)
+    assert all(b"before %d" % number in read for number in range(10))
+    assert b"after" in read
+    # The former leader comes back as a follower, and has everything.
+    await cluster.start(leader)
+    assert await cluster.produce(b"with all again") == 11
+    log = cluster.log(leader)
+    await until(lambda: log.log.durable_offset == 12)
+    assert everything(log).startswith(read)
+
+
+async def test_a_leader_that_was_silent_has_been_fenced(cluster: Cluster) -> None:
+    leader = await cluster.create()
+    await cluster.produce(b"before")
+    silent = await cluster.fall_silent(leader)
+    # What it takes now, nobody may ever see: a quorum is with the others.
+    client = await WireClient.connect(silent.kafka_address)
+    refused = await client.produce("t", batch(b"to nobody"))
+    assert refused.error_code.name == "not_enough_replicas"
+    alone = await client.produce("t", batch(b"on one disk"), acks=1)
+    assert alone.error_code.name == "none"
+    following = await cluster.led()
+    assert following != leader
+    assert await cluster.produce(b"after") == 1
+    row = await client.fetch("t")
+    assert b"on one disk" not in bytes(row.records or b"")
+    await client.close()
+    await silent.stop()
+    await cluster.start(leader)
+    await cluster.produce(b"last")
+    log = cluster.log(leader)
+    await until(lambda: log.log.durable_offset == 3)
+    assert everything(log) == everything(cluster.log(following))
+    assert b"on one disk" not in everything(log)
+
+
+async def test_all_are_off_at_once_and_come_back(cluster: Cluster) -> None:
+    await cluster.create()
+    for number in range(5):
+        await cluster.produce(b"value %d" % number)
+    for node_id in (1, 2, 3):
+        await cluster.stop(node_id)
+    for node_id in (2, 3):
+        await cluster.start(node_id)
+    leader = await cluster.led()
+    assert await cluster.produce(b"more") == 5
+    read = await cluster.values(leader)
+    assert all(b"value %d" % number in read for number in range(5))
+
+
+async def test_too_few_replicas_are_told(cluster: Cluster) -> None:
+    leader = await cluster.create(minimum=3)
+    await cluster.produce(b"with all")
+    other = next(node_id for node_id in (1, 2, 3) if node_id != leader)
+    await cluster.stop(other)
+    await until(lambda: cluster.log(leader).leading.reachable() == 2)  # type: ignore[union-attr]
+    row = await cluster.clients[leader].produce("t", batch(b"with two"))
+    assert row.error_code.name == "not_enough_replicas"
+    assert "2 of 3 replicas can be reached, 3 must acknowledge" in str(row.error_message)
+    await cluster.start(other)
+    assert await cluster.produce(b"with all again") == 1
