@@ -200,14 +200,19 @@ def durability_findings(inputs: CapacityInputs) -> Iterator[Finding]:
         yield warn(
             "one replica",
             "while a broker is down its partitions are, and its disk is the only copy",
-            "--storage diskless",
+            "--storage diskless, or --replication 3",
         )
     else:
-        yield fail(
+        if inputs.replication == 2:
+            yield warn(
+                "two replicas",
+                "both must have a record before it is acknowledged: nothing is while one is down",
+                "--replication 3",
+            )
+        yield note(
             "replication",
-            f"Penstock refuses {inputs.replication} replicas: replication over brokers is"
-            " not built yet; the figures are those of another cluster that replicates",
-            "--storage diskless, whose store replicates, or --replication 1",
+            "what replicas add to a broker's processor time and latency is estimated: it has not"
+            " been measured yet",
         )
     if inputs.storage == "tiered":
         yield fail(
