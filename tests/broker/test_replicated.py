@@ -35,6 +35,8 @@ class Cluster:
         self.url = url
         self.brokers: dict[int, BrokerServer] = {}
         self.clients: dict[int, WireClient] = {}
+        self.settings: dict[str, Any] = {}
+        """Of brokers that are started from now on."""
 
     async def start(self, node_id: int) -> BrokerServer:
         values = {
@@ -45,6 +47,7 @@ class Cluster:
             "shutdown.timeout.ms": 100,
             "broker.session.timeout.ms": 1_500,
             "broker.heartbeat.interval.ms": 100,
+            **self.settings,
         }
         settings = load(BrokerSettings, values)
         configs = TopicConfigs(settings)

@@ -25,6 +25,7 @@ from penstock.replication.messages import (
 )
 from penstock.replication.peer_format import (
     Greeting,
+    HandOver,
     PartitionKey,
     Read,
     ReadAnswer,
@@ -51,6 +52,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(Ack, INT, INT, LONG, LONG),
     st.builds(LogEnd, INT, INT, LONG, LONG),
     st.builds(Read, INT, INT, LONG, LONG),
+    st.builds(HandOver, INT),
 ]
 WITH_DATA: list[st.SearchStrategy[Any]] = [
     st.builds(Append, INT, INT, LONG, LONG, LONG),

@@ -6,6 +6,8 @@ after its start; and one whose leader is gone if it comes first among the replic
 Anybody may claim at any time: who leads is decided by epochs (`replication/`), and a leader that
 the image does not name any more stops.
 
+A broker that is to stop gives away what it leads before (`hand_over_all`), and claims nothing more.
+
 In-sync replicas are what clients see; no promise depends on them. One that has not had all of the
 leader's log for `replica.lag.time.max.ms` is none, as in Kafka.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.2
+HAND_OVER_SECONDS: Final = 3.0
+"""What an heir has to claim partitions, before who gives them away goes on leading."""
+HAND_OVER_BATCH: Final = 1000
+"""So many partitions at most have no leader at one time because a broker stops."""
+_HANDED_LOOK_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +86,7 @@ class Replicas:
         self._incarnation = UUID(int=0)
         self._caught_up_ms: dict[tuple[PartitionKey, int], int] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._leaving = False
         self.endpoint = (REPLICATION, "", 0)
         """Where other brokers reach this one, once it listens."""
 
@@ -156,6 +164,8 @@ class Replicas:
     def _is_mine(self, row: PartitionRow, live: set[int], log: ReplicatedLog) -> bool:
         """Whether this broker should claim a partition now."""
         own = self._parts.node_id
+        if self._leaving:
+            return False
         if row.leader in live and row.leader != own:
             if log.leading is not None and row.leader_epoch > log.leading.core.epoch:
                 log.leading.lost()
@@ -168,6 +178,52 @@ class Replicas:
         if topic is None or key.partition >= len(topic.partitions):
             return None
         return topic.partitions[key.partition]
+
+    # -- handing over
+
+    async def hand_over_all(self, seconds: float) -> None:
+        """Have others lead what this broker leads, as far as they can within this time.
+
+        The broker is about to stop: it claims nothing from now on.
+        """
+        self._leaving = True
+        until = self._parts.clock.monotonic() + seconds
+        heirs = {
+            log: heir
+            for log in list(self.replication.logs.values())
+            if (heir := self._heir_of(log)) is not None
+        }
+        logs = list(heirs)
+        for start in range(0, len(logs), HAND_OVER_BATCH):
+            left = until - self._parts.clock.monotonic()
+            if left <= 0:
+                break
+            batch = {log: heirs[log] for log in logs[start : start + HAND_OVER_BATCH]}
+            await self.hand_over(batch, min(left, HAND_OVER_SECONDS))
+        kept = [log for log in heirs if not self._led_elsewhere(log)]
+        if kept:
+            logger.warning("%d partitions were led here until the end", len(kept))
+
+    async def hand_over(self, heirs: Mapping[ReplicatedLog, int], seconds: float) -> None:
+        """Have other replicas lead; returns when they do by the image, or did not in time."""
+        until = self._parts.clock.monotonic() + seconds
+        for log, heir in heirs.items():
+            self.replication.hand_over(log, heir, limit_ms=int(seconds * 1000))
+        waiting = list(heirs)
+        while waiting and self._parts.clock.monotonic() < until:
+            await pause(_HANDED_LOOK_SECONDS)
+            waiting = [log for log in waiting if not self._led_elsewhere(log)]
+
+    def _heir_of(self, log: ReplicatedLog) -> int | None:
+        """Who should lead next: the first replica that can."""
+        leading, row = log.leading, self._row(log.key)
+        if leading is None or row is None:
+            return None
+        return next(filter(leading.may_inherit, row.replicas), None)
+
+    def _led_elsewhere(self, log: ReplicatedLog) -> bool:
+        row = self._row(log.key)
+        return row is None or row.leader != self._parts.node_id
 
     # -- epochs, as `replication.service.Epochs`
 
@@ -239,6 +295,7 @@ class Replicas:
         while True:
             await pause(LOOK_SECONDS)
             self.replication.say_again()
+            self._look_at(self.replication.kept())
             try:
                 await self._look_at_lag()
             except PenstockError as error:

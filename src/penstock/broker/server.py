@@ -2,9 +2,10 @@
 
 `BrokerServer` wires what it is given and owns the running of it: `start()` starts the control
 plane, attaches the store to the loop, binds the listeners, registers the broker, loads the image
-and only then accepts connections; `stop()` goes the other way: no more connections, no more
-requests, open ones finish within `shutdown.timeout.ms` (long polls at once), then the store is
-closed with its clean mark and the control plane is closed.
+and only then accepts connections; `stop()` goes the other way: other brokers take over what this
+one leads, within `shutdown.timeout.ms` at most; then no more connections, no more requests, open
+ones finish within `shutdown.timeout.ms` (long polls at once), then the store is closed with its
+clean mark and the control plane is closed.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class BrokerServer:
         """Set when another process has registered with this broker's id: this one must end."""
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
+        self._ending = False
 
         # What connections see (`connection.ConnectionOwner`).
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -252,8 +254,10 @@ class BrokerServer:
 
     async def stop(self) -> None:
         """Finish what is open, close the store cleanly, close the control plane. Idempotent."""
-        if self.stopping.is_set():
+        if self._ending:
             return
+        self._ending = True
+        await self._hand_over()
         self.stopping.set()
         for server in self._servers:
             server.close()
@@ -287,6 +291,11 @@ class BrokerServer:
         """Wait until the commits of sinks that are under way have ended."""
         if self.sinks is not None:
             await self.sinks.posts_ended()
+
+    async def _hand_over(self) -> None:
+        """While everything still runs: let others lead."""
+        if self.replicas is not None:
+            await self.replicas.hand_over_all(self.settings.shutdown_timeout_ms / 1000)
 
     async def _stop_writing(self) -> None:
         """After the last request: finish what is being written."""

@@ -101,8 +101,10 @@ class BrokerSettings(TopicDefaults):
         no_effect=NoEffect(why="administrative requests have no time limit of their own"),
     )  # fmt: skip
     shutdown_timeout_ms: int = setting(
-        10_000, "Time that open requests get to finish when the broker stops.", 0, INT_MAX
-    )
+        10_000,
+        "Time that other brokers get to take over what this one leads when it stops, and then its"
+        " open requests to finish.", 0, INT_MAX,
+    )  # fmt: skip
     fetch_max_bytes: int = setting(
         55 << 20, "Largest fetch answer, whatever the consumer asks for.", 1024, INT_MAX
     )

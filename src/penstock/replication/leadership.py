@@ -10,6 +10,10 @@ before it writes it back to the others.
 Producers that ask for all are answered when the commit mark has passed what they sent. When the
 leadership ends, what was in flight is unknown: they are told to ask the next leader, to whom an
 idempotent producer's batches are no news.
+
+A leadership that is given away (`hand_over`) appends no more. Once all that it has appended is
+committed, and on the heir's disk, the heir is told to claim; nothing is in flight then. This is a
+courtesy and no promise: an heir that does nothing is forgotten after a while (`keep`).
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from penstock.replication.messages import (
     JoinFirst,
     Position,
 )
-from penstock.replication.peer_format import Read, ReadAnswer, Said
+from penstock.replication.peer_format import HandOver, Read, ReadAnswer, Said
 from penstock.replication.replica import Replica
 
 if TYPE_CHECKING:
@@ -71,7 +75,10 @@ class LeaderShell(Protocol):
 class Leadership:
     """One claim of one partition, from its reservation on."""
 
-    __slots__ = ("_holder", "_log", "_pending", "_reading", "_said", "_shell", "core")
+    __slots__ = (
+        "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell", "core", "heir",
+        "heir_until_ms",
+    )  # fmt: skip
 
     def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
         self.core = core
@@ -82,6 +89,10 @@ class Leadership:
         """What each replica was told and has to answer, by broker id."""
         self._holder: int | None = None
         self._reading = False
+        self.heir: int | None = None
+        """Who is to claim the partition next, until `heir_until_ms`."""
+        self.heir_until_ms = 0
+        self._heir_told = False
 
     @property
     def leads(self) -> bool:
@@ -93,7 +104,9 @@ class Leadership:
         Not before its own copy has all of what was found, and goes by the epoch that is open.
         """
         core, log = self.core, self._log
-        if not self.leads or copy.authority != core.epoch or copy.epoch != core.epoch:
+        if not self.leads or self.heir is not None:
+            return False
+        if copy.authority != core.epoch or copy.epoch != core.epoch:
             return False
         if log.log_end_offset != core.end:
             return False
@@ -128,6 +141,32 @@ class Leadership:
         own = shell.broker_id in self.core.followers
         return own + sum([shell.room_bytes(one) > 0 for one in others])
 
+    # -- the next leader
+
+    def may_inherit(self, replica: int) -> bool:
+        """Whether another replica can be reached and has all that is committed."""
+        follower, shell = self.core.followers.get(replica), self._shell
+        if not self.leads or follower is None or replica == shell.broker_id:
+            return False
+        return follower.durable >= self.core.mark and shell.room_bytes(replica) > 0
+
+    def hand_over(self, heir: int, until_ms: int) -> None:
+        """Append no more, and let another replica claim; see the module's text."""
+        self.heir, self.heir_until_ms, self._heir_told = heir, until_ms, False
+
+    def keep(self) -> None:
+        """The heir did not claim in time: go on, if nobody else leads."""
+        self.heir = None
+
+    def _tell_heir(self, heir: int) -> None:
+        core = self.core
+        follower = core.followers.get(heir)
+        if self._heir_told or not self.leads or follower is None:
+            return
+        if core.mark == core.end == follower.durable:
+            self._heir_told = True
+            self._shell.tell(heir, HandOver(core.epoch))
+
     # -- replicas
 
     def fill(self) -> None:
@@ -137,6 +176,8 @@ class Leadership:
         for replica in replicas:
             if replica == own or self._shell.room_bytes(replica):
                 self._fill(replica)
+        if self.heir is not None:
+            self._tell_heir(self.heir)
 
     def _fill(self, replica: int) -> None:
         while (message := self.core.to_send(replica)) is not None:
@@ -228,6 +269,8 @@ class Leadership:
             self.core.rewind(replica)
         if replica == self._holder:
             self._reading = False
+        if replica == self.heir:
+            self.heir_until_ms = 0
 
     # -- outcomes
 

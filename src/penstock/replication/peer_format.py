@@ -20,6 +20,7 @@ endian; a row begins with
     9 LogEnd        authority i32, epoch i32, incarnation i64, end i64
    10 Read          authority i32, epoch i32, base i64, next i64
    11 ReadAnswer    authority i32, epoch i32, base i64, next i64, bytes of batches u32
+   12 HandOver      authority i32
 
 The first frame of either side is a greeting instead: "PSPR", version u16, broker id i32, its
 incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
@@ -53,6 +54,12 @@ LINKS_MAX: Final = 4096
 
 _GREETING: Final = b"PSPR"
 _REFUSAL: Final = b"PSNO"
+
+
+class HandOver(NamedTuple):
+    """The leader in epoch `authority` appends no more: whoever is told this should claim."""
+
+    authority: int
 
 
 class Read(NamedTuple):
@@ -89,6 +96,7 @@ _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
     9: (LogEnd, Struct(">iiqq")),
     10: (Read, Struct(">iiqq")),
     11: (ReadAnswer, Struct(">iiqq")),
+    12: (HandOver, Struct(">i")),
 }
 _JOIN_KIND: Final = 4
 _WITH_DATA: Final = (7, 11)
@@ -101,9 +109,10 @@ _NOTHING: Final = memoryview(b"")
 
 Said = (
     Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | Append | Ack | LogEnd
-    | Read | ReadAnswer
+    | Read | ReadAnswer | HandOver
 )  # fmt: skip
-"""What is said of a partition: by the cores, and for reading what is to be written back."""
+"""What is said of a partition: by the cores, for reading what is to be written back, and for a
+leadership that is given away."""
 
 
 class PartitionKey(NamedTuple):

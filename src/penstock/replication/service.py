@@ -24,7 +24,15 @@ from penstock.replication.errors import LeadershipOver, NotLeading, TooFewReplic
 from penstock.replication.leadership import Leadership
 from penstock.replication.links import Outgoing
 from penstock.replication.messages import Append, Fence, Join, LogEnd
-from penstock.replication.peer_format import PartitionKey, Read, ReadAnswer, Row, Said, encode_row
+from penstock.replication.peer_format import (
+    HandOver,
+    PartitionKey,
+    Read,
+    ReadAnswer,
+    Row,
+    Said,
+    encode_row,
+)
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -83,9 +91,11 @@ class ReplicatedLog:
 
     @property
     def claims(self) -> bool:
-        """Whether this broker leads, or tries to."""
+        """Whether this broker leads, or tries to, or has just given it away."""
         leading = self.leading
-        return self.claiming or (leading is not None and leading.core.phase is not Phase.STOPPED)
+        if self.claiming or leading is None:
+            return self.claiming
+        return leading.core.phase is not Phase.STOPPED or leading.heir is not None
 
     # -- what the partition's owner asks
 
@@ -163,6 +173,8 @@ class ReplicatedLog:
         """What a broker says about this partition, this one included."""
         if isinstance(message, _TO_COPIES):
             self.copy.heard(sender, message, data, self._service.now_ms())
+        elif isinstance(message, HandOver):
+            self._service.inherit(self, message.authority)
         elif self.leading is not None:
             if isinstance(message, ReadAnswer):
                 self.leading.read_answered(sender, message, data)
@@ -262,6 +274,27 @@ class Replication:
         for log in self.logs.values():
             if log.leading is not None and log.leading.say_again():
                 self.stir(log)
+
+    def hand_over(self, log: ReplicatedLog, heir: int, *, limit_ms: int) -> None:
+        """Have another replica claim what this broker leads; it has so long for it."""
+        if log.leading is not None:
+            log.leading.hand_over(heir, self.now_ms() + limit_ms)
+            self.stir(log)
+
+    def inherit(self, log: ReplicatedLog, epoch: int) -> None:
+        """The leader in an epoch gives it away to this broker."""
+        if epoch >= self.known_epoch(log.key) and not log.claims:
+            self.claim([log.key])
+
+    def kept(self) -> list[ReplicatedLog]:
+        """What was to be handed over, and was not claimed in time."""
+        now_ms, found = self.now_ms(), []
+        for log in self.logs.values():
+            leading = log.leading
+            if leading is not None and leading.heir is not None and leading.heir_until_ms <= now_ms:
+                leading.keep()
+                found.append(log)
+        return found
 
     # -- turns of the loop
 

@@ -1,0 +1,167 @@
+"""Leaders give their partitions away: brokers that stop in good order, and elections."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from penstock.broker.replicas import Replicas
+from penstock.replication.service import ReplicatedLog
+from tests.broker.test_replicated import Cluster, everything, has, knows, until
+from tests.broker.wire_client import WireClient, batch
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+async def three(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
+    made = Cluster(tmp_path, postgres_url)
+    # Nobody is taken for dead here: whoever leads next was told to.
+    made.settings = {"shutdown.timeout.ms": 10_000, "broker.session.timeout.ms": 60_000}
+    for node_id in (1, 2, 3):
+        await made.start(node_id)
+    for server in made.brokers.values():
+        await until(partial(knows, server, 3))
+    yield made
+    for node_id in list(made.brokers):
+        await made.stop(node_id)
+
+
+def replicas(cluster: Cluster, node_id: int) -> Replicas:
+    found = cluster.brokers[node_id].replicas
+    assert isinstance(found, Replicas)
+    return found
+
+
+def in_sync(cluster: Cluster, topic: str = "t") -> bool:
+    """Whether the leader knows that all copies have everything."""
+    leader = cluster.leader(topic)
+    leading = cluster.log(leader, topic).leading if leader else None
+    if leading is None:
+        return False
+    others = [one for one in (1, 2, 3) if one != leader]
+    ends = {follower.durable for follower in leading.core.followers.values()}
+    return all(map(leading.may_inherit, others)) and ends == {leading.core.end}
+
+
+class Sending:
+    """A client's producer with acks=all in a thread of its own, one record after another."""
+
+    def __init__(self, addresses: list[str], topic: str) -> None:
+        self.errors: list[str] = []
+        self.acknowledged: list[float] = []
+        self._over = threading.Event()
+        self._topic = topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": ",".join(addresses),
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "retry.backoff.ms": 20,
+                "topic.metadata.refresh.fast.interval.ms": 20,
+            }
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._over.is_set():
+            value = b"record %d" % number
+            self._producer.produce(self._topic, value, partition=0, on_delivery=self._delivered)
+            self._producer.poll(0.005)
+            number += 1
+        self._producer.flush(60)
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+        self.acknowledged.append(time.monotonic())
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def pause_seconds(self) -> float:
+        """The longest time without an acknowledgement."""
+        return max(after - before for before, after in pairwise(self.acknowledged))
+
+
+async def test_a_rolling_restart_shows_no_error(
+    three: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three.create()
+    addresses = [":".join(map(str, one.kafka_address)) for one in three.brokers.values()]
+    sending = Sending(addresses, "t")
+    try:
+        for node_id in (1, 2, 3):
+            await until(lambda: in_sync(three))
+            count = len(sending.acknowledged)
+            await three.stop(node_id)
+            assert three.leader() not in (0, node_id)
+            await until(lambda: len(sending.acknowledged) > count + 20)  # noqa: B023
+            await three.start(node_id)
+    finally:
+        await asyncio.to_thread(sending.stop)
+    assert sending.errors == []
+    with capsys.disabled():
+        print(f"longest time without an acknowledgement: {sending.pause_seconds():.3f} s")
+    assert sending.pause_seconds() < 30, "half a session: somebody was taken for dead"
+    leader = await three.led()
+    end = three.log(leader).log.log_end_offset
+    assert end == len(sending.acknowledged)
+    for node_id in (1, 2, 3):
+        await until(partial(has, three.log(node_id), end))
+        assert everything(three.log(node_id)) == everything(three.log(leader))
+
+
+async def test_an_heir_that_does_nothing_is_forgotten(three: Cluster) -> None:
+    leader = await three.create()
+    await three.produce(b"before")
+    await until(lambda: in_sync(three))
+    heir = next(one for one in (1, 2, 3) if one != leader)
+    replicas(three, heir).replication.inherit = _nothing  # type: ignore[method-assign]
+    handing = asyncio.create_task(
+        replicas(three, leader).hand_over({three.log(leader): heir}, seconds=1.0)
+    )
+    await until(lambda: three.log(leader).leading.heir == heir)  # type: ignore[union-attr]
+    client = await WireClient.connect(three.brokers[leader].kafka_address)
+    for acks in (-1, 1):
+        row = await client.produce("t", batch(b"to nobody"), acks=acks)
+        assert row.error_code.name == "not_leader_or_follower"
+    await client.close()
+    await handing
+    assert await three.produce(b"after") == 1
+    assert three.leader() == leader
+
+
+async def test_the_heir_has_all_that_was_in_flight(three: Cluster) -> None:
+    leader = await three.create()
+    heir = next(one for one in (1, 2, 3) if one != leader)
+    await three.produce(b"before")
+    await until(lambda: in_sync(three))
+    client = three.clients[leader]
+    sent = [asyncio.create_task(client.produce("t", batch(b"in flight")))]
+    await until(lambda: three.log(leader).log.log_end_offset == 2)
+    await replicas(three, leader).hand_over({three.log(leader): heir}, seconds=10)
+    (row,) = await asyncio.gather(*sent)
+    assert row.error_code.name == "none"
+    assert row.base_offset == 1
+    assert await three.led(by=heir) == heir
+    assert await three.produce(b"after") == 2
+    former: ReplicatedLog = three.log(leader)
+    await until(partial(has, former, 3))
+    assert not former.claims or former.leading.heir == heir  # type: ignore[union-attr]
+
+
+def _nothing(log: ReplicatedLog, epoch: int) -> None:
+    """As a broker that has no time for it."""
