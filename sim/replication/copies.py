@@ -102,17 +102,17 @@ class Live:
             self.perform(effects)
 
     def restart(self, disk: Stored, incarnation: int) -> None:
-        self.files = self.disk = disk
+        self.files, self.disk = disk._replace(mark=0), disk
         self.sync = None
         self.core = self.kind(incarnation, disk_of(disk, self.span))
 
     def settle(self) -> None:
         """Sync until nothing waits for it, and leave the stream: the next message joins it anew."""
-        while True:
+        self.begin_sync()
+        self.complete_sync()
+        while self.core.synced_writes < self.core.writes and not self.core.halted:
             self.begin_sync()
             self.complete_sync()
-            if self.core.synced_writes == self.core.writes:
-                break
         self.core.authority = self.core.epoch = 0
 
     def check(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sim.replication.bounds import Bounds
@@ -11,6 +12,9 @@ from sim.replication.copies import Contradiction
 from sim.replication.model import Model, Seen, State
 from sim.replication.plants import SOUND, Plant
 from sim.replication.traffic import Label
+
+STATES_BETWEEN_LOOKS = 1_000
+"""At the clock."""
 
 
 class Result(NamedTuple):
@@ -33,39 +37,46 @@ class Exploration:
     """One model and the states that were reached, each with the one before it."""
 
     def __init__(self, bounds: Bounds, plant: Plant) -> None:
-        self._model = Model(bounds, plant)
-        self._checks = Checks(self._model)
+        self.model = Model(bounds, plant)
+        self._checks = Checks(self.model)
         self._before: dict[State, State | None] = {}
 
-    def run(self, cpu_seconds: float) -> Result:
+    @property
+    def states(self) -> Iterable[State]:
+        return self._before
+
+    def run(self, cpu_seconds: float = 1e9) -> Result:
         began = time.process_time()
-        level = [canonical(self._model.initial())]
+        level = [canonical(self.model.initial())]
         self._before = {level[0]: None}
         depth, steps = 0, 0
         trace: list[str] = []
-        while level:
+        in_time, looked = True, 0
+        while level and in_time and not trace:
             reached: list[State] = []
             for state in level:
                 count, trace = self._from(state, reached)
                 steps += count
-                if trace or time.process_time() - began > cpu_seconds:
+                if trace:
                     break
-            else:
-                level, depth = reached, depth + bool(reached)
-                continue
-            break
+                if len(self._before) > looked + STATES_BETWEEN_LOOKS:  # a look takes long
+                    looked = len(self._before)
+                    in_time = time.process_time() - began < cpu_seconds
+                    if not in_time:
+                        break
+            level, depth = reached, depth + bool(reached or trace)
         spent = time.process_time() - began
-        return Result(len(self._before), steps, depth, spent, not level and not trace, trace)
+        return Result(len(self._before), steps, depth, spent, in_time and not trace, trace)
 
     def _from(self, state: State, reached: list[State]) -> tuple[int, list[str]]:
         """Take every step from a state; the number of steps, and the trace of a violation."""
         before, steps = self._before, 0
         taken: Label = ("a step",)
         try:
-            for taken, after in self._model.successors(state):  # noqa: B007
+            for taken, after in self.model.successors(state):  # noqa: B007
                 steps += 1
                 self._checks.check_step(state, after)
-                key = canonical(self._model.observe(after))
+                key = canonical(self.model.observe(after))
                 if key not in before:
                     before[key] = state
                     self._checks.check(key)
@@ -84,8 +95,8 @@ class Exploration:
         path.reverse()
         labels, concrete = [], path[0]
         for wanted in path[1:]:
-            for label, after in self._model.successors(concrete):
-                seen = self._model.observe(after)
+            for label, after in self.model.successors(concrete):
+                seen = self.model.observe(after)
                 if canonical(seen) == wanted:
                     labels.append(text(label))
                     concrete = seen

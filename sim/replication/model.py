@@ -265,8 +265,10 @@ class Model:
         for process, number in enumerate(state.processes):
             for place, member in enumerate(state.replicas):
                 copy = self.members.values[member][0]
+                view = self.view_of(member, process)
                 for arrival in self.traffic.arrivals(copy, number):
-                    yield from self._told(state, place, arrival)
+                    if arrival.after != copy or not _is_known(arrival.outputs, view):
+                        yield from self._told(state, place, arrival)
             said = self.processes.said(number)
             if said.phase is Phase.CLAIMED:
                 yield from self._find_end(state, process, said)
@@ -437,7 +439,7 @@ class Model:
             log = disk.log[: end // self.bounds.span]
 
             def event(core: Epoch, end: int = end) -> Effects:
-                core.phase, core.chain = Phase.LEADING, chain
+                core.phase, core.chain, core.target = Phase.LEADING, chain, epoch
                 core.start, core.mark, core.end = start, start, end
                 return ()
 
@@ -448,6 +450,18 @@ class Model:
             number, _, _ = self.processes.step(claimed, nobody, ("reuse", log), event, found)
             label = ("the leader of epoch {1} restarts in it, with the log of {0}", place, epoch)
             yield label, state._replace(processes=(*state.processes, number))
+
+
+def _is_known(outputs: tuple[Output, ...], view: View) -> bool:
+    """Whether a process has heard just this; where another is told something, it is not."""
+    return all(
+        output in view.facts
+        if isinstance(output, Fact)
+        else isinstance(output, Ack)
+        and output.incarnation == view.incarnation
+        and output.durable <= view.durable
+        for output in outputs
+    )
 
 
 def _fenced(place: int, refusal: Fenced, core: Epoch) -> Effects:

@@ -16,7 +16,6 @@ SMALL = Bounds(claims=1, syncs="separate")
 BEGUN = Bounds(claims=1, syncs="begun")
 WIPED = Bounds(claims=1, wipes=1)
 FOLDED = Bounds()
-DEEP = Bounds(entries=3)
 TOLD = Bounds(claims=1, refusals=True)
 
 
@@ -120,7 +119,7 @@ PLANTS = {
     "truncate-at-start-only": Plant(
         what="a replica cuts at the newest epoch's start, not where chains part",
         replica=replicas.TruncatesAtNewestStart,
-        bounds=DEEP,
+        bounds=FOLDED,
     ),
     "truncate-below-commit": Plant(
         what="a replica that learns of a new epoch cuts its log to its commit mark",

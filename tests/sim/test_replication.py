@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 from sim.replication.bounds import FULL, QUICK, Bounds
 from sim.replication.exploring import Result, explore
+from sim.replication.folding import quiet_states
 from sim.replication.plants import HARMLESS, PLANTS
 
 pytestmark = pytest.mark.timeout(1_800)
@@ -44,7 +48,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     result = explore(PLANTS[name].bounds, PLANTS[name])
     assert result.trace, f"{name} was not found in {result.states} states"
     assert result.trace[-1].startswith("VIOLATED: ")
-    assert len(result.trace) == result.depth + 2, "the way there is missing"
+    assert len(result.trace) == result.depth + 1, "the way there is missing"
 
 
 @pytest.mark.long
@@ -53,6 +57,14 @@ def test_what_is_harmless_is_not_reported(name: str) -> None:
     result = explore(HARMLESS[name].bounds, HARMLESS[name])
     assert result.complete
     assert not result.trace, "\n".join(result.trace)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("syncs", ["separate", "begun"])
+@pytest.mark.parametrize("wipes", [0, 1])
+def test_folding_leaves_no_state_out(syncs: Literal["separate", "begun"], wipes: int) -> None:
+    folded = Bounds(claims=1, entries=1, wipes=wipes)
+    assert quiet_states(replace(folded, syncs=syncs)) == quiet_states(folded)
 
 
 def test_exploring_gives_the_same_each_time() -> None:

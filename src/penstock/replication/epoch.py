@@ -119,24 +119,32 @@ class Follower:
 class Epoch:
     """One claim. `end` and `mark` are offsets: the end of the log, and the commit mark."""
 
-    __slots__ = ("chain", "end", "epoch", "followers", "mark", "phase", "quorum", "start", "terms")
+    __slots__ = (
+        "chain",
+        "end",
+        "epoch",
+        "followers",
+        "mark",
+        "phase",
+        "quorum",
+        "start",
+        "target",
+        "terms",
+    )
 
     def __init__(self, claim: Claim) -> None:
         if bool(claim.chain) != (claim.before is not None):
             raise BugError(f"epoch {claim.epoch}: a chain has the terms of its last epoch")
         self.epoch = claim.epoch
         self.chain = claim.chain
+        self.target = claim.chain[-1].epoch if claim.chain else 0
+        """The newest epoch of the chain: the one to be sealed, then this one; 0 before any."""
         self.terms = claim.terms
         before = claim.before or claim.terms
         self.quorum = before.quorum
         self.followers = {replica: Follower(new=False) for replica in before.placement}
         self.phase = Phase.CLAIMED
         self.start = self.end = self.mark = claim.chain[-1].start if claim.chain else 0
-
-    @property
-    def target(self) -> int:
-        """The newest epoch of the chain: the one to be sealed, then this one; 0 before any."""
-        return self.chain[-1].epoch if self.chain else 0
 
     def begin(self) -> Effects:
         """The first event. Only a partition's first epoch has nobody to ask."""
@@ -183,9 +191,10 @@ class Epoch:
         follower = self._in_stream(replica, ack)
         if follower is None or ack.durable <= follower.durable:
             return NOTHING
-        follower.durable = min(ack.durable, self.end)
-        follower.next = max(follower.next, follower.durable)
-        return self._advance()
+        durable = follower.durable = min(ack.durable, self.end)
+        if durable > follower.next:
+            follower.next = durable
+        return self._advance() if durable > self.mark else NOTHING
 
     # -- what the shell says
 
@@ -217,6 +226,7 @@ class Epoch:
         if self.phase is not Phase.SEALING:
             return NOTHING
         self.chain = (*self.chain, Link(self.epoch, self.end))
+        self.target = self.epoch
         self.start = self.mark = self.end
         self.quorum = self.terms.quorum
         former, self.followers = self.followers, {}
@@ -278,9 +288,9 @@ class Epoch:
         follower = self._follower(replica, message.authority)
         if follower is None or message.epoch != self.target or self.phase is Phase.CLAIMED:
             return None
-        if message.incarnation < follower.incarnation:
-            return None
-        if message.incarnation > follower.incarnation:
+        if message.incarnation != follower.incarnation:
+            if message.incarnation < follower.incarnation:
+                return None
             follower.incarnation = message.incarnation
             follower.durable = 0
             follower.joined = False
@@ -311,7 +321,7 @@ class Epoch:
         """Whether a quorum was reached by what was heard last."""
         if self.phase is Phase.SEALING:
             return NOTHING
-        reached = self.quorum.reached(follower.durable for follower in self.followers.values())
+        reached = self.quorum.reached([follower.durable for follower in self.followers.values()])
         if self.phase is Phase.FOUND:
             return self._seal() if max(reached, self.mark) >= self.end else NOTHING
         if reached <= self.mark:

@@ -196,22 +196,25 @@ class Replica:
     def append(self, append: Append) -> Effects:
         """Take what follows the log's end; where something is missing in between, say so.
 
+        Written without calls where they can be spared: this is what thousands of partitions do.
+
         A shell that finds a difference where it compares leaves out the effects that follow.
         """
-        if self._is_foreign(append.authority, append.epoch):
-            return self._refusal(append.authority, append.epoch)
-        readable = self.readable
-        self.mark = max(self.mark, append.mark)
-        effects = self._take(append.base, append.next)
-        if self.readable > readable:
-            effects += (MarkMoved(self.readable),)
-        return effects
+        authority, epoch, base, next_offset, mark = append
+        if authority != self.authority or epoch != self.epoch:
+            return self._refusal(authority, epoch)
+        before = self.mark if self.mark < self.end else self.end
+        if mark > self.mark:
+            self.mark = mark
+        effects = self._take(base, next_offset)
+        after = self.mark if self.mark < self.end else self.end
+        return (*effects, MarkMoved(after)) if after > before else effects
 
     def log_end(self, told: LogEnd) -> Effects:
         """In limbo: this is how far the log must reach."""
-        if self._is_foreign(told.authority, told.epoch):
+        if told.authority != self.authority or told.epoch != self.epoch:
             return self._refusal(told.authority, told.epoch)
-        if not self._asks_end() or not self._is_this_life(told.incarnation):
+        if not self._asks_end() or told.incarnation != self.incarnation:
             return NOTHING
         self.needed = told.end
         return self._leave_limbo()
@@ -226,15 +229,19 @@ class Replica:
         """That sync is complete."""
         if self.halted:
             return NOTHING
-        self.synced_writes = max(self.synced_writes, sync.writes)
-        self.kept_mark = max(self.kept_mark, sync.mark)
-        if sync.cuts == self.cuts:  # else its end may have been cut: the next one tells
-            self.durable = max(self.durable, sync.end)
-        return self._leave_limbo() + self._answers()
+        writes, cuts, end, mark = sync
+        if writes > self.synced_writes:
+            self.synced_writes = writes
+        if mark > self.kept_mark:
+            self.kept_mark = mark
+        if cuts == self.cuts and end > self.durable:  # what was cut is for the next one to tell
+            self.durable = end
+        return self._leave_limbo() + self._answers() if self.limbo else self._answers()
 
     def differs(self) -> Effects:
         """What a `Compare` found: another batch at an offset of the same epoch."""
         self.halted = True
+        self.authority = self.epoch = 0
         self.asked = self.owed = None
         return (Halt(self.end),)
 
@@ -242,13 +249,6 @@ class Replica:
 
     def _refuses(self, authority: int) -> bool:
         return self.halted or authority < self.promised
-
-    def _is_foreign(self, authority: int, epoch: int) -> bool:
-        """Whether this belongs to another stream than the one that was joined."""
-        return authority != self.authority or epoch != self.epoch or self.halted
-
-    def _is_this_life(self, incarnation: int) -> bool:
-        return incarnation == self.incarnation
 
     def _refusal(self, authority: int, epoch: int = 0) -> Effects:
         if self.halted:
@@ -286,25 +286,26 @@ class Replica:
     def _take(self, base: int, next_offset: int) -> Effects:
         """What a range of the stream that was joined means for the log."""
         effects = NOTHING
-        if base > self.end:
-            if self.end or base >= next_offset or base != self.chain[-1].start:
-                return (self._position(),)
-            # Nothing is here yet: the log begins with the epoch, backfill brings the rest.
-            self.base = self.end = self.durable = base
-            effects = (StartAt(base),)
-        elif base < self.end and base < next_offset:
-            effects = (Compare(base, min(next_offset, self.end)),)
-            if next_offset <= self.durable:
-                self.acked = -1  # it was sent again: the acknowledgement may have been lost
-                return effects + self._answers()
+        if base != self.end:
+            if base > self.end:
+                if self.end or base >= next_offset or base != self.chain[-1].start:
+                    return (self._position(),)
+                # Nothing is here yet: the log begins with the epoch, backfill brings the rest.
+                self.base = self.end = self.durable = base
+                effects = (StartAt(base),)
+            elif base < next_offset:
+                effects = (Compare(base, min(next_offset, self.end)),)
+                if next_offset <= self.durable:
+                    self.acked = -1  # sent again: the acknowledgement may have been lost
+                    return effects + self._answers()
         if next_offset <= self.end:
             return effects
         write = Write(self.end, next_offset)
         self.end = next_offset
         self.writes += 1
-        if self.epoch_of_end != self.epoch:
+        if not self.history or self.history[-1].epoch != self.epoch:
             self.history = history_of(self.chain, self.base, next_offset)
-        return (*effects, write)
+        return (*effects, write) if effects else (write,)
 
     def _position(self) -> Position:
         return Position(self.authority, self.epoch, self.incarnation, self.end, self._asks_end())
