@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "produce": ("log.produce", "produce", "Write records to a topic."),
     "consume": ("log.consume", "consume", "Read records of a topic."),
     "group": ("log.groups", "group", "Consumer groups: list, describe, seek, delete."),
+    "cluster": ("log.cluster", "cluster", "Brokers and the state of their partitions."),
     "config": ("log.configs", "config", "Configurations of topics and brokers."),
     "log": ("log.verify", "log", "Stored batches: whether they can be read."),
     "diskless": ("diskless.command", "diskless", "Objects of diskless topics."),

@@ -8,8 +8,8 @@ the image does not name any more stops.
 
 A broker that is to stop gives away what it leads before (`hand_over_all`), and claims nothing more.
 
-In-sync replicas are what clients see; no promise depends on them. One that has not had all of the
-leader's log for `replica.lag.time.max.ms` is none, as in Kafka.
+In-sync replicas are what clients see; no promise depends on them. A broker that is gone has none,
+nor one that has not had all of the leader's log for `replica.lag.time.max.ms`, as in Kafka.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.2
+LOOK_SECONDS: Final = 1.0
+SAID_AGAIN_PER_LOOK: Final = 5
 HAND_OVER_SECONDS: Final = 3.0
 """What an heir has to claim partitions, before who gives them away goes on leading."""
 HAND_OVER_BATCH: Final = 1000
@@ -293,8 +294,9 @@ class Replicas:
 
     async def _look_on(self) -> None:
         while True:
-            await pause(LOOK_SECONDS)
-            self.replication.say_again()
+            for _ in range(SAID_AGAIN_PER_LOOK):
+                await pause(LOOK_SECONDS / SAID_AGAIN_PER_LOOK)
+                self.replication.say_again()
             self._look_at(self.replication.kept())
             try:
                 await self._look_at_lag()
@@ -303,11 +305,12 @@ class Replicas:
 
     async def _look_at_lag(self) -> None:
         """Store which replicas are in sync, where that has changed."""
-        now_ms = self._parts.clock.now_ms()
+        now_ms, image = self._parts.clock.now_ms(), self._image
+        live = set() if image is None else {one.broker_id for one in image.brokers}
         changes = [
             change
             for log in self.replication.logs.values()
-            if (change := self._in_sync(log, now_ms)) is not None
+            if (change := self._in_sync(log, now_ms, live)) is not None
         ]
         if changes:
             await self._parts.control.set_isr(
@@ -315,7 +318,7 @@ class Replicas:
             )
             await self.refresh()
 
-    def _in_sync(self, log: ReplicatedLog, now_ms: int) -> InSyncReplicas | None:
+    def _in_sync(self, log: ReplicatedLog, now_ms: int, live: set[int]) -> InSyncReplicas | None:
         leading, row = log.leading, self._row(log.key)
         if leading is None or not leading.leads or row is None:
             return None
@@ -323,9 +326,10 @@ class Replicas:
         found = []
         for replica, follower in core.followers.items():
             place = log.key, replica
-            if follower.durable >= core.end:
+            if follower.joined and follower.durable >= core.end:
                 self._caught_up_ms[place] = now_ms
-            if now_ms - self._caught_up_ms.get(place, -limit_ms) < limit_ms:
+            caught_up_ms = self._caught_up_ms.get(place, now_ms - limit_ms)
+            if replica in live and now_ms - caught_up_ms < limit_ms:
                 found.append(replica)
         if set(found) == set(row.isr) or self._parts.node_id not in found:
             return None

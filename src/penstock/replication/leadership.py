@@ -169,8 +169,8 @@ class Leadership:
 
     # -- replicas
 
-    def fill(self) -> None:
-        """Send what replicas need, as far as there is room."""
+    def fill(self) -> bool:
+        """Send what replicas need, as far as there is room; whether one is to answer something."""
         own = self._shell.broker_id
         replicas = sorted(self.core.followers, key=lambda one: one != own)
         for replica in replicas:
@@ -178,6 +178,7 @@ class Leadership:
                 self._fill(replica)
         if self.heir is not None:
             self._tell_heir(self.heir)
+        return bool(self._said)
 
     def _fill(self, replica: int) -> None:
         while (message := self.core.to_send(replica)) is not None:

@@ -215,6 +215,8 @@ class Replication:
         self._flush = flush
         self._clock = clock
         self._stirred: dict[ReplicatedLog, None] = {}
+        self._waiting: dict[ReplicatedLog, None] = {}
+        """Those whose replicas have been told something and are to answer."""
         self._scheduled = False
         self._outgoing: dict[int, list[Outgoing]] = {}
         self._to_claim: dict[PartitionKey, None] = {}
@@ -249,6 +251,7 @@ class Replication:
         gone = self.logs.pop(key, None)
         if gone is not None:
             self._stirred.pop(gone, None)
+            self._waiting.pop(gone, None)
 
     def known_epoch(self, key: PartitionKey) -> int:
         """The highest epoch of a partition that this broker knows to be reserved."""
@@ -271,7 +274,8 @@ class Replication:
 
     def say_again(self) -> None:
         """Say again what was not answered; called now and then."""
-        for log in self.logs.values():
+        waiting, self._waiting = self._waiting, {}
+        for log in waiting:
             if log.leading is not None and log.leading.say_again():
                 self.stir(log)
 
@@ -309,8 +313,8 @@ class Replication:
         self._scheduled = False
         stirred, self._stirred = self._stirred, {}
         for one in stirred:
-            if one.leading is not None:
-                one.leading.fill()
+            if one.leading is not None and one.leading.fill():
+                self._waiting[one] = None
         self._send()
         copies = [(one, one.copy.core) for one in stirred if one.copy.unsynced]
         tokens = [(one, core, core.begin_sync()) for one, core in copies]

@@ -100,7 +100,7 @@ def describe(state: State, name: str) -> None:
         "configs": described,
     }
     columns = (
-        "partition", "leader", "epoch=leader_epoch", "replicas", "start=log_start_offset",
+        "partition", "leader", "epoch=leader_epoch", "replicas", "isr", "start=log_start_offset",
         "high_watermark",
     )  # fmt: skip
     title = f"topic {name} ({found.topic_id})"

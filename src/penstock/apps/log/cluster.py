@@ -1,0 +1,95 @@
+"""`penstock cluster status`: brokers, what they lead and copy, and what partitions lack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.session import State, client_options, show
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.client.metadata import ClusterMetadata, PartitionMetadata
+
+_MINIMUM: Final = "min.insync.replicas"
+_DISKLESS: Final = "diskless.enable"
+
+
+@click.group("cluster", short_help="Brokers and the state of their partitions.")
+def cluster() -> None:
+    """Brokers and the state of their partitions."""
+
+
+@cluster.command("status")
+@client_options
+def status(state: State) -> None:
+    """Show brokers, and partitions without a leader or with copies that are behind.
+
+    A partition is `stopped` when it has no leader, `refusing` when fewer copies are in sync than
+    must acknowledge, and `behind` when some copy is not in sync.
+    """
+    with state.client() as client:
+        found = client.metadata()
+        troubled = list(_troubled(client, found))
+    brokers = _brokers(found)
+    facts = {"cluster_id": found.cluster_id, "brokers": brokers, "partitions": troubled}
+    count = sum(len(topic.partitions) for topic in found.topics.values())
+    title = f"cluster {found.cluster_id}: {len(brokers)} brokers, {count} partitions"
+    columns = ("broker", "address", "rack", "leads", "copies", "behind")
+    show(state, brokers, columns, title=title, all_as_json=facts)
+    if not state.json and troubled:
+        show(
+            state, troubled, ("topic", "partition", "state", "leader", "replicas", "isr", "needed")
+        )
+
+
+def _brokers(found: ClusterMetadata) -> list[dict[str, Any]]:
+    """Those that are registered, and those that are not and should have copies."""
+    partitions = [one for topic in found.topics.values() for one in topic.partitions]
+    leads = Counter(one.leader for one in partitions)
+    copies = Counter(replica for one in partitions for replica in one.replicas)
+    behind = Counter(replica for one in partitions for replica in {*one.replicas} - {*one.isr})
+    rows = []
+    for broker_id in sorted({*found.nodes, *copies}):
+        node = found.nodes.get(broker_id)
+        rows.append(
+            {
+                "broker": broker_id,
+                "address": "gone" if node is None else node.address,
+                "rack": None if node is None else node.rack,
+                "leads": leads[broker_id],
+                "copies": copies[broker_id],
+                "behind": behind[broker_id],
+            }
+        )
+    return rows
+
+
+def _troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]:
+    for name, topic in sorted(found.topics.items()):
+        lacking = [one for one in topic.partitions if _lacks(one, found)]
+        if not lacking:
+            continue
+        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        if configs.get(_DISKLESS) == "true":
+            continue
+        minimum = int(configs.get(_MINIMUM) or 1)
+        for one in lacking:
+            needed = max(minimum, len(one.replicas) // 2 + 1) if len(one.replicas) > 1 else minimum
+            state = "refusing" if len(one.isr) < needed else "behind"
+            yield {
+                "topic": name,
+                "partition": one.index,
+                "state": state if one.leader in found.nodes else "stopped",
+                "leader": one.leader,
+                "replicas": list(one.replicas),
+                "isr": list(one.isr),
+                "needed": needed,
+            }
+
+
+def _lacks(partition: PartitionMetadata, found: ClusterMetadata) -> bool:
+    return partition.leader not in found.nodes or set(partition.isr) != set(partition.replicas)
