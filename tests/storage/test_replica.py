@@ -489,3 +489,43 @@ def test_promises_are_kept_by_a_damaged_log_and_a_cut_one(tmp_path: Path) -> Non
         way()
         assert standing(harness) == (6, 5)
     harness.store.close()
+
+
+def test_an_index_has_nothing_of_what_was_cut(tmp_path: Path) -> None:
+    """What was cut had many small batches where a large one lies now."""
+    config = LogConfig(index_interval_bytes=100, retention_ms=-1)
+    for way in (Harness.reopen, Harness.crash, checkpoint_and_crash):
+        harness = Harness(tmp_path / way.__name__, config=config)
+        for number in range(20):
+            harness.log().append_replica(stamped(1, number, 1, size=90), now_ms=1)
+        assert harness.commit() is None
+        harness.store.checkpoint()
+        harness.log().truncate(5, floor=0)
+        harness.log().append_replica(stamped(1, 5, 1, size=5000), now_ms=1)
+        assert harness.commit() is None
+        for _ in range(2):
+            whole = read_all(harness.log(), max_bytes=9000)
+            for size in range(100, len(whole), 150):
+                read = harness.log().read(0, max_bytes=size, end_offset=99)
+                assert b"".join(map(bytes, read.buffers)) == whole[: read.size_bytes]
+                assert read.next_offset == split_batches(whole[: read.size_bytes])[-1].next_offset
+            way(harness)
+        harness.store.close()
+
+
+def test_snapshots_have_nothing_of_what_was_cut(tmp_path: Path) -> None:
+    """A second cut looks for the newest snapshot of producers, and must not find one of before."""
+    for way in (nothing, Harness.crash, Harness.reopen):
+        harness = Harness(tmp_path / way.__name__, files=Unsynced())
+        for number in range(5):
+            known = {"producer_id": 7, "epoch": 0, "sequence": 2 * number}
+            replicate(harness, stamped(2, 2 * number, 1, **known))
+        harness.store.checkpoint()
+        for step in (4, 12):
+            assert harness.log().truncate(step, floor=0) == step
+            assert harness.commit() is None
+            way(harness)
+            assert [one.last_sequence for one in harness.log().producers()] == [3]
+            while harness.log().log_end_offset < 20:
+                replicate(harness, stamped(2, harness.log().log_end_offset, 2))
+        harness.store.close()

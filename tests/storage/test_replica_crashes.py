@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,13 +32,29 @@ class Replica(NamedTuple):
     """What a replica's disk is. `epoch` is the script's alone: the one that it appends in."""
 
     batches: tuple[bytes, ...] = ()
+    start: int = 0
     promised: int = -1
     limbo: int = -1
     epoch: int = 1
 
     @property
     def end(self) -> int:
-        return split_batches(self.batches[-1])[0].next_offset if self.batches else 0
+        return next_offset(self.batches[-1]) if self.batches else self.start
+
+    @property
+    def held(self) -> tuple[object, ...]:
+        """What can be seen of it."""
+        batches = tuple(one for one in self.batches if next_offset(one) > self.start)
+        return batches, self.start, self.end, self.promised, self.limbo
+
+
+def next_offset(batch: bytes) -> int:
+    return split_batches(batch)[0].next_offset
+
+
+def last_sequence(batches: Sequence[bytes]) -> int:
+    headers = [split_batches(one)[0] for one in batches]
+    return max([one.last_sequence for one in headers if one.producer_id == PRODUCER], default=-1)
 
 
 State = tuple[Replica, ...]
@@ -55,9 +72,12 @@ def opened(directory: Path, files: FaultyFiles) -> Harness:
     return Harness(
         directory,
         files=files,
-        config=LogConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1),
+        config=LogConfig(
+            segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0
+        ),
         journal_file_bytes=1 << 14,
         journal_files_max=2,
+        log_retention_check_interval_ms=1,
     )
 
 
@@ -83,8 +103,10 @@ class Script:
                     self.checkpoint,
                     self.write,
                     self.restart,
+                    self.delete_records,
+                    self.upkeep,
                 ],
-                [8, 3, 3, 6, 1, 1, 1],
+                [16, 6, 6, 12, 2, 2, 2, 1, 1],
             )[0]
             step()
         self.commit()
@@ -120,18 +142,36 @@ class Script:
             run.append(bytes(data))
             end += count
         log = self.harness.log(partition)
-        assert log.append_replica(memoryview(b"".join(run)), now_ms=1) == end
+        now_ms = self.harness.clock.ms
+        assert log.append_replica(memoryview(b"".join(run)), now_ms=now_ms) == end
         self.put(partition, replica._replace(batches=(*replica.batches, *run), epoch=epoch))
 
     def cut(self) -> None:
         partition = self.dice.randrange(PARTITIONS - 1)
         replica = self.state[partition]
         offset = self.dice.randint(0, replica.end)
-        kept = [one for one in replica.batches if split_batches(one)[0].next_offset <= offset]
-        end = self.harness.log(partition).truncate(offset, floor=0)
+        kept = [one for one in replica.batches if next_offset(one) <= offset]
         left = replica._replace(batches=tuple(kept))
-        assert end == left.end
+        if (next_offset(kept[-1]) if kept else 0) < replica.start:
+            return
+        assert self.harness.log(partition).truncate(offset, floor=0) == left.end
         self.put(partition, left)
+
+    def delete_records(self) -> None:
+        """Durable at once, by the points of the last checkpoint."""
+        partition = self.dice.randrange(PARTITIONS - 1)
+        log = self.harness.log(partition)
+        start = self.dice.randint(log.log_start_offset, log.durable_offset)
+        before = len(self.files.operations)
+        assert log.delete_records(start) == start
+        self.put(partition, self.state[partition]._replace(start=start))
+        durable = list(self.commits[-1].state)
+        durable[partition] = durable[partition]._replace(start=start)
+        self.commits.append(Commit(before, len(self.files.operations), tuple(durable)))
+
+    def upkeep(self) -> None:
+        self.harness.clock.ms += 10
+        self.harness.store.housekeeping(self.harness.clock.ms)
 
     def commit(self) -> None:
         before = len(self.files.operations)
@@ -159,42 +199,50 @@ def found(harness: Harness) -> State:
         log = harness.log(partition)
         assert log.damage is None
         data = read_all(log, max_bytes=700)
-        batches, position, epochs = list[bytes](), 0, list[tuple[int, int]]()
+        batches, position = list[bytes](), 0
+        start, end = log.log_start_offset, log.log_end_offset
         for header in split_batches(data):
             batches.append(data[position : position + header.size_bytes])
             position += header.size_bytes
-            if not epochs or epochs[-1][0] != header.partition_leader_epoch:
-                epochs.append((header.partition_leader_epoch, header.base_offset))
-        end = log.log_end_offset
-        assert log.durable_offset == end == (split_batches(data)[-1].next_offset if data else 0)
-        assert [one for one in log.epochs.entries if one[1] < end and one[0]] == epochs
-        produced = [h for h in split_batches(data) if h.producer_id == PRODUCER]
-        assert [p.last_sequence for p in log.producers()] == [
-            h.last_sequence for h in produced[-1:]
-        ]
-        for offset in range(end):
+            for offset in (max(header.base_offset, start), header.last_offset):
+                assert log.latest_epoch_at(offset) == header.partition_leader_epoch
+        assert log.durable_offset == end
+        begun = [epoch for epoch, offset in log.epochs.entries if offset < end and epoch]
+        assert begun == sorted({one.partition_leader_epoch for one in split_batches(data)})
+        for offset in range(start, end):
             (buffer,) = log.read(offset, max_bytes=1, end_offset=end).buffers
             base, following = offsets(bytes(buffer))[0]
             assert base <= offset < following
-        state.append(Replica(tuple(batches), log.promised, log.limbo, 0))
+        replica = Replica(tuple(batches), start, log.promised, log.limbo)
+        assert replica.end == end
+        state.append(replica)
     return tuple(state)
 
 
-def same(one: State, other: State) -> bool:
-    return [replica._replace(epoch=0) for replica in one] == [
-        replica._replace(epoch=0) for replica in other
+def remembered(harness: Harness) -> list[int]:
+    """The producer's last sequence in each log, -1 for none."""
+    return [
+        max([one.last_sequence for one in harness.log(partition).producers()], default=-1)
+        for partition in range(PARTITIONS)
     ]
 
 
-def check(directory: Path, commits: list[Commit], count: int) -> None:
+def check(directory: Path, commits: list[Commit], count: int, dice: random.Random) -> None:
     """Recover what a crash after so many calls has left, twice, and go on with it."""
     acknowledged = [commit for commit in commits if commit.after <= count][-1]
-    allowed = [acknowledged.state] + [
-        one.state for one in commits if one.before < count < one.after
-    ]
-    harness = opened(directory, FaultyFiles(root=directory))
+    allowed = [one.state for one in commits if one.before < count < one.after]
+    allowed.append(acknowledged.state)
+    files = FaultyFiles(root=directory)
+    harness = opened(directory, files)
     state = found(harness)
-    assert any(same(state, one) for one in allowed), f"power lost after call {count}"
+    held = [one.held for one in state]
+    match = [one for one in allowed if [replica.held for replica in one] == held]
+    assert match, f"power lost after call {count}"
+    for sequence, replica in zip(remembered(harness), match[0], strict=True):
+        below = [one for one in replica.batches if next_offset(one) <= replica.start]
+        expected = last_sequence(replica.batches)
+        assert sequence == expected or expected == last_sequence(below)
+    broken_off(directory, files, state, dice)
     harness.crash()
     assert found(harness) == state
     for partition, replica in enumerate(state):
@@ -203,12 +251,23 @@ def check(directory: Path, commits: list[Commit], count: int) -> None:
         log.append_replica(stamped(2, replica.end, 99, fill=255), now_ms=1)
     assert harness.commit() is None
     harness.crash()
-    after = found(harness)
-    for replica, before in zip(after, state, strict=True):
-        assert replica.batches[:-1] == before.batches
-        assert (replica.end, replica.promised) == (before.end + 2, 99)
-        assert replica.limbo == before.limbo
+    for after, before in zip(found(harness), state, strict=True):
+        assert after.batches[:-1] == before.batches
+        assert (after.end, after.promised) == (before.end + 2, 99)
+        assert after.limbo == before.limbo
     harness.store.close()
+
+
+def broken_off(directory: Path, files: FaultyFiles, state: State, dice: random.Random) -> None:
+    """Lose the power in the middle of a recovery: the next one finds the same."""
+    count = dice.randint(0, len(files.operations))
+    image = files.disk_after(count).after_power_loss(dice if dice.random() < 0.7 else None)
+    again = directory.with_name(f"{directory.name}-again")
+    image.put(again)
+    harness = opened(again, FaultyFiles(root=again))
+    assert found(harness) == state, f"after {count} calls of the recovery"
+    abandon(harness.store)
+    shutil.rmtree(again)
 
 
 def crash_at(tmp_path: Path, seed: int, step: int) -> None:
@@ -226,7 +285,7 @@ def crash_at(tmp_path: Path, seed: int, step: int) -> None:
         directory = tmp_path / f"after-{count}"
         image = disk.after_power_loss(dice if dice.random() < 0.7 else None)
         image.put(directory)
-        check(directory, script.commits, count)
+        check(directory, script.commits, count, dice)
         shutil.rmtree(directory)
 
 
