@@ -4,6 +4,10 @@
 
 One line per group: partition, first sequence, count and base offset of each append in it, after
 the store's callback. Producers are idempotent; sequences go on from what the log remembers.
+
+One more partition is a replica. A line `+ NUMBER KIND VALUE FILL` comes before each thing that is
+done to it: `append` VALUE records in a batch filled with FILL, `cut` at offset VALUE, `promise`
+epoch VALUE; a line `= NUMBER` when all up to that one are durable.
 """
 
 from __future__ import annotations
@@ -15,13 +19,45 @@ from functools import partial
 from pathlib import Path
 
 from penstock.storage import LogConfig, StorageError
-from tests.storage.batches import Harness, batch
+from tests.storage.batches import Harness, batch, stamped
 
 PARTITIONS = 3
+REPLICA = PARTITIONS
+"""The partition that is a replica."""
 
 
 def acknowledge(line: str, _: object) -> None:
     print(line, flush=True)
+
+
+class Replica:
+    """Does things to the replica, and says so before."""
+
+    def __init__(self, harness: Harness, dice: random.Random) -> None:
+        self._log = harness.log(REPLICA)
+        self._dice = dice
+        self.number = 0
+
+    def step(self) -> None:
+        log, dice = self._log, self._dice
+        end = log.log_end_offset
+        kind = dice.choice(["append", "append", "append", "cut", "promise"])
+        fill = dice.randrange(256)
+        value = {
+            "append": dice.randint(1, 5),
+            "cut": dice.randint(max(0, end - 10), end),
+            "promise": log.promised + dice.randint(0, 1),
+        }[kind]
+        self.number += 1
+        print(f"+ {self.number} {kind} {value} {fill}", flush=True)
+        if kind == "append":
+            size = dice.choice([40, 500, 30_000])
+            epoch = max(log.promised, log.leader_epoch)
+            log.append_replica(stamped(value, end, epoch, fill=fill, size=size), now_ms=1)
+        elif kind == "cut":
+            log.truncate(value, floor=0)
+        else:
+            log.promise(value)
 
 
 async def run(directory: Path, seed: int) -> None:
@@ -39,11 +75,14 @@ async def run(directory: Path, seed: int) -> None:
     for partition in range(PARTITIONS):
         for entry in harness.log(partition).producers():
             sequences[partition] = entry.last_sequence + 1
+    replica = Replica(harness, dice)
     print("ready", flush=True)
     while True:
         waiting = []
         for _ in range(dice.choice([1, 1, 2, 8])):
             lines = []
+            for _ in range(dice.choice([0, 1, 3])):
+                replica.step()
             for _ in range(dice.choice([1, 3])):
                 partition = dice.randrange(PARTITIONS)
                 count = dice.randint(1, 5)
@@ -58,6 +97,9 @@ async def run(directory: Path, seed: int) -> None:
             future: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
             harness.store.flush(future.set_result)
             future.add_done_callback(partial(acknowledge, "|".join(lines)))
+            number = replica.number
+            if number:
+                future.add_done_callback(partial(acknowledge, f"= {number}"))
             waiting.append(future)
         harness.store.commit_pending()
         if dice.random() < 0.5:

@@ -1,4 +1,6 @@
-"""kill -9 at random times: everything acknowledged is there, in order, once."""
+"""kill -9 at random times: everything acknowledged is there, in order, once; and a replica is what
+the first so many of the things that were done to it have made, with all that were acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,59 @@ import pytest
 
 from penstock.records import split_batches, verify_crc
 from tests.storage.batches import Harness, read_all
-from tests.storage.kill_target import PARTITIONS
+from tests.storage.kill_target import PARTITIONS, REPLICA
 
 ROUNDS = 25
 ROOT = Path(__file__).resolve().parents[2]
 
 
+Batches = tuple[tuple[int, int, int], ...]
+"""Base offset, next offset and fill of each batch."""
+
+
+class Replica:
+    """What the replica may be: the batches and the promise after each thing done."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[Batches, int]] = [((), -1)]
+        self.acknowledged = 0
+
+    def line(self, line: str) -> None:
+        if line.startswith("="):
+            self.acknowledged = int(line[1:])
+            return
+        batches, promised = self.states[-1]
+        _, _, kind, number, fill = line.split()
+        value = int(number)
+        if kind == "append":
+            end = batches[-1][1] if batches else 0
+            batches = (*batches, (end, end + value, int(fill)))
+        elif kind == "cut":
+            batches = tuple(one for one in batches if one[1] <= value)
+        else:
+            promised = value
+        self.states.append((batches, promised))
+
+    def check(self, harness: Harness) -> None:
+        """The log is one of the states; the next process goes on from it."""
+        log = harness.log(REPLICA)
+        data = read_all(log, max_bytes=1 << 20)
+        batches, position = list[tuple[int, int, int]](), 0
+        for header in split_batches(data):
+            verify_crc(data, header, position)
+            batches.append((header.base_offset, header.next_offset, data[position + 61]))
+            position += header.size_bytes
+        state = tuple(batches), log.promised
+        assert state in self.states[self.acknowledged :]
+        self.states, self.acknowledged = [state], 0
+
+
 def run_and_kill(
-    directory: Path, seed: int, delay: float, *, at_least: int
+    directory: Path, seed: int, delay: float, replica: Replica, *, at_least: int
 ) -> list[tuple[int, int, int, int]]:
     """Returns what was acknowledged: (partition, first sequence, count, base offset).
 
-    The time until the end begins when so many groups have been acknowledged.
+    The time until the end begins when so many lines have been read.
     """
     command = [sys.executable, "-m", "tests.storage.kill_target", str(directory), str(seed)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -36,7 +79,11 @@ def run_and_kill(
         timer.join()
     acknowledged = []
     for line in lines:
-        if line.endswith("\n"):
+        if not line.endswith("\n"):
+            continue
+        if line[0] in "+=":
+            replica.line(line)
+        else:
             for part in line.strip().split("|"):
                 partition, first, count, base = map(int, part.split())
                 acknowledged.append((partition, first, count, base))
@@ -48,16 +95,18 @@ def run_and_kill(
 def test_killed_over_and_over(tmp_path: Path) -> None:
     dice = random.Random(20)
     acknowledged: set[tuple[int, int, int, int]] = set()
+    replica = Replica()
     for number in range(ROUNDS):
         delay = dice.uniform(0.0, 0.6)
-        acknowledged |= set(run_and_kill(tmp_path, number, delay, at_least=2 * (number % 2)))
-        if number % 5 == 4:
-            check(tmp_path, acknowledged)
+        at_least = 8 * (number % 2)
+        acknowledged |= set(run_and_kill(tmp_path, number, delay, replica, at_least=at_least))
+        check(tmp_path, acknowledged, replica)
     assert len(acknowledged) >= ROUNDS - 1
 
 
-def check(directory: Path, acknowledged: set[tuple[int, int, int, int]]) -> None:
+def check(directory: Path, acknowledged: set[tuple[int, int, int, int]], replica: Replica) -> None:
     harness = Harness(directory)
+    replica.check(harness)
     stored: set[tuple[int, int, int, int]] = set()
     for partition in range(PARTITIONS):
         data = read_all(harness.log(partition), max_bytes=1 << 20)
