@@ -358,7 +358,10 @@ class ReplicaLog(PartitionLog):
         self.epochs, self.producer_states = before.epochs, before.producers
         self.due_snapshots = before.due_snapshots
         self.log_end_offset = self.durable_offset = before.end_offset
-        self.leader_epoch, self._roll_due = before.leader_epoch, before.roll_due
+        self._roll_due = before.roll_due
+        self.leader_epoch = max(before.leader_epoch, self.leader_epoch)
+        if self.epochs.assign(self.leader_epoch, self.log_end_offset):
+            self._roll_when_due()
         self._settling = before.settling
         self._before = None
         self.owner.log_moved()
