@@ -50,6 +50,7 @@ ALL = (
     "diskless_fetch",
     "diskless_produce",
     "diskless_brokers",
+    "cluster",
 )
 
 

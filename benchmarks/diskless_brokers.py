@@ -28,25 +28,23 @@ Predicted, before the first run:
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from compat.servers import PenstockProcess
 from confluent_kafka.admin import AdminClient
 from tests.postgres import PostgresServer, postgres_server
 
 from benchmarks.harness import Row
+from benchmarks.peers.cluster import bootstrap_of, penstock_cluster
 from benchmarks.peers.load import Load, Shape, create_topic, fetch, produce
 from benchmarks.peers.steady_load import SteadyLoad, longest_gap
 
 PARTITIONS = 12
 BROKERS = (1, 2, 3)
 TOPIC = "load"
+DISKLESS = {"log.diskless.enable": "true"}
 SESSIONS = {"default": (9_000, 2_000), "short": (2_000, 500)}
 CALM_SECONDS = 3.0
 SETTLE_SECONDS = 30.0
@@ -79,50 +77,9 @@ def measure(*, quick: bool) -> list[Row]:
     return rows
 
 
-@contextmanager
-def _cluster(
-    postgres: PostgresServer, count: int, configs: Mapping[str, str]
-) -> Iterator[list[PenstockProcess]]:
-    """So many brokers on a database and a store of their own."""
-    with ExitStack() as stack:
-        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
-        database = stack.enter_context(postgres.database())
-        shared = {
-            "control.url": postgres.url(database),
-            "diskless.storage.url": (Path(name) / "objects").as_uri(),
-            "log.diskless.enable": "true",
-            "group.initial.rebalance.delay.ms": "0",
-            **configs,
-        }
-        brokers = []
-        for node in range(1, count + 1):
-            process = PenstockProcess(
-                Path(name) / f"broker-{node}", configs={**shared, "node.id": str(node)}
-            )
-            stack.callback(process.kill)
-            brokers.append(process.start())
-        _wait_for(brokers)
-        yield brokers
-
-
-def _wait_for(brokers: list[PenstockProcess]) -> None:
-    """Until each broker knows all of them."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    for broker in brokers:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        while len(admin.list_topics(timeout=10).brokers) < len(brokers):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the brokers do not know each other")
-            time.sleep(0.05)
-
-
-def _bootstrap(brokers: list[PenstockProcess]) -> str:
-    return ",".join(broker.bootstrap for broker in brokers)
-
-
 def _create(brokers: list[PenstockProcess], topic: str) -> None:
     """Create a topic, and wait until each broker serves all of it."""
-    create_topic(_bootstrap(brokers), topic, PARTITIONS)
+    create_topic(bootstrap_of(brokers), topic, PARTITIONS)
     deadline = time.monotonic() + SETTLE_SECONDS
     for broker in brokers:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
@@ -140,11 +97,11 @@ def _throughput(postgres: PostgresServer, effort: Effort) -> list[Row]:
     found: dict[tuple[str, int], list[Load]] = defaultdict(list)
     for _ in range(effort.runs):
         for count in BROKERS:
-            with _cluster(postgres, count, {}) as brokers:
+            with penstock_cluster(postgres, count, DISKLESS) as brokers:
                 _create(brokers, TOPIC)
                 pids = [broker.pid for broker in brokers]
                 for way, work in (("produce", produce), ("fetch", fetch)):
-                    found[way, count].append(work(_bootstrap(brokers), pids, TOPIC, shape))
+                    found[way, count].append(work(bootstrap_of(brokers), pids, TOPIC, shape))
     rows = []
     for way_number, way in enumerate(("produce", "fetch")):
         speeds = {
@@ -199,7 +156,7 @@ def _kills(postgres: PostgresServer, effort: Effort, session: str) -> list[Row]:
     }
     calm, killed, noticed = [], [], []
     for victim in range(effort.kills):
-        with _cluster(postgres, len(BROKERS), configs) as brokers:
+        with penstock_cluster(postgres, len(BROKERS), {**DISKLESS, **configs}) as brokers:
             before, after, seconds = _killed(brokers, victim, session_ms / 1000)
             calm.append(before)
             killed.append(after)
@@ -239,7 +196,7 @@ def _killed(
     _create(brokers, TOPIC)
     survivor = brokers[(victim + 1) % len(brokers)]
     admin = AdminClient({"bootstrap.servers": survivor.bootstrap, "log_level": 0})
-    load = SteadyLoad(_bootstrap(brokers), TOPIC, PARTITIONS)
+    load = SteadyLoad(bootstrap_of(brokers), TOPIC, PARTITIONS)
     try:
         deadline = time.monotonic() + SETTLE_SECONDS
         while not load.flows():

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -25,6 +25,7 @@ from compat.parts import class_path, jars
 
 START_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 20
+_VOTERS = "controller.quorum.voters"
 CLUSTER_ID = "cGVuc3RvY2stcGVlci0wMQ"
 LOGGING = [
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -49,14 +50,16 @@ class ApacheKafka:
         *,
         heap: str = "1g",
         configs: Mapping[str, str] | None = None,
+        ports: Sequence[int] = (),
     ) -> None:
+        """`ports` are the broker's and the controller's, free ones by default."""
         self._owned = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-apache-kafka-"))
         self.heap = heap
         self.configs = dict(configs or {})
         self.bootstrap = ""
         self.start_seconds = 0.0
-        self._ports: list[int] = []
+        self._ports = list(ports)
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -74,6 +77,13 @@ class ApacheKafka:
 
     def start(self) -> ApacheKafka:
         """Format the storage when it is new, start the node, wait until it accepts connections."""
+        begun = self.launch()
+        self.wait_until_ready()
+        self.start_seconds = time.perf_counter() - begun
+        return self
+
+    def launch(self) -> float:
+        """Format the storage when it is new and start the node; when that was, formatted."""
         self._ports = self._ports or _free_ports(2)  # the same ones after a restart
         port, controller = self._ports
         self.bootstrap = f"127.0.0.1:{port}"
@@ -84,8 +94,9 @@ class ApacheKafka:
         if not (self.directory / "data" / "meta.properties").exists():
             tool = ["kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID]
             command = [*java, "-XX:TieredStopAtLevel=1", *tool, "--config", str(properties)]
+            alone = [] if _VOTERS in self.configs else ["--standalone"]
             subprocess.run(
-                [*command, "--standalone"],
+                [*command, *alone],
                 check=True,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -106,9 +117,7 @@ class ApacheKafka:
             stderr=subprocess.STDOUT,
             cwd=self.directory,
         )
-        self._wait_until_ready()
-        self.start_seconds = time.perf_counter() - begun
-        return self
+        return begun
 
     def stop(self) -> None:
         """End the node in good order, by force where that takes too long."""
@@ -134,7 +143,7 @@ class ApacheKafka:
         try:
             return self.start()
         except BaseException:
-            self._discard()
+            self.discard()
             raise
 
     def __exit__(
@@ -143,9 +152,10 @@ class ApacheKafka:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._discard()
+        self.discard()
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """End the node; its directory goes if it was made here."""
         self.stop()
         if self._owned:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -170,9 +180,11 @@ class ApacheKafka:
             "group.min.session.timeout.ms": "1000",
             **self.configs,
         }
+        if _VOTERS in properties:
+            del properties["controller.quorum.bootstrap.servers"]
         return "".join(f"{name}={value}\n" for name, value in properties.items())
 
-    def _wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         """Poll the port (a listener opens when the broker is unfenced), and watch the process."""
         assert self._process is not None
         host, _, port = self.bootstrap.rpartition(":")

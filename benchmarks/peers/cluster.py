@@ -1,0 +1,90 @@
+"""Brokers that make one cluster, of Penstock or of Apache Kafka, on loopback."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from compat.servers import PenstockProcess
+from confluent_kafka.admin import AdminClient
+from tests.ports import free_port
+from tests.postgres import PostgresServer
+
+from benchmarks.peers.apache_kafka import ApacheKafka
+
+SETTLE_SECONDS = 60.0
+
+
+class Broker(Protocol):
+    """A broker of either kind."""
+
+    bootstrap: str
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+@contextmanager
+def penstock_cluster(
+    postgres: PostgresServer, count: int, configs: Mapping[str, str]
+) -> Iterator[list[PenstockProcess]]:
+    """So many brokers on a database and a store of their own, by rising node id from 1."""
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
+        database = stack.enter_context(postgres.database())
+        shared = {
+            "control.url": postgres.url(database),
+            "diskless.storage.url": (Path(name) / "objects").as_uri(),
+            "group.initial.rebalance.delay.ms": "0",
+            **configs,
+        }
+        brokers = []
+        for node in range(1, count + 1):
+            process = PenstockProcess(
+                Path(name) / f"broker-{node}", configs={**shared, "node.id": str(node)}
+            )
+            stack.callback(process.kill)
+            brokers.append(process.start())
+        wait_for(brokers)
+        yield brokers
+
+
+@contextmanager
+def kafka_cluster(count: int, configs: Mapping[str, str]) -> Iterator[list[ApacheKafka]]:
+    """So many nodes, each broker and controller, by rising node id from 1."""
+    ports = [(free_port(), free_port()) for _ in range(count)]
+    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, (_, port) in enumerate(ports, 1))
+    with ExitStack() as stack:
+        nodes = []
+        for number, pair in enumerate(ports, 1):
+            own = {"node.id": str(number), "controller.quorum.voters": voters}
+            node = ApacheKafka(heap="512m", configs={**configs, **own}, ports=pair)
+            stack.callback(node.discard)
+            node.launch()
+            nodes.append(node)
+        for node in nodes:
+            node.wait_until_ready()
+        wait_for(nodes)
+        yield nodes
+
+
+def bootstrap_of(brokers: Sequence[Broker]) -> str:
+    """The addresses of all of them."""
+    return ",".join(broker.bootstrap for broker in brokers)
+
+
+def wait_for(brokers: Sequence[Broker]) -> None:
+    """Until each broker knows all of them."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    for broker in brokers:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        while len(admin.list_topics(timeout=10).brokers) < len(brokers):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the brokers do not know each other")
+            time.sleep(0.05)
