@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from penstock.broker.replicas import Replicas
+from penstock.control import Partition
 from penstock.replication.service import ReplicatedLog
 from tests.broker.test_replicated import Cluster, everything, has, knows, until
 from tests.broker.wire_client import WireClient, batch
@@ -165,3 +166,79 @@ async def test_the_heir_has_all_that_was_in_flight(three: Cluster) -> None:
 
 def _nothing(log: ReplicatedLog, epoch: int) -> None:
     """As a broker that has no time for it."""
+
+
+# -- elections
+
+
+async def elect(
+    cluster: Cluster, via: int, partitions: dict[str, list[int]] | None, *, kind: int = 0
+) -> dict[tuple[str, int], tuple[str, str | None]]:
+    """Error and message of each partition, as one broker answers."""
+    rows = partitions and [{"topic": name, "partitions": p} for name, p in partitions.items()]
+    body = {"election_type": kind, "topic_partitions": rows, "timeout": 10_000}
+    answer = await cluster.clients[via].call("ElectLeaders", 2, body)
+    assert answer.error_code.name == "none"
+    return {
+        (topic.topic, row.partition_id): (row.error_code.name, row.error_message)
+        for topic in answer.replica_election_results
+        for row in topic.partition_result
+    }
+
+
+async def test_the_preferred_replica_leads_again(three: Cluster) -> None:
+    preferred = await three.create()
+    first, other, asked = row_of(three, preferred).replicas
+    assert first == preferred
+    await three.produce(b"before")
+    assert await elect(three, asked, None) == {}
+    (not_needed,) = (await elect(three, asked, {"t": [0]})).values()
+    assert not_needed == ("election_not_needed", f"t-0 is led by broker {preferred}")
+    # It is off, then behind, then in sync.
+    await three.stop(preferred)
+    await until(lambda: preferred not in row_of(three, asked).isr)
+    (missing,) = (await elect(three, asked, {"t": [0]})).values()
+    assert missing[0] == "preferred_leader_not_available"
+    assert f"broker {preferred} is not in sync" in str(missing[1])
+    assert await three.led() == other
+    await three.start(preferred)
+    await until(lambda: in_sync(three) and preferred in row_of(three, asked).isr)
+    for via in (other, asked):  # one leads and gives, then there is nothing to do
+        found = await elect(three, via, {"t": [0, 7], "none": [0]})
+        assert found == {
+            ("t", 0): ("none", None) if via == other else not_needed,
+            ("t", 7): ("unknown_topic_or_partition", "No such partition as t-7"),
+            ("none", 0): ("unknown_topic_or_partition", "No such topic as none"),
+        }
+        assert await three.led(by=preferred) == preferred
+    assert await three.produce(b"after") == 1
+
+
+async def test_a_broker_without_a_part_in_it_has_the_leader_give_it_up(three: Cluster) -> None:
+    leader = await three.create(factor=2, minimum=1)
+    row = row_of(three, leader)
+    bystander = next(one for one in (1, 2, 3) if one not in row.replicas)
+    await three.produce(b"before")
+    other = row.replicas[1]
+    await until(lambda: three.log(leader).leading.may_inherit(other))  # type: ignore[union-attr]
+    await replicas(three, leader).hand_over({three.log(leader): other}, seconds=10)
+    assert await three.led() == other
+    found: dict[tuple[str, int], tuple[str, str | None]]
+    found = {("t", 0): ("preferred_leader_not_available", None)}
+    while found["t", 0][0] == "preferred_leader_not_available":  # as a client that tries again
+        found = await elect(three, bystander, None)
+    assert found == {("t", 0): ("none", None)}
+    assert await three.led(by=leader) == leader
+
+
+async def test_unclean_elections_are_refused(three: Cluster) -> None:
+    leader = await three.create()
+    found = await elect(three, leader, {"t": [0]}, kind=1)
+    assert found["t", 0][0] == "election_not_needed"
+    body = {"election_type": 5, "topic_partitions": None, "timeout": 10_000}
+    answer = await three.clients[leader].call("ElectLeaders", 2, body)
+    assert answer.error_code.name == "invalid_request"
+
+
+def row_of(cluster: Cluster, node_id: int) -> Partition:
+    return cluster.brokers[node_id].cluster.image.topics["t"].partitions[0]

@@ -24,6 +24,7 @@ from penstock.replication.messages import (
     Position,
 )
 from penstock.replication.peer_format import (
+    GiveTo,
     Greeting,
     HandOver,
     PartitionKey,
@@ -53,6 +54,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(LogEnd, INT, INT, LONG, LONG),
     st.builds(Read, INT, INT, LONG, LONG),
     st.builds(HandOver, INT),
+    st.builds(GiveTo, INT, INT),
 ]
 WITH_DATA: list[st.SearchStrategy[Any]] = [
     st.builds(Append, INT, INT, LONG, LONG, LONG),

@@ -56,6 +56,24 @@ class UnknownLeaderEpoch(RetriableError):
     code: ClassVar[str] = "unknown_leader_epoch"
 
 
+class ElectionNotNeeded(InvalidError):
+    """The partition has the leader that an election would give it."""
+
+    code: ClassVar[str] = "election_not_needed"
+
+
+class PreferredLeaderNotAvailable(RetriableError):
+    """The first replica is not in sync, or cannot be reached."""
+
+    code: ClassVar[str] = "preferred_leader_not_available"
+
+
+class EligibleLeadersNotAvailable(RetriableError):
+    """No replica may lead the partition without losing what is acknowledged."""
+
+    code: ClassVar[str] = "eligible_leaders_not_available"
+
+
 class DisklessUnsupported(InvalidError):
     """Something that diskless or replicated topics cannot do, or not yet."""
 

@@ -32,7 +32,7 @@ from penstock.replication.epoch import Claim, Terms
 from penstock.replication.links import Links
 from penstock.replication.peer_format import PartitionKey
 from penstock.replication.quorum import quorum_of
-from penstock.replication.service import ReplicatedLog, Replication
+from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replication
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -48,11 +48,10 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
 SAID_AGAIN_PER_LOOK: Final = 5
-HAND_OVER_SECONDS: Final = 3.0
-"""What an heir has to claim partitions, before who gives them away goes on leading."""
 HAND_OVER_BATCH: Final = 1000
 """So many partitions at most have no leader at one time because a broker stops."""
 _HANDED_LOOK_SECONDS: Final = 0.01
+_ASK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,20 +199,41 @@ class Replicas:
             if left <= 0:
                 break
             batch = {log: heirs[log] for log in logs[start : start + HAND_OVER_BATCH]}
-            await self.hand_over(batch, min(left, HAND_OVER_SECONDS))
-        kept = [log for log in heirs if not self._led_elsewhere(log)]
+            await self.hand_over(batch, min(left, HAND_OVER_MS / 1000))
+        kept = sum([self._leader(log.key) == self._parts.node_id for log in logs])
         if kept:
-            logger.warning("%d partitions were led here until the end", len(kept))
+            logger.warning("%d partitions were led here until the end", kept)
 
     async def hand_over(self, heirs: Mapping[ReplicatedLog, int], seconds: float) -> None:
         """Have other replicas lead; returns when they do by the image, or did not in time."""
-        until = self._parts.clock.monotonic() + seconds
         for log, heir in heirs.items():
             self.replication.hand_over(log, heir, limit_ms=int(seconds * 1000))
-        waiting = list(heirs)
+        await self._led_anew({log.key: self._parts.node_id for log in heirs}, seconds)
+
+    async def elect(self, heirs: Mapping[PartitionKey, int], seconds: float) -> set[PartitionKey]:
+        """Have these replicas lead; those of the partitions whose leaders gave them up in time."""
+        until = self._parts.clock.monotonic() + seconds
+        left = dict(heirs)
+        while left and self._parts.clock.monotonic() < until:
+            before = {}
+            for key, heir in left.items():  # once more: an heir may be about to catch up
+                row = self._row(key)
+                if row is not None:
+                    before[key] = row.leader
+                    self.replication.ask_to_give(
+                        key, leader=row.leader, epoch=row.leader_epoch, heir=heir
+                    )
+            await self._led_anew(before, _ASK_SECONDS)
+            left = {key: heir for key, heir in left.items() if self._leader(key) != heir}
+        return {key for key, heir in heirs.items() if self._leader(key) == heir}
+
+    async def _led_anew(self, before: Mapping[PartitionKey, int], seconds: float) -> None:
+        """Wait until others than these lead by the image, or for so long."""
+        until = self._parts.clock.monotonic() + seconds
+        waiting = list(before)
         while waiting and self._parts.clock.monotonic() < until:
             await pause(_HANDED_LOOK_SECONDS)
-            waiting = [log for log in waiting if not self._led_elsewhere(log)]
+            waiting = [key for key in waiting if self._leader(key) == before[key]]
 
     def _heir_of(self, log: ReplicatedLog) -> int | None:
         """Who should lead next: the first replica that can."""
@@ -222,9 +242,9 @@ class Replicas:
             return None
         return next(filter(leading.may_inherit, row.replicas), None)
 
-    def _led_elsewhere(self, log: ReplicatedLog) -> bool:
-        row = self._row(log.key)
-        return row is None or row.leader != self._parts.node_id
+    def _leader(self, key: PartitionKey) -> int | None:
+        row = self._row(key)
+        return None if row is None else row.leader
 
     # -- epochs, as `replication.service.Epochs`
 
@@ -297,7 +317,7 @@ class Replicas:
             for _ in range(SAID_AGAIN_PER_LOOK):
                 await pause(LOOK_SECONDS / SAID_AGAIN_PER_LOOK)
                 self.replication.say_again()
-            self._look_at(self.replication.kept())
+                self._look_at(self.replication.kept())
             try:
                 await self._look_at_lag()
             except PenstockError as error:

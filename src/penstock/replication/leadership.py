@@ -148,7 +148,9 @@ class Leadership:
         follower, shell = self.core.followers.get(replica), self._shell
         if not self.leads or follower is None or replica == shell.broker_id:
             return False
-        return follower.durable >= self.core.mark and shell.room_bytes(replica) > 0
+        return (
+            follower.joined and follower.durable >= self.core.mark and shell.room_bytes(replica) > 0
+        )
 
     def hand_over(self, heir: int, until_ms: int) -> None:
         """Append no more, and let another replica claim; see the module's text."""

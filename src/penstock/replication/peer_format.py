@@ -21,6 +21,7 @@ endian; a row begins with
    10 Read          authority i32, epoch i32, base i64, next i64
    11 ReadAnswer    authority i32, epoch i32, base i64, next i64, bytes of batches u32
    12 HandOver      authority i32
+   13 GiveTo        authority i32, heir i32
 
 The first frame of either side is a greeting instead: "PSPR", version u16, broker id i32, its
 incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
@@ -62,6 +63,13 @@ class HandOver(NamedTuple):
     authority: int
 
 
+class GiveTo(NamedTuple):
+    """Whoever leads in epoch `authority` should hand over to the broker `heir`."""
+
+    authority: int
+    heir: int
+
+
 class Read(NamedTuple):
     """A claimant asks a copy that it has fenced for batches of [base, next) of an epoch."""
 
@@ -97,6 +105,7 @@ _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
     10: (Read, Struct(">iiqq")),
     11: (ReadAnswer, Struct(">iiqq")),
     12: (HandOver, Struct(">i")),
+    13: (GiveTo, Struct(">ii")),
 }
 _JOIN_KIND: Final = 4
 _WITH_DATA: Final = (7, 11)
@@ -109,7 +118,7 @@ _NOTHING: Final = memoryview(b"")
 
 Said = (
     Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | Append | Ack | LogEnd
-    | Read | ReadAnswer | HandOver
+    | Read | ReadAnswer | HandOver | GiveTo
 )  # fmt: skip
 """What is said of a partition: by the cores, for reading what is to be written back, and for a
 leadership that is given away."""

@@ -25,6 +25,7 @@ from penstock.replication.leadership import Leadership
 from penstock.replication.links import Outgoing
 from penstock.replication.messages import Append, Fence, Join, LogEnd
 from penstock.replication.peer_format import (
+    GiveTo,
     HandOver,
     PartitionKey,
     Read,
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 _TO_COPIES: Final = (Append, Fence, Join, LogEnd, Read)
 _LIVES_BITS: Final = 20
 _AGAIN_SECONDS: Final = 0.2
+HAND_OVER_MS: Final = 3_000
+"""What an heir has to claim a partition, before who gives it away goes on leading."""
 _ALL: Final = -1
 
 
@@ -175,6 +178,8 @@ class ReplicatedLog:
             self.copy.heard(sender, message, data, self._service.now_ms())
         elif isinstance(message, HandOver):
             self._service.inherit(self, message.authority)
+        elif isinstance(message, GiveTo):
+            self._service.give(self, message)
         elif self.leading is not None:
             if isinstance(message, ReadAnswer):
                 self.leading.read_answered(sender, message, data)
@@ -279,15 +284,34 @@ class Replication:
             if log.leading is not None and log.leading.say_again():
                 self.stir(log)
 
-    def hand_over(self, log: ReplicatedLog, heir: int, *, limit_ms: int) -> None:
+    def hand_over(self, log: ReplicatedLog, heir: int, *, limit_ms: int = HAND_OVER_MS) -> None:
         """Have another replica claim what this broker leads; it has so long for it."""
         if log.leading is not None:
             log.leading.hand_over(heir, self.now_ms() + limit_ms)
             self.stir(log)
 
+    def ask_to_give(self, key: PartitionKey, *, leader: int, epoch: int, heir: int) -> None:
+        """Ask who leads a partition in an epoch to hand it over; nothing comes of it if it cannot.
+
+        This broker need not have a copy.
+        """
+        asked = GiveTo(epoch, heir)
+        if leader != self.broker_id:
+            self.links.send(leader, [(encode_row(key, asked), (), 0)])
+        elif key in self.logs:
+            self.give(self.logs[key], asked)
+
+    def give(self, log: ReplicatedLog, asked: GiveTo) -> None:
+        """Somebody asks this broker to let another one lead."""
+        leading = log.leading
+        if leading is None or leading.heir is not None or leading.core.epoch != asked.authority:
+            return
+        if leading.may_inherit(asked.heir):
+            self.hand_over(log, asked.heir)
+
     def inherit(self, log: ReplicatedLog, epoch: int) -> None:
         """The leader in an epoch gives it away to this broker."""
-        if epoch >= self.known_epoch(log.key) and not log.claims:
+        if epoch >= self.known_epoch(log.key) and not log.claiming:
             self.claim([log.key])
 
     def kept(self) -> list[ReplicatedLog]:

@@ -111,6 +111,7 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
     (35, "DescribeLogDirs", 1, 5, 2, "log_dirs:describe_log_dirs", "cluster", "describe"),
     (37, "CreatePartitions", 0, 3, 2, "topics:create_partitions", "topic", "alter"),
     (42, "DeleteGroups", 0, 2, 2, "groups:delete_groups", "group", "delete"),
+    (43, "ElectLeaders", 0, 2, 2, "elections:elect_leaders", "cluster", "alter"),
     (
         44, "IncrementalAlterConfigs", 0, 1, 1,
         "configs:incremental_alter_configs", "cluster", "alter_configs",

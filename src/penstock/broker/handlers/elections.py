@@ -1,0 +1,133 @@
+"""ElectLeaders: the first replica of a partition becomes its leader again.
+
+Any broker takes the request, and asks those that lead to hand over (`broker/replicas.py`), so
+nothing is lost, and nothing in flight becomes unknown. An unclean election, of a replica that may
+lack what is acknowledged, is not served.
+
+Source: KIP-183, KIP-460; `electLeaders` of Kafka's `ReplicationControlManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.broker.admin_errors import BadRequest
+from penstock.broker.connection import RequestContext
+from penstock.broker.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    PreferredLeaderNotAvailable,
+    UnknownTopicOrPartition,
+    error_of,
+)
+from penstock.replication.peer_format import PartitionKey
+from penstock.replication.service import HAND_OVER_MS
+from penstock.wire.kafka.primitives import milliseconds
+
+if TYPE_CHECKING:
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.replicas import Replicas
+    from penstock.control import MetadataImage, Partition
+
+_PREFERRED: Final = 0
+_UNCLEAN: Final = 1
+
+Asked = tuple[str, int]
+Outcomes = dict[Asked, PenstockError | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What this handler uses."""
+
+    cluster: ClusterMetadata
+    replicas: Replicas | None
+
+
+async def elect_leaders(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
+    kind = getattr(request, "election_type", _PREFERRED)
+    if kind not in (_PREFERRED, _UNCLEAN):
+        raise BadRequest(f"election type {kind}: must be 0 (preferred) or 1 (unclean)")
+    await parts.cluster.refresh()
+    image = parts.cluster.image
+    outcomes: Outcomes = {}
+    heirs: dict[Asked, Partition] = {}
+    for asked in _asked(image, request):
+        try:
+            heirs[asked] = _to_elect(image, asked, unclean=kind == _UNCLEAN)
+        except PenstockError as error:
+            outcomes[asked] = error
+    limit_ms = min(milliseconds(request.timeout), HAND_OVER_MS)
+    outcomes |= await _elect(parts, heirs, limit_ms / 1000)
+    if request.topic_partitions is None:
+        outcomes = {
+            asked: outcome
+            for asked, outcome in outcomes.items()
+            if not isinstance(outcome, ElectionNotNeeded)
+        }
+    return {"replica_election_results": _results(outcomes)}
+
+
+def _asked(image: MetadataImage, request: Any) -> Iterable[Asked]:
+    """The partitions that a request names; all there are, if it names none."""
+    if request.topic_partitions is None:
+        return [(name, row.index) for name, one in image.topics.items() for row in one.partitions]
+    return dict.fromkeys((one.topic, n) for one in request.topic_partitions for n in one.partitions)
+
+
+def _to_elect(image: MetadataImage, asked: Asked, *, unclean: bool) -> Partition:
+    """The partition whose first replica can lead it, and does not."""
+    name, number = asked
+    topic = image.topics.get(name)
+    if topic is None:
+        raise UnknownTopicOrPartition(f"No such topic as {name}")
+    if not 0 <= number < len(topic.partitions):
+        raise UnknownTopicOrPartition(f"No such partition as {name}-{number}")
+    row = topic.partitions[number]
+    live = image.broker(row.leader) is not None
+    if live and (unclean or row.leader == row.replicas[0]):
+        raise ElectionNotNeeded(f"{name}-{number} is led by broker {row.leader}")
+    if unclean:
+        raise EligibleLeadersNotAvailable(
+            f"{name}-{number}: unclean elections are not served; it is led again once enough of"
+            f" its replicas {row.replicas} are back"
+        )
+    preferred = row.replicas[0]
+    if preferred not in row.isr or image.broker(preferred) is None:
+        raise PreferredLeaderNotAvailable(
+            f"{name}-{number}: broker {preferred} is not in sync, of the replicas {row.isr} are"
+        )
+    return row
+
+
+async def _elect(parts: Parts, heirs: dict[Asked, Partition], seconds: float) -> Outcomes:
+    topics = parts.cluster.image.topics
+    keys = {
+        asked: PartitionKey(topics[asked[0]].topic_id.bytes, row.index)
+        for asked, row in heirs.items()
+    }
+    elected: set[PartitionKey] = set()
+    if parts.replicas is not None:
+        by_key = {keys[asked]: row.replicas[0] for asked, row in heirs.items()}
+        elected = await parts.replicas.elect(by_key, seconds)
+    return {
+        asked: None
+        if keys[asked] in elected
+        else PreferredLeaderNotAvailable(
+            f"{asked[0]}-{asked[1]}: broker {row.replicas[0]} did not take over from broker"
+            f" {row.leader} within {seconds:g} s"
+        )
+        for asked, row in heirs.items()
+    }
+
+
+def _results(outcomes: Outcomes) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (name, number), outcome in outcomes.items():
+        code, message = (0, None) if outcome is None else error_of(outcome)
+        entry = {"partition_id": number, "error_code": code, "error_message": message}
+        topics.setdefault(name, []).append(entry)
+    return [{"topic": name, "partition_result": rows} for name, rows in topics.items()]
