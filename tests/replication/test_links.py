@@ -33,6 +33,7 @@ class User:
     def __init__(self) -> None:
         self.rows: list[tuple[int, Row]] = []
         self.changes: list[tuple[int, bool]] = []
+        self.gone: list[int] = []
 
     def rows_came(self, broker_id: int, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -40,6 +41,9 @@ class User:
 
     def link_changed(self, broker_id: int, *, up: bool) -> None:
         self.changes.append((broker_id, up))
+
+    def refused(self, broker_id: int) -> None:
+        self.gone.append(broker_id)
 
 
 class Side:
@@ -121,6 +125,19 @@ async def test_a_lost_link_is_told_and_comes_back(sides: Callable[..., Side]) ->
     one.links.send(2, [row(8)])
     await until(lambda: bool(two.user.rows))
     assert [got.message for _, got in two.user.rows] == [Fenced(8, 8)]
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+async def test_who_does_not_listen_any_more_is_told(sides: Callable[..., Side], gone: int) -> None:
+    one, two = sides(1), sides(2)
+    await joined(one, two)
+    one.links.ready[2].close("a test")  # both still listen
+    await until(lambda: one.user.changes == [(2, True), (2, False), (2, True)])
+    await until(lambda: bool(two.links.ready))
+    leaving, left = (one, two) if gone == 1 else (two, one)
+    await leaving.links.close()
+    await until(lambda: left.user.gone == [gone])
+    assert leaving.user.gone == []
 
 
 async def test_who_comes_back_takes_the_place_of_who_was(sides: Callable[..., Side]) -> None:

@@ -2,7 +2,9 @@
 
 By the metadata's image it takes part in every partition in whose replicas it is, and reaches the
 brokers that are registered. It claims a partition that it leads by the image and not in fact, as
-after its start; and one whose leader is gone if it comes first among the replicas that are left.
+after its start; and one whose leader is gone if it comes first among the replicas that are left. A
+broker is gone when its session is over, or when its connection is lost and nobody listens at its
+address: a process that was killed is followed at once, a machine that is silent after its session.
 Anybody may claim at any time: who leads is decided by epochs (`replication/`), and a leader that
 the image does not name any more stops.
 
@@ -82,8 +84,11 @@ class Replicas:
         )
         self.refresh: Callable[[], Awaitable[None]] = _nothing
         """Loads the image that a change of this broker has made."""
+        self.replication.on_refused = self._refused
         self._image: MetadataImage | None = None
         self._incarnation = UUID(int=0)
+        self._gone: dict[int, UUID] = {}
+        """Incarnations of brokers that refuse connections, by broker id."""
         self._caught_up_ms: dict[tuple[PartitionKey, int], int] = {}
         self._looking: asyncio.Task[None] | None = None
         self._leaving = False
@@ -150,7 +155,12 @@ class Replicas:
         image = self._image
         if image is None:
             return
-        live = {one.broker_id for one in image.brokers}
+        ready, gone = self.replication.links.ready, self._gone
+        live = {
+            one.broker_id
+            for one in image.brokers
+            if one.broker_id in ready or gone.get(one.broker_id) != one.incarnation
+        }
         claimed = []
         for log in logs:
             row = self._row(log.key)
@@ -160,6 +170,14 @@ class Replicas:
                 claimed.append(log.key)
         if claimed:
             self.replication.claim(claimed)
+
+    def _refused(self, broker_id: int) -> None:
+        """Nobody listens at a broker's address: do not wait until its session is over."""
+        image = self._image
+        broker = None if image is None else image.broker(broker_id)
+        if broker is not None:
+            self._gone[broker_id] = broker.incarnation
+            self._look_at(list(self.replication.logs.values()))
 
     def _is_mine(self, row: PartitionRow, live: set[int], log: ReplicatedLog) -> bool:
         """Whether this broker should claim a partition now."""

@@ -61,6 +61,10 @@ class LinkUser(Protocol):
         """A connection is ready, or lost with what was on its way."""
         ...
 
+    def refused(self, broker_id: int) -> None:
+        """The connection was lost, and nobody listens at the broker's address any more."""
+        ...
+
 
 class Links:
     """See the module's text; belongs to the event loop."""
@@ -77,6 +81,8 @@ class Links:
         self._server: asyncio.Server | None = None
         self._open: set[Link] = set()
         self._dialling: dict[int, tuple[Address, asyncio.Task[None]]] = {}
+        self._addresses: Mapping[int, Address] = {}
+        self._looking: dict[int, asyncio.Task[None]] = {}
         self._closed = False
 
     async def listen(self, host: str, port: int) -> Address:
@@ -94,6 +100,7 @@ class Links:
         """Keep connections to these brokers, and to no others; to none once this is closed."""
         if self._closed:
             return
+        self._addresses = addresses
         for broker_id in [one for one in self.ready if one not in addresses]:
             self.ready[broker_id].close("the broker is not registered any more")
         for broker_id, (address, task) in list(self._dialling.items()):
@@ -109,7 +116,7 @@ class Links:
     async def close(self) -> None:
         """End all connections, for good."""
         self._closed = True
-        tasks = [task for _, task in self._dialling.values()]
+        tasks = [*self._looking.values(), *[task for _, task in self._dialling.values()]]
         self._dialling.clear()
         for task in tasks:
             task.cancel()
@@ -182,6 +189,25 @@ class Links:
         if link.peer is not None and self.ready.get(link.peer) is link:
             del self.ready[link.peer]
             self.user.link_changed(link.peer, up=False)
+            if not self._closed:
+                looking = asyncio.get_running_loop().create_task(self._look_for(link.peer))
+                self._looking[link.peer] = looking
+
+    async def _look_for(self, broker_id: int) -> None:
+        """Whether a broker whose connection was lost is still there."""
+        address = self._addresses.get(broker_id)
+        if address is None:
+            return
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                _, writer = await asyncio.open_connection(*address)
+        except ConnectionRefusedError:
+            if broker_id not in self.ready:
+                self.user.refused(broker_id)
+        except (OSError, TimeoutError):
+            return  # it may be there and be cut off: its session decides
+        else:
+            writer.close()
 
 
 class LinkRefused(Exception):

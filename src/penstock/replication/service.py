@@ -219,6 +219,8 @@ class Replication:
         self._epochs = epochs
         self._flush = flush
         self._clock = clock
+        self.on_refused: Callable[[int], None] = _nothing
+        """Told of a broker whose process is gone, as far as its address says."""
         self._stirred: dict[ReplicatedLog, None] = {}
         self._waiting: dict[ReplicatedLog, None] = {}
         """Those whose replicas have been told something and are to answer."""
@@ -395,6 +397,9 @@ class Replication:
                 )  # fmt: skip
                 self.stir(log)
 
+    def refused(self, broker_id: int) -> None:
+        self.on_refused(broker_id)
+
     def link_changed(self, broker_id: int, *, up: bool) -> None:
         for log in self.logs.values():
             if log.leading is not None and broker_id in log.leading.core.followers:
@@ -447,3 +452,7 @@ class Replication:
 
 def _joined(data: Sequence[Buffer]) -> memoryview:
     return memoryview(data[0] if len(data) == 1 else b"".join(data))
+
+
+def _nothing(broker_id: int) -> None:
+    return
