@@ -55,6 +55,17 @@ def test_batches_of_several_offsets_are_committed_and_survive_their_leader() -> 
     assert later.nodes[1].core.readable == 16
 
 
+def test_the_epoch_with_which_a_topic_is_made_has_number_0_and_no_leader() -> None:
+    terms = Terms((1, 2, 3), 2)
+    leader = Leader(Claim(1, (Link(0, 0),), terms, terms), nodes(3))
+    leader.talk([1, 3])
+    assert leader.core.chain == (Link(0, 0), Link(1, 0))
+    leader.append(4)
+    leader.talk([1, 2, 3])
+    assert leader.committed == 4
+    assert [node.durable.end for node in leader.nodes.values()] == [4, 4, 4]
+
+
 def test_what_a_quorum_never_had_is_cut_where_it_was_written() -> None:
     leader = first_leader(nodes(3), acks=2)
     leader.append(4)
@@ -231,6 +242,26 @@ def test_a_replica_leaves_limbo_at_the_leaders_end_of_now() -> None:
     leader.talk([3], rounds=2)
     leader.talk([1, 2, 3])
     assert (node.core.limbo, node.durable.limbo, node.durable.end) == (0, 0, 6)
+
+
+def test_a_stream_goes_back_once_for_one_gap() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.send(1)
+    leader.hear(1)
+    for number in range(4):
+        leader.append(2)
+        leader.send(1, lost=not number)
+    assert leader.nodes[1].outbox == [Position(1, 1, 1, 0, False)] * 3
+    gap, *late = leader.nodes[1].take_outbox()
+    leader.core.positioned(1, gap)  # type: ignore[arg-type]
+    assert leader.send(1)
+    for position in late:
+        leader.core.positioned(1, position)  # type: ignore[arg-type]
+    assert leader.core.to_send(1) is None, "all was sent again already"
+    assert leader.nodes[1].core.end == 8
+    leader.core.rewind(1)
+    leader.talk([1, 2])
+    assert leader.committed == 8
 
 
 def test_a_placement_without_a_quorum_is_refused() -> None:

@@ -186,6 +186,19 @@ def test_a_range_over_several_epochs_has_their_history() -> None:
     assert replica.history == (Link(1, 0), Link(3, 4), Link(5, 9))
 
 
+def test_a_chain_without_its_oldest_epochs() -> None:
+    """The control plane and the link between brokers have the newest ones."""
+    newest = (Link(3, 7), Link(5, 9))
+    replica = Replica(1, Disk(promised=3, end=9, history=(*TWO, Link(3, 7))))
+    assert replica.join(Join(5, newest)) == (PersistPromise(5), Position(5, 5, 1, 9, False))
+    assert replica.append(Append(5, 5, 9, 12, 0)) == (Write(9, 12),)
+    assert replica.history == (*TWO, *newest)
+    behind = Replica(1, Disk(promised=2, end=8, history=TWO))
+    assert behind.join(Join(5, newest)) == (), "whether [4, 8) was cut by then is not said"
+    assert (behind.end, behind.promised) == (8, 2)
+    assert behind.join(Join(5, (*TWO, *newest)))[1] == TruncateTo(7)
+
+
 def test_whoever_lost_something_promises_before_anybody_is_answered() -> None:
     replica = Replica(7, Disk())
     assert replica.lose(reserved=5, opened=4) == (PersistPromise(5), PersistLimbo(4))

@@ -101,7 +101,17 @@ class Claim:
 class Follower:
     """What the leader knows of one replica. `next`: the offset that its stream goes on with."""
 
-    __slots__ = ("answer", "asks_end", "durable", "incarnation", "joined", "mark", "new", "next")
+    __slots__ = (
+        "answer",
+        "asks_end",
+        "durable",
+        "gap",
+        "incarnation",
+        "joined",
+        "mark",
+        "new",
+        "next",
+    )
 
     def __init__(self, *, new: bool) -> None:
         self.new = new
@@ -112,6 +122,8 @@ class Follower:
         self.mark = 0
         """The commit mark that it was sent."""
         self.joined = False
+        self.gap = -1
+        """Where the stream went back to last, as the replica lacked something in between."""
         self.asks_end = False
         self.answer: FenceAnswer | None = None
 
@@ -170,13 +182,15 @@ class Epoch:
     def positioned(self, replica: int, position: Position) -> Effects:
         """A replica has joined, or tells where its log ends because something is missing."""
         follower = self._in_stream(replica, position)
-        if follower is not None:
-            follower.joined = True
-            follower.mark = 0
-            follower.asks_end = position.asks_end
-            follower.next = min(position.end, self.end)
-            if not position.end and (follower.new or position.asks_end):
-                follower.next = self.start  # backfill brings what lies below
+        if follower is None or (follower.joined and follower.gap == position.end):
+            return NOTHING  # every append that was under way meets the gap once more
+        follower.gap = position.end if follower.joined else -1
+        follower.joined = True
+        follower.mark = 0
+        follower.asks_end = position.asks_end
+        follower.next = min(position.end, self.end)
+        if not position.end and (follower.new or position.asks_end):
+            follower.next = self.start  # backfill brings what lies below
         return NOTHING
 
     def not_joined(self, replica: int, answer: JoinFirst) -> Effects:

@@ -26,7 +26,8 @@ class FenceAnswer(NamedTuple):
     """The promise is durable, and so is all that the answer tells of.
 
     `end`: where the log ends within the target epoch, 0 if it has nothing of it. `mark`: a known
-    commit mark. `limbo`: of epochs up to this one, what is missing may have been lost.
+    commit mark. `limbo`: of epochs up to this one, what is missing may have been lost; 0: nothing
+    is. The epoch 0 with which a topic is made has no leader, so nothing of it can be lost.
     """
 
     authority: int
@@ -44,7 +45,11 @@ class Fenced(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Begin a stream: cut your log where it parts from the chain, then tell where it ends."""
+    """Begin a stream: cut your log where it parts from the chain, then tell where it ends.
+
+    The chain may leave out its oldest epochs. A replica whose log is older than what is left takes
+    no part until it is told of them.
+    """
 
     authority: int
     chain: Chain

@@ -184,6 +184,8 @@ class Replica:
             join.authority == self.authority and join.epoch < self.epoch
         ):
             return NOTHING  # of before its sender opened its epoch: it would cut what came since
+        if join.chain[0].start and self.history and self.epoch_of_end < join.chain[0].epoch:
+            return NOTHING  # older epochs say where this log parts from the chain
         effects = self._promise(join.authority)
         self.authority, self.epoch, self.chain = join.authority, join.epoch, join.chain
         keep = self._confirmed(join.chain)
@@ -304,7 +306,8 @@ class Replica:
         self.end = next_offset
         self.writes += 1
         if not self.history or self.history[-1].epoch != self.epoch:
-            self.history = history_of(self.chain, self.base, next_offset)
+            older = cut_history(self.history, self.chain[0].start)
+            self.history = older + history_of(self.chain, self.base, next_offset)
         return (*effects, write) if effects else (write,)
 
     def _position(self) -> Position:
