@@ -34,6 +34,7 @@ class User:
         self.rows: list[tuple[int, Row]] = []
         self.changes: list[tuple[int, bool]] = []
         self.gone: list[int] = []
+        self.room: list[int] = []
 
     def rows_came(self, broker_id: int, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -44,6 +45,9 @@ class User:
 
     def refused(self, broker_id: int) -> None:
         self.gone.append(broker_id)
+
+    def room_again(self, broker_id: int) -> None:
+        self.room.append(broker_id)
 
 
 class Side:
@@ -112,6 +116,19 @@ async def test_rows_go_both_ways_in_order(sides: Callable[..., Side]) -> None:
         assert {got.key for _, got in side.user.rows} == {KEY}
     assert two.links.room_bytes(1) > 0
     assert two.links.room_bytes(9) == 0
+
+
+async def test_who_found_no_room_is_told_when_there_is(sides: Callable[..., Side]) -> None:
+    one, two = sides(1), sides(2)
+    await joined(one, two)
+    sent = 0
+    while one.links.room_bytes(2):
+        one.links.send(2, [row(sent, bytes(1 << 20))])
+        sent += 1
+    assert not one.user.room
+    await until(lambda: one.user.room == [2])
+    assert one.links.room_bytes(2) >= links_module.WINDOW_BYTES // 2
+    await until(lambda: len(two.user.rows) == sent)
 
 
 async def test_a_lost_link_is_told_and_comes_back(sides: Callable[..., Side]) -> None:

@@ -145,7 +145,7 @@ class Replicas:
         else:
             keys = [
                 PartitionKey(topic.topic_id.bytes, row.index)
-                for topic in delta.changed
+                for topic in (*delta.changed, *delta.gone)
                 for row in topic.partitions
             ]
             concerned = [logs[key] for key in keys if key in logs]
@@ -188,7 +188,9 @@ class Replicas:
             if log.leading is not None and row.leader_epoch > log.leading.core.epoch:
                 log.leading.lost()
             return False
-        first = next((one for one in (row.leader, *row.replicas) if one in live), None)
+        # Those in sync first: another may lack what the logs of all others have deleted.
+        order = (row.leader, *row.isr, *row.replicas)
+        first = next((one for one in order if one in live), None)
         return first == own and not log.claims
 
     def _row(self, key: PartitionKey) -> PartitionRow | None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.partitions.local import GroupCommits, LocalPartition
+from penstock.replication.errors import NotLeading
 from penstock.storage.values import Read
 
 if TYPE_CHECKING:
     from penstock.records.appends import Done
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import Lease
+    from penstock.storage.values import OffsetAndTimestamp
 
 
 class ReplicatedPartition(LocalPartition):
@@ -65,8 +67,12 @@ class ReplicatedPartition(LocalPartition):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read:
-        """As `LocalPartition.read`; what is committed and not here reads as nothing."""
-        if offset > self.log.durable_offset and offset <= self.high_watermark:
+        """As `LocalPartition.read`; what is committed and not here reads as nothing.
+
+        So does, before this broker leads in fact, all that it does not know as committed.
+        """
+        mark = self.high_watermark
+        if self.log.durable_offset < offset <= mark or (offset > mark and not self._leads):
             return Read([], 0, offset)
         return super().read(
             offset,
@@ -75,3 +81,18 @@ class ReplicatedPartition(LocalPartition):
             at_least_one=at_least_one,
             instantly=instantly,
         )
+
+    def position(self, spec: int, *, committed: bool) -> OffsetAndTimestamp | None:
+        """As `Partition.position`.
+
+        Raises:
+            NotLeading: this broker does not lead the partition now, or not yet (KIP-207).
+        """
+        if not self._leads:
+            raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
+        return super().position(spec, committed=committed)
+
+    @property
+    def _leads(self) -> bool:
+        leading = self.replicated.leading
+        return leading is not None and leading.leads

@@ -89,6 +89,13 @@ class Copy:
         """
         if self.failed:
             return
+        try:
+            self._hear(sender, message, data, now_ms)
+        except PenstockError:
+            self.failed = True
+            raise
+
+    def _hear(self, sender: int, message: Said, data: memoryview, now_ms: int) -> None:
         authority = message.authority
         if self._speakers.get(authority) != sender:
             self._speakers[authority] = sender
@@ -169,16 +176,11 @@ class Copy:
     def _write(self, effect: Write, message: Append | None, data: memoryview, now_ms: int) -> None:
         if message is not None and effect.base > message.base:
             data, _ = part_of(data, effect.base, len(data), effect.next, at_least_one=True)
-        try:
-            self.log.append_replica(data, now_ms=now_ms)
-            if self.log.log_end_offset != effect.next:
-                raise NotAsAnnounced(
-                    f"{self.log.topic_partition}: batches to {self.log.log_end_offset} were sent"
-                    f" as those to {effect.next}"
-                )
-        except PenstockError:
-            self.failed = True
-            raise
+        end = self.log.append_replica(data, now_ms=now_ms)
+        if end != effect.next:
+            raise NotAsAnnounced(
+                f"{self.log.topic_partition}: batches to {end} were sent as those to {effect.next}"
+            )
 
     def _compare(self, effect: Compare, message: Append | None, data: memoryview) -> None:
         if message is None:

@@ -18,6 +18,7 @@ courtesy and no promise: an heir that does nothing is forgotten after a while (`
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from penstock.storage import ReplicaLog
     from penstock.storage.values import Buffer
 
+logger = logging.getLogger(__name__)
+
 CHUNK_BYTES: Final = 1 << 20
 """Of a log in one message."""
 
@@ -53,8 +56,12 @@ class LeaderShell(Protocol):
     @property
     def broker_id(self) -> int: ...
 
+    def reaches(self, broker_id: int) -> bool:
+        """Whether there is a connection to a broker."""
+        ...
+
     def room_bytes(self, broker_id: int) -> int:
-        """How much may be sent to a broker; 0 without a connection to it."""
+        """How much may be sent to a broker in this turn; 0 without a connection to it."""
         ...
 
     def tell(
@@ -76,8 +83,8 @@ class Leadership:
     """One claim of one partition, from its reservation on."""
 
     __slots__ = (
-        "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell", "core", "heir",
-        "heir_until_ms",
+        "_heir_told", "_holder", "_left_behind", "_log", "_pending", "_reading", "_said", "_shell",
+        "core", "heir", "heir_until_ms",
     )  # fmt: skip
 
     def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
@@ -89,6 +96,8 @@ class Leadership:
         """What each replica was told and has to answer, by broker id."""
         self._holder: int | None = None
         self._reading = False
+        self._left_behind: set[int] = set()
+        """Replicas that lack what this broker's log has deleted already."""
         self.heir: int | None = None
         """Who is to claim the partition next, until `heir_until_ms`."""
         self.heir_until_ms = 0
@@ -135,11 +144,11 @@ class Leadership:
             self._pending.append((offset, done, result))
 
     def reachable(self) -> int:
-        """How many replicas can be sent to now, this broker's own among them."""
-        shell = self._shell
+        """How many replicas can take what is appended, this broker's own among them."""
+        shell, left_behind = self._shell, self._left_behind
         others = [one for one in self.core.followers if one != shell.broker_id]
         own = shell.broker_id in self.core.followers
-        return own + sum([shell.room_bytes(one) > 0 for one in others])
+        return own + sum([one not in left_behind and shell.reaches(one) for one in others])
 
     # -- the next leader
 
@@ -148,9 +157,7 @@ class Leadership:
         follower, shell = self.core.followers.get(replica), self._shell
         if not self.leads or follower is None or replica == shell.broker_id:
             return False
-        return (
-            follower.joined and follower.durable >= self.core.mark and shell.room_bytes(replica) > 0
-        )
+        return follower.joined and follower.durable >= self.core.mark and shell.reaches(replica)
 
     def hand_over(self, heir: int, until_ms: int) -> None:
         """Append no more, and let another replica claim; see the module's text."""
@@ -171,51 +178,73 @@ class Leadership:
 
     # -- replicas
 
-    def fill(self) -> bool:
-        """Send what replicas need, as far as there is room; whether one is to answer something."""
-        own = self._shell.broker_id
-        replicas = sorted(self.core.followers, key=lambda one: one != own)
-        for replica in replicas:
-            if replica == own or self._shell.room_bytes(replica):
-                self._fill(replica)
-        if self.heir is not None:
-            self._tell_heir(self.heir)
+    @property
+    def asks(self) -> bool:
+        """Whether a replica is to answer something."""
         return bool(self._said)
 
-    def _fill(self, replica: int) -> None:
+    def fill(self) -> list[int]:
+        """Send what replicas need, to each so much that others get on as well.
+
+        Returns the brokers to which more is to be sent, when there is room.
+        """
+        own = self._shell.broker_id
+        replicas = sorted(self.core.followers, key=lambda one: one != own)
+        reached = [one for one in replicas if one == own or self._shell.reaches(one)]
+        short = [one for one in reached if self._fill(one)]
+        if self.heir is not None:
+            self._tell_heir(self.heir)
+        return short
+
+    def _fill(self, replica: int) -> bool:
+        """Whether there is more to be sent."""
         while (message := self.core.to_send(replica)) is not None:
-            if not isinstance(message, Append):
-                if self._said.get(replica) == message:
-                    return
-                self._said[replica] = message
-                self.core.sent(replica, message)
-                self._shell.tell(replica, message)
-            elif not self._send_range(replica, message):
-                return
+            if isinstance(message, Append):
+                return self._send_range(replica, message)
+            if self._said.get(replica) == message:
+                return False
+            self._said[replica] = message
+            self.core.sent(replica, message)
+            self._shell.tell(replica, message)
+        return False
 
     def _send_range(self, replica: int, wanted: Append) -> bool:
-        """Send a part of what a replica lacks; false if nothing can be sent now."""
+        """Send a part of what a replica lacks; whether the log has more of it."""
         shell = self._shell
         if wanted.base == wanted.next:
             self.core.sent(replica, wanted)
             shell.tell(replica, wanted)
-            return True
+            return False
         if replica == shell.broker_id:
             self._read_on(wanted)
             return False
         own = self.core.followers.get(shell.broker_id)
         have = self._log.log_end_offset if own is None or own.joined else 0
-        if wanted.base >= have:
+        if wanted.base >= have or self._is_left_behind(replica, wanted.base):
             return False
         room = min(shell.room_bytes(replica), CHUNK_BYTES)
         if not room:
-            return False
+            return True
         read = self._log.read(wanted.base, max_bytes=room, end_offset=wanted.next, appended=True)
         if not read.size_bytes:
             return False
         part = wanted._replace(next=read.next_offset)
         self.core.sent(replica, part)
         shell.tell(replica, part, read.buffers, read.size_bytes)
+        return read.next_offset < min(wanted.next, have)
+
+    def _is_left_behind(self, replica: int, base: int) -> bool:
+        """Whether a replica's stream would begin below this broker's log; said once."""
+        start = self._log.log_start_offset
+        if base >= start:
+            self._left_behind.discard(replica)
+            return False
+        if replica not in self._left_behind:
+            self._left_behind.add(replica)
+            logger.error(
+                "%s: broker %d's copy ends at offset %d, and all below %d is deleted: it takes no"
+                " part", self._log.topic_partition, replica, base, start,
+            )  # fmt: skip
         return True
 
     def _read_on(self, wanted: Append) -> None:

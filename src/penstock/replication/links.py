@@ -10,7 +10,8 @@ sends is told when a link comes up or goes down (`LinkUser`). Frames that cannot
 connection.
 
 Bounds: a frame has at most `FRAME_BYTES_MAX`; who sends asks `room_bytes` first, so that no more
-than `WINDOW_BYTES` wait in a connection; a greeting must come within `GREETING_SECONDS`.
+than `WINDOW_BYTES` wait in a connection, and is told when there is room again; a greeting must come
+within `GREETING_SECONDS`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class LinkUser(Protocol):
 
     def refused(self, broker_id: int) -> None:
         """The connection was lost, and nobody listens at the broker's address any more."""
+        ...
+
+    def room_again(self, broker_id: int) -> None:
+        """There was no room in a connection, and there is now."""
         ...
 
 
@@ -257,7 +262,8 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._transport.set_write_buffer_limits(high=WINDOW_BYTES + FRAME_BYTES_MAX)
+        # So `resume_writing` is called whenever there was no room.
+        self._transport.set_write_buffer_limits(high=WINDOW_BYTES - 1, low=WINDOW_BYTES // 2)
         self._transport.write(encode_parts(self._links.opened(self), 0))
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(GREETING_SECONDS, self.close, "no greeting came")
@@ -271,6 +277,10 @@ class Link(asyncio.BufferedProtocol):
         if not self.lost.done():
             self.lost.set_result(None)
         self._links.closed(self)
+
+    def resume_writing(self) -> None:
+        if self.peer is not None and self._links.ready.get(self.peer) is self:
+            self._links.user.room_again(self.peer)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._block[self._filled :]

@@ -154,8 +154,11 @@ class ReplicatedLog:
     def broker_id(self) -> int:
         return self._service.broker_id
 
+    def reaches(self, broker_id: int) -> bool:
+        return broker_id in self._service.links.ready
+
     def room_bytes(self, broker_id: int) -> int:
-        return self._service.links.room_bytes(broker_id)
+        return self._service.room_bytes(broker_id)
 
     def tell(
         self, broker_id: int, message: Said, data: Sequence[Buffer] = (), size_bytes: int = 0
@@ -226,6 +229,9 @@ class Replication:
         """Those whose replicas have been told something and are to answer."""
         self._scheduled = False
         self._outgoing: dict[int, list[Outgoing]] = {}
+        self._outgoing_bytes: dict[int, int] = {}
+        self._short: dict[int, dict[ReplicatedLog, None]] = {}
+        """Of which partitions there is more to be sent to a broker than there was room."""
         self._to_claim: dict[PartitionKey, None] = {}
         self._to_open: dict[ReplicatedLog, SealAndOpen] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -256,9 +262,12 @@ class Replication:
     def forget(self, key: PartitionKey) -> None:
         """The partition is no more, or not this broker's."""
         gone = self.logs.pop(key, None)
-        if gone is not None:
-            self._stirred.pop(gone, None)
-            self._waiting.pop(gone, None)
+        if gone is None:
+            return
+        if gone.leading is not None:
+            gone.leading.lost()
+        for logs in (self._stirred, self._waiting, *self._short.values()):
+            logs.pop(gone, None)
 
     def known_epoch(self, key: PartitionKey) -> int:
         """The highest epoch of a partition that this broker knows to be reserved."""
@@ -339,25 +348,44 @@ class Replication:
         self._scheduled = False
         stirred, self._stirred = self._stirred, {}
         for one in stirred:
-            if one.leading is not None and one.leading.fill():
-                self._waiting[one] = None
+            self._fill(one)
         self._send()
+        for broker_id in [one for one in self._short if self.links.room_bytes(one)]:
+            self.room_again(broker_id)
         copies = [(one, one.copy.core) for one in stirred if one.copy.unsynced]
         tokens = [(one, core, core.begin_sync()) for one, core in copies]
         if tokens:
             self._flush(partial(self._durable, tokens))
+
+    def _fill(self, one: ReplicatedLog) -> None:
+        if one.leading is None:
+            return
+        try:
+            for broker_id in one.leading.fill():
+                self._short.setdefault(broker_id, {})[one] = None
+            if one.leading.asks:
+                self._waiting[one] = None
+            one.leading.may_append(one.copy.core)  # clients are told the epoch before any append
+        except PenstockError as error:
+            logger.error("%s: replicas get nothing: %s", one.log.topic_partition, error)
+
+    def room_bytes(self, broker_id: int) -> int:
+        """How much may be sent to a broker in this turn; 0 without a connection to it."""
+        return max(0, self.links.room_bytes(broker_id) - self._outgoing_bytes.get(broker_id, 0))
 
     def _durable(
         self, tokens: list[tuple[ReplicatedLog, Replica, Sync]], error: StorageError | None
     ) -> None:
         for one, core, token in tokens:
             copy = one.copy
-            if copy.core is not core:
+            if copy.core is not core or self.logs.get(one.key) is not one:
                 continue
-            if error is not None or copy.failed:
+            if error is not None:
                 copy.begin_anew()
-            else:
+            elif not copy.failed:
                 copy.synced(token)
+            elif token.writes == core.writes:  # all that the log took before is durable
+                copy.begin_anew()
             self.stir(one)
         self._send()
 
@@ -375,9 +403,11 @@ class Replication:
             return
         row = encode_row(log.key, message, size_bytes)
         self._outgoing.setdefault(broker_id, []).append((row, data, size_bytes))
+        waiting = self._outgoing_bytes.get(broker_id, 0)
+        self._outgoing_bytes[broker_id] = waiting + len(row) + size_bytes
 
     def _send(self) -> None:
-        outgoing, self._outgoing = self._outgoing, {}
+        outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, {}, {}
         for broker_id, rows in outgoing.items():
             self.links.send(broker_id, rows)
 
@@ -400,7 +430,12 @@ class Replication:
     def refused(self, broker_id: int) -> None:
         self.on_refused(broker_id)
 
+    def room_again(self, broker_id: int) -> None:
+        for log in self._short.pop(broker_id, ()):
+            self.stir(log)
+
     def link_changed(self, broker_id: int, *, up: bool) -> None:
+        self._short.pop(broker_id, None)
         for log in self.logs.values():
             if log.leading is not None and broker_id in log.leading.core.followers:
                 log.leading.link_changed(broker_id)
