@@ -43,15 +43,19 @@ logger = logging.getLogger(__name__)
 
 
 class ServedTopic:
-    """A topic and its partitions, by index; None for one that this broker does not serve."""
+    """A topic and its partitions, by index; None for one that this broker does not serve.
 
-    __slots__ = ("diskless", "encoded_name", "partitions", "topic")
+    `followed` are copies whose leader is another broker, for consumers that are near.
+    """
+
+    __slots__ = ("diskless", "encoded_name", "followed", "partitions", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.encoded_name = topic.name.encode()
         self.diskless = is_diskless(topic)
         self.partitions: list[Partition | None] = [None] * len(topic.partitions)
+        self.followed: list[Partition | None] = [None] * len(topic.partitions)
 
 
 class PartitionRegistry:
@@ -238,7 +242,9 @@ class PartitionRegistry:
                 continue
             if self._replicas is not None and len(row.replicas) > 1:
                 replica = self._replica(self._replicas.open(row, log))
-                served.partitions[row.index] = replica if row.leader == self._node_id else None
+                replica.image_says(row.leader_epoch, row.isr)
+                leads = row.leader == self._node_id
+                (served.partitions if leads else served.followed)[row.index] = replica
             elif not isinstance(before, LocalPartition) or before.log is not log:
                 served.partitions[row.index] = LocalPartition(log, self._commits)
             else:
@@ -251,8 +257,8 @@ class PartitionRegistry:
             return self._node_id in row.replicas
         return row.leader == self._node_id
 
-    def _replica(self, replicated: ReplicatedLog) -> Partition:
-        """What serves a partition with several replicas, where this broker leads it."""
+    def _replica(self, replicated: ReplicatedLog) -> ReplicatedPartition:
+        """What serves a partition with several replicas."""
         owner = replicated.owner
         if isinstance(owner, ReplicatedPartition):
             return owner

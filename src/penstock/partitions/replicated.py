@@ -2,7 +2,8 @@
 
 The log and its reads are those of a local partition; what consumers may read, and when producers
 are answered, is the replicas' affair (`replication/`). Everything that is not known as committed
-here reads as nothing: a leader of before may lack what is.
+here reads as nothing: a leader of before may lack what is. Copies that follow are read as well,
+by consumers that are nearer to them than to the leader.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from penstock.replication.errors import NotLeading
 from penstock.storage.values import Read
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from penstock.records.appends import Done
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import Lease
@@ -23,15 +26,38 @@ if TYPE_CHECKING:
 class ReplicatedPartition(LocalPartition):
     """See the module's text; the owner of a log that `replicated` is about."""
 
-    __slots__ = ("replicated",)
+    __slots__ = ("_known_epoch", "isr", "replicated")
 
     append_takes: ClassVar[str] = "the acknowledgement of the replicas"
 
     def __init__(self, replicated: ReplicatedLog, commits: GroupCommits) -> None:
+        self._known_epoch = -1
+        self.isr: Sequence[int] = ()
         super().__init__(replicated.log, commits)
         self.committed_to(replicated.copy.mark)
         self.replicated = replicated
         replicated.owner = self
+
+    def image_says(self, leader_epoch: int, isr: Sequence[int]) -> None:
+        """The epoch that clients know, of which there may be no record yet, and who is in sync."""
+        self._known_epoch, self.isr = leader_epoch, isr
+        self.log_moved()
+
+    def log_moved(self) -> None:
+        """As `LocalPartition.log_moved`."""
+        super().log_moved()
+        self.leader_epoch = max(self.leader_epoch, self._known_epoch)
+
+    def nearer(self, brokers: Collection[int], offset: int) -> int:
+        """The in-sync replica among these brokers that has all below an offset; -1 for none.
+
+        Only the leader knows.
+        """
+        leading = self.replicated.leading
+        if leading is None or not leading.leads:
+            return -1
+        near = [one for one in self.isr if one in brokers and leading.has_up_to(one, offset)]
+        return near[0] if near else -1
 
     def became_durable(self, offset: int) -> bool:
         """Durable here is not committed."""
@@ -69,7 +95,7 @@ class ReplicatedPartition(LocalPartition):
     ) -> Read:
         """As `LocalPartition.read`; what is committed and not here reads as nothing.
 
-        So does, before this broker leads in fact, all that it does not know as committed.
+        So does all that a broker does not know as committed which does not lead, or not yet.
         """
         mark = self.high_watermark
         if self.log.durable_offset < offset <= mark or (offset > mark and not self._leads):

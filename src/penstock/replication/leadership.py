@@ -154,10 +154,15 @@ class Leadership:
 
     def may_inherit(self, replica: int) -> bool:
         """Whether another replica can be reached and has all that is committed."""
-        follower, shell = self.core.followers.get(replica), self._shell
-        if not self.leads or follower is None or replica == shell.broker_id:
+        shell = self._shell
+        if not self.leads or replica == shell.broker_id:
             return False
-        return follower.joined and follower.durable >= self.core.mark and shell.reaches(replica)
+        return self.has_up_to(replica, self.core.mark) and shell.reaches(replica)
+
+    def has_up_to(self, replica: int, offset: int) -> bool:
+        """Whether a replica takes part, and has all below an offset durably."""
+        follower = self.core.followers.get(replica)
+        return follower is not None and follower.joined and follower.durable >= offset
 
     def hand_over(self, heir: int, until_ms: int) -> None:
         """Append no more, and let another replica claim; see the module's text."""

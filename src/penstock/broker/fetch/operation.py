@@ -17,6 +17,9 @@ A diskless partition has no bytes here. Those that are not loaded yet are asked 
 the budget of the request, and the request waits on: it is woken when they are there. If that takes
 longer than `max_wait` it is answered without them, and the next request finds them.
 
+A consumer that names its rack is sent to a replica in it (KIP-392), which is read up to the commit
+mark that it knows. Who names none reads from leaders.
+
 Source: KIP-74 (limits), KIP-227, KIP-320 (leader epochs); Kafka's `DelayedFetch`.
 """
 
@@ -41,6 +44,7 @@ from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
 from penstock.broker.identity import endpoints_of
 from penstock.broker.leader_epochs import check_epoch
 from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
+from penstock.partitions import ReplicatedPartition
 from penstock.records.positions import READ_COMMITTED
 from penstock.storage.values import Later
 from penstock.wire.kafka.fetch import (
@@ -291,6 +295,8 @@ class FetchOperation:
                 raise UnknownTopicOrPartition(f"there is no topic {key!r}")
         index, served = partition.index, topic.partitions
         source = served[index] if 0 <= index < len(served) else None
+        if source is None and self._request.rack and 0 <= index < len(served):
+            source = topic.followed[index]
         if source is None:
             source = partitions.partition_of(topic, index)
         partition.source, partition.generation = source, partitions.generation
@@ -307,9 +313,8 @@ class FetchOperation:
         """The records at a partition's offset; None when there are none, or none yet."""
         if partition.leader_epoch >= 0:
             check_epoch(source, partition.leader_epoch)
-        if source.everywhere and self._request.rack:
-            parts, key = self._parts, (source.topic_id, partition.index)
-            nearer = preferred(parts.cluster.image, self._request.rack, parts.node_id, key)
+        if self._request.rack:
+            nearer = self._nearer(source, partition)
             if nearer >= 0:
                 answer = self._headers(source, partition)
                 answer.preferred_replica = nearer
@@ -342,6 +347,17 @@ class FetchOperation:
         answer = self._headers(source, partition)
         answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
         return answer
+
+    def _nearer(self, source: Partition, partition: FetchPartition) -> int:
+        """The broker of the consumer's rack that it should read from; -1 for this one."""
+        parts, rack = self._parts, self._request.rack
+        image, own = parts.cluster.image, parts.node_id
+        if source.everywhere:
+            return preferred(image, rack, own, (source.topic_id, partition.index))
+        if not isinstance(source, ReplicatedPartition):
+            return -1
+        near = {broker.broker_id for broker in image.brokers if broker.rack == rack}
+        return -1 if own in near else source.nearer(near, partition.offset)
 
     def _load(self, max_bytes: int) -> None:
         """Have what is not here loaded, together from each place where it lies."""

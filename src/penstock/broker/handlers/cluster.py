@@ -94,7 +94,8 @@ async def describe_topic_partitions(parts: Parts, context: RequestContext, reque
             continue
         end = min(len(topic.partitions), first + left)
         partitions = parts.cluster.shown(topic, rack_of(context.client_id, parts.cluster.image))
-        topics.append(_described(topic, partitions[first:end]))
+        live = {broker.broker_id for broker in parts.cluster.image.brokers}
+        topics.append(_described(topic, partitions[first:end], live))
         left -= max(0, end - first)
         if end < len(topic.partitions):
             return _page(topics, name, end)
@@ -132,7 +133,7 @@ def _unknown(name: str) -> Entry:
     return {"error_code": error_number(code), "name": name, "partitions": ()}
 
 
-def _described(topic: Topic, partitions: Sequence[Partition]) -> Entry:
+def _described(topic: Topic, partitions: Sequence[Partition], live: set[int]) -> Entry:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -147,7 +148,7 @@ def _described(topic: Topic, partitions: Sequence[Partition]) -> Entry:
                 "isr_nodes": partition.isr,
                 "eligible_leader_replicas": (),
                 "last_known_elr": (),
-                "offline_replicas": (),
+                "offline_replicas": [one for one in partition.replicas if one not in live],
             }
             for partition in partitions
         ],

@@ -184,16 +184,16 @@ def _answer(
     with_operations = getattr(request, "include_topic_authorized_operations", False)
     operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
     key = _key(parts, context, request)
-    rack = key[2]
+    rack, image = key[2], parts.cluster.image
+    live = {broker.broker_id for broker in image.brokers}
     if wanted is None:
         topics = [
-            _topic(topic, parts.cluster.shown(topic, rack), operations)
-            for topic in parts.cluster.image.topics.values()
+            _topic(topic, parts.cluster.shown(topic, rack), operations, live)
+            for topic in image.topics.values()
         ]
     else:
-        topics = [_wanted_topic(parts, *one, rack, operations, errors) for one in wanted]
+        topics = [_wanted_topic(parts, *one, rack, operations, live, errors) for one in wanted]
     cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
-    image = parts.cluster.image
     body = encoder(_NAME, context.version, "response")(
         {
             "brokers": [
@@ -223,19 +223,20 @@ def _wanted_topic(
     topic_id: Any,
     rack: str,
     operations: int,
+    live: set[int],
     errors: Mapping[Any, PenstockError],
 ) -> dict[str, Any]:
     if topic_id is not None:
         by_id = parts.partitions.topics_by_id.get(topic_id.bytes)
         if by_id is not None:
-            return _topic(by_id.topic, parts.cluster.shown(by_id.topic, rack), operations)
+            return _topic(by_id.topic, parts.cluster.shown(by_id.topic, rack), operations, live)
         code = errors[topic_id].code if topic_id in errors else "unknown_topic_id"
         return _missing(None, topic_id, error_number(code))
     if name is None:
         return _missing("", None, error_number("invalid_topic_exception"))
     found = parts.partitions.topics.get(name)
     if found is not None:
-        return _topic(found.topic, parts.cluster.shown(found.topic, rack), operations)
+        return _topic(found.topic, parts.cluster.shown(found.topic, rack), operations, live)
     try:
         validate_topic_name(name)
     except PenstockError as error:
@@ -249,7 +250,9 @@ def _missing(name: str | None, topic_id: Any, number: int) -> dict[str, Any]:
     return {"error_code": number, "name": name, "topic_id": topic_id, "partitions": ()}
 
 
-def _topic(topic: Topic, partitions: Sequence[Partition], operations: int) -> dict[str, Any]:
+def _topic(
+    topic: Topic, partitions: Sequence[Partition], operations: int, live: set[int]
+) -> dict[str, Any]:
     leaderless = error_number("leader_not_available")
     return {
         "error_code": 0,
@@ -265,6 +268,7 @@ def _topic(topic: Topic, partitions: Sequence[Partition], operations: int) -> di
                 "leader_epoch": partition.leader_epoch,
                 "replica_nodes": partition.replicas,
                 "isr_nodes": partition.isr,
+                "offline_replicas": [one for one in partition.replicas if one not in live],
             }
             for partition in partitions
         ],

@@ -1,0 +1,101 @@
+"""Consumers that say where they are read from the replica beside them, up to what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.test_replicated import Cluster, has, knows, until
+from tests.broker.wire_client import batch
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+async def racks(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
+    made = Cluster(tmp_path, postgres_url)
+    for node_id in (1, 2, 3):
+        made.settings = {"broker.rack": f"rack-{node_id}"}
+        await made.start(node_id)
+    for server in made.brokers.values():
+        await until(partial(knows, server, 3))
+    yield made
+    for node_id in list(made.brokers):
+        await made.stop(node_id)
+
+
+async def fetch(cluster: Cluster, node_id: int, offset: int, rack: str, **changes: Any) -> Any:
+    return await cluster.clients[node_id].fetch("t", offset, rack_id=rack, **changes)
+
+
+async def all_in_sync(cluster: Cluster, leader: int, end: int) -> None:
+    await until(
+        lambda: (
+            len(cluster.brokers[leader].cluster.image.topics["t"].partitions[0].isr) == 3
+            and all(has(cluster.log(node_id), end) for node_id in (1, 2, 3))
+        )
+    )
+
+
+async def test_a_consumer_reads_from_the_replica_in_its_rack(racks: Cluster) -> None:
+    leader = await racks.create()
+    follower = next(one for one in (1, 2, 3) if one != leader)
+    for number in range(5):
+        await racks.produce(b"value %d" % number)
+    await all_in_sync(racks, leader, 5)
+    sent = await fetch(racks, leader, 0, f"rack-{follower}")
+    assert (sent.error_code.name, sent.preferred_read_replica) == ("none", follower)
+    assert not sent.records
+    for rack in (f"rack-{leader}", "", "elsewhere"):
+        near = await fetch(racks, leader, 0, rack)
+        assert near.preferred_read_replica == -1
+        assert near.records
+    epoch = racks.log(leader).leading.core.epoch  # type: ignore[union-attr]
+    found = await fetch(racks, follower, 0, f"rack-{follower}", current_leader_epoch=epoch)
+    assert found.error_code.name == "none"
+    assert bytes(found.records) == bytes(near.records)
+    assert (found.high_watermark, found.preferred_read_replica) == (5, -1)
+    # Others than it are told who leads, and nothing is taken but by the leader.
+    refused = await fetch(racks, follower, 0, "")
+    assert refused.error_code.name == "not_leader_or_follower"
+    row = await racks.clients[follower].produce("t", batch(b"here"))
+    assert row.error_code.name == "not_leader_or_follower"
+    old = await fetch(racks, follower, 0, "anywhere", current_leader_epoch=epoch - 1)
+    assert old.error_code.name == "fenced_leader_epoch"
+
+
+async def test_a_follower_answers_what_it_learns_to_be_committed(racks: Cluster) -> None:
+    leader = await racks.create()
+    follower = next(one for one in (1, 2, 3) if one != leader)
+    await racks.produce(b"first")
+    await all_in_sync(racks, leader, 1)
+    rack = f"rack-{follower}"
+    waiting = asyncio.create_task(fetch(racks, follower, 1, rack, max_wait=60_000))
+    assert await racks.produce(b"second") == 1
+    assert b"second" in bytes((await waiting).records)
+    # What may be committed elsewhere is not out of range: there is nothing of it yet.
+    beyond = await fetch(racks, follower, 40, rack)
+    assert beyond.error_code.name == "none"
+    assert not beyond.records
+    assert (await fetch(racks, leader, 40, "")).error_code.name == "offset_out_of_range"
+
+
+async def test_a_replica_that_is_off_is_shown_so_and_nobody_is_sent_to_it(racks: Cluster) -> None:
+    leader = await racks.create()
+    follower = next(one for one in (1, 2, 3) if one != leader)
+    await racks.produce(b"first")
+    await all_in_sync(racks, leader, 1)
+    await racks.stop(follower)
+    await until(lambda: knows(racks.brokers[leader], 2))
+    assert (await fetch(racks, leader, 0, f"rack-{follower}")).records
+    wanted = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
+    answer = await racks.clients[leader].call("Metadata", 9, wanted)
+    assert answer.topics[0].partitions[0].offline_replicas == (follower,)
+    pages = {"topics": [{"name": "t"}], "response_partition_limit": 10, "cursor": None}
+    described = await racks.clients[leader].call("DescribeTopicPartitions", 0, pages)
+    assert described.topics[0].partitions[0].offline_replicas == (follower,)
