@@ -1,7 +1,7 @@
 """What must hold in every state and every step.
 
-1. What was acknowledged or read stays, at its offset, on `acks` replicas (those in limbo, and what
-   backfill is to bring, count as lost, not as wrong), and is in the log of every later epoch.
+1. What was acknowledged or read stays, at its offset, on `acks` replicas (those in limbo count as
+   lost, not as wrong), and is in the log of every later epoch.
 2. (epoch, offset) never has two values, and no replica halts because it finds another one.
 3. The chain only grows: an end is set once, at or above all that was acknowledged or read.
 4. After f replicas have promised an epoch, no lower one completes a quorum for an offset that none

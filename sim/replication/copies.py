@@ -18,7 +18,6 @@ from penstock.replication import (
     PersistPromise,
     Position,
     Replica,
-    StartAt,
     TruncateTo,
     Write,
 )
@@ -82,8 +81,6 @@ class Live:
                 return files._replace(limbo=limbo)
             case TruncateTo(end):
                 return files._replace(log=files.log[: end // span])
-            case StartAt(base):
-                return files._replace(log=(None,) * (base // span))
             case Write(base, next_offset):
                 if base != len(files.log) * span:
                     raise Contradiction(f"a write at {base} leaves a hole, or covers something")

@@ -59,7 +59,7 @@ class Processes:
             setattr(core, name, value)
         core.followers = {}
         for replica, (incarnation, durable) in enumerate(held):
-            follower = core.followers[replica] = Follower(new=False)
+            follower = core.followers[replica] = Follower()
             follower.incarnation, follower.durable = incarnation, durable
         return core
 

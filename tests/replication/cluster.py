@@ -85,8 +85,7 @@ class Node:
                     files = files._replace(batches=kept)
                     assert files.end == end, "a cut within a batch"
                 case StartAt(base):
-                    assert not files.batches
-                    files = files._replace(start=base)
+                    files = files._replace(batches=(), start=base)
                 case Write(base, next_offset):
                     assert base == files.end
                     more = tuple(b for b in content if base <= b.base < next_offset)

@@ -47,7 +47,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(Fence, INT, INT),
     st.builds(FenceAnswer, INT, LONG, LONG, LONG, INT),
     st.builds(Fenced, INT, INT),
-    st.builds(Join, INT, CHAINS),
+    st.builds(Join, INT, CHAINS, LONG),
     st.builds(Position, INT, INT, LONG, LONG, st.booleans()),
     st.builds(JoinFirst, INT, INT, LONG),
     st.builds(Ack, INT, INT, LONG, LONG),
@@ -111,7 +111,7 @@ def test_nonsense_does_no_worse_than_an_error(header: bytes, payload: bytes) -> 
 def test_a_chain_has_links_and_not_too_many(count: int) -> None:
     row = encode_row(PartitionKey(bytes(16), 0), Join(3, (Link(1, 0),)))
     header = bytearray(row[:-14] + bytes(12 * count))
-    header[25:27] = count.to_bytes(2, "big")
+    header[33:35] = count.to_bytes(2, "big")
     with pytest.raises(MalformedFrame, match=f"a chain of {count} epochs"):
         list(decode_rows(memoryview(header), memoryview(b"")))
 

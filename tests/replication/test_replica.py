@@ -168,13 +168,16 @@ def test_a_stream_of_before_an_epoch_was_opened_is_refused_after_a_restart() -> 
     assert replica.append(Append(2, 1, 0, 4, 0)) == (JoinFirst(2, 1, 2),)
 
 
-def test_a_new_copy_may_begin_with_its_epoch() -> None:
-    replica = Replica(1, Disk())
-    replica.join(Join(2, TWO))
-    assert replica.append(Append(2, 2, 3, 6, 0)) == (Position(2, 2, 1, 0, False),)
-    assert replica.append(Append(2, 2, 4, 6, 0)) == (StartAt(4), Write(4, 6))
+@pytest.mark.parametrize("disk", [Disk(), Disk(promised=1, end=3, history=ONE)])
+def test_a_copy_that_ends_below_its_leaders_log_begins_where_that_does(disk: Disk) -> None:
+    replica = Replica(1, disk)
+    joined = replica.join(Join(2, TWO, 4))
+    assert joined == (PersistPromise(2), StartAt(4), Position(2, 2, 1, 4, False))
+    assert replica.append(Append(2, 2, 5, 6, 0)) == (Position(2, 2, 1, 4, False),)
+    assert replica.append(Append(2, 2, 4, 6, 0)) == (Write(4, 6),)
     assert (replica.base, replica.end, replica.history) == (4, 6, (Link(2, 4),))
     assert synced(replica) == (Ack(2, 2, 1, 6),)
+    assert replica.join(Join(2, TWO, 5))[0] == Position(2, 2, 1, 6, False), "it has more than that"
     assert replica.join(Join(3, (*TWO, Link(3, 4))))[1] == TruncateTo(4)
     assert replica.append(Append(3, 3, 4, 5, 0)) == (Write(4, 5),)
 

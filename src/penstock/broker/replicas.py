@@ -34,7 +34,7 @@ from penstock.replication.epoch import Claim, Terms
 from penstock.replication.links import Links
 from penstock.replication.peer_format import PartitionKey
 from penstock.replication.quorum import quorum_of
-from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replication
+from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replication, Reserved
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -126,7 +126,8 @@ class Replicas:
 
     def open(self, row: PartitionRow, log: ReplicaLog) -> ReplicatedLog:
         """Take part in a partition with a log of this broker."""
-        return self.replication.open(PartitionKey(log.topic_id.bytes, row.index), log)
+        key = PartitionKey(log.topic_id.bytes, row.index)
+        return self.replication.open(key, log, opened=row.leader_epoch)
 
     # -- the image
 
@@ -313,6 +314,12 @@ class Replicas:
             logger.warning("opening an epoch of partition %s was refused: %s", key, error)
         await self.refresh()
         return [one.key not in refused for one in asked]
+
+    async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
+        """What is reserved and opened now; without partitions that are no more."""
+        asked = {(UUID(bytes=key.topic_id), key.partition): key for key in keys}
+        found = await self._parts.control.highest_reserved(list(asked))
+        return {asked[key]: Reserved(one.reserved, one.opened) for key, one in found.items()}
 
     def _opening(self, log: ReplicatedLog, effect: SealAndOpen) -> EpochOpening:
         core = log.leading.core if log.leading is not None else None

@@ -60,7 +60,9 @@ def disk_of(log: ReplicaLog) -> Disk:
 class Copy:
     """See the module's text. Belongs to the event loop."""
 
-    __slots__ = ("_incarnation", "_speakers", "_tell", "core", "failed", "log", "mark", "moved")
+    __slots__ = (
+        "_incarnation", "_speakers", "_tell", "core", "failed", "log", "mark", "moved", "silent",
+    )  # fmt: skip
 
     def __init__(
         self, log: ReplicaLog, *, incarnation: int, tell: Tell, moved: Callable[[int], None]
@@ -71,6 +73,8 @@ class Copy:
         self.mark = 0
         self.failed = False
         """What was taken is not what the log has: to begin anew once nothing is under way."""
+        self.silent = False
+        """Nobody is answered: what it promised is not known before the control plane tells."""
         self._tell = tell
         self._incarnation = incarnation
         self._speakers: dict[int, int] = {}
@@ -81,13 +85,28 @@ class Copy:
         """Whether something was taken that no sync covers yet."""
         return self.core.writes != self.core.synced_writes or self.failed
 
+    def may_lack(self, opened: int) -> str | None:
+        """Why this copy may lack what it promised or acknowledged, if it may.
+
+        `opened` is an epoch of the partition that has been opened: its first one is 0, in which
+        nobody leads and nothing is promised.
+        """
+        if self.log.lost is not None:
+            return self.log.lost
+        return "it is new here, or its disk was lost" if opened > 0 > self.log.promised else None
+
+    def lose(self, *, reserved: int, opened: int) -> None:
+        """The control plane has told which epochs it may have promised, and acknowledged in."""
+        self.silent = False
+        self._perform(self.core.lose(reserved=reserved, opened=opened))
+
     def heard(self, sender: int, message: Said, data: memoryview, now_ms: int) -> None:
         """What a leader says to this copy, or one that is becoming it.
 
         Raises:
             PenstockError: the log refuses what was sent; this life is over.
         """
-        if self.failed:
+        if self.failed or self.silent:
             return
         try:
             self._hear(sender, message, data, now_ms)
@@ -169,8 +188,8 @@ class Copy:
         else:
             self.core.halted = True
             logger.critical(
-                "%s: this copy is empty where its leader's stream begins at offset %d; it takes no"
-                " part until what lies below is brought to it", log.topic_partition, effect.base,
+                "%s: this copy ends below offset %d, where its leader's log begins; it takes no"
+                " part any more", log.topic_partition, effect.base,
             )  # fmt: skip
 
     def _write(self, effect: Write, message: Append | None, data: memoryview, now_ms: int) -> None:

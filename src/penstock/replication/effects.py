@@ -28,7 +28,7 @@ class TruncateTo(NamedTuple):
 
 
 class StartAt(NamedTuple):
-    """Write: the log, which is empty, begins at `base`; backfill brings what lies below."""
+    """Write: nothing of the log is kept, and it begins at `base`, as its leader's does."""
 
     base: int
 

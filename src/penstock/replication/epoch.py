@@ -13,8 +13,8 @@ absent only if f fenced replicas lack it: one of them would have it, had it been
 Replicas in limbo, those that do not answer and copies that cannot be read are neither.
 
 **Streams.** Every replica has its own stream, which begins where its log ends, also below the
-commit mark. Only a copy that is new, or whose disk was lost, begins with the epoch: commits do not
-wait until backfill has brought what lies below. `to_send` says what may be sent next, the shell
+commit mark. A copy that is new, or whose disk was lost, gets all of the log, while the others carry
+the quorum. `to_send` says what may be sent next, the shell
 says when, and how much of it went out (`sent`); `rewind` begins a stream anew, after a lost
 connection or a silence. The leader's own copy is a replica like the others, and counts once it has
 acknowledged.
@@ -109,13 +109,10 @@ class Follower:
         "incarnation",
         "joined",
         "mark",
-        "new",
         "next",
     )
 
-    def __init__(self, *, new: bool) -> None:
-        self.new = new
-        """It had no copy in the epoch before."""
+    def __init__(self) -> None:
         self.incarnation = 0
         self.durable = 0
         self.next = 0
@@ -132,6 +129,7 @@ class Epoch:
     """One claim. `end` and `mark` are offsets: the end of the log, and the commit mark."""
 
     __slots__ = (
+        "base",
         "chain",
         "end",
         "epoch",
@@ -154,9 +152,20 @@ class Epoch:
         self.terms = claim.terms
         before = claim.before or claim.terms
         self.quorum = before.quorum
-        self.followers = {replica: Follower(new=False) for replica in before.placement}
+        self.followers = {replica: Follower() for replica in before.placement}
         self.phase = Phase.CLAIMED
+        self.base = 0
+        """Where the log begins, at or below the commit mark; retention moves it."""
         self.start = self.end = self.mark = claim.chain[-1].start if claim.chain else 0
+
+    @property
+    def doubtful(self) -> list[int]:
+        """The replicas that have answered, and may have lost what they acknowledged."""
+        answers = ((replica, one.answer) for replica, one in self.followers.items())
+        target = self.target
+        return [
+            one for one, answer in answers if answer and answer.limbo and answer.limbo >= target
+        ]
 
     def begin(self) -> Effects:
         """The first event. Only a partition's first epoch has nobody to ask."""
@@ -189,8 +198,6 @@ class Epoch:
         follower.mark = 0
         follower.asks_end = position.asks_end
         follower.next = min(position.end, self.end)
-        if not position.end and (follower.new or position.asks_end):
-            follower.next = self.start  # backfill brings what lies below
         return NOTHING
 
     def not_joined(self, replica: int, answer: JoinFirst) -> Effects:
@@ -245,7 +252,7 @@ class Epoch:
         self.quorum = self.terms.quorum
         former, self.followers = self.followers, {}
         for replica in self.terms.placement:
-            follower = self.followers[replica] = former.get(replica) or Follower(new=True)
+            follower = self.followers[replica] = former.get(replica) or Follower()
             follower.joined = False
             follower.answer = None
         self.phase = Phase.LEADING
@@ -266,7 +273,7 @@ class Epoch:
         if self.phase is Phase.CLAIMED:
             return None if follower.answer is not None else Fence(self.epoch, self.target)
         if not follower.joined:
-            return Join(self.epoch, self.chain)
+            return Join(self.epoch, self.chain, self.base)
         if follower.asks_end:
             return LogEnd(self.epoch, self.target, follower.incarnation, self.end)
         if follower.next < self.end or follower.mark < self._told_mark():
@@ -312,8 +319,7 @@ class Epoch:
 
     def _find_end(self) -> Effects:
         answers = [(r, f.answer) for r, f in self.followers.items() if f.answer is not None]
-        healthy = sum((not answer.limbo or answer.limbo < self.target) for _, answer in answers)
-        if healthy < self.quorum.fences:
+        if len(answers) - len(self.doubtful) < self.quorum.fences:
             return NOTHING
         ends = {replica: answer.end for replica, answer in answers}
         end = max(self.start, *ends.values())

@@ -84,7 +84,7 @@ class Leadership:
 
     __slots__ = (
         "_heir_told", "_holder", "_left_behind", "_log", "_pending", "_reading", "_said", "_shell",
-        "core", "heir", "heir_until_ms",
+        "_told_waits", "_waits", "core", "heir", "heir_until_ms",
     )  # fmt: skip
 
     def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
@@ -102,6 +102,8 @@ class Leadership:
         """Who is to claim the partition next, until `heir_until_ms`."""
         self.heir_until_ms = 0
         self._heir_told = False
+        self._waits: tuple[list[int], list[int]] | None = None
+        self._told_waits: tuple[list[int], list[int]] | None = None
 
     @property
     def leads(self) -> bool:
@@ -186,7 +188,7 @@ class Leadership:
     @property
     def asks(self) -> bool:
         """Whether a replica is to answer something."""
-        return bool(self._said)
+        return bool(self._said) or self.core.phase is Phase.CLAIMED
 
     def fill(self) -> list[int]:
         """Send what replicas need, to each so much that others get on as well.
@@ -203,6 +205,7 @@ class Leadership:
 
     def _fill(self, replica: int) -> bool:
         """Whether there is more to be sent."""
+        self.core.base = self._log.log_start_offset
         while (message := self.core.to_send(replica)) is not None:
             if isinstance(message, Append):
                 return self._send_range(replica, message)
@@ -253,13 +256,29 @@ class Leadership:
         return True
 
     def _read_on(self, wanted: Append) -> None:
-        """Have this broker's copy catch up with the one that has what was found."""
-        holder = self._holder
-        if self._reading or holder is None or holder == self._shell.broker_id:
+        """Have this broker's copy catch up with one that has what it lacks."""
+        holder = self._source(wanted.base)
+        if self._reading or holder is None:
             return
         self._reading = True
         asked = Read(self.core.epoch, self.core.target, wanted.base, wanted.next)
         self._shell.tell(holder, asked)
+
+    def _source(self, base: int) -> int | None:
+        """Who has the log from an offset on, as the chain says, and can be reached.
+
+        That is who has what was found; or any replica that joined, and has cut its log by that.
+        """
+        own, shell = self._shell.broker_id, self._shell
+        ends = {
+            one: follower.next
+            for one, follower in self.core.followers.items()
+            if one != own and follower.joined and follower.next > base and shell.reaches(one)
+        }
+        holder = self._holder
+        if holder is not None and holder != own and shell.reaches(holder):
+            return holder
+        return max(ends, key=lambda one: ends[one], default=None)
 
     def read_answered(self, holder: int, answer: ReadAnswer, data: memoryview) -> None:
         """A part of what was found has come."""
@@ -292,19 +311,37 @@ class Leadership:
             self._perform(core.fenced(replica, message))
 
     def say_again(self) -> bool:
-        """Whether something that was said is still to be answered: it may be said once more.
+        """Whether something is still to be answered: what was said may be said once more.
 
         A broker may have heard it before it knew of the partition.
         """
+        self._tell_why_not()
         said, self._said = self._said, {}
-        return bool(said)
+        return bool(said) or self.core.phase is Phase.CLAIMED
+
+    def _tell_why_not(self) -> None:
+        """Log what a claim waits for, once it has waited for it for a while."""
+        core = self.core
+        if core.phase is not Phase.CLAIMED:
+            return
+        doubtful = sorted(core.doubtful)
+        silent = sorted([one for one in core.followers if core.followers[one].answer is None])
+        waits = doubtful, silent
+        if waits == self._waits and waits != self._told_waits:
+            self._told_waits = waits
+            logger.warning(
+                "%s: no leader before %d of %d copies have told all that they acknowledged; brokers"
+                " %s may have lost what they acknowledged, brokers %s do not answer",
+                self._log.topic_partition, core.quorum.fences, len(core.followers),
+                ", ".join(map(str, doubtful)) or "none", ", ".join(map(str, silent)) or "none",
+            )  # fmt: skip
+        self._waits = waits
 
     def link_changed(self, replica: int) -> None:
         """What was on its way to a replica, or from it, may be lost."""
         if replica in self.core.followers:
             self._said.pop(replica, None)
             self.core.rewind(replica)
-        if replica == self._holder:
             self._reading = False
         if replica == self.heir:
             self.heir_until_ms = 0

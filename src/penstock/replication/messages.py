@@ -49,10 +49,13 @@ class Join(NamedTuple):
 
     The chain may leave out its oldest epochs. A replica whose log is older than what is left takes
     no part until it is told of them.
+
+    A log that ends below `base`, where the leader's begins, is of no use: it begins there anew.
     """
 
     authority: int
     chain: Chain
+    base: int = 0
 
     @property
     def epoch(self) -> int:
@@ -94,7 +97,7 @@ class Append(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """All of the leader's log below `durable`, or from the epoch's start, is durable here."""
+    """All of the leader's log below `durable` is durable here."""
 
     authority: int
     epoch: int

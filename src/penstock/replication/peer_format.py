@@ -12,7 +12,7 @@ endian; a row begins with
     1 Fence         authority i32, target i32
     2 FenceAnswer   authority i32, incarnation i64, end i64, mark i64, limbo i32
     3 Fenced        authority i32, promised i32
-    4 Join          authority i32, links u16, per link: epoch i32, start i64
+    4 Join          authority i32, base i64, links u16, per link: epoch i32, start i64
     5 Position      authority i32, epoch i32, incarnation i64, end i64, asks for the end u8
     6 JoinFirst     authority i32, epoch i32, incarnation i64
     7 Append        authority i32, epoch i32, base i64, next i64, mark i64, bytes of batches u32
@@ -90,7 +90,7 @@ class ReadAnswer(NamedTuple):
 
 _HELLO: Final = Struct(">4sHi16sIB")
 _KEY: Final = Struct(">B16si")
-_JOIN: Final = Struct(">iH")
+_JOIN: Final = Struct(">iqH")
 _LINK: Final = Struct(">iq")
 _SIZE: Final = Struct(">I")
 _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
@@ -190,7 +190,8 @@ def encode_row(key: PartitionKey, message: Said, data_bytes: int = 0) -> bytes:
     if isinstance(message, Join):
         links = message.chain[-LINKS_MAX:]
         packed = b"".join([_LINK.pack(*link) for link in links])
-        return _KEY.pack(_JOIN_KIND, *key) + _JOIN.pack(message.authority, len(links)) + packed
+        head = message.authority, message.base, len(links)
+        return _KEY.pack(_JOIN_KIND, *key) + _JOIN.pack(*head) + packed
     kind, struct = _NUMBERS[type(message)]
     row = _KEY.pack(kind, *key) + struct.pack(*message)
     return row + _SIZE.pack(data_bytes) if kind in _WITH_DATA else row
@@ -237,13 +238,13 @@ def decode_rows(header: memoryview, payload: memoryview) -> Iterator[Row]:
 
 
 def _join(header: memoryview, at: int) -> tuple[Join, int]:
-    authority, count = _JOIN.unpack_from(header, at)
+    authority, base, count = _JOIN.unpack_from(header, at)
     at += _JOIN.size
     end = at + count * _LINK.size
     if not 0 < count <= LINKS_MAX or end > len(header):
         raise MalformedFrame(f"a chain of {count} epochs; there are 1 to {LINKS_MAX}")
     chain = tuple([Link(*pair) for pair in _LINK.iter_unpack(header[at:end])])
-    return Join(authority, chain), end
+    return Join(authority, chain, base), end
 
 
 def gather(rows: Iterable[tuple[bytes, int]], *, frame_bytes_max: int) -> Iterator[list[int]]:

@@ -189,7 +189,9 @@ class Replica:
         effects = self._promise(join.authority)
         self.authority, self.epoch, self.chain = join.authority, join.epoch, join.chain
         keep = self._confirmed(join.chain)
-        if keep < self.end:
+        if keep < join.base:
+            effects += self._begin_at(join.base)
+        elif keep < self.end:
             effects += self._cut(keep)
         self.joined_after = self.writes
         self.acked = -1
@@ -285,17 +287,19 @@ class Replica:
         self.writes += 1
         return (TruncateTo(keep),)
 
+    def _begin_at(self, base: int) -> Effects:
+        """Forget what there is: the leader's log begins above it."""
+        self._cut(self.base)
+        self.base = self.end = self.durable = base
+        return (StartAt(base),)
+
     def _take(self, base: int, next_offset: int) -> Effects:
         """What a range of the stream that was joined means for the log."""
         effects = NOTHING
         if base != self.end:
             if base > self.end:
-                if self.end or base >= next_offset or base != self.chain[-1].start:
-                    return (self._position(),)
-                # Nothing is here yet: the log begins with the epoch, backfill brings the rest.
-                self.base = self.end = self.durable = base
-                effects = (StartAt(base),)
-            elif base < next_offset:
+                return (self._position(),)
+            if base < next_offset:
                 effects = (Compare(base, min(next_offset, self.end)),)
                 if next_offset <= self.durable:
                     self.acked = -1  # sent again: the acknowledgement may have been lost

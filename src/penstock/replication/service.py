@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
+from penstock.control.limits import EPOCH_PARTITIONS_PER_CALL_MAX
 from penstock.replication.copies import Copy
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Epoch, Phase
@@ -53,6 +55,13 @@ HAND_OVER_MS: Final = 3_000
 _ALL: Final = -1
 
 
+class Reserved(NamedTuple):
+    """The highest epochs of a partition that were reserved, and opened."""
+
+    reserved: int
+    opened: int
+
+
 class Epochs(Protocol):
     """The control plane's register of epochs."""
 
@@ -64,6 +73,10 @@ class Epochs(Protocol):
         self, openings: Sequence[tuple[ReplicatedLog, SealAndOpen]]
     ) -> Sequence[bool]:
         """Seal and open; false for each whose reservation has been overtaken."""
+        ...
+
+    async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
+        """What is reserved and opened now; without partitions that are no more."""
         ...
 
 
@@ -234,6 +247,7 @@ class Replication:
         """Of which partitions there is more to be sent to a broker than there was room."""
         self._to_claim: dict[PartitionKey, None] = {}
         self._to_open: dict[ReplicatedLog, SealAndOpen] = {}
+        self._silent: dict[ReplicatedLog, None] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._life = 0
 
@@ -251,12 +265,27 @@ class Replication:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def open(self, key: PartitionKey, log: ReplicaLog) -> ReplicatedLog:
-        """Take part in a partition with this log; the one there is, if it has the same."""
+    def open(self, key: PartitionKey, log: ReplicaLog, *, opened: int) -> ReplicatedLog:
+        """Take part in a partition with this log; the one there is, if it has the same.
+
+        `opened` is the epoch that the image says is open. A copy that may lack what it has promised
+        or acknowledged answers nobody until the control plane has told how much that may be.
+        """
         known = self.logs.get(key)
-        if known is None or known.log is not log:
-            self._life += 1
-            known = self.logs[key] = ReplicatedLog(self, key, log, self._life)
+        if known is not None and known.log is log:
+            return known
+        self._life += 1
+        known = self.logs[key] = ReplicatedLog(self, key, log, self._life)
+        reason = known.copy.may_lack(opened)
+        if reason is not None:
+            logger.log(
+                logging.INFO if log.lost is None else logging.WARNING,
+                "%s: until this copy has all of its leader's log, what it lacks is not taken for"
+                " never acknowledged: %s", log.topic_partition, reason,
+            )  # fmt: skip
+            known.copy.silent = True
+            self._silent[known] = None
+            self._ask("reserved", self._hear_reserved)
         return known
 
     def forget(self, key: PartitionKey) -> None:
@@ -266,7 +295,7 @@ class Replication:
             return
         if gone.leading is not None:
             gone.leading.lost()
-        for logs in (self._stirred, self._waiting, *self._short.values()):
+        for logs in (self._stirred, self._waiting, self._silent, *self._short.values()):
             logs.pop(gone, None)
 
     def known_epoch(self, key: PartitionKey) -> int:
@@ -449,6 +478,25 @@ class Replication:
         if task is None or task.done():
             loop = asyncio.get_running_loop()
             self._asking[what] = loop.create_task(ask())  # type: ignore[arg-type]
+
+    async def _hear_reserved(self) -> None:
+        while self._silent:
+            logs = list(islice(self._silent, EPOCH_PARTITIONS_PER_CALL_MAX))
+            try:
+                found = await self._epochs.reserved([log.key for log in logs])
+            except PenstockError as error:
+                logger.warning(
+                    "%d copies answer nobody, because what they have promised is not known: %s",
+                    len(self._silent), error,
+                )  # fmt: skip
+                await pause(_AGAIN_SECONDS)
+                continue
+            for log in logs:
+                self._silent.pop(log, None)
+                there = found.get(log.key)
+                if there is not None and self.logs.get(log.key) is log:
+                    log.copy.lose(reserved=there.reserved, opened=there.opened)
+                    self.stir(log)
 
     async def _claim(self) -> None:
         while self._to_claim:
