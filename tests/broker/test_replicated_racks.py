@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.broker.test_replicated import Cluster, has, knows, until
-from tests.broker.wire_client import batch
+from tests.broker.wire_client import WireClient, batch, fetch_request
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -67,6 +67,15 @@ async def test_a_consumer_reads_from_the_replica_in_its_rack(racks: Cluster) -> 
     assert row.error_code.name == "not_leader_or_follower"
     old = await fetch(racks, follower, 0, "anywhere", current_leader_epoch=epoch - 1)
     assert old.error_code.name == "fenced_leader_epoch"
+    request = fetch_request({("t", 0): 0}, current_leader_epoch=epoch - 1)
+    del request["replica_id"]
+    topic_id = racks.brokers[leader].cluster.image.topics["t"].topic_id
+    request["topics"][0]["topic_id"] = topic_id
+    answer = await racks.clients[leader].call("Fetch", 17, request)
+    told = answer.responses[0].partitions[0]
+    assert told.error_code.name == "fenced_leader_epoch"
+    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (leader, epoch)
+    assert [one.node_id for one in answer.node_endpoints] == [leader]
 
 
 async def test_a_follower_answers_what_it_learns_to_be_committed(racks: Cluster) -> None:
@@ -75,9 +84,11 @@ async def test_a_follower_answers_what_it_learns_to_be_committed(racks: Cluster)
     await racks.produce(b"first")
     await all_in_sync(racks, leader, 1)
     rack = f"rack-{follower}"
-    waiting = asyncio.create_task(fetch(racks, follower, 1, rack, max_wait=60_000))
+    client = await WireClient.connect(racks.brokers[follower].kafka_address)
+    waiting = asyncio.create_task(client.fetch("t", 1, rack_id=rack, max_wait=60_000))
     assert await racks.produce(b"second") == 1
     assert b"second" in bytes((await waiting).records)
+    await client.close()
     # What may be committed elsewhere is not out of range: there is nothing of it yet.
     beyond = await fetch(racks, follower, 40, rack)
     assert beyond.error_code.name == "none"

@@ -34,6 +34,7 @@ from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import preferred
 from penstock.broker.errors import (
+    FencedLeaderEpoch,
     NotLeader,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -259,7 +260,7 @@ class FetchOperation:
                     continue
                 answer = self._read(source, partition, end, budget - self._size, reads)
             except Exception as error:
-                answer = _error_answer(partition, error)
+                answer = self._error_answer(partition, error)
             if answer is None:
                 news = news or partition.sent_error != 0
                 continue
@@ -421,7 +422,7 @@ class FetchOperation:
             try:
                 source = self._source(partition)
             except PenstockError as error:
-                return _error_answer(partition, error)
+                return self._error_answer(partition, error)
         if (
             self._plan.incremental
             and partition.sent_high_watermark == source.high_watermark
@@ -439,9 +440,18 @@ class FetchOperation:
         if answer.size_bytes and self._plan.session is not None:
             self._plan.session.move_to_end(partition)
 
+    def _error_answer(self, partition: FetchPartition, error: Exception) -> PartitionAnswer:
+        if not isinstance(error, PenstockError):
+            logger.error("reading partition %d failed", partition.index, exc_info=error)
+        leader = error.leader if isinstance(error, NotLeader) else None
+        if isinstance(error, FencedLeaderEpoch):
+            leader = self._leader_of(partition)
+        return PartitionAnswer(partition.index, error_of(error)[0], leader=leader)
 
-def _error_answer(partition: FetchPartition, error: Exception) -> PartitionAnswer:
-    if not isinstance(error, PenstockError):
-        logger.error("reading partition %d failed", partition.index, exc_info=error)
-    leader = error.leader if isinstance(error, NotLeader) else None
-    return PartitionAnswer(partition.index, error_of(error)[0], leader=leader)
+    def _leader_of(self, partition: FetchPartition) -> tuple[int, int] | None:
+        """Who leads a partition that there is, and in which epoch, by the image."""
+        partitions = self._parts.partitions
+        by_id = self._context.version >= TOPIC_IDS_FROM
+        served = (partitions.topics_by_id if by_id else partitions.topics_by_name)[partition.key]
+        row = served.topic.partitions[partition.index]
+        return (row.leader, row.leader_epoch) if row.leader >= 0 and not served.diskless else None
