@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.control.errors import ControlUnavailable
+from penstock.control.postgres import PostgresControlPlane
 from penstock.replication.service import ReplicatedLog
 from tests.broker.test_replicated import Cluster, everything, knows, until
 
@@ -174,3 +177,29 @@ async def test_an_empty_copy_does_not_help_to_forget_what_it_had(
     for node_id in (1, 2, 3):
         await until(partial(is_whole, cluster, node_id, 3))
     assert everything(cluster.log(1)) == everything(cluster.log(2)) == everything(cluster.log(3))
+
+
+async def test_an_empty_copy_is_silent_while_the_control_plane_cannot_be_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.create()
+    await cluster.produce(b"before")
+    wiped = follower(cluster)
+    await wipe(cluster, wiped)
+    asked, there = asyncio.Event(), asyncio.Event()
+    ask = PostgresControlPlane.highest_reserved
+
+    async def ask_in_vain(self: PostgresControlPlane, keys: Any) -> Any:
+        asked.set()
+        if not there.is_set():
+            raise ControlUnavailable("it is away")
+        return await ask(self, keys)
+
+    monkeypatch.setattr(PostgresControlPlane, "highest_reserved", ask_in_vain)
+    await cluster.start(wiped)
+    await asked.wait()
+    assert await cluster.produce(b"with the two others") == 1
+    copy = cluster.log(wiped).copy
+    assert (copy.silent, copy.core.promised, copy.core.authority) == (True, 0, 0)
+    there.set()
+    await until(partial(is_whole, cluster, wiped, 2))
