@@ -227,6 +227,8 @@ async def test_a_leader_that_was_silent_has_been_fenced(cluster: Cluster) -> Non
     assert refused.error_code.name == "not_enough_replicas"
     alone = await client.produce("t", batch(b"on one disk"), acks=1)
     assert alone.error_code.name == "none"
+    extents = await silent.partitions.partition("t", 0).extents(0, 100, limit=10)
+    assert max(extent.next_offset for extent in extents) == 1, "no further than what is committed"
     following = await cluster.led()
     assert following != leader
     assert await cluster.produce(b"after") == 1

@@ -139,7 +139,7 @@ class LocalPartition(ReplicaState):
 
     async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
         """As `Partition.extents`, in segment files; raises CorruptLog."""
-        return self.log.extents(start, end)
+        return self.log.extents(start, min(end, self.high_watermark))
 
     async def delete_records(self, before_offset: int) -> int:
         """As `Partition.delete_records`; raises OffsetOutOfRange."""

@@ -184,7 +184,7 @@ class Copy:
         elif isinstance(effect, PersistLimbo):
             log.set_limbo(effect.limbo or -1)
         elif isinstance(effect, TruncateTo):
-            log.truncate(effect.end, floor=min(self.mark, effect.end))
+            log.truncate(effect.end, floor=self.mark)
         else:
             self.core.halted = True
             logger.critical(
