@@ -68,6 +68,8 @@ class Sending:
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "retry.backoff.ms": 20,
+                "reconnect.backoff.ms": 20,  # a broker that comes back has another port here
+                "reconnect.backoff.max.ms": 100,
                 "topic.metadata.refresh.fast.interval.ms": 20,
             }
         )
