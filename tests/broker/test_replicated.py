@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.files import MACHINE_FILES, Files
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
@@ -33,6 +34,8 @@ class Cluster:
     def __init__(self, root: Path, url: str) -> None:
         self.root = root
         self.url = url
+        self.files: dict[int, Files] = {}
+        """Through which brokers reach their disks, if not as always."""
         self.brokers: dict[int, BrokerServer] = {}
         self.clients: dict[int, WireClient] = {}
         self.settings: dict[str, Any] = {}
@@ -59,6 +62,7 @@ class Cluster:
                 StorageSettings(),
                 clock=SYSTEM_CLOCK,
                 config_of=configs.config_of,
+                files=self.files.get(node_id, MACHINE_FILES),
             ),
             clock=SYSTEM_CLOCK,
             randomness=SYSTEM_RANDOMNESS,

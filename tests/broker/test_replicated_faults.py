@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from penstock.broker.replicas import Replicas
 from penstock.replication.leadership import CHUNK_BYTES
 from penstock.replication.links import WINDOW_BYTES, Outgoing
-from penstock.replication.service import Replication
-from tests.broker.test_replicated import Cluster, everything, has, until
+from penstock.replication.service import ReplicatedLog, Replication
+from tests.broker.test_replicated import Cluster, everything, has, knows, until
 from tests.broker.test_replicated import cluster as cluster
 from tests.broker.wire_client import batch
+from tests.faulty_files import FaultyFiles
 
 pytestmark = pytest.mark.timeout(300)
 MIB = 1 << 20
@@ -149,3 +153,43 @@ async def test_a_topic_that_is_deleted_goes_from_all_brokers(cluster: Cluster) -
     # Another one of that name begins anew.
     await cluster.create()
     assert await cluster.produce(b"value") == 0
+
+
+@pytest.mark.parametrize(("call", "number"), [("write_at", errno.ENOSPC), ("sync_file", errno.EIO)])
+async def test_a_leader_whose_disk_fails_lets_another_lead(
+    tmp_path: Path, postgres_url: str, call: str, number: int
+) -> None:
+    cluster = Cluster(tmp_path, postgres_url)
+    disks = {node_id: FaultyFiles() for node_id in (1, 2, 3)}
+    for node_id, disk in disks.items():
+        cluster.files[node_id] = disk
+        await cluster.start(node_id)
+    try:
+        for server in cluster.brokers.values():
+            await until(lambda server=server: knows(server, 3))  # type: ignore[misc]
+        leader = await cluster.create()
+        await cluster.produce(b"before")
+        failed: list[str] = []
+
+        def fail(name: str, path: str) -> int | None:
+            if name != call or "journal" not in path:
+                return None
+            failed.append(path)
+            return number
+
+        disks[leader].fail = fail
+        await cluster.produce(b"while it fails")
+        assert failed
+        await until(lambda: any(leads(cluster.log(one)) for one in others(leader)))
+        following = next(one for one in others(leader) if leads(cluster.log(one)))
+        assert await cluster.produce(b"after") >= 2
+        disks[leader].fail = lambda name, path: None
+        read = await cluster.values(following)
+        assert read.index(b"before") < read.index(b"while it fails") < read.index(b"after")
+    finally:
+        for node_id in list(cluster.brokers):
+            await cluster.stop(node_id)
+
+
+def leads(log: ReplicatedLog) -> bool:
+    return log.leading is not None and log.leading.leads

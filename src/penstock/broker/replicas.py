@@ -192,7 +192,7 @@ class Replicas:
         # Those in sync first: another may lack what the logs of all others have deleted.
         order = (row.leader, *row.isr, *row.replicas)
         first = next((one for one in order if one in live), None)
-        return first == own and not log.claims
+        return first == own and not log.claims and not log.copy.broken
 
     def _row(self, key: PartitionKey) -> PartitionRow | None:
         topic = None if self._image is None else self._image.topic_by_id(UUID(bytes=key.topic_id))

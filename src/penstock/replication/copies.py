@@ -61,7 +61,8 @@ class Copy:
     """See the module's text. Belongs to the event loop."""
 
     __slots__ = (
-        "_incarnation", "_speakers", "_tell", "core", "failed", "log", "mark", "moved", "silent",
+        "_incarnation", "_speakers", "_tell", "broken", "core", "failed", "log", "mark", "moved",
+        "silent",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,8 @@ class Copy:
         """What was taken is not what the log has: to begin anew once nothing is under way."""
         self.silent = False
         """Nobody is answered: what it promised is not known before the control plane tells."""
+        self.broken = False
+        """The disk has failed: no life begins before the broker is restarted."""
         self._tell = tell
         self._incarnation = incarnation
         self._speakers: dict[int, int] = {}
@@ -83,7 +86,7 @@ class Copy:
     @property
     def unsynced(self) -> bool:
         """Whether something was taken that no sync covers yet."""
-        return self.core.writes != self.core.synced_writes or self.failed
+        return not self.broken and (self.core.writes != self.core.synced_writes or self.failed)
 
     def may_lack(self, opened: int) -> str | None:
         """Why this copy may lack what it promised or acknowledged, if it may.
@@ -141,6 +144,13 @@ class Copy:
     def synced(self, token: Sync) -> None:
         """The sync of a token is complete."""
         self._perform(self.core.synced(token))
+
+    def end(self, error: PenstockError) -> None:
+        """The disk has failed for good: take no part any more."""
+        if not self.broken:
+            self.failed = self.broken = True
+            where = self.log.topic_partition
+            logger.critical("%s: this copy takes no part until a restart: %s", where, error)
 
     def begin_anew(self) -> None:
         """Another life, with what the log has; nothing of it waits for a sync."""

@@ -36,6 +36,7 @@ from penstock.replication.peer_format import (
     Said,
     encode_row,
 )
+from penstock.storage.errors import StorageFailed
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -409,14 +410,33 @@ class Replication:
             copy = one.copy
             if copy.core is not core or self.logs.get(one.key) is not one:
                 continue
-            if error is not None:
+            if isinstance(error, StorageFailed):
+                copy.end(error)
+            elif error is not None:
                 copy.begin_anew()
             elif not copy.failed:
                 copy.synced(token)
             elif token.writes == core.writes:  # all that the log took before is durable
                 copy.begin_anew()
-            self.stir(one)
+            if error is None:
+                self.stir(one)
+            else:
+                self._give_away(one)
         self._send()
+
+    def _give_away(self, one: ReplicatedLog) -> None:
+        """Have another broker lead where this one's log has lost what others were sent."""
+        leading = one.leading
+        if leading is None or not leading.leads:
+            return
+        if one.copy.broken or one.log.log_end_offset < leading.core.end:
+            heirs = [heir for heir in leading.core.followers if leading.may_inherit(heir)]
+            leading.lost()
+            if heirs:
+                self.tell(one, heirs[0], HandOver(leading.core.epoch), (), 0)
+            else:
+                self.claim([one.key])
+        self.stir(one)
 
     def tell(
         self,
