@@ -27,7 +27,15 @@ from penstock.replication.effects import (
 )
 from penstock.replication.errors import NotAsAnnounced
 from penstock.replication.leadership import CHUNK_BYTES
-from penstock.replication.messages import Append, Fence, Fenced, Join, JoinFirst, LogEnd
+from penstock.replication.messages import (
+    Append,
+    Fence,
+    Fenced,
+    Join,
+    JoinFirst,
+    LogEnd,
+    Position,
+)
 from penstock.replication.peer_format import Read, ReadAnswer, Said
 from penstock.replication.replica import Disk, Effects, Replica, Sync
 from penstock.storage.reading import part_of
@@ -61,8 +69,8 @@ class Copy:
     """See the module's text. Belongs to the event loop."""
 
     __slots__ = (
-        "_incarnation", "_speakers", "_tell", "broken", "core", "failed", "log", "mark", "moved",
-        "silent",
+        "_incarnation", "_left_behind", "_speakers", "_tell", "broken", "core", "failed", "log",
+        "mark", "moved", "silent",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +86,8 @@ class Copy:
         """Nobody is answered: what it promised is not known before the control plane tells."""
         self.broken = False
         """The disk has failed: no life begins before the broker is restarted."""
+        self._left_behind = False
+        """It lacks what its leader's log has deleted: leaders are told its end, and no more."""
         self._tell = tell
         self._incarnation = incarnation
         self._speakers: dict[int, int] = {}
@@ -86,7 +96,9 @@ class Copy:
     @property
     def unsynced(self) -> bool:
         """Whether something was taken that no sync covers yet."""
-        return not self.broken and (self.core.writes != self.core.synced_writes or self.failed)
+        if self.broken or self._left_behind:
+            return False
+        return self.core.writes != self.core.synced_writes or self.failed
 
     def may_lack(self, opened: int) -> str | None:
         """Why this copy may lack what it promised or acknowledged, if it may.
@@ -109,7 +121,7 @@ class Copy:
         Raises:
             PenstockError: the log refuses what was sent; this life is over.
         """
-        if self.failed or self.silent:
+        if self.failed or self.silent or (self._left_behind and not isinstance(message, Join)):
             return
         try:
             self._hear(sender, message, data, now_ms)
@@ -127,13 +139,25 @@ class Copy:
         if isinstance(message, Append):
             self._perform(core.append(message), message, data, now_ms)
         elif isinstance(message, Join):
-            self._perform(core.join(message))
+            self._join(sender, message)
         elif isinstance(message, Fence):
             self._perform(core.fence(message))
         elif isinstance(message, LogEnd):
             self._perform(core.log_end(message))
         elif isinstance(message, Read):
             self._read(sender, message)
+
+    def _join(self, sender: int, join: Join) -> None:
+        """Begin a stream, unless it begins above this copy's end: logs cannot begin there yet."""
+        effects = () if self._left_behind else self.core.join(join)
+        if any(isinstance(effect, StartAt) for effect in effects):
+            self._left_behind = True
+        if not self._left_behind:
+            self._perform(effects)
+            return
+        end = self.log.log_end_offset
+        where = Position(join.authority, join.epoch, self._incarnation, end, asks_end=False)
+        self._tell(sender, where, [], 0)
 
     def wrote(self, own: Append) -> None:
         """The log has taken what this broker appends as leader."""
@@ -180,27 +204,21 @@ class Copy:
             elif isinstance(effect, Halt):
                 where = self.log.topic_partition
                 logger.critical("%s: this copy and its leader differ at %d", where, effect.offset)
-            elif isinstance(effect, (PersistPromise, PersistLimbo, TruncateTo, StartAt)):
+            elif isinstance(effect, (PersistPromise, PersistLimbo, TruncateTo)):
                 self._persist(effect)
-            else:
+            elif not isinstance(effect, StartAt):
                 sender = self._speakers.get(effect.authority)
                 if sender is not None:
                     self._tell(sender, effect, [], 0)
 
-    def _persist(self, effect: PersistPromise | PersistLimbo | TruncateTo | StartAt) -> None:
+    def _persist(self, effect: PersistPromise | PersistLimbo | TruncateTo) -> None:
         log = self.log
         if isinstance(effect, PersistPromise):
             log.promise(effect.promised)
         elif isinstance(effect, PersistLimbo):
             log.set_limbo(effect.limbo or -1)
-        elif isinstance(effect, TruncateTo):
-            log.truncate(effect.end, floor=self.mark)
         else:
-            self.core.halted = True
-            logger.critical(
-                "%s: this copy ends below offset %d, where its leader's log begins; it takes no"
-                " part any more", log.topic_partition, effect.base,
-            )  # fmt: skip
+            log.truncate(effect.end, floor=self.mark)
 
     def _write(self, effect: Write, message: Append | None, data: memoryview, now_ms: int) -> None:
         if message is not None and effect.base > message.base:
