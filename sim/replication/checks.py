@@ -15,7 +15,7 @@ And no core asks its files for what they cannot do, or knows something else than
 
 from __future__ import annotations
 
-from penstock.replication import Phase
+from penstock.replication.epoch import Phase
 from sim.replication.model import Model, State
 from sim.replication.records import Copy, Log
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from penstock.replication import (
+from penstock.replication.effects import Compare, PersistLimbo, PersistPromise, TruncateTo, Write
+from penstock.replication.messages import (
     Ack,
     Append,
-    Compare,
-    Disk,
     Fence,
     FenceAnswer,
     Fenced,
     Join,
     LogEnd,
-    PersistLimbo,
-    PersistPromise,
     Position,
-    Replica,
-    TruncateTo,
-    Write,
 )
-from penstock.replication.replica import Effect, Effects
+from penstock.replication.replica import Disk, Effect, Effects, Replica
 from sim.replication.records import (
     Copy,
     Fact,

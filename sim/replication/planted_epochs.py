@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.replication import (
-    Ack,
-    Committed,
-    EndFound,
-    Epoch,
-    Fenced,
-    JoinFirst,
-    LogEnd,
-    Phase,
-    Position,
-    Quorum,
-)
-from penstock.replication.epoch import Effects, Follower, ToSend
+from penstock.replication.effects import Committed, EndFound
+from penstock.replication.epoch import Effects, Epoch, Follower, Phase, ToSend
+from penstock.replication.messages import Ack, Fenced, JoinFirst, LogEnd, Position
+from penstock.replication.quorum import Quorum
 
 
 class CountsRefusals(Epoch):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.replication import Ack, Append, Chain, Fence, FenceAnswer, Fenced, Join, Replica, Sync
-from penstock.replication.chain import history_of
-from penstock.replication.replica import Effects
+from penstock.replication.chain import Chain, history_of
+from penstock.replication.messages import Ack, Append, Fence, FenceAnswer, Fenced, Join
+from penstock.replication.replica import Effects, Replica, Sync
 
 FIRST = 1
 """The epoch whose leader has its own copy where a plant tells copies apart."""

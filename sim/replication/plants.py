@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.replication import Epoch, Replica
+from penstock.replication.epoch import Epoch
+from penstock.replication.replica import Replica
 from sim.replication import copies
 from sim.replication import planted_epochs as epochs
 from sim.replication import planted_replicas as replicas

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, TypeVar
 
-from penstock.replication import (
-    Append,
-    Chain,
-    Claim,
-    Epoch,
-    Fence,
-    Join,
-    LogEnd,
-    Phase,
-    Terms,
-)
-from penstock.replication.epoch import Effects, Follower
+from penstock.replication.chain import Chain
+from penstock.replication.epoch import Claim, Effects, Epoch, Follower, Phase, Terms
+from penstock.replication.messages import Append, Fence, Join, LogEnd
 from sim.replication.records import EPOCH_SLOTS, Log, Numbered, Process, epoch_values
 
 Held = tuple[tuple[int, int], ...]

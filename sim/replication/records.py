@@ -11,7 +11,10 @@ from collections.abc import Hashable
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from penstock.replication import Disk, Epoch, FenceAnswer, Link, Replica, Sync
+from penstock.replication.chain import Link
+from penstock.replication.epoch import Epoch
+from penstock.replication.messages import FenceAnswer
+from penstock.replication.replica import Disk, Replica, Sync
 
 Entry = tuple[int, int] | None
 """The epoch that a batch was written in, and the process that wrote it; None: not here."""

@@ -9,7 +9,9 @@ from collections.abc import Hashable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from penstock.replication import Ack, Append, Chain, Fenced, Join, LogEnd, Phase, Position, parts_at
+from penstock.replication.chain import Chain, parts_at
+from penstock.replication.epoch import Phase
+from penstock.replication.messages import Ack, Append, Fenced, Join, LogEnd, Position
 from sim.replication import copies
 from sim.replication.copies import Copies, Event, Output
 from sim.replication.processes import Processes, Said

@@ -5,33 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.replication import (
-    Ack,
-    Append,
-    Claim,
+from penstock.replication.chain import Link
+from penstock.replication.effects import (
     Committed,
     Compare,
-    Disk,
-    Epoch,
+    PersistLimbo,
+    PersistPromise,
+    SealAndOpen,
+    StartAt,
+    TruncateTo,
+    Write,
+)
+from penstock.replication.epoch import Claim, Epoch, Terms, ToSend
+from penstock.replication.epoch import Effects as EpochEffects
+from penstock.replication.messages import (
+    Ack,
+    Append,
     Fence,
     FenceAnswer,
     Fenced,
     Join,
     JoinFirst,
-    Link,
     LogEnd,
-    PersistLimbo,
-    PersistPromise,
     Position,
-    Replica,
-    SealAndOpen,
-    StartAt,
-    Terms,
-    TruncateTo,
-    Write,
 )
-from penstock.replication.epoch import Effects as EpochEffects
-from penstock.replication.epoch import ToSend
+from penstock.replication.replica import Disk, Replica
 from penstock.replication.replica import Effects as ReplicaEffects
 
 

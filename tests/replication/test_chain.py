@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.replication import Chain, Link, parts_at
-from penstock.replication.chain import cut_history, end_within, history_of
+from penstock.replication.chain import Chain, Link, cut_history, end_within, history_of, parts_at
 
 
 def links(*pairs: tuple[int, int]) -> Chain:

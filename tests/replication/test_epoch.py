@@ -11,23 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.base.errors import BugError
-from penstock.replication import (
+from penstock.replication.chain import Link
+from penstock.replication.effects import EndFound, SealAndOpen, Stopped
+from penstock.replication.epoch import Claim, Epoch, Phase, Terms
+from penstock.replication.messages import (
     Ack,
     Append,
-    Claim,
-    EndFound,
-    Epoch,
     Fence,
     FenceAnswer,
     Fenced,
     Join,
-    Link,
     LogEnd,
-    Phase,
     Position,
-    SealAndOpen,
-    Stopped,
-    Terms,
 )
 from penstock.replication.quorum import InvalidQuorum
 from tests.replication.cluster import Batch, Leader, Node, first_leader, next_leader

@@ -6,28 +6,29 @@ from typing import Any
 
 import pytest
 
-from penstock.replication import (
-    Ack,
-    Append,
+from penstock.replication.chain import Link
+from penstock.replication.effects import (
     Compare,
-    Disk,
-    Fence,
-    FenceAnswer,
-    Fenced,
     Halt,
-    Join,
-    JoinFirst,
-    Link,
-    LogEnd,
     MarkMoved,
     PersistLimbo,
     PersistPromise,
-    Position,
-    Replica,
     StartAt,
     TruncateTo,
     Write,
 )
+from penstock.replication.messages import (
+    Ack,
+    Append,
+    Fence,
+    FenceAnswer,
+    Fenced,
+    Join,
+    JoinFirst,
+    LogEnd,
+    Position,
+)
+from penstock.replication.replica import Disk, Replica
 
 ONE = (Link(1, 0),)
 TWO = (Link(1, 0), Link(2, 4))
