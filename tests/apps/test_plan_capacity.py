@@ -41,9 +41,9 @@ def test_the_answers_come_first(bare: Run) -> None:
     assert {"partitions", "brokers", "a partition on a disk", "the fullest disk"} <= words
     assert [line for line in lines if line != line.rstrip()] == []
     assert "--explain" in lines[-1]
-    refused = bare("plan", "capacity", "--replication", "3")
+    refused = bare("plan", "capacity", "--storage", "tiered")
     assert refused.status == 1
-    assert "fail  replication: Penstock refuses 3 replicas" in refused.out
+    assert "fail  tiered storage: Penstock has none" in refused.out
 
 
 def test_explain(bare: Run) -> None:

@@ -139,15 +139,20 @@ class Cluster:
                 await asyncio.sleep(0.01)
 
     async def values(self, node_id: int, topic: str = "t") -> bytes:
-        """What a consumer reads from the beginning."""
+        """What a consumer reads from the beginning, at a broker or at who leads after it."""
         found, offset = b"", 0
-        while True:
-            row = await self.clients[node_id].fetch(topic, offset)
-            assert row.error_code.name == "none", row
-            if not row.records:
-                return found
-            found += bytes(row.records)
-            offset = split_batches(row.records)[-1].next_offset
+        async with asyncio.timeout(SECONDS):
+            while True:
+                row = await self.clients[node_id].fetch(topic, offset)
+                if row.error_code.name == "not_leader_or_follower":
+                    node_id = self.leader(topic) or node_id
+                    await asyncio.sleep(0.01)
+                    continue
+                assert row.error_code.name == "none", row
+                if not row.records:
+                    return found
+                found += bytes(row.records)
+                offset = split_batches(row.records)[-1].next_offset
 
 
 def knows(server: BrokerServer, count: int) -> bool:
