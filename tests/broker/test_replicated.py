@@ -121,6 +121,8 @@ class Cluster:
         client = next(iter(self.clients.values()))
         answer = await client.call("CreateTopics", 7, {"topics": [spec], "timeout": 5000})
         assert answer.topics[0].error_code.name == "none", answer.topics[0].error_message
+        brokers = self.brokers.values()
+        await until(lambda: all(topic in one.cluster.image.topics for one in brokers))
         return await self.led(topic)
 
     async def led(self, topic: str = "t", *, by: int = 0) -> int:
