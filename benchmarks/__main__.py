@@ -29,7 +29,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks import page
-from benchmarks.harness import RECORDED, SCRATCH, Report, Row, figure, host, save
+from benchmarks.harness import RECORDED, SCRATCH, Report, Row, figure, host, save, warm_memory
 
 ALL = (
     "columnar_codec",
@@ -129,6 +129,7 @@ def main() -> int:
 
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print("Host: " + ", ".join(f"{key} {value}" for key, value in host().items()))
+    console.print(f"Memory: used once before the runs, {figure(warm_memory())} s per GiB")
     broken = run(
         names,
         quick=arguments.quick,
