@@ -51,6 +51,7 @@ ALL = (
     "diskless_produce",
     "diskless_brokers",
     "cluster",
+    "cluster_failover",
 )
 
 

@@ -20,68 +20,29 @@ metadata: 0.3 s more. Kafka has the same session, 9 s by default; both have 2 s 
 from __future__ import annotations
 
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-
-from confluent_kafka.admin import AdminClient
-from tests.postgres import postgres_server
 
 from benchmarks.harness import Row
-from benchmarks.peers.cluster import Broker, bootstrap_of, kafka_cluster, penstock_cluster
+from benchmarks.peers.cluster import APACHE, OURS, Broker, bootstrap_of, cluster, leaders
 from benchmarks.peers.load import Load, Shape, create_topic, fetch, produce
 from benchmarks.peers.round_trip import produce_request, round_trips
-from benchmarks.peers.steady_load import SteadyLoad, longest_gap
 
-OURS, APACHE = "penstock", "Apache Kafka, 3 nodes, not synced"
-COPIES = {"default.replication.factor": "3", "min.insync.replicas": "2"}
-SESSION_SECONDS = 2.0
-PENSTOCK_CONFIGS = {
-    **COPIES,
-    "replication.listener": "127.0.0.1:0",
-    "broker.session.timeout.ms": f"{SESSION_SECONDS * 1000:.0f}",
-    "broker.heartbeat.interval.ms": "500",
-}
-KAFKA_CONFIGS = {
-    **COPIES,
-    "offsets.topic.replication.factor": "3",
-    "broker.session.timeout.ms": f"{SESSION_SECONDS * 1000:.0f}",
-    "broker.heartbeat.interval.ms": "500",
-}
-TOPIC = "load"
 SMALL_VALUE_BYTES = 100
-CALM_SECONDS = 3.0
-SETTLE_SECONDS = 60.0
 PREDICTED_CPU = {50: 5.0, 0: 15.0}
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Throughput and CPU by shape, one record in flight, then a leader that is killed."""
+    """Throughput and CPU by shape, then one record in flight."""
     runs = 1 if quick else 3
     loads: dict[tuple[str, str, Shape], list[Load]] = defaultdict(list)
     trips: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    gaps: dict[str, list[float]] = defaultdict(list)
     for _ in range(runs):
         for name in (OURS, APACHE):
-            with _cluster(name) as brokers:
+            with cluster(name) as brokers:
                 _carry(name, brokers, loads, quick=quick)
                 trips[name].append(_round_trips(brokers, 300 if quick else 2_000))
-                gaps[name].append(_gap_of_a_kill(brokers))
-    return [*_load_rows(loads), *_trip_rows(trips), _gap_row(gaps)]
-
-
-@contextmanager
-def _cluster(name: str) -> Iterator[Sequence[Broker]]:
-    if name == OURS:
-        with (
-            postgres_server(durable=True) as postgres,
-            penstock_cluster(postgres, 3, PENSTOCK_CONFIGS) as brokers,
-        ):
-            yield brokers
-    else:
-        with kafka_cluster(3, KAFKA_CONFIGS) as nodes:
-            yield nodes
+    return [*_load_rows(loads), *_trip_rows(trips)]
 
 
 def _shapes(quick: bool) -> Iterator[Shape]:
@@ -111,38 +72,11 @@ def _round_trips(brokers: Sequence[Broker], count: int) -> tuple[float, float]:
     create_topic(bootstrap_of(brokers), "round-trip", 1)
     one = Shape(records=1, value_bytes=SMALL_VALUE_BYTES, partitions=1, linger_ms=0)
     produce(bootstrap_of(brokers), [broker.pid for broker in brokers], "round-trip", one)
-    leader = brokers[_leaders(brokers, "round-trip")[0] - 1]
+    leader = brokers[leaders(brokers, "round-trip")[0] - 1]
     port = int(leader.bootstrap.rpartition(":")[2])
     request = produce_request("round-trip", SMALL_VALUE_BYTES)
     trip = round_trips(port, request, count=count)
     return trip.p50, trip.p99
-
-
-def _leaders(brokers: Sequence[Broker], topic: str) -> list[int]:
-    admin = AdminClient({"bootstrap.servers": bootstrap_of(brokers), "log_level": 0})
-    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
-    return [partitions[number].leader for number in sorted(partitions)]
-
-
-def _gap_of_a_kill(brokers: Sequence[Broker]) -> float:
-    """The longest time without an acknowledgement, in any partition, when a leader is killed."""
-    partitions = 6
-    create_topic(bootstrap_of(brokers), TOPIC, partitions)
-    load = SteadyLoad(bootstrap_of(brokers), TOPIC, partitions)
-    try:
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while not load.flows():
-            if time.monotonic() > deadline:
-                raise RuntimeError("not every partition is consumed from")
-            time.sleep(0.02)
-        time.sleep(CALM_SECONDS)
-        begin = time.monotonic()
-        brokers[_leaders(brokers, TOPIC)[0] - 1].kill()
-        time.sleep(SESSION_SECONDS * 2 + CALM_SECONDS)
-        end = time.monotonic()
-    finally:
-        load.stop()
-    return longest_gap(load.acked, begin, end)
 
 
 def _load_rows(loads: Mapping[tuple[str, str, Shape], Sequence[Load]]) -> Iterator[Row]:
@@ -179,17 +113,3 @@ def _trip_rows(trips: Mapping[str, Sequence[tuple[float, float]]]) -> Iterator[R
             reference_name=APACHE,
             lower_is_better=True,
         )
-
-
-def _gap_row(gaps: Mapping[str, Sequence[float]]) -> Row:
-    return Row(
-        name=f"longest gap of acks, a leader killed, session {SESSION_SECONDS:.0f} s",
-        value=statistics.median(gaps[OURS]),
-        unit="s",
-        prediction=SESSION_SECONDS + 0.05,
-        reference=statistics.median(gaps[APACHE]),
-        reference_name=APACHE,
-        lower_is_better=True,
-        note="each kill: " + ", ".join(f"{one:.2f} s" for one in gaps[OURS])
-        + "; nothing lost, doubled or out of order",
-    )  # fmt: skip

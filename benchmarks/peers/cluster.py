@@ -12,11 +12,19 @@ from typing import Protocol
 from compat.servers import PenstockProcess
 from confluent_kafka.admin import AdminClient
 from tests.ports import free_port
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresServer, postgres_server
 
 from benchmarks.peers.apache_kafka import ApacheKafka
 
+OURS, APACHE = "penstock", "Apache Kafka, 3 nodes, not synced"
 SETTLE_SECONDS = 60.0
+SESSION_SECONDS = 2.0
+_COPIES = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "broker.session.timeout.ms": f"{SESSION_SECONDS * 1000:.0f}",
+    "broker.heartbeat.interval.ms": "500",
+}
 
 
 class Broker(Protocol):
@@ -28,6 +36,24 @@ class Broker(Protocol):
     def pid(self) -> int: ...
 
     def kill(self) -> None: ...
+    def stop(self) -> object: ...
+    def start(self) -> object: ...
+
+
+@contextmanager
+def cluster(name: str) -> Iterator[Sequence[Broker]]:
+    """Three brokers, `OURS` or `APACHE`, whose topics have three copies, two of them in sync."""
+    if name == OURS:
+        configs = {**_COPIES, "replication.listener": "127.0.0.1:0"}
+        with (
+            postgres_server(durable=True) as postgres,
+            penstock_cluster(postgres, 3, configs) as brokers,
+        ):
+            yield brokers
+    else:
+        configs = {**_COPIES, "offsets.topic.replication.factor": "3"}
+        with kafka_cluster(3, configs) as nodes:
+            yield nodes
 
 
 @contextmanager
@@ -77,6 +103,13 @@ def kafka_cluster(count: int, configs: Mapping[str, str]) -> Iterator[list[Apach
 def bootstrap_of(brokers: Sequence[Broker]) -> str:
     """The addresses of all of them."""
     return ",".join(broker.bootstrap for broker in brokers)
+
+
+def leaders(brokers: Sequence[Broker], topic: str) -> list[int]:
+    """The leaders of a topic's partitions by their number, as one of the brokers knows them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_of(brokers), "log_level": 0})
+    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    return [partitions[number].leader for number in sorted(partitions)]
 
 
 def wait_for(brokers: Sequence[Broker]) -> None:
