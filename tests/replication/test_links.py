@@ -157,6 +157,26 @@ async def test_who_does_not_listen_any_more_is_told(sides: Callable[..., Side], 
     assert leaving.user.gone == []
 
 
+async def test_a_process_that_ends_may_accept_once_more(sides: Callable[..., Side]) -> None:
+    """The kernel closes a process's sockets one after the other: links first, listeners later."""
+    one, two = sides(1), sides(2)
+    await joined(one, two)
+    accepted = 0
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        writer.close()
+        if accepted == 2:
+            dying.close()
+
+    dying = await asyncio.start_server(accept, "127.0.0.1", 0)
+    two.links.reach({1: dying.sockets[0].getsockname()})
+    await one.links.close()
+    await until(lambda: two.user.gone == [1])
+    assert accepted == 2
+
+
 async def test_who_comes_back_takes_the_place_of_who_was(sides: Callable[..., Side]) -> None:
     one, two, again = sides(1), sides(2), sides(1, 5)
     await joined(one, two)

@@ -42,6 +42,7 @@ FRAME_BYTES_MAX: Final = 32 << 20
 WINDOW_BYTES: Final = 8 << 20
 GREETING_SECONDS: Final = 10.0
 _BLOCK_BYTES: Final = 128 << 10
+_LOOK_SECONDS: Final = 0.02
 _DIAL_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses between attempts to reach a broker; the last one again and again."""
 
@@ -205,14 +206,28 @@ class Links:
             return
         try:
             async with asyncio.timeout(GREETING_SECONDS):
-                _, writer = await asyncio.open_connection(*address)
+                while not await _greets(address):
+                    await pause(_LOOK_SECONDS)
         except ConnectionRefusedError:
             if broker_id not in self.ready:
                 self.user.refused(broker_id)
         except (OSError, TimeoutError):
             return  # it may be there and be cut off: its session decides
-        else:
-            writer.close()
+
+
+async def _greets(address: Address) -> bool:
+    """Whether a broker says anything on a new connection, or ends it as a process does that ends.
+
+    Raises:
+        OSError: there is no connection.
+    """
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        return bool(await reader.read(1))
+    except ConnectionResetError:
+        return False
+    finally:
+        writer.close()
 
 
 class LinkRefused(Exception):
