@@ -11,6 +11,8 @@ class Bounds:
     """How much may happen. `claims` come on top of the first epoch; `crashes` are unbounded.
 
     `refusals`: leaders may hear that they are fenced; else every such answer is lost.
+    `placement`: the replicas of the first epoch, if not all; `target`: those that moves go to,
+    and back from. `acks` are those of each placement. So many `moves` are ordered, and cancelled.
     """
 
     replicas: int = 3
@@ -20,7 +22,16 @@ class Bounds:
     wipes: int = 0
     syncs: Literal["folded", "separate", "begun"] = "folded"
     refusals: bool = False
+    placement: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+    moves: int = 1
     span: int = 3
+
+    @property
+    def placements(self) -> tuple[tuple[int, ...], ...]:
+        """Those that epochs may have, the first epoch's first."""
+        first = self.placement or tuple(range(self.replicas))
+        return (first, self.target) if self.target else (first,)
 
     @property
     def folded(self) -> bool:
@@ -28,6 +39,8 @@ class Bounds:
 
     def __str__(self) -> str:
         heard = " refusals heard" if self.refusals else ""
+        if self.target:
+            heard += f" moves={self.moves} {self.placements[0]}{self.target}".replace(", ", ",")
         return (
             f"n={self.replicas} a={self.acks} entries={self.entries} claims={self.claims}"
             f" wipes={self.wipes} syncs={self.syncs}{heard}"
@@ -40,6 +53,8 @@ QUICK = (
     Bounds(claims=1, entries=1, wipes=1),
     Bounds(claims=2, entries=1),
     Bounds(claims=2, entries=1, replicas=2),
+    Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2)),
+    Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 1, 2)),
 )
 """Some seconds together."""
 
@@ -55,5 +70,9 @@ FULL = (
     Bounds(replicas=5, acks=3, claims=1),
     Bounds(entries=1, wipes=1),
     Bounds(entries=3),
+    Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2), moves=2),
+    Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2), wipes=1),
+    Bounds(claims=1, entries=1, placement=(0, 1, 2), target=(0, 1)),
+    Bounds(claims=1, entries=1, replicas=4, placement=(0, 1, 2), target=(0, 1, 3)),
 )
 """Minutes each."""

@@ -39,7 +39,7 @@ class Checks:
         """Invariants of one state; what was looked at before is sound."""
         model = self._model
         numbers = tuple(model.members.values[member][0] for member in state.replicas)
-        key = (state.seen, numbers, state.processes, state.wipes)
+        key = (state.seen, numbers, state.processes, state.wipes, state.chain)
         if key in self._sound:
             return
         copies = [model.copies.records.values[number] for number in numbers]
@@ -49,7 +49,9 @@ class Checks:
                 raise Violation("a replica finds another value than its leader's, and halts")
             if copy.mark > len(seen) * self._span:
                 raise Violation("a replica's commit mark covers what is not committed")
-        self._check_copies(seen, copies, state.wipes)
+        opened = model.chains.values[state.chain][-1].epoch
+        placement = model.said(state, opened - 1).terms.placement
+        self._check_copies(seen, [copies[place] for place in placement], state.wipes)
         logs = [model.processes.said(number).log for number in state.processes]
         self._check_values([*logs, *(copy.files.log for copy in copies)])
         self._sound.add(key)
@@ -64,6 +66,8 @@ class Checks:
                 has = log[place] if place < len(log) else "less"
                 held += has == entry
                 lost += has != entry and (has is None or copy.files.limbo >= entry[0])
+            if not self._model.bounds.wipes:
+                lost = 0
             if held + lost < self._acks and not self._model.plant.loses:
                 raise Violation(f"batch {place} was committed, but {held} hold it durably")
             if not held and wipes < self._acks:
@@ -119,14 +123,15 @@ class Checks:
             rival = model.processes.said(number)
             if other != process and rival.epoch == was.epoch and rival.mark > rival.start:
                 raise Violation(f"two processes commit in epoch {was.epoch}")
-        copies = [model.copy_of(member) for member in before.replicas]
+        copies = [model.copy_of(before.replicas[place]) for place in was.voters]
+        fences = len(copies) - self._acks + 1
         for higher in range(was.epoch + 1, before.reserved + 1):
             fenced = [copy for copy in copies if copy.disk.promised >= higher]
             held = any(
                 len(copy.disk.log) * self._span >= reached or copy.files.limbo for copy in fenced
             )
             literally = self._model.plant.literal_fences
-            if len(fenced) >= model.terms.quorum.fences and (literally or not held):
+            if len(fenced) >= fences and (literally or not held):
                 raise Violation(
                     f"epoch {was.epoch} gathers a quorum up to offset {reached} after f replicas"
                     f" have promised epoch {higher}"
@@ -142,4 +147,6 @@ class Checks:
         return self._before_reached[process]
 
     def _reached(self, state: State, process: int) -> int:
-        return sorted(durable for _, durable in self._model.held(state, process))[-self._acks]
+        held = self._model.held(state, process)
+        voters = self._model.said(state, process).voters
+        return sorted(held[place][1] for place in voters)[-self._acks]

@@ -47,7 +47,7 @@ class Exploration:
 
     def run(self, cpu_seconds: float = 1e9) -> Result:
         began = time.process_time()
-        level = [canonical(self.model.initial())]
+        level = [self.model.canonical(self.model.initial())]
         self._before = {level[0]: None}
         depth, steps = 0, 0
         trace: list[str] = []
@@ -76,7 +76,7 @@ class Exploration:
             for taken, after in self.model.successors(state):  # noqa: B007
                 steps += 1
                 self._checks.check_step(state, after)
-                key = canonical(self.model.observe(after))
+                key = self.model.canonical(self.model.observe(after))
                 if key not in before:
                     before[key] = state
                     self._checks.check(key)
@@ -97,16 +97,11 @@ class Exploration:
         for wanted in path[1:]:
             for label, after in self.model.successors(concrete):
                 seen = self.model.observe(after)
-                if canonical(seen) == wanted:
+                if self.model.canonical(seen) == wanted:
                     labels.append(text(label))
                     concrete = seen
                     break
         return labels
-
-
-def canonical(state: State) -> State:
-    """The same state whatever its replicas are called."""
-    return state._replace(replicas=tuple(sorted(state.replicas)))
 
 
 def text(label: Label) -> str:

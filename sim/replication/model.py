@@ -40,7 +40,10 @@ from sim.replication.traffic import Arrival, Label, Sending, Traffic
 
 
 class State(NamedTuple):
-    """Numbers of values that a model has, see there. `processes` are in the order of claims."""
+    """Numbers of values that a model has, see there. `processes` are in the order of claims.
+
+    `move`: the change of placement that is wanted now, 0 for none, of the `moves` ordered so far.
+    """
 
     reserved: int
     chain: int
@@ -48,6 +51,8 @@ class State(NamedTuple):
     replicas: tuple[int, ...]
     seen: int = 0
     wipes: int = 0
+    move: int = 0
+    moves: int = 0
 
 
 class Seen(Exception):
@@ -60,11 +65,18 @@ class Model:
     def __init__(self, bounds: Bounds, plant: Plant) -> None:
         self.bounds = bounds
         self.plant = plant
-        self.terms = Terms(tuple(range(bounds.replicas)), bounds.acks)
+        self.terms = tuple(Terms(one, bounds.acks) for one in bounds.placements)
+        roles = [
+            tuple(one in terms.placement for terms in self.terms) for one in range(bounds.replicas)
+        ]
+        self.alike = [
+            [at for at, one in enumerate(roles) if one == role] for role in sorted(set(roles))
+        ]
+        """Replicas of which one may stand for the other."""
         self.copies = Copies(
             plant.replica, plant.own or plant.replica, span=bounds.span, folded=bounds.folded
         )
-        self.processes = Processes(plant.epoch, self.terms)
+        self.processes = Processes(plant.epoch, bounds.replicas)
         self.traffic = Traffic(
             self.copies, self.processes, span=bounds.span, folded=bounds.folded,
             refusals=bounds.refusals,
@@ -81,6 +93,7 @@ class Model:
         bounds = self.bounds
         blank = (self.views.number(View()),) * (1 + bounds.claims)
         homes = (True, *[False] * (bounds.replicas - 1))
+        terms = self.terms[0]
         members = [
             self.members.number(
                 (self.copies.empty(home=home and self.plant.own is not None), *blank)
@@ -88,11 +101,21 @@ class Model:
             for home in homes
         ]
         nobody: Held = ((0, 0),) * bounds.replicas
-        first = self.processes.claimed(1, ())
+        first = self.processes.claimed(1, (), terms, terms)
         first, _, _ = self.processes.step(first, nobody, "begin", lambda core: core.begin())
         first, _, _ = self.processes.step(first, nobody, "opened", lambda core: core.opened())
         chain = self.chains.number(self.processes.said(first).chain)
         return State(1, chain, (first,), tuple(members))
+
+    def canonical(self, state: State) -> State:
+        """The same state whatever replicas that are alike are called."""
+        replicas = list(state.replicas)
+        for places in self.alike:
+            for place, member in zip(
+                places, sorted([replicas[one] for one in places]), strict=True
+            ):
+                replicas[place] = member
+        return state._replace(replicas=tuple(replicas))
 
     # -- values of a state
 
@@ -254,30 +277,37 @@ class Model:
 
     def successors(self, state: State) -> Iterator[tuple[Label, State]]:
         for process, number in enumerate(state.processes):
+            said = self.processes.said(number)
             for place, member in enumerate(state.replicas):
                 copy = self.members.values[member][0]
                 view = self.view_of(member, process)
+                if said.phase is Phase.CLAIMED and place not in said.voters:
+                    continue
                 for arrival in self.traffic.arrivals(copy, number):
                     if arrival.after != copy or not _is_known(arrival.outputs, view):
                         yield from self._told(state, place, arrival)
-            said = self.processes.said(number)
             if said.phase is Phase.CLAIMED:
                 yield from self._find_end(state, process, said)
+            if said.phase is Phase.FOUND and set(said.voters) != set(said.terms.placement):
+                after = self._process_step(state, process, ("keep",), lambda c: c.keep_placement())
+                yield ("the claimant of epoch {} keeps the placement", -1, said.epoch), after
             if said.phase is Phase.SEALING:
                 yield from self._seal(state, process, said)
             if said.phase is Phase.LEADING:
                 yield from self._lead(state, process, said)
+        yield from self._order(state)
         yield from self._faults(state)
         yield from self._claim(state)
 
     def _find_end(self, state: State, process: int, said: Said) -> Iterator[tuple[Label, State]]:
         """The answers of any replicas have arrived, those in limbo first."""
         views = [self.view_of(member, process) for member in state.replicas]
-        answered = [place for place, view in enumerate(views) if view.facts]
+        answered = [place for place in said.voters if views[place].facts]
         sealed = self._sealed(state, said)
         if sealed is None:
             return
-        for size in range(max(1, self.terms.quorum.fences - 1), len(answered) + 1):
+        fences = len(said.voters) - self.bounds.acks + 1
+        for size in range(max(1, fences - 1), len(answered) + 1):
             for places in combinations(answered, size):
                 for facts in product(*(views[place].facts for place in places)):
                     chosen = sorted(
@@ -344,9 +374,13 @@ class Model:
             allowed = chain == said.chain
         if not allowed and self.plant.seal != "always":
             return
+        moves = set(said.voters) != set(said.terms.placement)
+        if moves and said.move != state.move and not self.plant.moves_blindly:
+            return
         after = self._process_step(state, process, ("opened",), lambda core: core.opened())
         opened = (*said.chain, Link(said.epoch, said.end))
-        after = after._replace(chain=self.chains.number(opened))
+        move = 0 if moves else after.move
+        after = after._replace(chain=self.chains.number(opened), move=move)
         label = "epoch {} is sealed at {}, epoch {} is open"
         yield (label, -1, said.chain[-1].epoch, said.end, said.epoch), after
 
@@ -392,6 +426,20 @@ class Model:
                 yield from self._told(
                     counted, place, self.traffic.arrives(number, label, key, event)
                 )
+            yield from self._delete(state, place, opened)
+
+    def _delete(self, state: State, place: int, opened: int) -> Iterator[tuple[Label, State]]:
+        """A removed copy goes; it comes back as one that lost its disk, whenever it does."""
+        copy = self.copy_of(state.replicas[place])
+        at = state.reserved if self.plant.deletes_early else opened
+        wanted = self._other(state).placement if state.move else ()
+        placement = self.said(state, at - 1).terms.placement
+        if copy.incarnation or place in placement or place in wanted:
+            return
+        key, event = ("wipe", state.reserved, opened), copies.wipe(state.reserved, opened)
+        number = self.members.values[state.replicas[place]][0]
+        label = ("{} is no replica any more, and its copy is deleted",)
+        yield from self._told(state, place, self.traffic.arrives(number, label, key, event))
 
     def _own_steps(self) -> Iterator[Sending]:
         """What a replica does by itself, or suffers; with `folded`, syncs belong to messages."""
@@ -403,16 +451,34 @@ class Model:
         if not self.bounds.folded:
             yield Sending(("{} crashes and restarts",), "crash", self.plant.crash)
 
+    def _other(self, state: State) -> Terms:
+        """The terms that a move of now goes to."""
+        opened = self.chains.values[state.chain][-1].epoch
+        return next(one for one in self.terms if one != self.said(state, opened - 1).terms)
+
+    def _order(self, state: State) -> Iterator[tuple[Label, State]]:
+        """Somebody wants another placement, or does not any more."""
+        if state.move:
+            yield ("the move is cancelled",), state._replace(move=0)
+        elif self.bounds.target and state.moves < self.bounds.moves:
+            number = state.moves + 1
+            label = ("replicas {} are wanted", -1, self._other(state).placement)
+            yield label, state._replace(move=number, moves=number)
+
     def _claim(self, state: State) -> Iterator[tuple[Label, State]]:
         """Compare-and-set reserves the next epoch; nobody with a lower one can open it any more."""
         if len(state.processes) > self.bounds.claims:
             return
         epoch = state.reserved + 1
-        claimed = self.processes.claimed(epoch, self.chains.values[state.chain])
-        after = state._replace(reserved=epoch, processes=(*state.processes, claimed))
-        for process, number in enumerate(state.processes):
-            after = self._with_process(after, process, number, self.held(after, process))
-        yield ("a process claims epoch {}", -1, epoch), after
+        chain = self.chains.values[state.chain]
+        before = self.said(state, chain[-1].epoch - 1).terms
+        for move in {0, state.move}:
+            terms = self._other(state) if move else before
+            claimed = self.processes.claimed(epoch, chain, before, terms, move)
+            after = state._replace(reserved=epoch, processes=(*state.processes, claimed))
+            for process, number in enumerate(state.processes):
+                after = self._with_process(after, process, number, self.held(after, process))
+            yield ("a process claims epoch {} for {}", -1, epoch, terms.placement), after
         if self.plant.reuses_epochs:
             yield from self._reuse(state)
 
@@ -420,7 +486,7 @@ class Model:
         """The planted restart: a second process leads in the open epoch, over a replica's log."""
         chain = self.chains.values[state.chain]
         epoch, start = chain[-1]
-        claimed = self.processes.claimed(epoch, chain[:-1])
+        claimed = self.processes.claimed(epoch, chain[:-1], self.terms[0], self.terms[0])
         for place, member in enumerate(state.replicas):
             disk = self.copy_of(member).disk
             stored = disk_of(disk, self.bounds.span)

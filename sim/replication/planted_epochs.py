@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.replication.effects import Committed, EndFound
-from penstock.replication.epoch import Effects, Epoch, Follower, Phase, ToSend
+from penstock.replication.epoch import Claim, Effects, Epoch, Follower, Phase, ToSend
 from penstock.replication.messages import Ack, Fenced, JoinFirst, LogEnd, Position
 from penstock.replication.quorum import Quorum
 
@@ -117,3 +119,28 @@ class CountsAcksOfWriteBack(Epoch):
 
     def _in_stream(self, replica: int, message: Position | JoinFirst | Ack) -> Follower | None:
         return super()._in_stream(replica, message._replace(epoch=self.target))
+
+
+class CountsLearners(Epoch):
+    __slots__ = ()
+
+    def _advance(self) -> Effects:
+        reached = self.quorum.reached([stream.durable for stream in self.streams.values()])
+        if self.phase is not Phase.LEADING or reached <= self.mark:
+            return super()._advance()
+        self.mark = reached
+        return (Committed(reached),)
+
+
+class MovesTooEarly(Epoch):
+    __slots__ = ()
+
+    def _is_handed_on(self) -> bool:
+        return True
+
+
+class AsksPlacementToCome(Epoch):
+    __slots__ = ()
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(replace(claim, before=claim.terms) if claim.before else claim)

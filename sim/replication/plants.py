@@ -17,6 +17,7 @@ SMALL = Bounds(claims=1, syncs="separate")
 BEGUN = Bounds(claims=1, syncs="begun")
 WIPED = Bounds(claims=1, wipes=1)
 FOLDED = Bounds()
+MOVES = Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2))
 TOLD = Bounds(claims=1, refusals=True)
 
 
@@ -27,6 +28,8 @@ class Plant:
     `own`: the first leader's own copy, where it is another kind than the others. `seal`: when the
     compare-and-set succeeds. `reuses_epochs`: a restarted leader goes on in its epoch.
     `literal_fences`: the invariant that after f promises nothing below completes a quorum at all.
+    `moves_blindly`: the compare-and-set does not ask whether a move is still wanted.
+    `deletes_early`: removed copies go when an epoch without them is claimed.
     `loses`: it must show in what is sealed, not in what a wiped disk lacks.
     """
 
@@ -39,6 +42,8 @@ class Plant:
     reuses_epochs: bool = False
     literal_fences: bool = False
     forgets_limbo: bool = False
+    deletes_early: bool = False
+    moves_blindly: bool = False
     loses: bool = False
 
     def crash(self, live: Live) -> None:
@@ -183,6 +188,31 @@ PLANTS = {
         what="a sync counts for what was written after it began",
         replica=replicas.SyncCoversAll,
         bounds=BEGUN,
+    ),
+    "learner-counts": Plant(
+        what="a leader counts learners in its quorum",
+        epoch=epochs.CountsLearners,
+        bounds=MOVES,
+    ),
+    "move-before-learnt": Plant(
+        what="a placement takes over before a quorum of it holds all of the log",
+        epoch=epochs.MovesTooEarly,
+        bounds=MOVES,
+    ),
+    "new-placement-fenced": Plant(
+        what="a claimant asks the placement to come, not that of the epoch which it seals",
+        epoch=epochs.AsksPlacementToCome,
+        bounds=MOVES,
+    ),
+    "move-after-cancel": Plant(
+        what="a placement takes over that is not wanted any more, or is wanted anew",
+        moves_blindly=True,
+        bounds=MOVES,
+    ),
+    "removed-copy-deleted-early": Plant(
+        what="a removed copy is deleted when an epoch without it is claimed",
+        deletes_early=True,
+        bounds=MOVES,
     ),
     "literal-fence-invariant": Plant(
         what="not a bug: after f promises, no quorum at all below (too strict)", literal_fences=True

@@ -28,30 +28,38 @@ class Said(NamedTuple):
     join: Join | None
     append: Append | None
     log_end: LogEnd | None
+    terms: Terms
+    voters: tuple[int, ...]
+    """The replicas that count now."""
+    move: int
 
 
 class Processes:
     """All states of a process that were reached, and what each event made of each."""
 
-    def __init__(self, kind: type[Epoch], terms: Terms) -> None:
+    def __init__(self, kind: type[Epoch], replicas: int) -> None:
         self._kind = kind
-        self._terms = terms
+        self._replicas = range(replicas)
         self._steps: dict[Hashable, tuple[int, Held, Effects]] = {}
         self._said: dict[int, Said] = {}
         self.records: Numbered[Process] = Numbered()
 
-    def claimed(self, epoch: int, chain: Chain) -> int:
-        core = self._kind(Claim(epoch, chain, self._terms if chain else None, self._terms))
-        return self.records.number(Process(epoch_values(core)))
+    def claimed(self, epoch: int, chain: Chain, before: Terms, terms: Terms, move: int = 0) -> int:
+        core = self._kind(Claim(epoch, chain, before if chain else None, terms))
+        return self.records.number(Process(epoch_values(core), (), tuple(core.followers), move))
 
     def thaw(self, number: int, held: Held) -> Epoch:
         core = self._kind.__new__(self._kind)
         for name, value in zip(EPOCH_SLOTS, self.records.values[number].core, strict=True):
             setattr(core, name, value)
-        core.followers = {}
+        streams: dict[int, Follower] = {}
         for replica, (incarnation, durable) in enumerate(held):
-            follower = core.followers[replica] = Follower()
+            follower = streams[replica] = Follower()
             follower.incarnation, follower.durable = incarnation, durable
+        leads = core.phase in (Phase.LEADING, Phase.STOPPED)
+        voters = core.terms.placement if leads else self.records.values[number].before
+        core.followers = {replica: streams[replica] for replica in voters}
+        core.streams = core.followers if core.phase is Phase.CLAIMED else streams
         return core
 
     def step(
@@ -68,9 +76,11 @@ class Processes:
         if found is None:
             core = self.thaw(number, held)
             effects = event(core)
-            content = self.records.values[number].log
-            after = Process(epoch_values(core), log(core, content) if log else content)
-            kept = tuple((f.incarnation, f.durable) for f in core.followers.values())
+            _, content, before, move = self.records.values[number]
+            content = log(core, content) if log else content
+            after = Process(epoch_values(core), content, before, move)
+            streams = [core.streams.get(replica) for replica in self._replicas]
+            kept = tuple((f.incarnation, f.durable) if f else (0, 0) for f in streams)
             found = self._steps[whole] = self.records.number(after), kept, effects
         return found
 
@@ -81,20 +91,21 @@ class Processes:
         return found
 
     def _says(self, number: int) -> Said:
-        core = self.thaw(number, ((0, 0),) * len(self._terms.placement))
-        follower = core.followers[0]
-        fence = core.to_send(0) if core.phase is Phase.CLAIMED else None
+        core = self.thaw(number, ((0, 0),) * len(self._replicas))
+        one, follower = next(iter(core.followers.items()))
+        fence = core.to_send(one) if core.phase is Phase.CLAIMED else None
         join = append = log_end = None
         if core.phase not in (Phase.CLAIMED, Phase.STOPPED):
-            join = core.to_send(0)
+            join = core.to_send(one)
             follower.joined, follower.mark = True, -1
-            append = core.to_send(0)
+            append = core.to_send(one)
             follower.asks_end = True
-            log_end = core.to_send(0)
+            log_end = core.to_send(one)
         return Said(
             core.epoch, core.phase, core.chain, core.start, core.end, core.mark,
             self.records.values[number].log,
             _only(fence, Fence), _only(join, Join), _only(append, Append), _only(log_end, LogEnd),
+            core.terms, tuple(core.followers), self.records.values[number].move,
         )  # fmt: skip
 
 

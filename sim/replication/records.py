@@ -88,16 +88,21 @@ class View(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A claimant or leader but for its followers. `log`: what it recovered and appended."""
+    """A claimant or leader but for its followers. `log`: what it recovered and appended.
+
+    `before`: the placement of the epoch that it seals; `move`: the one that it carries out, or 0.
+    """
 
     core: tuple[object, ...]
     log: Log = ()
+    before: tuple[int, ...] = ()
+    move: int = 0
 
 
 REPLICA_SLOTS = Replica.__slots__
 _MARK, _INCARNATION, _HALTED = map(REPLICA_SLOTS.index, ("mark", "incarnation", "halted"))
 replica_values = attrgetter(*REPLICA_SLOTS)
-EPOCH_SLOTS = tuple(name for name in Epoch.__slots__ if name != "followers")
+EPOCH_SLOTS = tuple(name for name in Epoch.__slots__ if name not in ("followers", "streams"))
 epoch_values = attrgetter(*EPOCH_SLOTS)
 
 

@@ -198,7 +198,7 @@ class Leader:
         names = list(names)
         for _ in range(rounds):
             for name in names:
-                if name in self.core.followers:
+                if name in self.core.streams:
                     self.send(name)
                     self.nodes[name].sync()
                     self.hear(name)

@@ -85,9 +85,9 @@ def test_recovery_asks_the_old_placement_by_the_old_quorum() -> None:
     # a = 3 of 3: one fenced replica knows what was committed, whatever the new terms are.
     moved = next_leader(leader, 2, Terms((3, 4, 5), 2))
     assert [moved.core.to_send(name) for name in (1, 2, 3)] == [Fence(2, 1)] * 3
-    assert 4 not in moved.core.followers
+    assert 4 not in moved.core.streams
     phases = []
-    for heard in ([2], [1, 2], [1, 2, 3]):
+    for heard in ([2], [1, 2, 4], [1, 2, 3]):
         moved.talk(heard)
         phases.append(moved.core.phase)
     assert phases == [Phase.FOUND, Phase.FOUND, Phase.LEADING], "write back to all three of it"
@@ -101,6 +101,10 @@ def test_a_copy_without_anything_gets_all_of_the_log() -> None:
     leader.talk([1, 2, 3])
     moved = next_leader(leader, 2, Terms((3, 4, 5), 2))
     moved.talk([1, 2])
+    assert moved.core.phase is Phase.FOUND, "of the replicas to come, none holds it"
+    moved.talk([4])
+    assert moved.core.phase is Phase.FOUND, "one of three does"
+    moved.talk([5])
     moved.append(5)
     moved.talk([4, 5])
     assert moved.committed == 15
@@ -114,6 +118,63 @@ def test_a_copy_without_anything_gets_all_of_the_log() -> None:
     after.talk([3, 4])
     assert after.committed == 16
     assert after.nodes[3].durable.disk().end == 16
+
+
+def test_learners_get_the_log_and_commit_nothing() -> None:
+    leader = first_leader(nodes(5), acks=2, placement=(1, 2, 3))
+    leader.append(10)
+    leader.core.learn([4, 5])
+    leader.talk([1, 4, 5])
+    assert leader.committed == 0
+    assert not leader.core.moves
+    leader.talk([2])
+    assert leader.committed == 10
+    leader.append(2)
+    leader.talk([4, 5])
+    assert leader.core.has_learnt(), "all that is committed"
+    leader.talk([1, 2])
+    assert leader.committed == 12
+    leader.append(3)
+    leader.talk([1, 2, 4])
+    assert leader.committed == 15
+    assert not leader.core.has_learnt(), "5 lacks some"
+    leader.core.learn([4])
+    assert leader.core.has_learnt()
+    assert sorted(leader.core.streams) == [1, 2, 3, 4]
+    leader.core.learn([])
+    assert leader.core.streams is leader.core.followers
+
+
+def test_where_the_replicas_to_come_are_off_the_placement_stays() -> None:
+    leader = first_leader(nodes(5), acks=2, placement=(1, 2, 3))
+    leader.append(10)
+    leader.talk([1, 2, 3])
+    assert leader.core.keep_placement() == ()
+    moved = next_leader(leader, 2, Terms((3, 4, 5), 2))
+    moved.talk([1, 2, 3])
+    phases = [moved.core.phase]
+    moved.perform(moved.core.keep_placement())
+    phases.append(moved.core.phase)
+    assert phases == [Phase.FOUND, Phase.LEADING]
+    assert moved.core.terms == leader.core.terms
+    assert sorted(moved.core.streams) == [1, 2, 3]
+    early = next_leader(moved, 3, Terms((3, 4, 5), 2))
+    early.perform(early.core.keep_placement())
+    early.talk([1, 2])
+    assert early.core.phase is Phase.LEADING
+
+
+def test_a_smaller_placement_opens_when_a_quorum_of_it_holds_all() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(10)
+    leader.talk([1, 3])
+    moved = next_leader(leader, 2, Terms((1, 2), 2))
+    phases = []
+    for heard in ([1, 3], [2]):
+        moved.talk(heard)
+        phases.append(moved.core.phase)
+    assert phases == [Phase.FOUND, Phase.LEADING], "what 3 holds alone is to go"
+    assert sorted(moved.core.streams) == [1, 2]
 
 
 def test_a_changed_quorum_counts_from_its_own_epoch_on() -> None:

@@ -3,10 +3,12 @@
 | phase   | what is done                                           | until                         |
 |---------|--------------------------------------------------------|-------------------------------|
 | CLAIMED | replicas of the last epoch are fenced                  | f answers, none in limbo      |
-| FOUND   | what was found is written back to that placement       | it is durable on a replicas   |
+| FOUND   | what was found is written back to that placement ¹     | it is durable on a replicas   |
 | SEALING | one compare-and-set ends that epoch and opens this one | its outcome                   |
 | LEADING | appends go to all replicas of the new placement        | a replica has promised more   |
 | STOPPED | nothing, for good: a new claim is a new object         |                               |
+
+¹ and to the new one, if that has other replicas: an ack quorum of each must hold all of it.
 
 **Presence.** A batch of the epoch to be sealed is present if one replica has it durably. It is
 absent only if f fenced replicas lack it: one of them would have it, had it been acknowledged by a.
@@ -19,6 +21,11 @@ says when, and how much of it went out (`sent`); `rewind` begins a stream anew, 
 connection or a silence. The leader's own copy is a replica like the others, and counts once it has
 acknowledged.
 
+**Learners** get the stream and count in no quorum: replicas of a placement to come. `learn` names
+those of a leader; a claimant of another placement has learners from what it found on, and opens its
+epoch once a quorum of them holds it all, so that the replicas that go are needed no more. Where
+they do not get that far, `keep_placement` opens it where the log lies.
+
 **Commit.** The commit mark is the highest offset below which a replicas hold everything durably.
 A claimant that does not get its compare-and-set, or hears that a replica has promised more, stops.
 What was appended above the mark is then unknown: a later epoch may keep or cut it.
@@ -28,6 +35,7 @@ Source: BookKeeper (ledger recovery); `min.insync.replicas`; KIP-966 for what li
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -138,6 +146,7 @@ class Epoch:
         "phase",
         "quorum",
         "start",
+        "streams",
         "target",
         "terms",
     )
@@ -153,10 +162,18 @@ class Epoch:
         before = claim.before or claim.terms
         self.quorum = before.quorum
         self.followers = {replica: Follower() for replica in before.placement}
+        """Those that count."""
+        self.streams = self.followers
+        """Those that get the log: followers and learners."""
         self.phase = Phase.CLAIMED
         self.base = 0
         """Where the log begins, at or below the commit mark; retention moves it."""
         self.start = self.end = self.mark = claim.chain[-1].start if claim.chain else 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether the epoch to be opened has other replicas than the one to be sealed."""
+        return self.followers.keys() != set(self.terms.placement)
 
     @property
     def doubtful(self) -> list[int]:
@@ -215,7 +232,8 @@ class Epoch:
         durable = follower.durable = min(ack.durable, self.end)
         if durable > follower.next:
             follower.next = durable
-        return self._advance() if durable > self.mark else NOTHING
+        moved = durable > self.mark or self.phase is Phase.FOUND
+        return self._advance() if moved else NOTHING
 
     # -- what the shell says
 
@@ -239,6 +257,7 @@ class Epoch:
         if self.phase not in (Phase.CLAIMED, Phase.FOUND):
             return NOTHING
         self.phase = Phase.CLAIMED
+        self.streams = self.followers
         self.followers[replica].answer = None
         return self._find_end()
 
@@ -250,11 +269,12 @@ class Epoch:
         self.target = self.epoch
         self.start = self.mark = self.end
         self.quorum = self.terms.quorum
-        former, self.followers = self.followers, {}
+        former, self.followers = self.streams, {}
         for replica in self.terms.placement:
             follower = self.followers[replica] = former.get(replica) or Follower()
             follower.joined = False
             follower.answer = None
+        self.streams = self.followers
         self.phase = Phase.LEADING
         return (Committed(self.mark),)
 
@@ -262,12 +282,29 @@ class Epoch:
         """The compare-and-set has failed: a later epoch is reserved."""
         return self._stop()
 
+    def learn(self, replicas: Iterable[int]) -> None:
+        """Have just these learn, but for followers; nothing is asked of who was a learner."""
+        kept = {replica: self.streams.get(replica) or Follower() for replica in replicas}
+        self.streams = {**kept, **self.followers} if kept else self.followers
+
+    def has_learnt(self) -> bool:
+        """Whether all learners have joined, and hold all that is committed."""
+        learners = [self.streams[one] for one in self.streams if one not in self.followers]
+        return all([one.joined and one.durable >= self.mark for one in learners])
+
+    def keep_placement(self) -> Effects:
+        """Claim for the placement of the epoch to be sealed after all."""
+        if self.phase not in (Phase.CLAIMED, Phase.FOUND) or not self.moves:
+            return NOTHING
+        self.terms = Terms(tuple(self.followers), self.quorum.acks)
+        return self._advance() if self.phase is Phase.FOUND else NOTHING
+
     def to_send(self, replica: int) -> ToSend:
         """What that replica needs next; a shell may send a shorter range, that ends with a batch.
 
         The same is said again until an answer, or `sent`, has changed it.
         """
-        follower = self.followers[replica]
+        follower = self.streams[replica]
         if self.phase is Phase.STOPPED or not self.chain:
             return None
         if self.phase is Phase.CLAIMED:
@@ -282,7 +319,7 @@ class Epoch:
 
     def sent(self, replica: int, message: ToSend) -> None:
         """A message of `to_send`, or a shorter one, is on its way."""
-        follower = self.followers[replica]
+        follower = self.streams[replica]
         if isinstance(message, Append):
             follower.next = message.next
             follower.mark = message.mark
@@ -291,7 +328,7 @@ class Epoch:
 
     def rewind(self, replica: int) -> None:
         """Nothing is known of what that replica got: its stream begins anew."""
-        self.followers[replica].joined = False
+        self.streams[replica].joined = False
 
     # -- rules
 
@@ -299,7 +336,7 @@ class Epoch:
         """Who answers, if it answers this claim, and the claim still stands."""
         if authority != self.epoch or self.phase is Phase.STOPPED:
             return None
-        return self.followers.get(replica)
+        return self.streams.get(replica)
 
     def _in_stream(self, replica: int, message: Position | JoinFirst | Ack) -> Follower | None:
         """Who says something about the stream of now; an earlier life's word does not count.
@@ -334,6 +371,8 @@ class Epoch:
             if follower.answer is not None:
                 follower.incarnation = follower.answer.incarnation
                 follower.durable = min(follower.answer.end, end)
+        if self.moves:
+            self.learn(self.terms.placement)
         holder = max(ends, key=lambda replica: ends[replica]) if end > self.start else None
         return (EndFound(end, holder), *self._advance())
 
@@ -343,11 +382,19 @@ class Epoch:
             return NOTHING
         reached = self.quorum.reached([follower.durable for follower in self.followers.values()])
         if self.phase is Phase.FOUND:
-            return self._seal() if max(reached, self.mark) >= self.end else NOTHING
+            done = max(reached, self.mark) >= self.end and self._is_handed_on()
+            return self._seal() if done else NOTHING
         if reached <= self.mark:
             return NOTHING
         self.mark = reached
         return (Committed(reached),)
+
+    def _is_handed_on(self) -> bool:
+        """Whether a quorum of the replicas to come holds all of the log."""
+        if not self.moves:
+            return True
+        ends = [self.streams[replica].durable for replica in self.terms.placement]
+        return self.terms.quorum.reached(ends) >= self.end
 
     def _told_mark(self) -> int:
         """The commit mark as replicas are told: none before the epoch is open."""
