@@ -52,6 +52,7 @@ ALL = (
     "diskless_brokers",
     "cluster",
     "cluster_failover",
+    "cluster_messages",
 )
 
 
