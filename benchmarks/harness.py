@@ -10,11 +10,12 @@ two-fold between runs.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import platform
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -28,7 +29,7 @@ SCRATCH = ROOT / ".cache" / "bench"
 """Results of a run that nobody asked to keep, and why benchmarks broke."""
 
 
-WARMED_BYTES_MAX = 8 << 30
+LEFT_FREE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +81,26 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def warm_memory() -> float:
-    """Write once to half of the memory that is free, 8 GiB at most; returns seconds per GiB.
+@contextmanager
+def memory_in_use() -> Iterator[float]:
+    """Fill the page cache, as it is on a machine that has run for a while; seconds per GiB.
 
-    A host gives a virtual machine its memory page by page, when each is first written to: 1.3 to
-    2.5 s per GiB where that was measured, ten times what writing a new file costs in memory that
-    was in use before. Whatever keeps its data would be charged with that in its first runs.
+    A host gives a virtual machine a page of memory when it is first written to, and may take back
+    what is free: 1.3 to 2.5 s per GiB where that was measured, ten times what a copy into memory
+    in use costs. What keeps its data would be charged with it, what writes over one file not. Here
+    it is paid before the runs: the pages hold a file of zeros, which the kernel drops for others.
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    size = min(free // 2, WARMED_BYTES_MAX)
-    populate = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-    return seconds(lambda: mmap.mmap(-1, size, flags=populate).close()) / (size / 2**30)
+    size = max(0, free - LEFT_FREE_BYTES)
+    piece = memoryview(bytearray(1 << 20))
+    with tempfile.TemporaryFile(prefix="penstock-bench-", buffering=0) as file:
+        file.truncate(size)
+
+        def read() -> None:
+            while file.readinto(piece):
+                pass
+
+        yield seconds(read) / max(1.0, size / 2**30)
 
 
 def host() -> dict[str, str | int]:
