@@ -159,8 +159,8 @@ class _Counting(SqliteDatabase):
         self._inner = inner
         self._counting = counting
 
-    async def run(self, operation: Callable[[Connection], Any]) -> Any:
-        return await self._inner.run(operation)
+    async def run(self, operation: Callable[[Connection], Any], *, reads: bool = False) -> Any:
+        return await self._inner.run(operation, reads=reads)
 
     async def change(
         self,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import asyncpg
 import pytest
 
 from penstock.control import ControlPlane, MemoryControlPlane, SqliteControlPlane
+from penstock.control.drivers.socket_notices import Inbox, SocketNotices, new_inbox
 from penstock.control.postgres import PostgresControlPlane
+from penstock.control.sqlite_shared import SharedSqliteControlPlane, prepare
 from tests.control.diskless import Plane, furnish
 from tests.postgres import PostgresServer
 
@@ -59,7 +61,15 @@ def contract_url(postgres: PostgresServer) -> str:
     return postgres.schema()
 
 
-@pytest.fixture(params=["sqlite inline", "sqlite thread", "postgres"])
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    """Where nobody tells anything."""
+    ends = new_inbox()
+    yield ends
+    ends.close()
+
+
+@pytest.fixture(params=["sqlite inline", "sqlite thread", "sqlite shared", "postgres"])
 async def control(
     request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 ) -> AsyncIterator[ControlPlane]:
@@ -68,6 +78,10 @@ async def control(
         plane = MemoryControlPlane(clock=clock)
     elif request.param == "sqlite thread":
         plane = SqliteControlPlane(tmp_path / "metadata.sqlite", clock=clock)
+    elif request.param == "sqlite shared":
+        await prepare(tmp_path / "metadata.sqlite")
+        notices = SocketNotices(request.getfixturevalue("inbox"), [])
+        plane = SharedSqliteControlPlane(tmp_path / "metadata.sqlite", notices=notices, clock=clock)
     else:
         plane = PostgresControlPlane(request.getfixturevalue("contract_url"))
     await plane.start()

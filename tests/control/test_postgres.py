@@ -29,7 +29,7 @@ from penstock.control import (
     limits,
 )
 from penstock.control.batch_index import extents
-from penstock.control.drivers.postgres_notices import decode_marks, watermark_notices
+from penstock.control.drivers.mark_notices import decode_marks, watermark_notices
 from penstock.control.migrations.postgres.migrate import migrations
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, Plane, Sequenced, entry, furnish, lease, put, written
@@ -398,7 +398,7 @@ async def test_a_listener_that_is_late_says_that_it_may_have_missed_something(
 
 def test_marks_go_into_few_notices_of_bounded_size() -> None:
     watermarks = [(UUID(int=number), number, 2**62, number) for number in range(1000)]
-    notices = watermark_notices("f" * 32, watermarks)
+    notices = watermark_notices("m " + "f" * 32, watermarks)
     assert max(len(notice) for notice in notices) < 8000
     assert len(notices) < 15
     found = [mark for notice in notices for mark in decode_marks(notice.split(" ")[2:])]

@@ -33,9 +33,13 @@ OPERATION_ATTEMPTS_MAX: Final = 12
 STATEMENT_TIMEOUT_SECONDS: Final = 10.0
 """What PostgreSQL gives one statement; the client gives up a little later."""
 
+TURN_PAUSE_SECONDS: Final = 0.0003
+"""Between two looks at whether a process may write to the database that it shares with others."""
+
 LOCK_TIMEOUT_SECONDS: Final = 5.0
-"""How long a statement waits for a lock. Longer than what an idle transaction is given, so that
-whoever waits for one that was left behind outlives it."""
+"""How long a statement waits for a lock, or a process that shares SQLite for its turn. Longer
+than what an idle transaction is given, so that whoever waits for one that was left behind
+outlives it."""
 
 IDLE_TRANSACTION_SECONDS: Final = 2.0
 """How long a transaction may wait for its own broker before PostgreSQL ends it."""

@@ -1,7 +1,7 @@
 """The control plane: every change is a compare-and-set, and is durable when it returns.
 
 Its methods are written once, in the folder of their subject, and run operations on a database
-(`drivers/statements.py`), which its forms open: `sqlite.py`, `sqlite_memory.py` and `postgres.py`.
+(`drivers/statements.py`), which its forms open: `sqlite.py`, `sqlite_shared.py`, `sqlite_memory.py` and `postgres.py`.
 They are asynchronous because some reach over a network. All forms are held to one contract suite
 (`tests/control/`).
 """

@@ -28,6 +28,8 @@ from penstock.control.values import MetadataImage, WatermarksListener
 class SqliteControlPlane(ControlPlane):
     """The port over one file; `start` opens or creates it."""
 
+    _renewals = "temp"
+
     def __init__(
         self,
         path: Path,
@@ -38,7 +40,7 @@ class SqliteControlPlane(ControlPlane):
         self._path = path
         self._clock = clock
         self._randomness = randomness
-        self._images = Images(_stamp)
+        self._images = Images(self._stamp)
         self._writer = self._new_writer()
 
     def _new_writer(self) -> Writer:
@@ -78,6 +80,11 @@ class SqliteControlPlane(ControlPlane):
     def _publish(self, image: StampedImage) -> None:
         """It is published on the writer's thread."""
 
+    def _attach(self, connection: sqlite3.Connection) -> None:
+        """Give a connection what statements use beside the tables of the file."""
+        connection.create_function("penstock_now_ms", 0, self._clock.now_ms)
+        connection.execute(statements.RENEWALS_SQLITE.format(place=self._renewals))
+
     def _on_group(self, committed: bool) -> None:
         if committed:
             self._images.publish(self._images.newest)
@@ -85,16 +92,14 @@ class SqliteControlPlane(ControlPlane):
             self._images.newest = self._images.published
 
     def _open(self, connection: sqlite3.Connection) -> None:
-        connection.create_function("penstock_now_ms", 0, self._clock.now_ms)
+        self._attach(connection)
         migrate(connection, self._path)
-        connection.execute(statements.RENEWALS_SQLITE)
         cluster_id = rules.cluster_id(self._randomness.uuid())
-        run(connection, operations.open_cluster(cluster_id, _stamp(0)))
+        run(connection, operations.open_cluster(cluster_id, self._stamp(0)))
         run(connection, operations.unregister_all())
         self._images.forget()
         self._images.newest = run(connection, self._images.read())
 
-
-def _stamp(version: int) -> UUID:
-    """The one owner gives no version twice: what fails is forgotten."""
-    return UUID(int=version)
+    def _stamp(self, version: int) -> UUID:
+        """The one owner gives no version twice: what fails is forgotten."""
+        return UUID(int=version)

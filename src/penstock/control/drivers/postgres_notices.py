@@ -20,22 +20,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
-from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.base.system import Randomness
 from penstock.control.batch_index.values import PartitionKey, Watermarks
+from penstock.control.drivers.mark_notices import decode_marks, watermark_notices
 from penstock.control.drivers.postgres_connections import Connection, Connections, connect
 from penstock.control.drivers.postgres_failures import DATABASE_ERRORS
 from penstock.control.limits import (
     BACKOFF,
     CONNECT_TIMEOUT_SECONDS,
     LISTEN_PROBE_SECONDS,
-    NOTICE_BYTES_MAX,
     NOTICES_WAITING_MAX,
 )
 from penstock.control.values import WatermarksListener
@@ -43,7 +42,6 @@ from penstock.control.values import WatermarksListener
 logger = logging.getLogger(__name__)
 
 _BEGIN_UNSYNCED: Final = "BEGIN; SET LOCAL synchronous_commit = off"
-Mark = tuple[UUID, int, int, int]
 
 
 def channel_of(cluster_id: str) -> str:
@@ -53,29 +51,6 @@ def channel_of(cluster_id: str) -> str:
 
 def image_notice(sender: str) -> str:
     return f"i {sender}"
-
-
-def watermark_notices(sender: str, watermarks: Iterable[Mark]) -> list[str]:
-    """As few notices as hold the marks, each within `NOTICE_BYTES_MAX`."""
-    notices: list[str] = []
-    words, size = [f"m {sender}"], len(sender) + 2
-    for topic_id, partition, high_watermark, log_start in watermarks:
-        word = f"{topic_id.hex},{partition},{high_watermark},{log_start}"
-        if size + len(word) + 1 > NOTICE_BYTES_MAX:
-            notices.append(" ".join(words))
-            words, size = words[:1], len(sender) + 2
-        words.append(word)
-        size += len(word) + 1
-    return [*notices, " ".join(words)] if len(words) > 1 else notices
-
-
-def decode_marks(words: Iterable[str]) -> list[Mark]:
-    """The marks of a notice's words; raises ValueError for what is none."""
-    found: list[Mark] = []
-    for word in words:
-        topic_id, partition, high_watermark, log_start = word.split(",")
-        found.append((UUID(hex=topic_id), int(partition), int(high_watermark), int(log_start)))
-    return found
 
 
 class Listener:
@@ -191,7 +166,7 @@ class WatermarkPublisher:
         while self._waiting:
             told, self._waiting = self._waiting, {}
             notices = watermark_notices(
-                self._sender,
+                f"m {self._sender}",
                 (
                     (topic_id, partition, one.high_watermark, one.log_start_offset)
                     for (topic_id, partition), one in told.items()

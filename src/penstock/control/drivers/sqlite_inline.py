@@ -25,7 +25,7 @@ class InlineWriter(SqliteDatabase):
     def start(self) -> None:
         """There is nothing to start."""
 
-    async def run(self, operation: Operation) -> Any:
+    async def run(self, operation: Operation, *, reads: bool = False) -> Any:
         """Run one operation and return its value."""
         return self.execute(operation)
 

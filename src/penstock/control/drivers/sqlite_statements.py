@@ -87,11 +87,16 @@ def _scans(
 
 
 class SqliteDatabase(ABC):
-    """What a writer of SQLite is for operations; its one owner needs no locks."""
+    """What a writer of SQLite is for operations; whoever writes to the file is alone."""
 
     @abstractmethod
-    async def run(self, operation: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Run a function over the connection in a transaction; its value once that is durable."""
+    async def run(
+        self, operation: Callable[[sqlite3.Connection], Any], *, reads: bool = False
+    ) -> Any:
+        """Run a function over the connection in a transaction; its value once that is durable.
+
+        One that only `reads` changes nothing that must be durable.
+        """
 
     async def read(
         self,
@@ -99,7 +104,7 @@ class SqliteDatabase(ABC):
         *,
         within_seconds: float = OPERATION_TIMEOUT_SECONDS,
     ) -> T:
-        found: T = await self.run(lambda connection: run(connection, make()))
+        found: T = await self.run(lambda connection: run(connection, make()), reads=True)
         return found
 
     async def change(

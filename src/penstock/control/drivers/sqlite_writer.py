@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.base.errors import BugError
 from penstock.control.drivers.sqlite_statements import SqliteDatabase
@@ -43,8 +43,17 @@ from penstock.control.limits import (
 
 Operation = Callable[[sqlite3.Connection], Any]
 _Future = asyncio.Future[Any]
-_Entry = tuple[Operation, _Future, asyncio.AbstractEventLoop]
 _Outcome = tuple[Any, Exception | None]
+
+
+class Entry(NamedTuple):
+    """An operation that waits, and who waits for it."""
+
+    operation: Operation
+    future: _Future
+    loop: asyncio.AbstractEventLoop
+    reads: bool
+
 
 _KINDS: Final[dict[int, type[ControlUnavailable]]] = {
     sqlite3.SQLITE_FULL: DatabaseFull,
@@ -68,8 +77,10 @@ class Writer(Database, Protocol):
 
     def start(self) -> None: ...
 
-    async def run(self, operation: Operation) -> Any:
+    async def run(self, operation: Operation, *, reads: bool = False) -> Any:
         """Run one operation and return its value once it is durable.
+
+        One that only `reads` changes nothing that must be durable.
 
         Raises:
             ControlBusy: too many operations wait.
@@ -90,7 +101,7 @@ class SqliteWriter(SqliteDatabase):
         """`on_group(committed)` is called on the writer's thread after each group."""
         self._path = path
         self._on_group = on_group
-        self._queue: queue.Queue[_Entry | None] = queue.Queue(WAITING_OPERATIONS_MAX)
+        self._queue: queue.Queue[Entry | None] = queue.Queue(WAITING_OPERATIONS_MAX)
         self._thread = threading.Thread(target=self._run, name="penstock-control", daemon=True)
         self._stopped: ControlUnavailable | None = None
         self.closed = False
@@ -98,13 +109,13 @@ class SqliteWriter(SqliteDatabase):
     def start(self) -> None:
         self._thread.start()
 
-    async def run(self, operation: Operation) -> Any:
+    async def run(self, operation: Operation, *, reads: bool = False) -> Any:
         if self.closed:
             raise ControlUnavailable("the metadata database is closed")
         loop = asyncio.get_running_loop()
         future: _Future = loop.create_future()
         try:
-            self._queue.put_nowait((operation, future, loop))
+            self._queue.put_nowait(Entry(operation, future, loop, reads))
         except queue.Full:
             raise ControlBusy(WAITING_OPERATIONS_MAX) from None
         return await future
@@ -133,7 +144,7 @@ class SqliteWriter(SqliteDatabase):
                 continue
             try:
                 if connection is None:
-                    connection = open_connection(self._path)
+                    connection = self._open()
                 outcomes = self._commit(connection, group)
             except Exception as error:  # the thread outlives whatever a group brings
                 outcomes = _all_failed(group, self._failed(connection, error))
@@ -141,7 +152,7 @@ class SqliteWriter(SqliteDatabase):
         if connection is not None:
             connection.close()
 
-    def _gather(self, first: _Entry) -> tuple[list[_Entry], bool]:
+    def _gather(self, first: Entry) -> tuple[list[Entry], bool]:
         """The operations that wait, up to a limit, and whether they are the last."""
         group = [first]
         while len(group) < GROUP_OPERATIONS_MAX:
@@ -154,9 +165,16 @@ class SqliteWriter(SqliteDatabase):
             group.append(entry)
         return group, False
 
-    def _commit(self, connection: sqlite3.Connection, group: list[_Entry]) -> list[_Outcome]:
+    def _open(self) -> sqlite3.Connection:
+        """A connection of the file's one owner."""
+        return open_connection(self._path, locking="EXCLUSIVE")
+
+    def _begin(self, connection: sqlite3.Connection, group: list[Entry]) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        outcomes = [self._attempt(connection, operation) for operation, _, _ in group]
+
+    def _commit(self, connection: sqlite3.Connection, group: list[Entry]) -> list[_Outcome]:
+        self._begin(connection, group)
+        outcomes = [self._attempt(connection, entry.operation) for entry in group]
         connection.execute("COMMIT")
         self._on_group(True)
         return outcomes
@@ -206,11 +224,11 @@ def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def open_connection(path: Path) -> sqlite3.Connection:
-    """Open a database for one owner: exclusive, write-ahead, every commit synced."""
+def open_connection(path: Path, *, locking: str) -> sqlite3.Connection:
+    """Open a database: write-ahead, every commit synced; `locking` as SQLite names its modes."""
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
     try:
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute(f"PRAGMA locking_mode = {locking}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -221,7 +239,7 @@ def open_connection(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _all_failed(group: list[_Entry], error: Exception) -> list[_Outcome]:
+def _all_failed(group: list[Entry], error: Exception) -> list[_Outcome]:
     """One failure for all; each caller gets an exception of its own, which it may raise."""
     if not isinstance(error, ControlUnavailable):
         return [(None, error)] * len(group)
@@ -233,11 +251,11 @@ def _all_failed(group: list[_Entry], error: Exception) -> list[_Outcome]:
     return outcomes
 
 
-def _resolve(group: list[_Entry], outcomes: list[_Outcome]) -> None:
+def _resolve(group: list[Entry], outcomes: list[_Outcome]) -> None:
     """Hand the outcomes to the loops that wait for them, with one wake-up each."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, _Outcome]]] = {}
-    for (_, future, loop), outcome in zip(group, outcomes, strict=True):
-        by_loop.setdefault(loop, []).append((future, outcome))
+    for entry, outcome in zip(group, outcomes, strict=True):
+        by_loop.setdefault(entry.loop, []).append((entry.future, outcome))
     for loop, settled in by_loop.items():
         try:
             loop.call_soon_threadsafe(partial(_settle, settled))

@@ -1,8 +1,8 @@
 """The tables of metadata: their statements and rows.
 
 Lists and maps (`configs`, `replicas`, `isr`) are JSON texts that are read whole. Who lives is told
-by `renewed_ms`; in SQLite, whose one owner unregisters everybody when it opens the file, that is a
-table in memory, so that a heartbeat writes nothing.
+by `renewed_ms`; in SQLite that is a table of its own, in memory or in a file that is not
+synced, so that a heartbeat waits for no disk: whoever opens the database first unregisters all.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _OVERDUE_SQLITE: Final = (
     " WHERE registered AND renewed_ms < penstock_now_ms() - $1 ORDER BY broker_id"
 )
 RENEWALS_SQLITE: Final = (
-    "CREATE TEMPORARY TABLE IF NOT EXISTS renewals"
+    "CREATE TABLE IF NOT EXISTS {place}.renewals"
     " (broker_id INTEGER PRIMARY KEY, renewed_ms INTEGER NOT NULL)"
 )
 

@@ -1,0 +1,115 @@
+"""The writer of a SQLite file that several processes of one machine share.
+
+Write-ahead logging lets them read beside one another, and one of them write. Left to SQLite, the
+others look again after pauses that grow, and one that commits without a pause starves them: of two
+that did so for four seconds, one made no commit. So they queue, by locks of two bytes of a file:
+who waits to write holds the first while it tries for the second, and who has written needs the
+first to write again. The system takes locks back from a process that ends. They are for fairness
+alone: that one writes at a time is SQLite's to ensure.
+
+Groups of operations that only read take no turn.
+
+Renewals of registrations lie in a file of their own, which is not synced: they say nothing to a
+process that comes later.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.control.drivers.sqlite_writer import Entry, SqliteWriter, open_connection
+from penstock.control.errors import DatabaseLocked
+from penstock.control.limits import LOCK_TIMEOUT_SECONDS, TURN_PAUSE_SECONDS
+
+RENEWALS: Final = "renewals"
+"""The name of the attached database; its file's name begins with it."""
+_QUEUE: Final = 0
+_WRITE: Final = 1
+
+
+class SharedWriter(SqliteWriter):
+    """One process's thread and connection."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_group: Callable[[bool], None],
+        on_begin: Callable[[sqlite3.Connection], None],
+    ) -> None:
+        """`on_begin` is called on the thread at the beginning of each transaction."""
+        super().__init__(path, on_group=on_group)
+        self._on_begin = on_begin
+        self._turns = -1
+        self._pause = threading.Event()
+
+    def _open(self) -> sqlite3.Connection:
+        self._turns = os.open(f"{self._path}-turns", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        connection = open_connection(self._path, locking="NORMAL")
+        connection.execute(f"ATTACH ? AS {RENEWALS}", (str(_renewals_of(self._path)),))
+        connection.execute(f"PRAGMA {RENEWALS}.journal_mode = WAL")
+        connection.execute(f"PRAGMA {RENEWALS}.synchronous = OFF")
+        return connection
+
+    def _begin(self, connection: sqlite3.Connection, group: list[Entry]) -> None:
+        connection.execute("BEGIN" if _reads(group) else "BEGIN IMMEDIATE")
+        self._on_begin(connection)
+
+    def _commit(self, connection: sqlite3.Connection, group: list[Entry]) -> list[Any]:
+        if _reads(group):
+            return super()._commit(connection, group)
+        with self._turn():
+            return super()._commit(connection, group)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Raises DatabaseLocked if others hold on to theirs."""
+        deadline = SYSTEM_CLOCK.monotonic() + LOCK_TIMEOUT_SECONDS
+        self._lock(_QUEUE, deadline)
+        try:
+            self._lock(_WRITE, deadline)
+        finally:
+            self._unlock(_QUEUE)
+        try:
+            yield
+        finally:
+            self._unlock(_WRITE)
+
+    def _lock(self, byte: int, deadline: float) -> None:
+        while True:
+            try:
+                fcntl.lockf(self._turns, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            except (BlockingIOError, PermissionError):  # either, by the manual
+                if SYSTEM_CLOCK.monotonic() >= deadline:
+                    raise DatabaseLocked(
+                        f"the metadata database {self._path} failed: other processes have not let"
+                        f" this one write for {LOCK_TIMEOUT_SECONDS:g} s"
+                    ) from None
+                self._pause.wait(TURN_PAUSE_SECONDS)
+            else:
+                return
+
+    def _unlock(self, byte: int) -> None:
+        fcntl.lockf(self._turns, fcntl.LOCK_UN, 1, byte)
+
+
+def forget_renewals(path: Path) -> None:
+    """Remove the file of renewals beside a database, which may be damaged after a loss of power."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{_renewals_of(path)}{suffix}").unlink(missing_ok=True)
+
+
+def _renewals_of(path: Path) -> Path:
+    return path.with_name(f"{RENEWALS}.sqlite")
+
+
+def _reads(group: list[Entry]) -> bool:
+    return all([entry.reads for entry in group])

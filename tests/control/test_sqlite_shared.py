@@ -1,0 +1,208 @@
+"""One SQLite file, several processes: what one changes the others see, are told, and wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.control import CommittedOffset, DatabaseLocked, StaleBroker
+from penstock.control.batch_index.values import Watermarks
+from penstock.control.drivers import sqlite_shared
+from penstock.control.drivers.socket_notices import Inbox, SocketNotices, new_inbox
+from penstock.control.sqlite_shared import SharedSqliteControlPlane, prepare
+from tests.control.conftest import ManualClock
+
+A, B = UUID(int=1), UUID(int=2)
+WITHIN_SECONDS = 20
+
+
+class Heard:
+    """What a plane's watchers were called with."""
+
+    def __init__(self) -> None:
+        self.image = asyncio.Event()
+        self.marks: asyncio.Queue[object] = asyncio.Queue()
+
+
+@asynccontextmanager
+async def shared(
+    path: Path, clock: ManualClock
+) -> AsyncIterator[list[tuple[SharedSqliteControlPlane, Heard, Inbox]]]:
+    """Two planes over a file that is made."""
+    await prepare(path)
+    inboxes = [new_inbox(), new_inbox()]
+    async with AsyncExitStack() as stack:
+        opened = []
+        for place, inbox in enumerate(inboxes):
+            stack.callback(inbox.close)
+            heard = Heard()
+            plane = SharedSqliteControlPlane(
+                path, notices=SocketNotices(inbox, [inboxes[1 - place]]), clock=clock
+            )
+            plane.watch(heard.image.set, heard.marks.put_nowait)
+            await plane.start()
+            stack.push_async_callback(plane.close)
+            opened.append((plane, heard, inbox))
+        yield opened
+
+
+async def register(plane: SharedSqliteControlPlane, broker_id: int, incarnation: UUID) -> None:
+    await plane.register_broker(
+        broker_id=broker_id, host="h", port=1, rack=None, incarnation=incarnation
+    )
+
+
+async def test_what_one_changes_the_other_sees_and_hears(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (other, heard, _)):
+        before = await other.image()
+        await register(one, 1, A)
+        await asyncio.wait_for(heard.image.wait(), WITHIN_SECONDS)
+        image = await other.image()
+        assert [broker.broker_id for broker in image.brokers] == [1]
+        assert image.version > before.version
+        assert await other.image() is image, "nothing was read again"
+        # Each change finds the newest image in memory, whoever made it.
+        await register(other, 2, B)
+        topic = await one.create_topic(
+            name="t", topic_id=A, partitions=[[1], [2]], configs={}, internal=False
+        )
+        assert (await other.image()).topics["t"] == topic
+        assert (await other.allocate_producer_ids(10)).stop == (
+            await one.allocate_producer_ids(1)
+        ).start
+
+
+async def test_registrations_are_renewed_for_all_and_expire_by_any(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (other, heard, _)):
+        await register(one, 1, A)
+        await register(other, 2, B)
+        clock.ms += 800
+        await one.renew_broker(broker_id=1, incarnation=A)
+        clock.ms += 800
+        await asyncio.wait_for(heard.image.wait(), WITHIN_SECONDS)
+        heard.image.clear()
+        assert await one.expire_brokers(1_000) == [2]
+        await asyncio.wait_for(heard.image.wait(), WITHIN_SECONDS)
+        with pytest.raises(StaleBroker):
+            await other.renew_broker(broker_id=2, incarnation=B)
+
+
+async def test_whoever_is_started_again_finds_who_is_registered(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "control.sqlite"
+    async with shared(path, clock) as ((one, _, _), (other, _, _)):
+        await register(one, 1, A)
+        await register(other, 2, B)
+        await other.close()
+        await other.start()
+        assert [broker.broker_id for broker in (await other.image()).brokers] == [1, 2]
+    assert (await prepare(path)).brokers == (), "all of them are gone"
+    assert [file.name for file in tmp_path.iterdir() if "renewals" in file.name] == []
+
+
+async def test_marks_are_told_and_a_full_inbox_is_looked_at_instead(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (_, heard, inbox)):
+        marks = Watermarks(log_start_offset=3, high_watermark=9, size_bytes=0)
+        one._tell({(A, 0): marks})
+        assert await asyncio.wait_for(heard.marks.get(), WITHIN_SECONDS) == [(A, 0, 9, 3)]
+        for _ in range(5_000):  # nobody reads until this task waits
+            one._tell({(A, 0): marks})
+        assert inbox.bell.recv(1) == b"i"
+
+
+WRITES = """
+import asyncio, sys
+from pathlib import Path
+from uuid import UUID
+from penstock.control import CommittedOffset
+from penstock.control.drivers.socket_notices import SocketNotices, new_inbox
+from penstock.control.sqlite_shared import SharedSqliteControlPlane
+
+async def main(path, group):
+    plane = SharedSqliteControlPlane(path, notices=SocketNotices(new_inbox(), []))
+    await plane.start()
+    offset = 0
+    while True:
+        offset += 1
+        one = CommittedOffset(topic_id=UUID(int=1), topic="t", partition=0, offset=offset)
+        await plane.commit_offsets(group_id=group, offsets=[one])
+        print(offset, flush=True)
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+async def test_writers_take_turns_and_one_that_is_killed_holds_up_nobody(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "control.sqlite"
+    async with shared(path, clock) as ((one, _, _), _):
+        await register(one, 1, A)
+        await one.create_topic(name="t", topic_id=A, partitions=[[1]], configs={})
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITES, str(path), group], stdout=subprocess.PIPE, text=True
+            )
+            for group in ("a", "b")
+        ]
+        said = [0, 0]
+        try:
+            for _ in range(30):  # both commit without a pause, and each gets its turns
+                for place, writer in enumerate(writers):
+                    assert writer.stdout is not None
+                    said[place] = int(await asyncio.to_thread(writer.stdout.readline))
+            writers[0].kill()
+            assert writers[1].stdout is not None
+            for _ in range(30):
+                said[1] = int(await asyncio.to_thread(writers[1].stdout.readline))
+        finally:
+            for writer in writers:
+                writer.kill()
+                rest, _ = writer.communicate()
+                place = writers.index(writer)
+                said[place] = max([said[place], *map(int, rest.split("\n")[:-1])])
+        for group, offset in zip("ab", said, strict=True):
+            [found] = await one.committed_offsets(group, None)
+            assert found.offset in (offset, offset + 1), "what was answered, or was under way"
+
+
+async def test_a_process_that_holds_on_to_its_turn_is_named(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_shared, "LOCK_TIMEOUT_SECONDS", 0.05)
+    path = tmp_path / "control.sqlite"
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+');"
+        " fcntl.lockf(file, fcntl.LOCK_EX, 1, 1); print('held', flush=True); sys.stdin.read()"
+    )
+    async with shared(path, clock) as ((one, _, _), _):
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code, f"{path}-turns"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert holder.stdout is not None
+            assert await asyncio.to_thread(holder.stdout.readline) == b"held\n"
+            with pytest.raises(DatabaseLocked, match=r"control\.sqlite.*for 0\.05 s"):
+                await register(one, 1, A)
+            assert (await one.image()).brokers == (), "who reads waits for nobody"
+        finally:
+            holder.kill()
+            holder.communicate()
+        await register(one, 1, A)
+        one_offset = CommittedOffset(topic_id=A, topic="t", partition=0, offset=1)
+        await one.commit_offsets(group_id="g", offsets=[one_offset])
