@@ -23,8 +23,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from compat.servers import bootstrap_of
+
 from benchmarks.harness import Row
-from benchmarks.peers.cluster import APACHE, OURS, Broker, bootstrap_of, cluster, leaders
+from benchmarks.peers.cluster import APACHE, OURS, Broker, cluster, leaders
 from benchmarks.peers.load import Load, Shape, create_topic, fetch, produce
 from benchmarks.peers.round_trip import produce_request, round_trips
 

@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
+from compat.servers import bootstrap_of
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.harness import Row, seconds
@@ -29,7 +30,6 @@ from benchmarks.peers.cluster import (
     OURS,
     SESSION_SECONDS,
     Broker,
-    bootstrap_of,
     cluster,
     leaders,
 )

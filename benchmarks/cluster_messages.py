@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from compat.servers import bootstrap_of
 
 from benchmarks.harness import Row
 from benchmarks.log_append import commit, logs_of, open_store, scratch
-from benchmarks.peers.cluster import OURS, Broker, bootstrap_of, cluster
+from benchmarks.peers.cluster import OURS, Broker, cluster
 from benchmarks.peers.load import cpu_seconds
 from penstock.apps.loads.figures import interleaved
 from penstock.client import Client

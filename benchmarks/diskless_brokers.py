@@ -32,12 +32,12 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 
-from compat.servers import PenstockProcess
+from compat.servers import PenstockProcess, bootstrap_of
 from confluent_kafka.admin import AdminClient
 from tests.postgres import PostgresServer, postgres_server
 
 from benchmarks.harness import Row
-from benchmarks.peers.cluster import bootstrap_of, penstock_cluster
+from benchmarks.peers.cluster import penstock_cluster
 from benchmarks.peers.load import Load, Shape, create_topic, fetch, produce
 from benchmarks.peers.steady_load import SteadyLoad, longest_gap
 

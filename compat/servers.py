@@ -15,13 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks.peers.apache_kafka import ApacheKafka
+from confluent_kafka.admin import AdminClient
 from tests.ports import free_port
+from tests.postgres import PostgresServer, postgres_server
 
 READY = re.compile(rb"penstock ready kafka=(\S+) admin=(\S+)")
 START_TIMEOUT_SECONDS = 60
@@ -37,10 +40,13 @@ class PenstockProcess:
         *,
         listener: str = "",
         configs: Mapping[str, str] | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "penstock"),
     ) -> None:
+        """`program` is run as `penstock`, wherever and however it does that."""
         self.directory = directory
         # One that nobody is given by chance while the broker is restarted.
         self.listener = listener or f"127.0.0.1:{free_port()}"
+        self._program = program
         self.configs = dict(configs or {})
         self.bootstrap = ""
         self.admin_url = ""
@@ -65,12 +71,13 @@ class PenstockProcess:
         config = self.directory / "broker.toml"
         lines = (f'"{name}" = "{value}"\n' for name, value in self.configs.items())
         config.write_text("".join(lines))
-        command = [sys.executable, "-m", "penstock", "serve", "--config", str(config)]
+        command = [*self._program, "serve", "--config", str(config)]
+        admin = f"{self.listener.rpartition(':')[0]}:0"
         places = ["--data-dir", str(self.directory / "data"), "--listener", self.listener]
         begun = time.perf_counter()
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *places, "--admin", "127.0.0.1:0"],
+                [*command, *places, "--admin", admin],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -126,6 +133,57 @@ class PenstockProcess:
         return status
 
 
+@contextmanager
+def running_brokers(
+    postgres: PostgresServer,
+    directory: Path,
+    count: int,
+    configs: Mapping[str, str],
+    make: Callable[..., PenstockProcess] = PenstockProcess,
+) -> Iterator[list[PenstockProcess]]:
+    """So many brokers on a database and a store of their own, by rising node id from 1.
+
+    `make` has the parameters of `PenstockProcess`. Each broker knows all of them.
+    """
+    with ExitStack() as stack:
+        shared = {
+            "control.url": postgres.url(stack.enter_context(postgres.database())),
+            "diskless.storage.url": (directory / "objects").as_uri(),
+            "group.initial.rebalance.delay.ms": "0",
+            **configs,
+        }
+        brokers = []
+        for node in range(1, count + 1):
+            place = directory / f"broker-{node}"
+            broker = make(place, configs={**shared, "node.id": str(node)})
+            stack.callback(broker.kill)
+            brokers.append(broker.start())
+        await_all_known(brokers)
+        yield brokers
+
+
+class Addressed(Protocol):
+    """A broker of any kind."""
+
+    bootstrap: str
+
+
+def bootstrap_of(brokers: Sequence[Addressed]) -> str:
+    """The addresses of all of them."""
+    return ",".join(broker.bootstrap for broker in brokers)
+
+
+def await_all_known(brokers: Sequence[Addressed]) -> None:
+    """Until each broker knows all of them."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    for broker in brokers:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        while len(admin.list_topics(timeout=10).brokers) < len(brokers):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the brokers do not know each other")
+            time.sleep(0.05)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A running server: `name` is `penstock`, `apache` or `other`."""
@@ -165,7 +223,6 @@ def stores() -> Iterator[dict[str, str]]:
     elif os.environ.get("PENSTOCK_COMPAT_STORES", "") != "postgres-s3":
         yield {"log.diskless.enable": "true"}
     else:
-        from tests.postgres import postgres_server
         from tests.s3 import s3_server
 
         with postgres_server() as postgres, postgres.database() as name, s3_server() as s3:

@@ -1,15 +1,17 @@
-"""A producer and a consumer group that go on while brokers die, and what must be true afterwards.
+"""Producers and readers that go on while brokers die, and what must be true afterwards.
 
-An idempotent producer sends numbered records to every partition in turn and keeps what was
-acknowledged; one member of a group keeps what it received, and commits after each poll.
+Idempotent producers that ask for all acknowledgements send numbered records to every partition in
+turn; members of a group commit after each poll; others read all partitions by themselves, from the
+replica in their rack where they name one; one asks the leaders where partitions end. All say what
+they are told to one history (`history.py`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -17,127 +19,207 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
+from compat.history import NUMBERS_PER_PRODUCER, History
 
 PARTITIONS = 4
 PROGRESS_RECORDS = 400
 WINDOW_RECORDS = 2_000  # unacknowledged at most, so that a restart is not a flood
 RECOVER_SECONDS = 45
 END_SECONDS = RECOVER_SECONDS + 10
+_QUICK = {
+    "socket.timeout.ms": 10_000,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "log_level": 0,
+}
 
 
 class Client(threading.Thread):
     """A client that works in a thread of its own from the begin of the context to `end`."""
 
-    def __init__(self) -> None:
+    def __init__(self, bootstrap: str, topic: str, history: History) -> None:
         super().__init__(daemon=True)
+        self.topic = topic
+        self.history = history
         self.done = threading.Event()
+        self.settings = {"bootstrap.servers": bootstrap, **_QUICK}
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Let it finish what it has begun, and close its connections."""
         self.done.set()
         self.join(END_SECONDS)
 
+    def end(self) -> None:
+        """Let it finish what it has begun, and close its connections; raises what has ended it."""
+        self.__exit__()
+        if self._failure is not None:
+            raise self._failure
+        assert not self.is_alive(), f"{self!r} does not end"
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self._failure = error
+
+    def work(self) -> None:
+        """Until `done` is set."""
+        raise NotImplementedError
+
+    @property
+    def count(self) -> int:
+        """How far it has come."""
+        raise NotImplementedError
+
 
 class Load(Client):
-    """Produces numbered records to every partition in turn, and keeps what was acknowledged."""
+    """Produces `burst` records at a time, and begins no burst within `rest` seconds of the last."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__()
-        self.topic = topic
-        self.acknowledged: dict[tuple[int, int], bytes] = {}
-        self.failures: list[KafkaError] = []
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        history: History,
+        *,
+        producer: int = 0,
+        burst: int = 40,
+        rest: float = 0.01,
+    ) -> None:
+        super().__init__(bootstrap, topic, history)
+        self.producer = producer
         self.sent = 0
-        self._settings = {
-            "bootstrap.servers": bootstrap,
+        self.acked = 0
+        self.failures: list[KafkaError] = []
+        self._burst, self._rest = burst, rest
+        self._last_ack = array("d", [0.0] * history.partitions)
+        self._longest_pause = 0.0
+        self.settings |= {
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 2,
             "message.timeout.ms": 120_000,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 200,
-            "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 200,
-            "socket.timeout.ms": 10_000,
-            "log_level": 0,
         }
+
+    @property
+    def count(self) -> int:
+        return self.acked
+
+    def pause_seconds(self) -> float:
+        """The longest time that a partition had no acknowledgement, since the last call."""
+        now = time.monotonic()
+        open_pauses = [now - last for last in self._last_ack if last]
+        longest, self._longest_pause = max([self._longest_pause, *open_pauses]), 0.0
+        for partition, last in enumerate(self._last_ack):
+            self._last_ack[partition] = now if last else 0.0
+        return longest
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.failures.append(error)
-        else:
-            self.acknowledged[message.partition(), message.offset()] = message.value()
+            return
+        partition, now = message.partition(), time.monotonic()
+        last, self._last_ack[partition] = self._last_ack[partition], now
+        if last:
+            self._longest_pause = max(self._longest_pause, now - last)
+        self.acked += 1
+        self.history.acks(partition, message.offset(), int(message.value()))
 
-    def run(self) -> None:
-        with Producer(self._settings) as producer:
+    def work(self) -> None:
+        with Producer(self.settings) as producer:
             while not self.done.is_set():
-                if len(producer) < WINDOW_RECORDS:
+                begin = time.monotonic()
+                for _ in range(self._burst):
                     self._produce(producer)
-                else:
+                while len(producer) >= WINDOW_RECORDS and not self.done.is_set():
                     producer.poll(0.01)
-                if self.sent % 40 == 0:
-                    time.sleep(0.001)
+                while (left := begin + self._rest - time.monotonic()) > 0:
+                    producer.poll(min(left, 0.1))
             if producer.flush(RECOVER_SECONDS):
                 producer.purge()  # the end waits for what is left; it counts as failed
 
     def _produce(self, producer: Producer) -> None:
-        for _ in range(PARTITIONS):
-            producer.produce(
-                self.topic,
-                value=f"{self.sent}".encode(),
-                partition=self.sent % PARTITIONS,
-                on_delivery=self._delivered,
-            )
-            self.sent += 1
+        producer.produce(
+            self.topic,
+            value=b"%d" % (self.producer * NUMBERS_PER_PRODUCER + self.sent),
+            partition=self.sent % self.history.partitions,
+            on_delivery=self._delivered,
+        )
+        self.sent += 1
         producer.poll(0)
 
 
 class Reader(Client):
-    """One member of the group: keeps what it has received, and commits after each poll."""
+    """Reads all partitions by itself, from the replica in its rack if it names one."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        super().__init__()
-        self.topic = topic
-        self.group = group
-        self.seen: dict[tuple[int, int], bytes] = {}
-        self.wrong: list[str] = []
-        self._settings = {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
+    def __init__(
+        self, bootstrap: str, topic: str, history: History, *, who: str, rack: str = ""
+    ) -> None:
+        super().__init__(bootstrap, topic, history)
+        self.who = who
+        self.settings |= {
+            "group.id": who,
+            "auto.offset.reset": "error",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 100,
-            # What a commit, which this thread waits for, is given at a broker that is paused.
-            "socket.timeout.ms": 10_000,
-            "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 200,
-            "log_level": 0,
+            "client.rack": rack,
         }
 
-    def run(self) -> None:
-        with Consumer(self._settings) as consumer:
-            consumer.subscribe([self.topic])
-            uncommitted = False
-            while not self.done.is_set():
-                for message in consumer.consume(500, 0.05):
-                    if message.error() is None:
-                        uncommitted = True
-                        self._keep((message.partition(), message.offset()), message.value())
-                if uncommitted:
-                    uncommitted = not _commit(consumer)
+    @property
+    def count(self) -> int:
+        return self.history.read_counts[self.who]
 
-    def _keep(self, place: tuple[int, int], value: bytes) -> None:
-        before = self.seen.setdefault(place, value)
-        if before != value:
-            self.wrong.append(f"{place} was {before!r}, and later {value!r}")
+    def work(self) -> None:
+        with Consumer(self.settings) as consumer:
+            self.begin(consumer)
+            while not self.done.is_set():
+                messages = consumer.consume(500, 0.05)
+                for message in messages:
+                    error = message.error()
+                    if error is None:
+                        place = message.partition(), message.offset()
+                        self.history.reads(self.who, *place, int(message.value()))
+                    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                        raise KafkaException(error)
+                self.after(consumer, any(message.error() is None for message in messages))
+
+    def begin(self, consumer: Consumer) -> None:
+        """Take all partitions, from the beginning."""
+        every = range(self.history.partitions)
+        consumer.assign([TopicPartition(self.topic, part, 0) for part in every])
+
+    def after(self, consumer: Consumer, some: bool) -> None:
+        """After a poll, which has brought some or none."""
+
+
+class Member(Reader):
+    """One member of a group: commits after each poll what it has received."""
+
+    def __init__(self, bootstrap: str, topic: str, history: History, *, group: str) -> None:
+        super().__init__(bootstrap, topic, history, who=group)
+        self._uncommitted = False
+        self.settings |= {
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 500,
+        }
+
+    def begin(self, consumer: Consumer) -> None:
+        consumer.subscribe([self.topic], on_assign=self._assigned)
+
+    def _assigned(self, _: Consumer, places: Sequence[TopicPartition]) -> None:
+        for place in places:
+            self.history.assigned(self.who, place.partition)
+
+    def after(self, consumer: Consumer, some: bool) -> None:
+        self._uncommitted = self._uncommitted or some
+        if self._uncommitted:
+            self._uncommitted = not _commit(consumer)
 
 
 def _commit(consumer: Consumer) -> bool:
@@ -149,81 +231,119 @@ def _commit(consumer: Consumer) -> bool:
     return True
 
 
+class Ends(Client):
+    """Asks the leaders again and again where the partitions end."""
+
+    def __init__(self, bootstrap: str, topic: str, history: History) -> None:
+        super().__init__(bootstrap, topic, history)
+        self.settings |= {"group.id": "ends"}
+        self._asked = 0
+
+    @property
+    def count(self) -> int:
+        return self._asked
+
+    def work(self) -> None:
+        with Consumer(self.settings) as consumer:
+            while not self.done.wait(0.05):
+                for part in range(self.history.partitions):
+                    floor = self.history.floor(part)
+                    try:
+                        place = TopicPartition(self.topic, part)
+                        _, end = consumer.get_watermark_offsets(place, timeout=1)
+                    except KafkaException:
+                        continue
+                    self.history.ends(part, floor, end)
+                    self._asked += 1
+
+
 @contextmanager
-def at_work(bootstrap: str, topic: str, group: str) -> Iterator[tuple[Load, Reader]]:
-    """Both at work; neither is in the end, whatever happened."""
-    with Load(bootstrap, topic) as load, Reader(bootstrap, topic, group) as reader:
+def at_work(bootstrap: str, topic: str, group: str) -> Iterator[tuple[Load, Member]]:
+    """A producer and a member of a group at work; neither is in the end, whatever happened."""
+    history = History(PARTITIONS)
+    with (
+        Load(bootstrap, topic, history) as load,
+        Member(bootstrap, topic, history, group=group) as reader,
+    ):
         yield load, reader
 
 
-def records_of(bootstrap: str, topic: str) -> dict[int, list[tuple[int, bytes]]]:
-    """Every record of the topic: offset and value by partition, in order."""
-    with Confluent(bootstrap) as driver:
-        ends = {part: end for part, (_, end) in driver.bounds(topic, range(PARTITIONS)).items()}
-    found: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-    finished: set[int] = set()
+def stored(bootstrap: str, topic: str, partition: int) -> Iterator[tuple[int, int]]:
+    """Every record of a partition: its offset and number, in their order."""
     deadline = time.monotonic() + RECOVER_SECONDS
-    settings = {"bootstrap.servers": bootstrap, "group.id": "check", "enable.partition.eof": True}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "check",
+        "enable.partition.eof": True,
+        **_QUICK,
+    }
     with Consumer(settings) as consumer:
-        consumer.assign([TopicPartition(topic, part, 0) for part in range(PARTITIONS)])
-        while len(finished) < PARTITIONS and time.monotonic() < deadline:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        while time.monotonic() < deadline:
             for message in consumer.consume(5_000, 0.1):
+                deadline = time.monotonic() + RECOVER_SECONDS
                 if message.error() is None:
-                    found[message.partition()].append((message.offset(), message.value()))
+                    yield message.offset(), int(message.value())
                 elif message.error().code() == KafkaError._PARTITION_EOF:
-                    finished.add(message.partition())
-    assert {part: len(records) for part, records in found.items()} == ends
-    return found
+                    return
+    raise AssertionError(f"the log of {topic}-{partition} is not read to its end")
 
 
-def await_progress(load: Load, reader: Reader) -> None:
-    """Wait until both have got on, or the producer has failed."""
-    produced = len(load.acknowledged) + PROGRESS_RECORDS
-    consumed = len(reader.seen) + PROGRESS_RECORDS
+def await_progress(*clients: Client, records: int = PROGRESS_RECORDS) -> None:
+    """Wait until all have got on by so many records, or a producer has failed."""
+    wanted = {client: client.count + records for client in clients}
 
     def holds() -> bool:
-        if load.failures:
+        if any(isinstance(one, Load) and one.failures for one in clients):
             return True
-        return len(load.acknowledged) >= produced and len(reader.seen) >= consumed
+        return all(client.count >= count for client, count in wanted.items())
 
     eventually(
         holds,
-        lambda: (len(load.acknowledged), len(reader.seen)),
+        lambda: {type(one).__name__: (one.count, count) for one, count in wanted.items()},
         seconds=RECOVER_SECONDS,
+    )
+
+
+def check_history(
+    bootstrap: str, history: History, loads: Sequence[Load], readers: Sequence[Reader]
+) -> None:
+    """End all of them, and find what cannot be; the violations are the history's."""
+    for load in loads:
+        load.end()
+    acknowledged = sum(history.acknowledged)
+    eventually(
+        lambda: all(reader.count >= acknowledged for reader in readers),
+        lambda: f"{[reader.count for reader in readers]} of {acknowledged} consumed",
+        seconds=RECOVER_SECONDS,
+    )
+    for reader in readers:
+        if isinstance(reader, Member):
+            ends = dict(enumerate(history.acknowledged))
+            if not any(load.failures for load in loads):
+                await_committed(bootstrap, reader, ends)
+        reader.end()
+    topic = loads[0].topic
+    history.check(
+        {part: stored(bootstrap, topic, part) for part in range(history.partitions)},
+        {load.producer: load.sent for load in loads},
+        refused=frozenset(load.producer for load in loads if load.failures),
     )
 
 
 def assert_nothing_lost_or_doubled(load: Load, reader: Reader, bootstrap: str) -> None:
     """End both, and compare what was acknowledged, received and committed with what is stored."""
-    load.end()
+    check_history(bootstrap, load.history, [load], [reader])
     assert not load.failures, load.failures[:5]
-    assert len(load.acknowledged) == load.sent
-    eventually(
-        lambda: reader.seen.keys() >= load.acknowledged.keys(),
-        lambda: f"{len(reader.seen)} of {len(load.acknowledged)} consumed",
-        seconds=RECOVER_SECONDS,
-    )
-    ends = Counter(partition for partition, _ in load.acknowledged)
-    await_committed(bootstrap, reader, ends)
-    reader.end()
-    assert not reader.wrong
-
-    log = records_of(bootstrap, load.topic)
-    stored = {(part, offset): value for part in log for offset, value in log[part]}
-    assert stored == load.acknowledged  # none lost, none doubled, each at its acknowledged offset
-    for part, records in log.items():
-        numbers = [int(value) for _, value in records]
-        assert numbers == list(range(part, load.sent, PARTITIONS)), f"order of partition {part}"
-    assert {part: len(records) for part, records in log.items()} == ends
-    assert {place: reader.seen[place] for place in stored} == stored
+    assert not load.history.violations, "\n".join(map(str, load.history.violations))
 
 
 def await_committed(bootstrap: str, reader: Reader, ends: Mapping[int, int]) -> None:
     """Wait until the group has committed these offsets: a commit that fails is tried again."""
 
     def committed() -> dict[int, int]:
-        found = driver.committed(reader.group, reader.topic, range(PARTITIONS))
+        found = driver.committed(reader.who, reader.topic, range(len(ends)))
         return {part: offset for part, (offset, _) in found.items()}
 
     with Confluent(bootstrap) as driver:
-        eventually(lambda: committed() == ends, committed, seconds=RECOVER_SECONDS)
+        eventually(lambda: committed() == dict(ends), committed, seconds=RECOVER_SECONDS)

@@ -15,11 +15,11 @@ import os
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
+from operator import gt
 from pathlib import Path
 
 import pytest
@@ -37,12 +37,13 @@ from tests.s3 import s3_server
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.drivers.port import WAIT_SECONDS
-from compat.servers import PenstockProcess
+from compat.history import History
+from compat.servers import PenstockProcess, running_brokers
 from compat.survivors import (
     PARTITIONS,
     RECOVER_SECONDS,
     Load,
-    Reader,
+    Member,
     assert_nothing_lost_or_doubled,
     at_work,
     await_progress,
@@ -66,30 +67,19 @@ def pair(
     postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[list[PenstockProcess]]:
     """Two running brokers. A test whose brokers are to count as gone soon gives their session."""
-    session_ms = getattr(request, "param", 20_000)
+    configs = {
+        "log.diskless.enable": "true",
+        "broker.session.timeout.ms": str(getattr(request, "param", 20_000)),
+        "broker.heartbeat.interval.ms": "500",
+    }
     with ExitStack() as stack:
-        configs = {
-            "control.url": postgres.url(stack.enter_context(postgres.database())),
-            "diskless.storage.url": (tmp_path / "objects").as_uri(),
-            "log.diskless.enable": "true",
-            "group.initial.rebalance.delay.ms": "0",
-            "broker.session.timeout.ms": str(session_ms),
-            "broker.heartbeat.interval.ms": "500",
-        }
         if os.environ.get("PENSTOCK_COMPAT_STORES", "") == "postgres-s3":
             s3 = stack.enter_context(s3_server())
             configs["diskless.storage.url"] = s3.fresh_url()
             configs["diskless.storage.options"] = ",".join(
                 f"{option}={value}" for option, value in s3.options().items()
             )
-        brokers = []
-        for node in (1, 2):
-            broker = PenstockProcess(
-                tmp_path / f"broker-{node}", configs={**configs, "node.id": str(node)}
-            )
-            stack.callback(broker.kill)
-            brokers.append(broker.start())
-        yield brokers
+        yield stack.enter_context(running_brokers(postgres, tmp_path, 2, configs))
 
 
 def test_what_one_takes_the_other_serves(pair: list[PenstockProcess]) -> None:
@@ -100,24 +90,24 @@ def test_what_one_takes_the_other_serves(pair: list[PenstockProcess]) -> None:
         shown = admin.list_topics("shared", timeout=WAIT_SECONDS).topics["shared"].partitions
     leaders = {partition.leader for partition in shown.values()}
     assert leaders == {1, 2}
+    history = History(PARTITIONS)
     with (
-        Load(pair[0].bootstrap, "shared") as load,
-        Reader(pair[1].bootstrap, "shared", "other-side") as reader,
+        Load(pair[0].bootstrap, "shared", history) as load,
+        Member(pair[1].bootstrap, "shared", history, group="other-side") as reader,
     ):
         await_progress(load, reader)
     assert not load.failures
-    assert not reader.wrong
+    assert not history.violations
 
 
 def _everywhere(load: Load) -> None:
     """Wait until every partition has taken records."""
-    before = Counter(partition for partition, _ in list(load.acknowledged))
-
-    def risen() -> bool:
-        now = Counter(partition for partition, _ in list(load.acknowledged))
-        return all(now[partition] > before[partition] for partition in range(PARTITIONS))
-
-    eventually(risen, lambda: "a partition takes no records", seconds=RECOVER_SECONDS)
+    before = list(load.history.acknowledged)
+    eventually(
+        lambda: all(map(gt, load.history.acknowledged, before)),
+        lambda: "a partition takes no records",
+        seconds=RECOVER_SECONDS,
+    )
 
 
 def _await_topic(broker: PenstockProcess, topic: str) -> None:

@@ -5,9 +5,9 @@ packages, fetched and unpacked without being installed. Where neither is to be h
 skipped, or fail where `PENSTOCK_REQUIRE_INTEROP=1`.
 
 The server refuses to run as root; under root it runs as `postgres`, else as `nobody`. It listens
-on a Unix socket and on a free loopback port. It syncs only if it is asked to: what it has written
-outlives a crash of the server anyhow, and no test brings about one of the machine. Each test gets a
-schema of its own, or a database where it matters.
+on a Unix socket and on a free port, of loopback if not told otherwise. It syncs only if it is asked
+to: what it has written outlives a crash of the server anyhow, and no test brings about one of the
+machine. Each test gets a schema of its own, or a database where it matters.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ _SETTINGS = (
 class PostgresServer:
     """One cluster of databases and the process that serves it; may be stopped and restarted."""
 
-    def __init__(self, programs: Path, directory: Path, *, durable: bool = False) -> None:
+    def __init__(
+        self, programs: Path, directory: Path, *, durable: bool = False, host: str = "127.0.0.1"
+    ) -> None:
         self._programs = programs
+        self._host = host
         self.directory = directory
         self._durable = durable
         self._numbers = itertools.count(1)
@@ -59,8 +62,8 @@ class PostgresServer:
         self.port = free_port()
 
     def url(self, database: str, *, port: int | None = None) -> str:
-        """Of a database, over loopback; `port` is that of a proxy before the server."""
-        return f"postgresql://{USER}@127.0.0.1:{port or self.port}/{database}"
+        """Of a database, where the server listens; `port` is that of a proxy before the server."""
+        return f"postgresql://{USER}@{self._host}:{port or self.port}/{database}"
 
     def create(self) -> None:
         """Make the files of a new, empty cluster."""
@@ -72,6 +75,8 @@ class PostgresServer:
             "initdb", "--pgdata", str(self.directory / "data"), "--username", USER, "--auth=trust",
             "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions",
         )  # fmt: skip
+        with (self.directory / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all all trust\n")  # whoever reaches the address
 
     def start(self) -> None:
         """Start the process and wait until it answers."""
@@ -79,7 +84,7 @@ class PostgresServer:
             *_SETTINGS,
             f"fsync={'on' if self._durable else 'off'}",
             f"port={self.port}",
-            "listen_addresses=127.0.0.1",
+            f"listen_addresses={self._host}",
             f"unix_socket_directories={self.directory}",
         ]
         command = [str(self._programs / "postgres"), "-D", str(self.directory / "data")]
@@ -182,13 +187,13 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
-    """A running server with nothing in it; gone in the end."""
+def postgres_server(*, durable: bool = False, host: str = "127.0.0.1") -> Iterator[PostgresServer]:
+    """A running server with nothing in it, at an address of this machine; gone in the end."""
     # A short path, as a Unix socket's must be, and one that another user may enter.
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as name:
         directory = Path(name)
         try:
-            server = PostgresServer(programs(directory), directory, durable=durable)
+            server = PostgresServer(programs(directory), directory, durable=durable, host=host)
             server.create()
             server.start()
         except PartMissing as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from compat.servers import PenstockProcess
+from compat.servers import PenstockProcess, await_all_known, bootstrap_of, running_brokers
 from confluent_kafka.admin import AdminClient
 from tests.ports import free_port
 from tests.postgres import PostgresServer, postgres_server
@@ -17,7 +16,6 @@ from tests.postgres import PostgresServer, postgres_server
 from benchmarks.peers.apache_kafka import ApacheKafka
 
 OURS, APACHE = "penstock", "Apache Kafka, 3 nodes, not synced"
-SETTLE_SECONDS = 60.0
 SESSION_SECONDS = 2.0
 _COPIES = {
     "default.replication.factor": "3",
@@ -61,23 +59,10 @@ def penstock_cluster(
     postgres: PostgresServer, count: int, configs: Mapping[str, str]
 ) -> Iterator[list[PenstockProcess]]:
     """So many brokers on a database and a store of their own, by rising node id from 1."""
-    with ExitStack() as stack:
-        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
-        database = stack.enter_context(postgres.database())
-        shared = {
-            "control.url": postgres.url(database),
-            "diskless.storage.url": (Path(name) / "objects").as_uri(),
-            "group.initial.rebalance.delay.ms": "0",
-            **configs,
-        }
-        brokers = []
-        for node in range(1, count + 1):
-            process = PenstockProcess(
-                Path(name) / f"broker-{node}", configs={**shared, "node.id": str(node)}
-            )
-            stack.callback(process.kill)
-            brokers.append(process.start())
-        wait_for(brokers)
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as name,
+        running_brokers(postgres, Path(name), count, configs) as brokers,
+    ):
         yield brokers
 
 
@@ -96,13 +81,8 @@ def kafka_cluster(count: int, configs: Mapping[str, str]) -> Iterator[list[Apach
             nodes.append(node)
         for node in nodes:
             node.wait_until_ready()
-        wait_for(nodes)
+        await_all_known(nodes)
         yield nodes
-
-
-def bootstrap_of(brokers: Sequence[Broker]) -> str:
-    """The addresses of all of them."""
-    return ",".join(broker.bootstrap for broker in brokers)
 
 
 def leaders(brokers: Sequence[Broker], topic: str) -> list[int]:
@@ -110,14 +90,3 @@ def leaders(brokers: Sequence[Broker], topic: str) -> list[int]:
     admin = AdminClient({"bootstrap.servers": bootstrap_of(brokers), "log_level": 0})
     partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
     return [partitions[number].leader for number in sorted(partitions)]
-
-
-def wait_for(brokers: Sequence[Broker]) -> None:
-    """Until each broker knows all of them."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    for broker in brokers:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        while len(admin.list_topics(timeout=10).brokers) < len(brokers):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the brokers do not know each other")
-            time.sleep(0.05)

@@ -1,0 +1,283 @@
+"""Faults one after the other, some two at a time, while clients go on; then the history is checked.
+
+After each fault all clients must get on again within `RECOVER_SECONDS`. In the end all brokers are
+up: what was acknowledged is there, in its order and once; what was read is there still; all copies
+come in sync, and have the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.postgres import postgres_server
+
+from compat.drivers import eventually
+from compat.drivers.port import WAIT_SECONDS
+from compat.faults.kinds import KINDS, RECOVER_SECONDS, Kind, World, fail_mark
+from compat.faults.network import DATABASE, Network, address
+from compat.history import History
+from compat.servers import PenstockProcess, bootstrap_of, running_brokers
+from compat.survivors import (
+    PARTITIONS,
+    Client,
+    Ends,
+    Load,
+    Member,
+    Reader,
+    await_progress,
+    check_history,
+)
+
+BROKERS = 3
+TOPIC = "copied"
+SESSION_MS = 2_000
+LAG_MS = 1_000
+HOLD_SECONDS = 6.0
+TWO_AT_ONCE = 0.25
+VIEW_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is asked for: faults from a seed until so many were there, or so much time is over."""
+
+    seed: int
+    faults: int
+    seconds: float
+    kinds: frozenset[str] = frozenset(kind.name for kind in KINDS)
+
+
+class Broken(Exception):
+    """Something that must hold does not."""
+
+
+@contextmanager
+def running(directory: Path, *, cuts: bool, dice: random.Random) -> Iterator[World]:
+    """Three brokers, whose sessions are short, with racks, and disks that can be made to fail."""
+    with ExitStack() as stack:
+        network = stack.enter_context(Network(BROKERS)) if cuts else None
+        postgres = stack.enter_context(postgres_server(host=DATABASE if cuts else "127.0.0.1"))
+        configs = {
+            "broker.session.timeout.ms": str(SESSION_MS),
+            "broker.heartbeat.interval.ms": "250",
+            "replica.lag.time.max.ms": str(LAG_MS),
+        }
+
+        def make(place: Path, *, configs: dict[str, str]) -> PenstockProcess:
+            node = int(configs["node.id"])
+            own = address(node) if network else "127.0.0.1"
+            program = network.program(node) if network else []
+            mark = str(fail_mark(place))
+            return PenstockProcess(
+                place,
+                listener=f"{own}:9092" if network else "",
+                configs={
+                    **configs,
+                    "replication.listener": f"{own}:0",
+                    "broker.rack": f"rack-{node}",
+                },
+                program=[*program, sys.executable, "-m", "compat.faults.broker", mark],
+            )
+
+        brokers = stack.enter_context(running_brokers(postgres, directory, BROKERS, configs, make))
+        yield World(brokers=brokers, postgres=postgres, network=network, dice=dice)
+
+
+class Run:
+    """Clients at work, and faults."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.plan = plan
+        self.bootstrap = bootstrap_of(world.brokers)
+        self.history = History(PARTITIONS)
+        self.worst: dict[str, float] = {}
+        """The longest time without an acknowledgement, by what was done."""
+        at = self.bootstrap, TOPIC, self.history
+        self.loads = [
+            Load(*at, producer=0, burst=4, rest=0.01),
+            Load(*at, producer=1, burst=400, rest=0.5),
+        ]
+        self.member = Member(*at, group="survivors")
+        self.readers = [
+            Reader(*at, who=f"beside broker {node}", rack=f"rack-{node}")
+            for node in range(1, BROKERS + 1)
+        ]
+        self.ends = Ends(*at)
+
+    def go(self) -> int:
+        """All of it; the number of faults. Raises Broken, AssertionError."""
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
+            wanted = NewTopic(TOPIC, PARTITIONS, BROKERS, config={"min.insync.replicas": "2"})
+            admin.create_topics([wanted])[TOPIC].result(WAIT_SECONDS)
+        clients: list[Client] = [*self.loads, self.member, *self.readers, self.ends]
+        with ExitStack() as stack:
+            for client in clients:
+                stack.enter_context(client)
+            await_progress(*self.loads, self.member, *self.readers)
+            number = self._faults()
+            check_history(self.bootstrap, self.history, self.loads, [self.member, *self.readers])
+            self.ends.end()
+            self._look()
+        self._compare_copies()
+        return number
+
+    def _faults(self) -> int:
+        dice, plan = self.world.dice, self.plan
+        deadline = time.monotonic() + plan.seconds
+        kinds = [
+            kind
+            for kind in KINDS
+            if kind.name in plan.kinds and (self.world.network or not kind.needs_network)
+        ]
+        number = 0
+        while number < plan.faults and time.monotonic() < deadline:
+            number += 1
+            weights = [kind.weight for kind in kinds]
+            kind, other = dice.choices(kinds, weights, k=2)
+            two = dice.random() < TWO_AT_ONCE and not (kind.of_database and other.of_database)
+            drawn = [kind, other] if two else [kind]
+            brokers = dice.sample(list(self.world.brokers), 2)
+            self._fault(number, list(zip(drawn, brokers, strict=False)))
+        return number
+
+    def _fault(self, number: int, faults: list[tuple[Kind, PenstockProcess]]) -> None:
+        dice = self.world.dice
+        names = [
+            kind.name if kind.of_database else f"broker {self.world.number(broker)} {kind.name}"
+            for kind, broker in faults
+        ]
+        hold, apart = dice.uniform(0, HOLD_SECONDS), dice.uniform(0, 1)
+        for load in self.loads:
+            load.pause_seconds()
+        begin = time.monotonic()
+        with ExitStack() as stack:
+            for kind, broker in faults:
+                stack.enter_context(kind.make(self.world, broker))
+                time.sleep(apart)
+            if len(faults) == 1 and faults[0][0].goes_on:
+                await_progress(*self.loads)
+            time.sleep(max(0.0, begin + hold - time.monotonic()))
+        ended = time.monotonic()
+        await_progress(*self.loads, self.member, *self.readers)
+        pause = max(load.pause_seconds() for load in self.loads)
+        recovered = time.monotonic() - ended
+        what = ", ".join(names)
+        print(
+            f"{number:4} {what}: {ended - begin:.1f} s, all clients on after {recovered:.1f} s;"
+            f" longest time without an ack {pause:.2f} s",
+            flush=True,
+        )
+        if len(faults) == 1:
+            name = faults[0][0].name
+            self.worst[name] = max(pause, self.worst.get(name, 0.0))
+        self._look()
+
+    def _look(self) -> None:
+        """Raise Broken if the history has something that cannot be, or a record was refused."""
+        refused = [str(error) for load in self.loads for error in load.failures[:5]]
+        found = [*map(str, self.history.violations), *refused]
+        if found:
+            raise Broken("\n".join(found))
+
+    def _compare_copies(self) -> None:
+        def counts(admin: AdminClient) -> list[int]:
+            rows = admin.list_topics(TOPIC, timeout=WAIT_SECONDS).topics[TOPIC].partitions
+            return [len(row.isrs) for row in rows.values()]
+
+        time.sleep(LAG_MS / 1000)  # who counts as in sync after this has had the last record
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
+            eventually(
+                lambda: counts(admin) == [BROKERS] * PARTITIONS,
+                lambda: f"replicas in sync: {counts(admin)}",
+                seconds=RECOVER_SECONDS,
+            )
+        for broker in self.world.brokers:
+            assert broker.stop() == 0, broker.log[-4000:]
+        for part in range(PARTITIONS):
+            logs = {_bytes_of(broker, part) for broker in self.world.brokers}
+            if len(logs) != 1:
+                raise Broken(f"the copies of partition {part} differ")
+
+
+def _bytes_of(broker: PenstockProcess, partition: int) -> bytes:
+    """The log of a partition, of a broker that was stopped in good order."""
+    directory = broker.directory / "data" / "log" / f"{TOPIC}-{partition}"
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+def run(plan: Plan, directory: Path, *, cuts: bool) -> Run:
+    """Do what is planned.
+
+    Raises:
+        Broken: with the seed, what was found, and how each broker saw it.
+    """
+    dice = random.Random(plan.seed)
+    with running(directory, cuts=cuts, dice=dice) as world:
+        done = Run(world, plan)
+        begin = time.monotonic()
+        try:
+            number = done.go()
+        except (Broken, AssertionError) as error:
+            raise Broken(f"seed {plan.seed}: {error}\n{_views(world)}") from error
+        records, seconds = sum(done.history.acknowledged), time.monotonic() - begin
+        print(
+            f"{number} faults in {seconds:.0f} s, {records:,} records acknowledged,"
+            f" {sum(done.history.read_counts.values()):,} read, ends asked {done.ends.count:,}"
+            " times: no violation"
+        )
+        for name, pause in sorted(done.worst.items(), key=lambda item: item[1]):
+            print(f"  {name}: at most {pause:.2f} s without an acknowledgement")
+    return done
+
+
+def _views(world: World) -> str:
+    """Each broker's view of the topic, and the database's chain of epochs."""
+    lines = []
+    for broker in world.brokers:
+        url = f"{broker.admin_url}/v1/topics/{TOPIC}"
+        try:
+            with urllib.request.urlopen(url, timeout=VIEW_SECONDS) as answer:
+                rows: list[dict[str, Any]] = json.load(answer)["partitions"]
+        except OSError as error:
+            lines.append(f"broker {world.number(broker)}: {error}")
+            continue
+        lines += [
+            f"broker {world.number(broker)}, partition {row['partition']}: leader {row['leader']},"
+            f" epoch {row['leader_epoch']}, in sync {row['isr']}, commit mark"
+            f" {row['high_watermark']}, log end {row['log_end_offset']}"
+            for row in rows
+        ]
+    try:
+        lines += asyncio.run(_chains(world.brokers[0].configs["control.url"]))
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        lines.append(f"database: {error}")
+    return "\n".join(lines)
+
+
+async def _chains(url: str) -> list[str]:
+    connection = await asyncpg.connect(url, timeout=VIEW_SECONDS)
+    try:
+        rows = await connection.fetch(
+            "SELECT number, epoch, start_offset, end_offset, leader FROM partition_epochs"
+            " ORDER BY number, epoch DESC"
+        )
+    finally:
+        await connection.close()
+    return [
+        f"partition {row['number']}, epoch {row['epoch']} of broker {row['leader']}:"
+        f" {row['start_offset']} to {row['end_offset']}"
+        for row in rows
+    ]
