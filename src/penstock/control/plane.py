@@ -1,9 +1,9 @@
 """The control plane: every change is a compare-and-set, and is durable when it returns.
 
 Its methods are written once, in the folder of their subject, and run operations on a database
-(`drivers/statements.py`), which its forms open: `sqlite.py`, `sqlite_shared.py`, `sqlite_memory.py` and `postgres.py`.
-They are asynchronous because some reach over a network. All forms are held to one contract suite
-(`tests/control/`).
+(`drivers/statements.py`), which its forms open: `sqlite.py`, `sqlite_shared.py`,
+`sqlite_memory.py` and `postgres.py`. They are asynchronous because some reach over a network. All
+forms are held to one contract suite (`tests/control/`).
 """
 
 from __future__ import annotations
