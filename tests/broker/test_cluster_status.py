@@ -1,4 +1,4 @@
-"""`penstock cluster status` on brokers that come and go."""
+"""`penstock cluster status` and `penstock doctor` on brokers that come and go."""
 
 from __future__ import annotations
 
@@ -29,18 +29,26 @@ async def trio(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
         await made.stop(node_id)
 
 
-async def asked(cluster: Cluster, *words: str) -> str:
+async def asked(cluster: Cluster, *words: str, status: int = 0) -> str:
     host, port = next(iter(cluster.brokers.values())).kafka_address
-    command = [sys.executable, "-m", "penstock", "cluster", "status", "-b", f"{host}:{port}"]
-    ran = await asyncio.to_thread(
-        subprocess.run, [*command, *words], capture_output=True, check=True, env=os.environ
-    )
+    command = [sys.executable, "-m", "penstock", *words, "-b", f"{host}:{port}"]
+    ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, env=os.environ)
+    assert ran.returncode == status, ran.stderr.decode()
     return ran.stdout.decode()
 
 
 async def facts(cluster: Cluster) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(await asked(cluster, "--output", "json"))
+    found: dict[str, Any] = json.loads(
+        await asked(cluster, "cluster", "status", "--output", "json")
+    )
     return found
+
+
+async def diagnosis(cluster: Cluster, *, status: int = 0) -> dict[str, str]:
+    """What the doctor says of partitions."""
+    said = await asked(cluster, "doctor", "--output", "json", status=status)
+    (finding,) = [one for one in json.loads(said) if one["check"] == "partitions"]
+    return dict(finding)
 
 
 async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
@@ -50,6 +58,8 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     assert {one["broker"]: one["leads"] for one in found["brokers"]} == {
         one: int(one == leader) for one in (1, 2, 3)
     }
+    healthy = await diagnosis(trio)
+    assert (healthy["status"], healthy["cause"]) == ("ok", "1, all led, all copies in sync")
     first, second = [one for one in (1, 2, 3) if one != leader]
     await trio.stop(first)
     (row,) = (await facts(trio))["brokers"][first - 1 : first]
@@ -58,11 +68,17 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     await until(lambda: first not in image.image.topics["t"].partitions[0].isr)
     (lacking,) = (await facts(trio))["partitions"]
     assert (lacking["state"], lacking["needed"], lacking["leader"]) == ("behind", 2, leader)
+    behind = await diagnosis(trio)
+    assert behind["status"] == "warn"
+    assert behind["cause"].endswith(f"not in sync; brokers {first} are not there")
     await trio.stop(second)
     await until(lambda: image.image.topics["t"].partitions[0].isr == (leader,))
     (lacking,) = (await facts(trio))["partitions"]
     assert lacking["state"] == "refusing"
-    shown = await asked(trio)
+    refusing = await diagnosis(trio, status=1)
+    assert refusing["cause"].startswith("t-0: fewer than the 2 copies in sync")
+    assert f"start broker {first} and {second}," in refusing["fix"]
+    shown = await asked(trio, "cluster", "status")
     assert "refusing" in shown
     assert "gone" in shown
     await trio.start(first)
@@ -70,4 +86,5 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     await until(lambda: knows(trio.brokers[first], 1))
     (lacking,) = (await facts(trio))["partitions"]
     assert lacking["state"] == "stopped"
+    assert "t-0: no leader; " in (await diagnosis(trio, status=1))["cause"]
     await silent.stop()

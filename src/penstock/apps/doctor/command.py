@@ -18,6 +18,7 @@ from penstock.apps.doctor import Finding, look
 from penstock.apps.doctor.brokers import admin_addresses, broker_checks, reach
 from penstock.apps.doctor.consumers import consumers
 from penstock.apps.doctor.machine import data_directory, programs
+from penstock.apps.doctor.partitions import partitions
 from penstock.apps.doctor.places import agent, certificates, installation, outbox
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
@@ -47,10 +48,10 @@ def doctor(
 ) -> None:
     """Check brokers, what they need, and this machine, all at once; each check has a time limit.
 
-    Asked are: every broker's advertised address, readiness and clock; whether consumer groups can
-    read on; the database and the object store that --config or the environment names; a host
-    agent; an outbox; the data directory; what pipelines need. Status 1 when a check failed, 0
-    otherwise, warnings included.
+    Asked are: every broker's advertised address, readiness and clock; whether partitions have
+    leaders and copies in sync, and consumer groups can read on; the database and the object store
+    that --config or the environment names; a host agent; an outbox; the data directory; what
+    pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
     """
     findings: list[Finding] = []
     configuration = _configuration(file, data_dir, findings)
@@ -61,7 +62,7 @@ def doctor(
         addresses = admin_addresses(state.setting("admin", admin, ""))
         checks += broker_checks(state, reached, addresses)
         if reached is not None:
-            checks.append(consumers(state))
+            checks += [partitions(state), consumers(state)]
         checks += installation(configuration)
     checks += [agent(socket), outbox(root), certificates()]
     checks += [*data_directory(configuration.directory), *programs()]

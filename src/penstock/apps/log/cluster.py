@@ -33,17 +33,15 @@ def status(state: State) -> None:
     """
     with state.client() as client:
         found = client.metadata()
-        troubled = list(_troubled(client, found))
+        lacking = list(troubled(client, found))
     brokers = _brokers(found)
-    facts = {"cluster_id": found.cluster_id, "brokers": brokers, "partitions": troubled}
+    facts = {"cluster_id": found.cluster_id, "brokers": brokers, "partitions": lacking}
     count = sum(len(topic.partitions) for topic in found.topics.values())
     title = f"cluster {found.cluster_id}: {len(brokers)} brokers, {count} partitions"
     columns = ("broker", "address", "rack", "leads", "copies", "behind")
     show(state, brokers, columns, title=title, all_as_json=facts)
-    if not state.json and troubled:
-        show(
-            state, troubled, ("topic", "partition", "state", "leader", "replicas", "isr", "needed")
-        )
+    if not state.json and lacking:
+        show(state, lacking, ("topic", "partition", "state", "leader", "replicas", "isr", "needed"))
 
 
 def _brokers(found: ClusterMetadata) -> list[dict[str, Any]]:
@@ -68,7 +66,8 @@ def _brokers(found: ClusterMetadata) -> list[dict[str, Any]]:
     return rows
 
 
-def _troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]:
+def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]:
+    """Partitions that lack a leader or copies; `needed` is how many copies must acknowledge."""
     for name, topic in sorted(found.topics.items()):
         lacking = [one for one in topic.partitions if _lacks(one, found)]
         if not lacking:

@@ -1,0 +1,79 @@
+"""Partitions without a leader, or whose copies are too few or behind, and what holds them back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.apps.doctor.findings import Check, Finding, Status
+
+if TYPE_CHECKING:
+    from penstock.apps.session import State
+
+NAME: Final = "partitions"
+NAMED_MAX: Final = 5
+"""Partitions that one finding names; the others are counted."""
+
+
+class Trouble(NamedTuple):
+    """What several partitions have in common."""
+
+    state: str
+    gone: tuple[int, ...]
+    """Brokers that are not registered, of those that should have a copy."""
+    behind: tuple[int, ...]
+    """Brokers that are, and whose copies are not in sync."""
+    needed: int
+
+
+def partitions(state: State) -> Check:
+    """Whether every partition has a leader and all of its copies in sync."""
+    return Check(NAME, lambda: _look(state))
+
+
+def _look(state: State) -> list[Finding]:
+    from penstock.apps.log.cluster import troubled
+
+    alike: dict[Trouble, list[str]] = defaultdict(list)
+    with state.client() as client:
+        found = client.metadata()
+        for row in troubled(client, found):
+            gone = tuple(sorted({*row["replicas"]} - found.nodes.keys()))
+            behind = tuple(sorted({*row["replicas"]} - {*row["isr"], *gone}))
+            trouble = Trouble(row["state"], gone, behind, row["needed"])
+            alike[trouble].append(f"{row['topic']}-{row['partition']}")
+    if alike:
+        return [_finding(trouble, names) for trouble, names in sorted(alike.items())]
+    count = sum(len(topic.partitions) for topic in found.topics.values())
+    return [Finding(check=NAME, status="ok", cause=f"{count}, all led, all copies in sync")]
+
+
+def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
+    more = len(names) - NAMED_MAX
+    where = ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    status: Status = "warn" if trouble.state == "behind" else "fail"
+    state = {
+        "stopped": "no leader",
+        "refusing": f"fewer than the {trouble.needed} copies in sync that must acknowledge",
+        "behind": "copies that are not in sync",
+    }[trouble.state]
+    reasons = []
+    if trouble.gone:
+        reasons.append(f"brokers {_listed(trouble.gone)} are not there")
+    if trouble.behind:
+        reasons.append(f"the copies on brokers {_listed(trouble.behind)} are behind")
+    cure = (
+        f"start broker {' and '.join(map(str, trouble.gone))}, each with its own directory; with"
+        " an empty one it copies all from the others"
+        if trouble.gone
+        else "they catch up by themselves; if not, see whether those brokers reach the leader at"
+        " its replication.listener, and what their logs say"
+    )
+    return Finding(
+        check=NAME, status=status, cause=f"{where}: {state}; {', '.join(reasons)}", fix=cure
+    )
+
+
+def _listed(brokers: Sequence[int]) -> str:
+    return ", ".join(map(str, brokers))
