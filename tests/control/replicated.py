@@ -64,8 +64,10 @@ def opening(
     replicas: tuple[int, ...] = REPLICAS,
     ack_quorum: int = 2,
     isr: tuple[int, ...] | None = None,
+    move: int = 0,
 ) -> EpochOpening:
-    return EpochOpening(*key, epoch, end, replicas, ack_quorum, replicas if isr is None else isr)
+    isr = replicas if isr is None else isr
+    return EpochOpening(*key, epoch, end, replicas, ack_quorum, isr, move)
 
 
 async def claim(

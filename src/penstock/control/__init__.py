@@ -50,6 +50,7 @@ from penstock.control.epochs.values import (
     OwedEpoch,
     PartitionChain,
     PartitionEpoch,
+    Reassignment,
     Reservation,
 )
 from penstock.control.errors import (
@@ -69,6 +70,7 @@ from penstock.control.errors import (
     InvalidQuorum,
     InvalidReplicas,
     MigrationRefused,
+    NotReassigned,
     NotReplica,
     NotReplicated,
     ObjectLeaseLost,
@@ -150,6 +152,7 @@ __all__ = [
     "MigrationParticipant",
     "MigrationRefused",
     "MigrationRequest",
+    "NotReassigned",
     "NotReplica",
     "NotReplicated",
     "ObjectCommit",
@@ -164,6 +167,7 @@ __all__ = [
     "PartitionChain",
     "PartitionEpoch",
     "PartitionKey",
+    "Reassignment",
     "RecordChange",
     "RecordKey",
     "Reservation",

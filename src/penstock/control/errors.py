@@ -92,6 +92,15 @@ class NotReplicated(InvalidError):
         super().__init__(f"partition {partition} of topic {topic_id} is none with replicas")
 
 
+class NotReassigned(InvalidError):
+    """No other replicas are ordered for a partition."""
+
+    code: ClassVar[str] = "no_reassignment_in_progress"
+
+    def __init__(self, topic_id: UUID, partition: int) -> None:
+        super().__init__(f"partition {partition} of topic {topic_id} is not reassigned")
+
+
 class NotReplica(InvalidError):
     """Only brokers of a partition's placement lead it."""
 

@@ -24,13 +24,39 @@ WatermarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition of a topic: who leads it, in which epoch, and where its replicas are."""
+    """One partition of a topic: who leads it, in which epoch, and where its replicas are.
+
+    `target` are the replicas that it is to have, while `move`, which numbers the orders for that,
+    is not 0.
+    """
 
     index: int
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    target: tuple[int, ...] = ()
+    move: int = 0
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        """The brokers that are to become replicas, and learn the log."""
+        return tuple([one for one in self.target if one not in self.replicas])
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        """The replicas that are to be none any more."""
+        return tuple([one for one in self.replicas if self.move and one not in self.target])
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """The brokers that have, or learn, the log: those to stay first, as Kafka shows them."""
+        return (*self.target, *self.removing) if self.move else self.replicas
+
+    @property
+    def has_epochs(self) -> bool:
+        """Whether several replicas have it, are to have it, or had it."""
+        return len(self.replicas) > 1 or self.leader_epoch > 0 or self.move > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

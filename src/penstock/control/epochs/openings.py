@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from penstock.control.batch_index.values import PartitionKey
 from penstock.control.drivers.statements import Operation
 from penstock.control.epochs import rules, statements
+from penstock.control.epochs.values import PartitionEpoch
 from penstock.control.values import MetadataImage, Partition, Topic
 
 
@@ -18,6 +20,11 @@ def open_first(
         for one in added
         if len(one.replicas) > 1 and not rules.is_diskless(topic)
     }
+    yield from add_first(made)
+
+
+def add_first(made: Mapping[PartitionKey, PartitionEpoch]) -> Operation[None]:
+    """Give partitions their first rows."""
     yield statements.add_partitions(
         [(*key, one.epoch, one.leader, one.incarnation) for key, one in made.items()]
     )

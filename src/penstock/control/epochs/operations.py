@@ -18,6 +18,7 @@ from penstock.base.errors import BugError, PenstockError
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.drivers.statements import Operation, uuid_of
 from penstock.control.epochs import rules, statements
+from penstock.control.epochs.openings import add_first
 from penstock.control.epochs.values import (
     ClaimedEpochs,
     EpochClaim,
@@ -26,8 +27,10 @@ from penstock.control.epochs.values import (
     OwedEpoch,
     PartitionChain,
     PartitionEpoch,
+    Reassignment,
     Reservation,
 )
+from penstock.control.errors import NotReplicated
 from penstock.control.limits import CHAIN_EPOCHS_MAX
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.metadata.rules import check_incarnation, check_registered
@@ -81,23 +84,45 @@ def open_epochs(
     made: dict[PartitionKey, PartitionEpoch] = {}
     moved: dict[PartitionKey, dict[str, Any]] = {}
     for one in openings:
-        key, last = one.key, newest.get(one.key)
+        key, last, row = one.key, newest.get(one.key), known.partition(one.key)
         got = rules.open_epoch(
-            one, found.get(key), last, broker_id=broker_id, incarnation=incarnation
-        )
+            one, found.get(key), last,
+            broker_id=broker_id, incarnation=incarnation, move=0 if row is None else row.move,
+        )  # fmt: skip
         if isinstance(got, PenstockError):
             refused[key] = got
         elif got is not last:
             made[key] = got
-            moved[key] = {
-                "leader": broker_id,
-                "leader_epoch": got.epoch,
-                "replicas": got.replicas,
-                "isr": tuple(one.isr),
-            }
+            if row is not None:
+                moved[key] = rules.opened(row, got, one)
     sealed = [(*key, newest[key].epoch, one.start_offset) for key, one in made.items()]
     _check((yield statements.seal(sealed)), len(made))
     yield statements.add_epochs([statements.epoch_row(key, one) for key, one in made.items()])
+    return refused, (yield from images.store(known, _moved(known, moved)))
+
+
+def reassign(
+    images: Images, asked: Sequence[Reassignment]
+) -> Operation[tuple[Refused, StampedImage]]:
+    """Order other replicas, or cancel that; partitions that had one replica have epochs then."""
+    known = yield from images.locked()
+    found = yield from reservations([one.key for one in asked], lock=True)
+    refused: dict[PartitionKey, PenstockError] = {}
+    moved: dict[PartitionKey, dict[str, Any]] = {}
+    first: dict[PartitionKey, PartitionEpoch] = {}
+    for one in asked:
+        topic, row = known.topic(one.topic_id), known.partition(one.key)
+        if topic is None or row is None or rules.is_diskless(topic):
+            refused[one.key] = NotReplicated(*one.key)
+            continue
+        got = rules.reassign(one, row, known.image.version + 1)
+        if isinstance(got, PenstockError):
+            refused[one.key] = got
+            continue
+        moved[one.key] = got
+        if got.get("move") and one.key not in found:
+            first[one.key] = rules.first_epoch(known.image, row, min_insync_replicas=1)
+    yield from add_first(first)
     return refused, (yield from images.store(known, _moved(known, moved)))
 
 

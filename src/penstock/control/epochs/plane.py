@@ -22,6 +22,7 @@ from penstock.control.epochs.values import (
     InSyncReplicas,
     OwedEpoch,
     PartitionChain,
+    Reassignment,
     Reservation,
 )
 from penstock.control.limits import OWED_EPOCHS_MAX
@@ -80,6 +81,15 @@ class ReplicatedPartitions(Metadata):
                 incarnation=incarnation,
             )
         )
+
+    async def reassign(self, asked: Sequence[Reassignment]) -> Mapping[PartitionKey, PenstockError]:
+        """Order other replicas of partitions, or cancel that; what was refused.
+
+        The image has the orders; leaders carry them out (`open_epochs`). Refusals: NotReplicated
+        for what is not there or diskless, InvalidReplicas, and NotReassigned for a cancellation.
+        """
+        rules.check_call([one.key for one in asked])
+        return await self._apply(partial(operations.reassign, self._images, asked))
 
     async def set_isr(
         self, changes: Sequence[InSyncReplicas], *, broker_id: int, incarnation: UUID

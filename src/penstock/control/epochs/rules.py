@@ -19,6 +19,7 @@ for each epoch that was opened:
 | the reservation is another epoch or process                | refused: a newer claimant fenced it |
 | the reserved epoch is open, with other values              | refused: an end is set once       |
 | its end lies below the start of the open epoch             | refused: starts never fall        |
+| it has other replicas, by an order that is none any more   | refused: what learnt may be gone  |
 | anything else                                              | end and next epoch, together      |
 
 The first epoch is 0, as Kafka's leader epochs begin and those of partitions without replicas do; -1
@@ -46,6 +47,7 @@ from penstock.control.epochs.values import (
     EpochOpening,
     InSyncReplicas,
     PartitionEpoch,
+    Reassignment,
     Reservation,
 )
 from penstock.control.errors import (
@@ -53,6 +55,7 @@ from penstock.control.errors import (
     InvalidPartitions,
     InvalidQuorum,
     InvalidReplicas,
+    NotReassigned,
     NotReplica,
     NotReplicated,
     StaleEpoch,
@@ -70,8 +73,7 @@ def is_diskless(topic: Topic) -> bool:
 
 def may_have_epochs(topic: Topic) -> bool:
     """Whether it has partitions with several replicas, or with one that an opening has left."""
-    several = any([len(one.replicas) > 1 or one.leader_epoch > 0 for one in topic.partitions])
-    return several and not is_diskless(topic)
+    return any([one.has_epochs for one in topic.partitions]) and not is_diskless(topic)
 
 
 def ack_quorum(replicas: int, min_insync_replicas: int) -> int:
@@ -145,8 +147,12 @@ def open_epoch(
     *,
     broker_id: int,
     incarnation: UUID,
+    move: int = 0,
 ) -> PartitionEpoch | PenstockError:
-    """The epoch that an opening makes, which is the newest one if it is repeated; or a refusal."""
+    """The epoch that an opening makes, which is the newest one if it is repeated; or a refusal.
+
+    `move` is what the image says is ordered.
+    """
     if found is None or newest is None:
         return NotReplicated(*opening.key)
     made = PartitionEpoch(
@@ -171,7 +177,39 @@ def open_epoch(
             opening.epoch,
             f"it would start at {opening.end_offset}, the one before did at {newest.start_offset}",
         )
+    if opening.move not in (0, move):
+        reason = f"the replicas {opening.replicas} of order {opening.move} are not wanted any more"
+        return StaleEpoch(*opening.key, opening.epoch, reason)
     return _refusal(opening, broker_id) or made
+
+
+def opened(row: Partition, made: PartitionEpoch, opening: EpochOpening) -> dict[str, Any]:
+    """What the image says of a partition whose next epoch is open."""
+    values: dict[str, Any] = {
+        "leader": made.leader,
+        "leader_epoch": made.epoch,
+        "replicas": made.replicas,
+        "isr": tuple(opening.isr),
+    }
+    if row.move and set(row.target) == set(made.replicas):
+        values |= {"target": (), "move": 0}
+    return values
+
+
+def reassign(asked: Reassignment, row: Partition, move: int) -> dict[str, Any] | PenstockError:
+    """What the image says of a partition that is to have other replicas; or a refusal.
+
+    Those it has already, in another order, it has at once. `move` numbers the order.
+    """
+    replicas = asked.replicas
+    if replicas is None:
+        return {"target": (), "move": 0} if row.move else NotReassigned(*asked.key)
+    if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
+        return InvalidReplicas(f"replicas {replicas[:16]}: must be broker ids, each once")
+    if set(replicas) == set(row.replicas):
+        isr = tuple([one for one in replicas if one in row.isr])
+        return {"replicas": replicas, "isr": isr, "target": (), "move": 0}
+    return {} if replicas == row.target else {"target": replicas, "move": move}
 
 
 def _refusal(opening: EpochOpening, leader: int) -> PenstockError | None:

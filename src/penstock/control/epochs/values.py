@@ -94,7 +94,8 @@ class EpochOpening(NamedTuple):
     """Seals a partition's open epoch at `end_offset`, and opens a reserved one there.
 
     The records below the end are durable on an ack quorum of the epoch that is sealed. `isr` are
-    those of the new placement that hold all of them, as far as the leader knows.
+    those of the new placement that hold all of them, as far as the leader knows. `move` is the
+    order for another placement that this one comes of, 0 where it is that of the epoch before.
     """
 
     topic_id: UUID
@@ -104,6 +105,19 @@ class EpochOpening(NamedTuple):
     replicas: tuple[int, ...]
     ack_quorum: int
     isr: tuple[int, ...]
+    move: int = 0
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic_id, self.partition
+
+
+class Reassignment(NamedTuple):
+    """Asks for other replicas of a partition, the preferred leader first; None: not any more."""
+
+    topic_id: UUID
+    partition: int
+    replicas: tuple[int, ...] | None
 
     @property
     def key(self) -> PartitionKey:

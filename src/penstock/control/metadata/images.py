@@ -42,6 +42,12 @@ class StampedImage(NamedTuple):
         found = self.topics.get(topic_id)
         return None if found is None else found[1]
 
+    def partition(self, key: tuple[UUID, int]) -> Partition | None:
+        """One partition of the topic of an id."""
+        topic = self.topic(key[0])
+        there = topic is not None and 0 <= key[1] < len(topic.partitions)
+        return topic.partitions[key[1]] if topic is not None and there else None
+
 
 class Images:
     """The newest images that are known, of which the published one is seen outside operations."""

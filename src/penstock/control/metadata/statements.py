@@ -38,12 +38,13 @@ read_topics = Each(
     "SELECT topic_id, name, configs, internal, stamp FROM topics WHERE topic_id = ANY($1::uuid[])",
     sqlite="SELECT topic_id, name, configs, internal, stamp FROM topics WHERE topic_id = $1",
 )
+_PARTITIONS: Final = (
+    "SELECT topic_id, number, leader, leader_epoch, replicas, isr, target, move FROM partitions"
+)
 read_partitions = Each(
     "rows",
-    "SELECT topic_id, number, leader, leader_epoch, replicas, isr FROM partitions"
-    " WHERE topic_id = ANY($1::uuid[])",
-    sqlite="SELECT topic_id, number, leader, leader_epoch, replicas, isr FROM partitions"
-    " WHERE topic_id = $1",
+    f"{_PARTITIONS} WHERE topic_id = ANY($1::uuid[])",
+    sqlite=f"{_PARTITIONS} WHERE topic_id = $1",
 )
 write_topics = Each(
     "changed",
@@ -56,10 +57,11 @@ write_topics = Each(
 write_partitions = Each(
     "changed",
     "INSERT INTO partitions SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[],"
-    " $5::text[], $6::text[]) ON CONFLICT (topic_id, number) DO UPDATE SET"
-    " leader = excluded.leader, leader_epoch = excluded.leader_epoch,"
-    " replicas = excluded.replicas, isr = excluded.isr",
-    sqlite="INSERT OR REPLACE INTO partitions VALUES ($1, $2, $3, $4, $5, $6)",
+    " $5::text[], $6::text[], $7::text[], $8::bigint[]) ON CONFLICT (topic_id, number) DO UPDATE"
+    " SET leader = excluded.leader, leader_epoch = excluded.leader_epoch,"
+    " replicas = excluded.replicas, isr = excluded.isr,"
+    " target = excluded.target, move = excluded.move",
+    sqlite="INSERT OR REPLACE INTO partitions VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
 )
 delete_partitions = Each(
     "changed",
@@ -162,13 +164,15 @@ def topic_of(found: Any, partitions: list[Partition]) -> Topic:
 
 
 def partition_of(found: Any) -> Partition:
-    _, number, leader, leader_epoch, replicas, isr = found
+    _, number, leader, leader_epoch, replicas, isr, target, move = found
     return Partition(
         index=number,
         leader=leader,
         leader_epoch=leader_epoch,
         replicas=broker_ids(replicas),
         isr=broker_ids(isr),
+        target=broker_ids(target),
+        move=move,
     )
 
 
@@ -190,4 +194,6 @@ def partition_values(topic: Topic, one: Partition) -> tuple[Any, ...]:
         one.leader_epoch,
         json.dumps(one.replicas),
         json.dumps(one.isr),
+        json.dumps(one.target),
+        one.move,
     )

@@ -55,8 +55,8 @@ TABLES: Final[Sequence[Table]] = (
     Table(
         name="partitions",
         key=("topic_id", "number"),
-        value=("leader", "leader_epoch", "replicas", "isr"),
-        doc="Who leads a partition, in which epoch, and which brokers have it.",
+        value=("leader", "leader_epoch", "replicas", "isr", "target", "move"),
+        doc="Who leads a partition, in which epoch, which brokers have it or are to.",
         writer="metadata/statements.py",
     ),
     Table(

@@ -1,0 +1,131 @@
+"""Other replicas for a partition: one contract for all forms of the control plane."""
+
+from __future__ import annotations
+
+from penstock.control import ControlPlane, Partition, Reassignment
+from penstock.control.batch_index.values import PartitionKey
+from tests.control.replicated import (
+    DISKLESS,
+    PROCESSES,
+    SINGLE,
+    TOPIC,
+    chain,
+    claim,
+    create,
+    epoch,
+    furnish,
+    names,
+    opening,
+)
+
+FIRST = (TOPIC, 0)
+TARGET = (2, 3, 4)
+
+
+async def row(control: ControlPlane, key: PartitionKey = FIRST) -> Partition:
+    image = await control.image()
+    topic = image.topic_by_id(key[0])
+    assert topic is not None
+    return topic.partitions[key[1]]
+
+
+async def order(
+    control: ControlPlane, replicas: tuple[int, ...] | None, key: PartitionKey = FIRST
+) -> str | None:
+    """What it is refused with, if it is."""
+    return names(await control.reassign([Reassignment(*key, replicas)])).get(key)
+
+
+async def open_one(control: ControlPlane, number: int, **terms: object) -> str | None:
+    refused = await control.open_epochs(
+        [opening(FIRST, number, **terms)],  # type: ignore[arg-type]
+        broker_id=2,
+        incarnation=PROCESSES[2],
+    )
+    return names(refused).get(FIRST)
+
+
+async def test_an_order_stands_until_a_leader_has_carried_it_out(control: ControlPlane) -> None:
+    await furnish(control)
+    before = await row(control)
+    assert (before.adding, before.removing, before.copies) == ((), (), (1, 2, 3))
+    assert await order(control, TARGET) is None
+    ordered = await row(control)
+    assert (ordered.replicas, ordered.target) == ((1, 2, 3), TARGET)
+    assert (ordered.adding, ordered.removing, ordered.copies) == ((4,), (1,), (2, 3, 4, 1))
+    version = (await control.image()).version
+    assert ordered.move == version
+    assert await order(control, TARGET) is None
+    assert (await control.image()).version == version, "the same once more is no news"
+    # A leader that knows nothing of it opens an epoch as before.
+    assert await claim(control, [FIRST], 2) == {FIRST: 1}
+    assert await open_one(control, 1) is None
+    assert (await row(control)).move == version
+    # By a step in between, where whoever leads is to go.
+    assert await claim(control, [FIRST], 2) == {FIRST: 2}
+    terms = {"ack_quorum": 3, "move": version}
+    assert await open_one(control, 2, replicas=(2, 3, 4, 1), **terms) is None
+    between = await row(control)
+    assert (between.adding, between.removing, between.move) == ((), (1,), version)
+    assert await claim(control, [FIRST], 2) == {FIRST: 3}
+    assert await open_one(control, 3, replicas=TARGET, isr=(2, 3), move=version) is None
+    after = await row(control)
+    assert (after.replicas, after.target, after.move, after.isr) == (TARGET, (), 0, (2, 3))
+    assert (await chain(control, FIRST)).epochs[-1] == epoch(3, 10, leader=2, replicas=TARGET)
+    assert await open_one(control, 3, replicas=TARGET, isr=(2, 3), move=version) is None
+
+
+async def test_an_order_that_is_cancelled_or_made_anew_is_not_carried_out(
+    control: ControlPlane,
+) -> None:
+    await furnish(control)
+    assert await order(control, None) == "NotReassigned"
+    assert await order(control, TARGET) is None
+    first = (await row(control)).move
+    assert await claim(control, [FIRST], 2) == {FIRST: 1}
+    assert await order(control, None) is None
+    assert (await row(control)).copies == (1, 2, 3)
+    assert await open_one(control, 1, replicas=TARGET, move=first) == "StaleEpoch"
+    assert await order(control, TARGET) is None
+    assert await open_one(control, 1, replicas=TARGET, move=first) == "StaleEpoch"
+    second = (await row(control)).move
+    assert second > first
+    assert await order(control, (1, 2)) is None
+    assert await open_one(control, 1, replicas=TARGET, move=second) == "StaleEpoch"
+    assert await open_one(control, 1) is None
+
+
+async def test_the_same_replicas_in_another_order_are_had_at_once(control: ControlPlane) -> None:
+    await furnish(control)
+    assert await order(control, (3, 1, 2)) is None
+    now = await row(control)
+    assert (now.replicas, now.isr, now.move, now.leader) == ((3, 1, 2), (3, 1, 2), 0, 1)
+    assert await order(control, TARGET) is None
+    assert await order(control, (1, 2, 3)) is None
+    now = await row(control)
+    assert (now.replicas, now.target, now.move) == ((1, 2, 3), (), 0), "as if it was cancelled"
+
+
+async def test_one_replica_may_become_several(control: ControlPlane) -> None:
+    await furnish(control)
+    await create(control, "single", SINGLE, partitions=[[1], [2]])
+    key = (SINGLE, 0)
+    assert not (await row(control, key)).has_epochs
+    assert await order(control, (1, 2, 3), key) is None
+    assert (await row(control, key)).has_epochs
+    assert not (await row(control, (SINGLE, 1))).has_epochs
+    found = await control.partition_chains([key, (SINGLE, 1)])
+    assert list(found) == [key]
+    assert found[key].epochs == (epoch(0, 0, replicas=(1,), ack_quorum=1),)
+    assert await claim(control, [key]) == {key: 1}
+    await control.delete_topic(SINGLE)
+    assert await control.partition_chains([key]) == {}
+
+
+async def test_orders_that_cannot_be(control: ControlPlane) -> None:
+    await furnish(control)
+    await create(control, "diskless", DISKLESS, configs={"diskless.enable": "true"})
+    for replicas in ((), (1, 1), (-1, 2)):
+        assert await order(control, replicas) == "InvalidReplicas"
+    for key in ((TOPIC, 9), (TOPIC, -1), (SINGLE, 0), (DISKLESS, 0)):
+        assert await order(control, (1, 2), key) == "NotReplicated"
