@@ -45,8 +45,8 @@ class Processes:
         self.records: Numbered[Process] = Numbered()
 
     def claimed(self, epoch: int, chain: Chain, before: Terms, terms: Terms, move: int = 0) -> int:
-        core = self._kind(Claim(epoch, chain, before if chain else None, terms))
-        return self.records.number(Process(epoch_values(core), (), tuple(core.followers), move))
+        core = self._kind(Claim(epoch, chain, before if chain else None, terms, move))
+        return self.records.number(Process(epoch_values(core), (), tuple(core.followers)))
 
     def thaw(self, number: int, held: Held) -> Epoch:
         core = self._kind.__new__(self._kind)
@@ -76,9 +76,9 @@ class Processes:
         if found is None:
             core = self.thaw(number, held)
             effects = event(core)
-            _, content, before, move = self.records.values[number]
+            _, content, before = self.records.values[number]
             content = log(core, content) if log else content
-            after = Process(epoch_values(core), content, before, move)
+            after = Process(epoch_values(core), content, before)
             streams = [core.streams.get(replica) for replica in self._replicas]
             kept = tuple((f.incarnation, f.durable) if f else (0, 0) for f in streams)
             found = self._steps[whole] = self.records.number(after), kept, effects
@@ -105,7 +105,7 @@ class Processes:
             core.epoch, core.phase, core.chain, core.start, core.end, core.mark,
             self.records.values[number].log,
             _only(fence, Fence), _only(join, Join), _only(append, Append), _only(log_end, LogEnd),
-            core.terms, tuple(core.followers), self.records.values[number].move,
+            core.terms, tuple(core.followers), core.move,
         )  # fmt: skip
 
 

@@ -90,13 +90,12 @@ class View(NamedTuple):
 class Process(NamedTuple):
     """A claimant or leader but for its followers. `log`: what it recovered and appended.
 
-    `before`: the placement of the epoch that it seals; `move`: the one that it carries out, or 0.
+    `before`: the placement of the epoch that it seals.
     """
 
     core: tuple[object, ...]
     log: Log = ()
     before: tuple[int, ...] = ()
-    move: int = 0
 
 
 REPLICA_SLOTS = Replica.__slots__

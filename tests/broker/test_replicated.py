@@ -125,6 +125,12 @@ class Cluster:
         await until(lambda: all(topic in one.cluster.image.topics for one in brokers))
         return await self.led(topic)
 
+    async def create_single(self, topic: str = "t") -> None:
+        """Create a topic of one partition with one replica."""
+        await next(iter(self.clients.values())).create(topic)
+        brokers = self.brokers.values()
+        await until(lambda: all(topic in one.cluster.image.topics for one in brokers))
+
     async def led(self, topic: str = "t", *, by: int = 0) -> int:
         await until(lambda: self.leader(topic) == by if by else self.leader(topic) > 0)
         return self.leader(topic)

@@ -198,6 +198,8 @@ class PartitionRegistry:
         for where in list(store.partitions) if delta.whole else list(_logs_to_look_at(delta)):
             topic = delta.image.topics.get(where.topic)
             gone = topic is None or is_diskless(topic) or where.partition >= len(topic.partitions)
+            if topic is not None and not gone:
+                gone = self._is_removed(topic.partitions[where.partition])
             if gone and where in store.partitions:
                 store.delete(where)
                 count += 1
@@ -240,7 +242,7 @@ class PartitionRegistry:
             except PenstockError:
                 logger.exception("cannot open the log of %s-%d", topic.name, row.index)
                 continue
-            if self._replicas is not None and len(row.replicas) > 1:
+            if self._replicas is not None and row.has_epochs:
                 replica = self._replica(self._replicas.open(row, log))
                 replica.image_says(row.leader_epoch, row.isr)
                 leads = row.leader == self._node_id
@@ -253,9 +255,16 @@ class PartitionRegistry:
 
     def _is_here(self, row: PartitionRow) -> bool:
         """Whether this broker has a log of a partition."""
-        if len(row.replicas) > 1 and self._replicas is not None:
-            return self._node_id in row.replicas
+        if row.has_epochs and self._replicas is not None:
+            return self._node_id in row.copies
         return row.leader == self._node_id
+
+    def _is_removed(self, row: PartitionRow) -> bool:
+        """Whether others have the log, and this broker is no replica, or not any more.
+
+        By the image an epoch without it is open then: what it holds of others is sealed.
+        """
+        return row.has_epochs and self._replicas is not None and not self._is_here(row)
 
     def _replica(self, replicated: ReplicatedLog) -> ReplicatedPartition:
         """What serves a partition with several replicas."""
@@ -270,7 +279,7 @@ class PartitionRegistry:
         if log is not None and log.topic_id != topic.topic_id:
             self._store.delete(where)
             log = None
-        replicated = self._replicas is not None and len(row.replicas) > 1
+        replicated = self._replicas is not None and row.has_epochs
         if log is None:
             epoch = -1 if replicated else row.leader_epoch
             return self._store.create(where, topic_id=topic.topic_id, leader_epoch=epoch)
@@ -280,10 +289,14 @@ class PartitionRegistry:
 
 
 def _logs_to_look_at(delta: ImageDelta) -> Iterator[TopicPartition]:
-    """What may have a log that must go: topics that are gone, or lie in the object store now."""
+    """What may have a log that must go: of topics that are gone, diskless now, or elsewhere."""
     for topic in (*delta.gone, *filter(is_diskless, delta.changed)):
         for row in topic.partitions:
             yield TopicPartition(topic.name, row.index)
+    for topic in delta.changed:
+        for row in topic.partitions:
+            if row.has_epochs:
+                yield TopicPartition(topic.name, row.index)
 
 
 async def _next_turn() -> None:

@@ -1,12 +1,12 @@
 """This broker's part in replicated partitions: what it copies, when it claims, who is in sync.
 
-By the metadata's image it takes part in every partition in whose replicas it is, and reaches the
-brokers that are registered. It claims a partition that it leads by the image and not in fact, as
-after its start; and one whose leader is gone if it comes first among the replicas that are left. A
-broker is gone when its session is over, or when its connection is lost and nobody listens at its
-address: a process that was killed is followed at once, a machine that is silent after its session.
-Anybody may claim at any time: who leads is decided by epochs (`replication/`), and a leader that
-the image does not name any more stops.
+By the metadata's image it takes part in every partition in whose replicas it is, or is to be
+(`moves.py`), and reaches the brokers that are registered. It claims a partition that it leads by
+the image and not in fact, as after its start; and one whose leader is gone if it comes first among
+the replicas that are left. A broker is gone when its session is over, or when its connection is
+lost and nobody listens at its address: a process that was killed is followed at once, a machine
+that is silent after its session. Anybody may claim at any time: who leads is decided by epochs
+(`replication/`), and a leader that the image does not name any more stops.
 
 A broker that is to stop gives away what it leads before (`hand_over_all`), and claims nothing more.
 
@@ -27,6 +27,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.broker.identity import replication_address
 from penstock.broker.listeners import REPLICATION
+from penstock.broker.moves import Moves
 from penstock.control.epochs.values import EpochClaim, EpochOpening, InSyncReplicas
 from penstock.replication.chain import Link
 from penstock.replication.effects import SealAndOpen
@@ -85,6 +86,7 @@ class Replicas:
         self.refresh: Callable[[], Awaitable[None]] = _nothing
         """Loads the image that a change of this broker has made."""
         self.replication.on_refused = self._refused
+        self._moves = Moves(self.replication, self._row)
         self._image: MetadataImage | None = None
         self._incarnation = UUID(int=0)
         self._gone: dict[int, UUID] = {}
@@ -165,9 +167,11 @@ class Replicas:
         claimed = []
         for log in logs:
             row = self._row(log.key)
-            if row is None or self._parts.node_id not in row.replicas:
+            if row is None or not row.has_epochs or self._parts.node_id not in row.copies:
                 self.replication.forget(log.key)
-            elif self._is_mine(row, live, log):
+                continue
+            self._moves.look_at(log, row)
+            if self._is_mine(row, live, log):
                 claimed.append(log.key)
         if claimed:
             self.replication.claim(claimed)
@@ -288,11 +292,13 @@ class Replicas:
     def _claim_of(self, key: PartitionKey, chain: PartitionChain) -> Claim | PenstockError:
         row, log, last = self._row(key), self.replication.logs.get(key), chain.epochs[-1]
         before = Terms(last.replicas, last.ack_quorum)
-        terms = before
+        terms, move = before, 0
         try:
             if row is not None and log is not None:
                 minimum = log.log.config.min_insync_replicas
-                terms = Terms(row.replicas, quorum_of(len(row.replicas), minimum).acks)
+                placement, ordered = self._moves.placement(key, row, last.replicas)
+                terms = Terms(placement, quorum_of(len(placement), minimum).acks)
+                move = ordered
         except PenstockError as error:
             logger.warning("partition %s keeps its quorum of %d: %s", key, before.acks, error)
         return Claim(
@@ -300,6 +306,7 @@ class Replicas:
             chain=tuple(Link(one.epoch, one.start_offset) for one in chain.epochs),
             before=before,
             terms=terms,
+            move=move,
         )
 
     async def open_epochs(
@@ -324,9 +331,9 @@ class Replicas:
     def _opening(self, log: ReplicatedLog, effect: SealAndOpen) -> EpochOpening:
         core = log.leading.core if log.leading is not None else None
         terms = Terms((self._parts.node_id,), 1) if core is None else core.terms
-        followers = {} if core is None else core.followers
-        held = [one for one in terms.placement if one in followers]
-        isr = [one for one in held if followers[one].durable >= effect.end]
+        streams = {} if core is None else core.streams
+        held = [one for one in terms.placement if one in streams]
+        isr = [one for one in held if streams[one].durable >= effect.end]
         return EpochOpening(
             topic_id=UUID(bytes=log.key.topic_id),
             partition=log.key.partition,
@@ -335,6 +342,7 @@ class Replicas:
             replicas=terms.placement,
             ack_quorum=terms.acks,
             isr=tuple(dict.fromkeys([self._parts.node_id, *isr])),
+            move=0 if core is None else core.move,
         )
 
     # -- in-sync replicas
@@ -345,6 +353,7 @@ class Replicas:
                 await pause(LOOK_SECONDS / SAID_AGAIN_PER_LOOK)
                 self.replication.say_again()
                 self._look_at(self.replication.kept())
+                self._moves.go_on()
             try:
                 await self._look_at_lag()
             except PenstockError as error:

@@ -87,7 +87,7 @@ def plan_topic(
     else:
         partitions = _placed(spec, topic_id, image, settings)
     if configs.get(DISKLESS_CONFIG) != "true":
-        _check_reachable(spec.name, partitions, image)
+        check_reachable(spec.name, partitions, image)
     return TopicPlan(
         topic_id=topic_id,
         name=spec.name,
@@ -216,7 +216,7 @@ def _placed(
     )
 
 
-def _check_reachable(name: str, partitions: Sequence[Replicas], image: MetadataImage) -> None:
+def check_reachable(name: str, partitions: Sequence[Replicas], image: MetadataImage) -> None:
     """Refuse replicas that nobody could fill: an in-sync set of them would be a false promise."""
     chosen = {one for replicas in partitions if len(replicas) > 1 for one in replicas}
     brokers = [one for one in image.brokers if one.broker_id in chosen]

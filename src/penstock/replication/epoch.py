@@ -97,13 +97,15 @@ class Claim:
     """What the control plane answered to a reservation.
 
     `chain` are the epochs opened so far; `before` are the terms of the last of them, None if there
-    is none. `terms` are those of the epoch to be opened.
+    is none. `terms` are those of the epoch to be opened, and `move` is the order that these carry
+    out, 0 where the replicas stay.
     """
 
     epoch: int
     chain: Chain
     before: Terms | None
     terms: Terms
+    move: int = 0
 
 
 class Follower:
@@ -143,6 +145,7 @@ class Epoch:
         "epoch",
         "followers",
         "mark",
+        "move",
         "phase",
         "quorum",
         "start",
@@ -159,6 +162,7 @@ class Epoch:
         self.target = claim.chain[-1].epoch if claim.chain else 0
         """The newest epoch of the chain: the one to be sealed, then this one; 0 before any."""
         self.terms = claim.terms
+        self.move = claim.move
         before = claim.before or claim.terms
         self.quorum = before.quorum
         self.followers = {replica: Follower() for replica in before.placement}
@@ -297,6 +301,7 @@ class Epoch:
         if self.phase not in (Phase.CLAIMED, Phase.FOUND) or not self.moves:
             return NOTHING
         self.terms = Terms(tuple(self.followers), self.quorum.acks)
+        self.move = 0
         return self._advance() if self.phase is Phase.FOUND else NOTHING
 
     def to_send(self, replica: int) -> ToSend:

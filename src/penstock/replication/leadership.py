@@ -13,7 +13,8 @@ idempotent producer's batches are no news.
 
 A leadership that is given away (`hand_over`) appends no more. Once all that it has appended is
 committed, and on the heir's disk, the heir is told to claim; nothing is in flight then. This is a
-courtesy and no promise: an heir that does nothing is forgotten after a while (`keep`).
+courtesy and no promise: an heir that does nothing is forgotten after a while (`keep`). The heir may
+be this broker itself, for an epoch with other replicas: once those that learn have all of it, too.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Leadership:
 
     __slots__ = (
         "_heir_told", "_holder", "_left_behind", "_log", "_pending", "_reading", "_said", "_shell",
-        "_told_waits", "_waits", "core", "heir", "heir_until_ms",
+        "_told_waits", "_waits", "core", "heir", "until_ms",
     )  # fmt: skip
 
     def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
@@ -99,8 +100,9 @@ class Leadership:
         self._left_behind: set[int] = set()
         """Replicas that lack what this broker's log has deleted already."""
         self.heir: int | None = None
-        """Who is to claim the partition next, until `heir_until_ms`."""
-        self.heir_until_ms = 0
+        """Who is to claim the partition next."""
+        self.until_ms = 0
+        """How long the heir, or a claim for other replicas, may take."""
         self._heir_told = False
         self._waits: tuple[list[int], list[int]] | None = None
         self._told_waits: tuple[list[int], list[int]] | None = None
@@ -168,7 +170,7 @@ class Leadership:
 
     def hand_over(self, heir: int, until_ms: int) -> None:
         """Append no more, and let another replica claim; see the module's text."""
-        self.heir, self.heir_until_ms, self._heir_told = heir, until_ms, False
+        self.heir, self.until_ms, self._heir_told = heir, until_ms, False
 
     def keep(self) -> None:
         """The heir did not claim in time: go on, if nobody else leads."""
@@ -179,9 +181,40 @@ class Leadership:
         follower = core.followers.get(heir)
         if self._heir_told or not self.leads or follower is None:
             return
+        if heir == self._shell.broker_id and not core.has_learnt():
+            return
         if core.mark == core.end == follower.durable:
             self._heir_told = True
             self._shell.tell(heir, HandOver(core.epoch))
+
+    # -- other replicas
+
+    def learn(self, replicas: Sequence[int]) -> bool:
+        """Have these brokers get the log; whether they are others than before."""
+        core = self.core
+        gone = core.streams.keys() - core.followers.keys() - {*replicas}
+        if not gone and core.streams.keys() >= {*replicas}:
+            return False
+        core.learn(replicas)
+        for one in gone:
+            self._said.pop(one, None)
+        return True
+
+    def has_learnt(self) -> bool:
+        """Whether all that learn can be reached, and hold what is committed."""
+        core = self.core
+        return core.has_learnt() and all(
+            [one in core.followers or self._shell.reaches(one) for one in core.streams]
+        )
+
+    def keep_placement(self) -> None:
+        """Claim for the replicas of before: the others take too long."""
+        if self.core.phase in (Phase.CLAIMED, Phase.FOUND) and self.core.moves:
+            logger.warning(
+                "%s: a quorum of %s does not get all of the log in time; its replicas stay for now",
+                self._log.topic_partition, self.core.terms.placement,
+            )  # fmt: skip
+            self._perform(self.core.keep_placement())
 
     # -- replicas
 
@@ -196,7 +229,7 @@ class Leadership:
         Returns the brokers to which more is to be sent, when there is room.
         """
         own = self._shell.broker_id
-        replicas = sorted(self.core.followers, key=lambda one: one != own)
+        replicas = sorted(self.core.streams, key=lambda one: one != own)
         reached = [one for one in replicas if one == own or self._shell.reaches(one)]
         short = [one for one in reached if self._fill(one)]
         if self.heir is not None:
@@ -339,12 +372,14 @@ class Leadership:
 
     def link_changed(self, replica: int) -> None:
         """What was on its way to a replica, or from it, may be lost."""
-        if replica in self.core.followers:
+        core = self.core
+        if replica in core.streams:
             self._said.pop(replica, None)
-            self.core.rewind(replica)
+            core.rewind(replica)
             self._reading = False
-        if replica == self.heir:
-            self.heir_until_ms = 0
+        learner = replica in core.streams and replica not in core.followers
+        if replica == self.heir or (learner and self.heir == self._shell.broker_id):
+            self.until_ms = 0
 
     # -- outcomes
 

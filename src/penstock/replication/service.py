@@ -209,6 +209,7 @@ class ReplicatedLog:
         if self.leading is not None:
             self.leading.give_up(LeadershipOver(self.log.topic_partition, self.leading.core.epoch))
         self.leading = Leadership(Epoch(claim), self.log, self)
+        self.leading.until_ms = self._service.now_ms() + HAND_OVER_MS
         self.leading.begin()
         self._service.stir(self)
 
@@ -356,13 +357,18 @@ class Replication:
             self.claim([log.key])
 
     def kept(self) -> list[ReplicatedLog]:
-        """What was to be handed over, and was not claimed in time."""
+        """What was to be handed over, and was not claimed in time; nor is placed anew."""
         now_ms, found = self.now_ms(), []
         for log in self.logs.values():
             leading = log.leading
-            if leading is not None and leading.heir is not None and leading.heir_until_ms <= now_ms:
+            if leading is None or leading.until_ms > now_ms:
+                continue
+            if leading.heir is not None:
                 leading.keep()
                 found.append(log)
+            elif not leading.leads:
+                leading.keep_placement()
+                self.stir(log)
         return found
 
     # -- turns of the loop
@@ -486,7 +492,7 @@ class Replication:
     def link_changed(self, broker_id: int, *, up: bool) -> None:
         self._short.pop(broker_id, None)
         for log in self.logs.values():
-            if log.leading is not None and broker_id in log.leading.core.followers:
+            if log.leading is not None and broker_id in log.leading.core.streams:
                 log.leading.link_changed(broker_id)
                 self.stir(log)
 

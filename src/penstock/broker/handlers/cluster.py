@@ -144,11 +144,11 @@ def _described(topic: Topic, partitions: Sequence[Partition], live: set[int]) ->
                 "partition_index": partition.index,
                 "leader_id": partition.leader,
                 "leader_epoch": partition.leader_epoch,
-                "replica_nodes": partition.replicas,
+                "replica_nodes": partition.copies,
                 "isr_nodes": partition.isr,
                 "eligible_leader_replicas": (),
                 "last_known_elr": (),
-                "offline_replicas": [one for one in partition.replicas if one not in live],
+                "offline_replicas": [one for one in partition.copies if one not in live],
             }
             for partition in partitions
         ],

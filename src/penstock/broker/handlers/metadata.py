@@ -266,9 +266,9 @@ def _topic(
                 "partition_index": partition.index,
                 "leader_id": partition.leader,
                 "leader_epoch": partition.leader_epoch,
-                "replica_nodes": partition.replicas,
+                "replica_nodes": partition.copies,
                 "isr_nodes": partition.isr,
-                "offline_replicas": [one for one in partition.replicas if one not in live],
+                "offline_replicas": [one for one in partition.copies if one not in live],
             }
             for partition in partitions
         ],

@@ -116,6 +116,14 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
         44, "IncrementalAlterConfigs", 0, 1, 1,
         "configs:incremental_alter_configs", "cluster", "alter_configs",
     ),
+    (
+        45, "AlterPartitionReassignments", 0, 1, 0,
+        "reassignments:alter_partition_reassignments", "cluster", "alter",
+    ),
+    (
+        46, "ListPartitionReassignments", 0, 0, 0,
+        "reassignments:list_partition_reassignments", "cluster", "describe",
+    ),
     (47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete", "group", "delete"),
     (60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", "cluster", "describe"),
     (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
