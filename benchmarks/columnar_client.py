@@ -40,13 +40,13 @@ PARTITIONS = 4
 PREDICTED = {"write": 6.5, "read": 14.0, "read as views": 16.0, "both": 4.5}
 
 
-def table(records: int, *, keyed: bool) -> pa.Table:
-    """`records` values of 100 B; keys of 8 B that spread over the partitions."""
-    values = pa.array([b"v" * RECORD_BYTES] * 1000, pa.binary())
-    columns = {"value": pa.chunked_array([values] * (records // 1000))}
+def table(records: int, *, keyed: bool, chunk_rows: int = 100_000) -> pa.Table:
+    """`records` values of 100 B in equal chunks; keys of 8 B that spread over the partitions."""
+    values = pa.array([b"v" * RECORD_BYTES] * chunk_rows, pa.binary())
+    columns = {"value": pa.chunked_array([values] * (records // chunk_rows))}
     if keyed:
-        keys = pa.array([b"%08d" % number for number in range(1000)], pa.binary())
-        columns["key"] = pa.chunked_array([keys] * (records // 1000))
+        keys = pa.array([b"%08d" % number for number in range(chunk_rows)], pa.binary())
+        columns["key"] = pa.chunked_array([keys] * (records // chunk_rows))
     return pa.table(columns)
 
 
@@ -114,14 +114,18 @@ def scratch() -> Iterator[Path]:
 
 
 def measure(*, quick: bool = False) -> list[Row]:
-    """Rows for write, read, and both, of plain and keyed tables."""
+    """Rows for write, read, and both, of plain and keyed tables, and of one in small chunks."""
     records = 1_000_000 if quick else 4_000_000
     rows: list[Row] = []
     with scratch() as folder, Broker(process=True) as broker, broker.client() as client:
         payload = b"v" * (RECORD_BYTES + 7) * records
         limits = {"raw": RawLimit(folder, payload), "log": RawLimit(folder, payload, log=True)}
-        for kind in ("values", "keyed"):
-            data = table(records, keyed=kind == "keyed")
+        shapes = {
+            "values": table(records, keyed=False),
+            "keyed": table(records, keyed=True),
+            "values in chunks of 1,000": table(records, keyed=False, chunk_rows=1000),
+        }
+        for kind, data in shapes.items():
             rounds = Rounds(client, broker.pid, kind, data, limits)
             rows += rounds.rows(3 if quick else 5)
     return rows
@@ -182,7 +186,7 @@ class Rounds:
         for name, limit in self._limits.items():
             self._measure(name, limit.run)
         self._count += 1
-        topic = f"{self._kind}-{self._count}"
+        topic = f"{self._kind[:6]}-{self._count}"
         client, expected = self._client, self._data.num_rows
         client.create_topic(topic, partitions=PARTITIONS)
         self._measure("write", lambda: client.write_arrow(topic, self._data))

@@ -96,7 +96,7 @@ def pick(batches: Iterator[Any], names: ColumnNames) -> Iterator[Any]:
     wanted = list(dict.fromkeys(name for name in columns if name is not None))
     for batch in batches:
         if batch.num_rows:
-            yield batch.select(wanted)
+            yield batch if batch.num_columns == len(wanted) else batch.select(wanted)
 
 
 def normalise(batch: Any, names: ColumnNames) -> Any:
@@ -170,7 +170,13 @@ def chunks(batches: Iterator[Any], rows_max: int, bytes_max: int) -> Iterator[An
     pending: list[Any] = []
     pending_bytes = pending_rows = 0
     for batch in batches:
-        row_bytes = _RECORD_BYTES + batch.nbytes / batch.num_rows
+        size = batch.nbytes + _RECORD_BYTES * batch.num_rows
+        row_bytes = size / batch.num_rows
+        if pending_bytes + size < bytes_max and pending_rows + batch.num_rows < rows_max:
+            pending.append(batch)
+            pending_rows += batch.num_rows
+            pending_bytes += size
+            continue
         rows = max(1, min(rows_max, int(bytes_max / row_bytes)))
         start = 0
         while start < batch.num_rows:

@@ -63,6 +63,23 @@ def append_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def prefetch(context: Any, data: Any, at: Any) -> Any:
+    """Have a processor load what lies at a place, which need not be there, before it is read."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        place = cgutils.pointer_add(builder, made.data, arguments[1], byte)
+        # To be read, kept in all caches, data.
+        builder.call(call, [place, *[ir.Constant(number, value) for value in (0, 3, 1)]])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def _load(context: Any, data: Any, at: Any) -> Any:
     """Eight bytes as a number, without a look at the bounds."""
 
