@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--plants", action="store_true", help="try every planted bug")
     parser.add_argument("--plant", choices=[*PLANTS, *HARMLESS], default="", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=1e9, help="CPU seconds of an exploration")
-    for name in ("replicas", "acks", "entries", "claims", "wipes"):
+    for name in ("replicas", "acks", "entries", "claims", "wipes", "deletes"):
         parser.add_argument(f"--{name}", type=int, help="explore these bounds alone")
     parser.add_argument("--syncs", choices=["folded", "separate", "begun"])
     parser.add_argument("--refusals", action="store_true", default=None)

@@ -10,6 +10,8 @@ from typing import Literal
 class Bounds:
     """How much may happen. `claims` come on top of the first epoch; `crashes` are unbounded.
 
+    `deletes`: how often a leader or a copy may delete what is below some commit mark.
+
     `refusals`: leaders may hear that they are fenced; else every such answer is lost.
     `placement`: the replicas of the first epoch, if not all; `target`: those that moves go to,
     and back from. `acks` are those of each placement. So many `moves` are ordered, and cancelled.
@@ -20,6 +22,7 @@ class Bounds:
     entries: int = 2
     claims: int = 2
     wipes: int = 0
+    deletes: int = 0
     syncs: Literal["folded", "separate", "begun"] = "folded"
     refusals: bool = False
     placement: tuple[int, ...] = ()
@@ -43,7 +46,7 @@ class Bounds:
             heard += f" moves={self.moves} {self.placements[0]}{self.target}".replace(", ", ",")
         return (
             f"n={self.replicas} a={self.acks} entries={self.entries} claims={self.claims}"
-            f" wipes={self.wipes} syncs={self.syncs}{heard}"
+            f" wipes={self.wipes} deletes={self.deletes} syncs={self.syncs}{heard}"
         )
 
 
@@ -55,6 +58,7 @@ QUICK = (
     Bounds(claims=2, entries=1, replicas=2),
     Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2)),
     Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 1, 2)),
+    Bounds(claims=1, deletes=1),
 )
 """Some seconds together."""
 
@@ -74,5 +78,9 @@ FULL = (
     Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2), wipes=1),
     Bounds(claims=1, entries=1, placement=(0, 1, 2), target=(0, 1)),
     Bounds(claims=1, entries=1, replicas=4, placement=(0, 1, 2), target=(0, 1, 3)),
+    Bounds(claims=1, entries=1, deletes=1, syncs="separate"),
+    Bounds(claims=1, deletes=2),
+    Bounds(claims=1, entries=1, wipes=1, deletes=1),
+    Bounds(deletes=1),
 )
 """Minutes each."""

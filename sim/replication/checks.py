@@ -1,7 +1,8 @@
 """What must hold in every state and every step.
 
 1. What was acknowledged or read stays, at its offset, on `acks` replicas (those in limbo count as
-   lost, not as wrong), and is in the log of every later epoch.
+   lost, not as wrong), and is in the log of every later epoch; unless it was deleted, by a leader
+   or a copy that knew it as committed.
 2. (epoch, offset) never has two values, and no replica halts because it finds another one.
 3. The chain only grows: an end is set once, at or above all that was acknowledged or read.
 4. After f replicas have promised an epoch, no lower one completes a quorum for an offset that none
@@ -39,7 +40,9 @@ class Checks:
         """Invariants of one state; what was looked at before is sound."""
         model = self._model
         numbers = tuple(model.members.values[member][0] for member in state.replicas)
-        key = (state.seen, numbers, state.processes, state.wipes, state.chain)
+        key = (
+            state.seen, numbers, state.processes, state.wipes, state.chain, state.deleted,
+        )  # fmt: skip
         if key in self._sound:
             return
         copies = [model.copies.records.values[number] for number in numbers]
@@ -49,16 +52,18 @@ class Checks:
                 raise Violation("a replica finds another value than its leader's, and halts")
             if copy.mark > len(seen) * self._span:
                 raise Violation("a replica's commit mark covers what is not committed")
+        if state.deleted > len(seen):
+            raise Violation("what was not committed is deleted")
         opened = model.chains.values[state.chain][-1].epoch
         placement = model.said(state, opened - 1).terms.placement
-        self._check_copies(seen, [copies[place] for place in placement], state.wipes)
+        self._check_copies(state, seen, [copies[place] for place in placement])
         logs = [model.processes.said(number).log for number in state.processes]
         self._check_values([*logs, *(copy.files.log for copy in copies)])
         self._sound.add(key)
 
-    def _check_copies(self, seen: Log, copies: list[Copy], wipes: int) -> None:
+    def _check_copies(self, state: State, seen: Log, copies: list[Copy]) -> None:
         for place, entry in enumerate(seen):
-            if entry is None:
+            if entry is None or place < state.deleted:
                 continue
             held = lost = 0
             for copy in copies:
@@ -70,7 +75,7 @@ class Checks:
                 lost = 0
             if held + lost < self._acks and not self._model.plant.loses:
                 raise Violation(f"batch {place} was committed, but {held} hold it durably")
-            if not held and wipes < self._acks:
+            if not held and state.wipes < self._acks:
                 raise Violation(f"batch {place} was acknowledged, and no copy is left")
 
     def _check_values(self, logs: list[Log]) -> None:
@@ -102,7 +107,8 @@ class Checks:
         for number in after.processes:
             said = model.processes.said(number)
             if said.epoch == opened and said.phase is Phase.LEADING:
-                if said.log[: len(seen)] != seen:
+                gone = said.base // self._span
+                if len(said.log) < len(seen) or said.log[gone : len(seen)] != seen[gone:]:
                     raise Violation("an epoch is sealed without what was acknowledged or read")
                 return
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from penstock.replication.effects import Compare, PersistLimbo, PersistPromise, TruncateTo, Write
+from penstock.replication.effects import (
+    Compare,
+    MoveStart,
+    PersistLimbo,
+    PersistPromise,
+    StartAt,
+    TruncateTo,
+    Write,
+)
 from penstock.replication.messages import (
     Ack,
     Append,
@@ -13,6 +21,7 @@ from penstock.replication.messages import (
     Fenced,
     Join,
     LogEnd,
+    LogStart,
     Position,
 )
 from penstock.replication.replica import Disk, Effect, Effects, Replica
@@ -40,8 +49,9 @@ class Contradiction(Exception):
 class Live:
     """A replica for the time of one step."""
 
-    def __init__(self, kind: type[Replica], copy: Copy, span: int) -> None:
+    def __init__(self, kind: type[Replica], copy: Copy, span: int, *, remembers: bool) -> None:
         self.kind = kind
+        self.remembers = remembers
         self.core = thaw_replica(kind, copy.core)
         self.files, self.disk, self.sync = copy.files, copy.disk, copy.sync
         self.span = span
@@ -54,6 +64,8 @@ class Live:
                 if self._differs(effect, content):
                     self.core.differs()
                     break
+            elif isinstance(effect, MoveStart):
+                self.files = self.files.deleted(effect.base // self.span)
             elif isinstance(effect, FenceAnswer):
                 self.outputs.append(Fact(effect, self.disk.log))
             elif isinstance(effect, (Ack, Position, Fenced)):
@@ -73,6 +85,9 @@ class Live:
                 return files._replace(promised=promised)
             case PersistLimbo(limbo):
                 return files._replace(limbo=limbo)
+            case StartAt(base):
+                before = files.log if self.remembers else ()
+                return files._replace(log=(None,) * (base // span), before=before)
             case TruncateTo(end):
                 return files._replace(log=files.log[: end // span])
             case Write(base, next_offset):
@@ -80,6 +95,14 @@ class Live:
                     raise Contradiction(f"a write at {base} leaves a hole, or covers something")
                 return files._replace(log=files.log + content[base // span : next_offset // span])
         return files
+
+    def delete(self, base: int) -> None:
+        """What is below an offset goes, at once and for good."""
+        self.core.started(base)
+        self.files = self.files.deleted(base // self.span)
+        self.disk = self.disk.deleted(base // self.span)
+        if self.sync is not None:
+            self.sync = self.sync[0], self.sync[1].deleted(base // self.span)
 
     def begin_sync(self) -> None:
         self.sync = self.core.begin_sync(), self.files
@@ -110,6 +133,8 @@ class Live:
         """What the core knows of its files is so."""
         core, span = self.core, self.span
         found = disk_of(self.files, span)
+        if None in self.files.log[found.base // span :]:
+            raise Contradiction("the files have a hole")
         known = Disk(core.promised, core.base, core.end, core.history, found.mark, core.limbo)
         if not core.halted and known != found:
             raise Contradiction(f"the core knows {known}, its files have {found}")
@@ -118,12 +143,20 @@ class Live:
 class Copies:
     """All states of a replica that were reached, and what each event made of each.
 
-    `folded`: a message, the join of its stream and the sync after it are one step.
+    `folded`: a message, the join of its stream and the sync after it are one step. `remembers`:
+    files keep for a planted bug what was forgotten.
     """
 
     def __init__(
-        self, kind: type[Replica], home_kind: type[Replica], *, span: int, folded: bool
+        self,
+        kind: type[Replica],
+        home_kind: type[Replica],
+        *,
+        span: int,
+        folded: bool,
+        remembers: bool,
     ) -> None:
+        self._remembers = remembers
         self._kinds = (kind, home_kind)
         self._span = span
         self._folded = folded
@@ -145,7 +178,7 @@ class Copies:
 
     def _step(self, number: int, event: Event) -> tuple[int, Outputs]:
         copy = self.records.values[number]
-        live = Live(self._kinds[copy.home], copy, self._span)
+        live = Live(self._kinds[copy.home], copy, self._span, remembers=self._remembers)
         event(live)
         if self._folded:
             live.settle()
@@ -193,6 +226,15 @@ def append(first: Join | None, message: Append, content: Log) -> Event:
     return event
 
 
+def log_start(first: Join | None, message: LogStart) -> Event:
+    def event(live: Live) -> None:
+        if first is not None:
+            live.perform(live.core.join(first))
+        live.perform(live.core.log_start(message))
+
+    return event
+
+
 def log_end(first: Join, message: LogEnd) -> Event:
     def event(live: Live) -> None:
         live.perform(live.core.join(first))
@@ -212,6 +254,10 @@ def complete_sync(live: Live) -> None:
 def sync(live: Live) -> None:
     live.begin_sync()
     live.complete_sync()
+
+
+def delete(base: int) -> Event:
+    return lambda live: live.delete(base)
 
 
 def crash(live: Live) -> None:

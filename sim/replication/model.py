@@ -43,6 +43,7 @@ class State(NamedTuple):
     """Numbers of values that a model has, see there. `processes` are in the order of claims.
 
     `move`: the change of placement that is wanted now, 0 for none, of the `moves` ordered so far.
+    `deletes`: how often something was deleted; `deleted`: the highest place below which it was.
     """
 
     reserved: int
@@ -53,6 +54,8 @@ class State(NamedTuple):
     wipes: int = 0
     move: int = 0
     moves: int = 0
+    deletes: int = 0
+    deleted: int = 0
 
 
 class Seen(Exception):
@@ -74,8 +77,9 @@ class Model:
         ]
         """Replicas of which one may stand for the other."""
         self.copies = Copies(
-            plant.replica, plant.own or plant.replica, span=bounds.span, folded=bounds.folded
-        )
+            plant.replica, plant.own or plant.replica, span=bounds.span, folded=bounds.folded,
+            remembers=plant.forgets_start,
+        )  # fmt: skip
         self.processes = Processes(plant.epoch, bounds.replicas)
         self.traffic = Traffic(
             self.copies, self.processes, span=bounds.span, folded=bounds.folded,
@@ -256,7 +260,9 @@ class Model:
         shared = min(len(seen), len(log))
         if any(a != b for a, b in zip(seen[:shared], log[:shared], strict=True) if b is not None):
             raise Seen(f"{where} shows another value than what was acknowledged or read")
-        return state if len(log) <= len(seen) else state._replace(seen=self.logs.number(log))
+        if len(log) <= len(seen):
+            return state
+        return state._replace(seen=self.logs.number(seen + log[shared:]))
 
     def observe(self, state: State) -> State:
         """Let every client and reader look."""
@@ -341,7 +347,10 @@ class Model:
             if core.phase is Phase.CLAIMED:
                 return ()
             holder = max(chosen, key=lambda pair: pair[1].answer.end)[1].log
-            return (sealed + holder[len(sealed) :])[: core.end // span]
+            found = (sealed + holder[len(sealed) :])[: core.end // span]
+            gone = max([place + 1 for place, entry in enumerate(found) if entry is None], default=0)
+            core.base = core.floor = gone * span
+            return (None,) * gone + found[gone:]
 
         nobody: Held = ((0, 0),) * len(state.replicas)
         number, _, _ = self.processes.step(
@@ -364,7 +373,7 @@ class Model:
             end = parts_at(stored.history, stored.end, said.chain) // self.bounds.span
             for place, entry in enumerate(disk.log[: min(end, start)]):
                 known[place] = entry or known[place]
-        return None if None in known else tuple(known)
+        return None if None in known[state.deleted :] else tuple(known)
 
     def _seal(self, state: State, process: int, said: Said) -> Iterator[tuple[Label, State]]:
         """One compare-and-set; a claimant that does not get it takes no further step."""
@@ -400,6 +409,10 @@ class Model:
                 lambda _, log: (*log, (said.epoch, process)),
             )  # fmt: skip
             yield ("the leader of epoch {} appends offset {}", -1, said.epoch, said.end), after
+        for base in self._deletable(state, said.base, said.mark):
+            after = self._process_step(state, process, ("delete", base), partial(_deleted, base))
+            label = ("the leader of epoch {} deletes what is below offset {}", -1, said.epoch, base)
+            yield label, self._less(after, base)
         for place, member in enumerate(state.replicas):
             copy, view = self.copy_of(member), self.view_of(member, process)
             if copy.files.limbo == said.epoch and copy.incarnation == view.incarnation:
@@ -407,6 +420,15 @@ class Model:
                 arrival = self.traffic.log_end(number, said, view.incarnation)
                 if arrival is not None:
                     yield from self._told(state, place, arrival)
+
+    def _deletable(self, state: State, base: int, end: int) -> range:
+        """The offsets below which may be deleted now."""
+        more = state.deletes < self.bounds.deletes
+        return range(base + self.bounds.span, end + 1 if more else 0, self.bounds.span)
+
+    def _less(self, state: State, base: int) -> State:
+        deleted = max(state.deleted, base // self.bounds.span)
+        return state._replace(deletes=state.deletes + 1, deleted=deleted)
 
     def _append(self, core: Epoch) -> Effects:
         core.append(self.bounds.span)
@@ -418,6 +440,12 @@ class Model:
             number = self.members.values[member][0]
             for label, key, event in self._own_steps():
                 yield from self._told(state, place, self.traffic.arrives(number, label, key, event))
+            copy = self.copy_of(member)
+            committed = copy.durable if self.plant.deletes_all else min(copy.durable, copy.mark)
+            for base in self._deletable(state, copy.base, committed):
+                label = ("{} deletes what is below offset {}", base)
+                arrival = self.traffic.arrives(number, label, ("delete", base), copies.delete(base))
+                yield from self._told(self._less(state, base), place, arrival)
             if state.wipes < self.bounds.wipes and self.copy_of(member).disk != Stored():
                 key = ("wipe", state.reserved, opened)
                 event = copies.wipe(state.reserved, opened)
@@ -448,7 +476,7 @@ class Model:
         if self.bounds.syncs == "begun":
             yield Sending(("{} begins to sync",), "begin", copies.begin_sync)
             yield Sending(("{} has synced",), "complete", copies.complete_sync)
-        if not self.bounds.folded:
+        if not self.bounds.folded or self.plant.forgets_start:
             yield Sending(("{} crashes and restarts",), "crash", self.plant.crash)
 
     def _other(self, state: State) -> Terms:
@@ -523,6 +551,11 @@ def _is_known(outputs: tuple[Output, ...], view: View) -> bool:
 
 def _fenced(place: int, refusal: Fenced, core: Epoch) -> Effects:
     return core.fenced(place, refusal)
+
+
+def _deleted(base: int, core: Epoch) -> Effects:
+    core.base = core.floor = base
+    return ()
 
 
 def _acknowledged(place: int, ack: Ack, core: Epoch) -> Effects:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.replication.effects import Committed, EndFound
 from penstock.replication.epoch import Claim, Effects, Epoch, Follower, Phase, ToSend
-from penstock.replication.messages import Ack, Fenced, JoinFirst, LogEnd, Position
+from penstock.replication.messages import Ack, Fenced, JoinFirst, LogEnd, LogStart, Position
 from penstock.replication.quorum import Quorum
 
 
@@ -144,3 +144,11 @@ class AsksPlacementToCome(Epoch):
 
     def __init__(self, claim: Claim) -> None:
         super().__init__(replace(claim, before=claim.terms) if claim.before else claim)
+
+
+class StartsCopiesAtItsEnd(Epoch):
+    __slots__ = ()
+
+    def to_send(self, replica: int) -> ToSend:
+        message = super().to_send(replica)
+        return message._replace(base=self.end) if isinstance(message, LogStart) else message

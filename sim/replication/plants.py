@@ -30,7 +30,9 @@ class Plant:
     `literal_fences`: the invariant that after f promises nothing below completes a quorum at all.
     `moves_blindly`: the compare-and-set does not ask whether a move is still wanted.
     `deletes_early`: removed copies go when an epoch without them is claimed.
-    `loses`: it must show in what is sealed, not in what a wiped disk lacks.
+    `forgets_start`: after a crash there is what was there before the log began anew. `deletes_all`:
+    copies delete what is durable there. `loses`: it must show in what is sealed, not in what a
+    wiped disk lacks.
     """
 
     what: str = ""
@@ -44,12 +46,20 @@ class Plant:
     forgets_limbo: bool = False
     deletes_early: bool = False
     moves_blindly: bool = False
+    forgets_start: bool = False
+    deletes_all: bool = False
     loses: bool = False
 
     def crash(self, live: Live) -> None:
         """A replica restarts over what is on disk."""
         if self.forgets_limbo:
             live.disk = live.disk._replace(limbo=0)
+        if self.forgets_start:
+            log, before = live.disk.log, live.disk.before
+            kept = [
+                old if entry is None else entry for entry, old in zip(log, before, strict=False)
+            ]
+            live.disk = live.disk._replace(log=(*kept, *log[len(kept) :]), before=())
         copies.crash(live)
 
 
@@ -213,6 +223,21 @@ PLANTS = {
         what="a removed copy is deleted when an epoch without it is claimed",
         deletes_early=True,
         bounds=MOVES,
+    ),
+    "copy-begins-at-end": Plant(
+        what="a copy begins at its leader's end, and counts for what it has skipped",
+        epoch=epochs.StartsCopiesAtItsEnd,
+        bounds=Bounds(claims=0, deletes=1),
+    ),
+    "start-forgotten-by-crash": Plant(
+        what="a crash brings back what a copy had before its log began anew",
+        forgets_start=True,
+        bounds=Bounds(claims=1, deletes=1),
+    ),
+    "retention-above-mark": Plant(
+        what="a copy deletes what is durable there, and was never committed",
+        deletes_all=True,
+        bounds=Bounds(claims=0, deletes=1),
     ),
     "literal-fence-invariant": Plant(
         what="not a bug: after f promises, no quorum at all below (too strict)", literal_fences=True

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from penstock.replication.chain import Chain
 from penstock.replication.epoch import Claim, Effects, Epoch, Follower, Phase, Terms
-from penstock.replication.messages import Append, Fence, Join, LogEnd
+from penstock.replication.messages import Append, Fence, Join, LogEnd, LogStart
 from sim.replication.records import EPOCH_SLOTS, Log, Numbered, Process, epoch_values
 
 Held = tuple[tuple[int, int], ...]
@@ -20,6 +20,7 @@ class Said(NamedTuple):
     epoch: int
     phase: Phase
     chain: Chain
+    base: int
     start: int
     end: int
     mark: int
@@ -27,6 +28,7 @@ class Said(NamedTuple):
     fence: Fence | None
     join: Join | None
     append: Append | None
+    log_start: LogStart | None
     log_end: LogEnd | None
     terms: Terms
     voters: tuple[int, ...]
@@ -94,17 +96,20 @@ class Processes:
         core = self.thaw(number, ((0, 0),) * len(self._replicas))
         one, follower = next(iter(core.followers.items()))
         fence = core.to_send(one) if core.phase is Phase.CLAIMED else None
-        join = append = log_end = None
+        join = append = log_start = log_end = None
         if core.phase not in (Phase.CLAIMED, Phase.STOPPED):
             join = core.to_send(one)
             follower.joined, follower.mark = True, -1
+            log_start = core.to_send(one)
+            follower.start = core.base
             append = core.to_send(one)
             follower.asks_end = True
             log_end = core.to_send(one)
         return Said(
-            core.epoch, core.phase, core.chain, core.start, core.end, core.mark,
+            core.epoch, core.phase, core.chain, core.base, core.start, core.end, core.mark,
             self.records.values[number].log,
-            _only(fence, Fence), _only(join, Join), _only(append, Append), _only(log_end, LogEnd),
+            _only(fence, Fence), _only(join, Join), _only(append, Append),
+            _only(log_start, LogStart), _only(log_end, LogEnd),
             core.terms, tuple(core.followers), core.move,
         )  # fmt: skip
 

@@ -39,12 +39,18 @@ class Numbered(Generic[T]):
 
 
 class Stored(NamedTuple):
-    """What a copy's files say."""
+    """What a copy's files say. `before`: what a planted bug brings back that had been forgotten."""
 
     log: Log = ()
     promised: int = 0
     limbo: int = 0
     mark: int = 0
+    before: Log = ()
+
+    def deleted(self, place: int) -> Stored:
+        """Without the batches below a place."""
+        gone = min(place, len(self.log))
+        return self._replace(log=(None,) * gone + self.log[gone:])
 
 
 class Copy(NamedTuple):
@@ -62,6 +68,14 @@ class Copy(NamedTuple):
     @property
     def mark(self) -> int:
         return self.core[_MARK]  # type: ignore[return-value]
+
+    @property
+    def base(self) -> int:
+        return self.core[_BASE]  # type: ignore[return-value]
+
+    @property
+    def durable(self) -> int:
+        return self.core[_DURABLE]  # type: ignore[return-value]
 
     @property
     def incarnation(self) -> int:
@@ -99,7 +113,9 @@ class Process(NamedTuple):
 
 
 REPLICA_SLOTS = Replica.__slots__
-_MARK, _INCARNATION, _HALTED = map(REPLICA_SLOTS.index, ("mark", "incarnation", "halted"))
+_MARK, _INCARNATION, _HALTED, _BASE, _DURABLE = map(
+    REPLICA_SLOTS.index, ("mark", "incarnation", "halted", "base", "durable")
+)
 replica_values = attrgetter(*REPLICA_SLOTS)
 EPOCH_SLOTS = tuple(name for name in Epoch.__slots__ if name not in ("followers", "streams"))
 epoch_values = attrgetter(*EPOCH_SLOTS)

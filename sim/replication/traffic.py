@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from penstock.replication.chain import Chain, parts_at
 from penstock.replication.epoch import Phase
-from penstock.replication.messages import Ack, Append, Fenced, Join, LogEnd, Position
+from penstock.replication.messages import Ack, Append, Fenced, Join, LogEnd, LogStart, Position
 from sim.replication import copies
 from sim.replication.copies import Copies, Event, Output
 from sim.replication.processes import Processes, Said
-from sim.replication.records import Copy, Log, disk_of
+from sim.replication.records import Copy, disk_of
 
 Label = tuple[object, ...]
 """A text with places for what follows it; first a replica's place, or -1 where it names none."""
@@ -93,28 +93,35 @@ class Traffic:
             yield Sending(label, said.fence, copies.fence(said.fence))
         if said.join is None or said.append is None:
             return
-        yield from self._stream(copy, said.join, said.append, said.log)
+        yield from self._stream(copy, said.join, said.append, said)
+        yield from self._starts(said.join, said.log_start)
         if said.phase is not Phase.LEADING:
             return
         yield from self._marks(copy, said.join, said.append)
         former = said.chain[:-1]
         if former:  # what was sent before the epoch was open, arriving after
             whole = Append(said.epoch, former[-1].epoch, 0, said.start, 0)
-            log = said.log[: said.start // self._span]
-            yield from self._stream(copy, Join(said.epoch, former), whole, log)
+            yield from self._stream(copy, Join(said.epoch, former), whole, said)
 
-    def _stream(self, copy: Copy, join: Join, whole: Append, log: Log) -> Iterator[Sending]:
+    def _starts(self, join: Join, told: LogStart | None) -> Iterator[Sending]:
+        if told is not None:
+            first = join if self._folded else None
+            label = ("{} is told by epoch {} that the log begins at {}", told.authority, told.base)
+            yield Sending(label, (first, told), copies.log_start(first, told))
+
+    def _stream(self, copy: Copy, join: Join, whole: Append, said: Said) -> Iterator[Sending]:
         """A join; and a range up to the next batch that the log lacks, before or after its cut."""
         label: Label = ("{} joins the stream of epoch {}, by {}", join.epoch, join.authority)
         yield Sending(label, join, copies.join(join))
         first = join if self._folded else None
         verb = "appended to" if join.epoch == join.authority else "written back to"
+        log, base = said.log[: whole.next // self._span], said.base // self._span
         for begin, end in product(
-            {0, join.chain[-1].start // self._span},
+            {0, base, join.chain[-1].start // self._span},
             {len(copy.files.log), self._joined_end(copy, join.chain)},
         ):
-            stop = min(max(begin, end) + 1, whole.next // self._span)
-            if stop <= begin or (end and begin):
+            stop = min(max(begin, end) + 1, len(log))
+            if stop <= begin or (end and begin and begin != base) or None in log[begin:stop]:
                 continue
             message = whole._replace(base=begin * self._span, next=stop * self._span, mark=0)
             label = (

@@ -146,9 +146,9 @@ class Cluster:
                     assert row.error_code.retriable, row
                 await asyncio.sleep(0.01)
 
-    async def values(self, node_id: int, topic: str = "t") -> bytes:
-        """What a consumer reads from the beginning, at a broker or at who leads after it."""
-        found, offset = b"", 0
+    async def values(self, node_id: int, topic: str = "t", *, start: int = 0) -> bytes:
+        """What a consumer reads from an offset on, at a broker or at who leads after it."""
+        found, offset = b"", start
         async with asyncio.timeout(SECONDS):
             while True:
                 row = await self.clients[node_id].fetch(topic, offset)
@@ -174,7 +174,7 @@ def has(log: ReplicatedLog, offset: int) -> bool:
 
 def everything(log: ReplicatedLog) -> bytes:
     """All batches of a copy."""
-    found, offset = [], 0
+    found, offset = [], log.log.log_start_offset
     while offset < log.log.durable_offset:
         read = log.log.read(offset, max_bytes=1 << 20, end_offset=log.log.durable_offset)
         found += read.buffers

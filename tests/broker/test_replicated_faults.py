@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.replicas import Replicas
+from penstock.records import split_batches
 from penstock.replication.leadership import CHUNK_BYTES
 from penstock.replication.links import WINDOW_BYTES, Outgoing
 from penstock.replication.service import ReplicatedLog, Replication
@@ -15,6 +16,7 @@ from tests.broker.test_replicated import Cluster, everything, has, knows, until
 from tests.broker.test_replicated import cluster as cluster
 from tests.broker.wire_client import batch
 from tests.faulty_files import FaultyFiles
+from tests.storage import batches as storage_batches
 
 pytestmark = pytest.mark.timeout(300)
 MIB = 1 << 20
@@ -77,26 +79,79 @@ async def test_appends_go_on_while_there_is_no_room_for_them(cluster: Cluster) -
         await until(lambda node_id=node_id: has(cluster.log(node_id), base + 1))  # type: ignore[misc]
 
 
-async def test_a_copy_that_ends_below_the_leader_s_log_is_told_of_and_left_out(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+async def delete_records(cluster: Cluster, node_id: int, offset: int) -> tuple[str, int]:
+    asked = {"partition_index": 0, "offset": offset}
+    request = {"topics": [{"name": "t", "partitions": [asked]}], "timeout": 5000}
+    answer = await cluster.clients[node_id].call("DeleteRecords", 2, request)
+    row = answer.topics[0].partitions[0]
+    return row.error_code.name, row.low_watermark
+
+
+def sent(number: int) -> bytes:
+    """A batch of an idempotent producer."""
+    return bytes(storage_batches.batch(producer_id=77, epoch=0, sequence=number))
+
+
+def lies(log: ReplicatedLog, start: int, end: int) -> bool:
+    return log.log.log_start_offset == start and has(log, end)
+
+
+async def test_a_copy_that_ends_below_the_leader_s_log_begins_where_that_does(
+    cluster: Cluster,
 ) -> None:
     leader = await cluster.create()
-    other = others(leader)[0]
+    other, third = others(leader)
+    await cluster.produce(b"with all")
+    client = cluster.clients[leader]
+    await until(lambda: has(cluster.log(other), 1))
+    await cluster.stop(other)
+    for number in range(3):
+        row = await client.produce("t", sent(number))
+        assert row.error_code.name == "none"
+    await cluster.produce(b"with two, more", acks=-1)
+    assert await delete_records(cluster, third, 4) == ("not_leader_or_follower", -1)
+    assert (await delete_records(cluster, leader, 6))[0] == "offset_out_of_range"
+    assert await delete_records(cluster, leader, 4) == ("none", 4)
+    await until(lambda: lies(cluster.log(third), 4, 5))
+    await cluster.start(other)
+    await until(lambda: lies(cluster.log(other), 4, 5))
+    assert cluster.log(other).log.epochs.entries == cluster.log(leader).log.epochs.entries
+    # It counts: with it and one more, all goes on, and producers are known as before.
+    await cluster.stop(third)
+    await cluster.produce(b"with two again")
+    await cluster.stop(leader)
+    await cluster.start(third)
+    assert await cluster.led() in (other, third)
+    for node_id in (other, third):
+        log = cluster.log(node_id).log
+        again = split_batches(sent(2))[0]
+        assert log.producer_states.check(again) is not None, "that was sent before"
+    assert await cluster.produce(b"last") == 6
+    read = await cluster.values(cluster.leader(), start=4)
+    assert read.count(b"with two, more") == read.count(b"last") == 1
+
+
+async def test_a_claimant_begins_where_the_log_that_it_finds_does(cluster: Cluster) -> None:
+    leader = await cluster.create()
+    other, third = others(leader)
     await cluster.produce(b"with all")
     await until(lambda: has(cluster.log(other), 1))
     await cluster.stop(other)
     for _ in range(4):
         await cluster.produce(b"with two")
-    log = cluster.log(leader)
-    assert log.leading is not None
-    log.log.delete_records(4)
-    await cluster.start(other)
-    await until(lambda: "takes no part" in caplog.text)
-    for _ in range(3):
-        await cluster.produce(b"with two again")
-    assert caplog.text.count("copy ends at offset 1, and all below 4 is deleted") == 1
-    assert log.leading.reachable() == 2
-    assert cluster.log(other).log.log_end_offset == 1
+    assert await delete_records(cluster, leader, 3) == ("none", 3)
+    await until(lambda: lies(cluster.log(third), 3, 5))
+    await cluster.stop(third)
+    await cluster.stop(leader)
+    # The image names another one, and this one is asked by hand, as one that is elected would be.
+    server = await cluster.start(other)
+    log = cluster.log(other)
+    await until(lambda: server.cluster.loaded)
+    replication(cluster, other).claim([log.key])
+    await cluster.start(third)
+    await until(lambda: lies(log, 3, 5))
+    assert await cluster.produce(b"after") == 5
+    assert everything(log) == everything(cluster.log(cluster.leader()))
 
 
 async def test_who_leads_by_the_image_only_knows_no_end(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ from penstock.replication.chain import Link
 from penstock.replication.effects import (
     Committed,
     Compare,
+    MoveStart,
     PersistLimbo,
     PersistPromise,
     SealAndOpen,
@@ -27,9 +28,10 @@ from penstock.replication.messages import (
     Join,
     JoinFirst,
     LogEnd,
+    LogStart,
     Position,
 )
-from penstock.replication.replica import Disk, Replica
+from penstock.replication.replica import Disk, Effect, Replica
 from penstock.replication.replica import Effects as ReplicaEffects
 
 
@@ -49,6 +51,31 @@ class Files(NamedTuple):
     @property
     def end(self) -> int:
         return self.batches[-1].next if self.batches else self.start
+
+    def deleted(self, start: int) -> Files:
+        kept = tuple(batch for batch in self.batches if batch.next > start)
+        return self._replace(batches=kept, start=max(start, self.start))
+
+    def written(self, effect: Effect, content: Sequence[Batch]) -> Files:
+        match effect:
+            case PersistPromise(promised):
+                return self._replace(promised=promised)
+            case PersistLimbo(limbo):
+                return self._replace(limbo=limbo)
+            case TruncateTo(end):
+                kept = tuple(batch for batch in self.batches if batch.next <= end)
+                files = self._replace(batches=kept)
+                assert files.end == end, "a cut within a batch"
+                return files
+            case StartAt(base):
+                return self._replace(batches=(), start=base)
+            case Write(base, next_offset):
+                assert base == self.end
+                more = tuple(b for b in content if base <= b.base < next_offset)
+                files = self._replace(batches=self.batches + more)
+                assert files.end == next_offset
+                return files
+        return self
 
     def disk(self, mark: int = 0) -> Disk:
         runs: list[Link] = []
@@ -71,34 +98,23 @@ class Node:
         self.halted = False
 
     def perform(self, effects: ReplicaEffects, content: Sequence[Batch] = ()) -> None:
-        files = self.files
         for effect in effects:
             match effect:
-                case PersistPromise(promised):
-                    files = files._replace(promised=promised)
-                case PersistLimbo(limbo):
-                    files = files._replace(limbo=limbo)
-                case TruncateTo(end):
-                    kept = tuple(batch for batch in files.batches if batch.next <= end)
-                    files = files._replace(batches=kept)
-                    assert files.end == end, "a cut within a batch"
-                case StartAt(base):
-                    files = files._replace(batches=(), start=base)
-                case Write(base, next_offset):
-                    assert base == files.end
-                    more = tuple(b for b in content if base <= b.base < next_offset)
-                    files = files._replace(batches=files.batches + more)
-                    assert files.end == next_offset
+                case MoveStart(base):
+                    self.files = self.files.deleted(base)
+                    self.durable = self.durable.deleted(base)
                 case Compare(base, next_offset):
+                    base = max(base, self.files.start)
                     sent = {b for b in content if base <= b.base < next_offset}
-                    held = {b for b in files.batches if base <= b.base < next_offset}
+                    held = {b for b in self.files.batches if base <= b.base < next_offset}
                     if sent != held:
                         self.core.differs()
                         self.halted = True
                         break
                 case Position() | JoinFirst() | Fenced() | FenceAnswer() | Ack():
                     self.outbox.append(effect)
-        self.files = files
+                case _:
+                    self.files = self.files.written(effect, content)
 
     def receive(self, message: ToSend, content: Sequence[Batch] = ()) -> None:
         match message:
@@ -108,6 +124,8 @@ class Node:
                 self.perform(self.core.join(message))
             case Append():
                 self.perform(self.core.append(message), content)
+            case LogStart():
+                self.perform(self.core.log_start(message))
             case LogEnd():
                 self.perform(self.core.log_end(message))
 
@@ -159,7 +177,18 @@ class Leader:
         for node in self.nodes.values():
             end = min(node.core._confirmed(self.core.chain), self.core.end)
             found |= {b.base: b for b in node.durable.batches if b.next <= end}
-        self.batches = [found[base] for base in sorted(found)]
+        self.batches = []
+        start = self.core.end
+        while (batch := next((b for b in found.values() if b.next == start), None)) is not None:
+            self.batches.insert(0, batch)
+            start = batch.base
+        self.core.base = self.core.floor = start
+
+    def delete(self, before: int) -> None:
+        """Delete what is below an offset, where a batch begins."""
+        assert before <= self.committed
+        self.batches = [batch for batch in self.batches if batch.base >= before]
+        self.core.base = self.core.floor = before
 
     def append(self, offsets: int, crc: int = 0) -> None:
         base = self.core.append(offsets)

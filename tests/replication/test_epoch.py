@@ -329,7 +329,9 @@ def test_a_placement_without_a_quorum_is_refused() -> None:
 
 moves = st.lists(
     st.tuples(
-        st.sampled_from(["append", "send", "lose", "sync", "hear", "deaf", "rewind", "restart"]),
+        st.sampled_from(
+            ["append", "send", "lose", "sync", "hear", "deaf", "rewind", "restart", "delete"]
+        ),
         st.integers(1, 3),
         st.integers(1, 5),
     ),
@@ -350,7 +352,8 @@ def test_whatever_is_lost_streams_end_alike(
     later.talk(quorum)
     assert later.core.phase is Phase.LEADING
     later.fill()
-    assert later.batches[: len(kept)] == kept, "what was committed is lost"
+    found = [batch for batch in later.batches if batch.base >= leader.core.base]
+    assert found[: len(kept)] == kept, "what was committed is lost"
     play(later, after)
     for name in later.nodes:
         later.core.rewind(name)
@@ -358,7 +361,9 @@ def test_whatever_is_lost_streams_end_alike(
     assert later.committed == later.core.end
     for node in later.nodes.values():
         assert not node.halted
-        assert list(node.durable.batches) == later.batches
+        start = node.durable.start
+        assert start >= later.core.base
+        assert list(node.durable.batches) == [one for one in later.batches if one.base >= start]
 
 
 def play(leader: Leader, moves: list[tuple[str, int, int]]) -> None:
@@ -379,3 +384,57 @@ def play(leader: Leader, moves: list[tuple[str, int, int]]) -> None:
                 leader.core.rewind(name)
             case "restart":
                 node.restart()
+            case "delete":
+                ends = [one.next for one in leader.batches if one.next <= leader.committed]
+                leader.delete(ends[min(offsets, len(ends)) - 1] if ends else leader.core.base)
+
+
+def test_a_copy_begins_where_its_leaders_log_does_and_counts_for_what_it_has() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    for _ in range(4):
+        leader.append(2)
+    leader.talk([1, 2])
+    leader.delete(6)
+    leader.talk([1, 2, 3])
+    disks = [node.durable.disk(node.core.mark) for node in leader.nodes.values()]
+    assert disks == [disks[0]] * 3
+    assert (disks[2].base, disks[2].end, disks[2].history) == (6, 8, (Link(1, 6),))
+    leader.append(1)
+    leader.talk([1, 3])
+    assert leader.committed == 9
+    later = next_leader(leader, 2)
+    later.talk([2, 3])
+    assert later.core.chain[-1] == Link(2, 9)
+    assert later.core.base == 6
+
+
+def test_a_claimant_goes_by_a_log_that_begins_above_the_others() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(3)
+    leader.talk([1, 2, 3])
+    leader.append(3)
+    leader.append(4)
+    leader.talk([1, 2])
+    leader.delete(6)
+    leader.talk([1, 2])
+    later = next_leader(leader, 2)
+    later.talk([2, 3])
+    assert later.nodes[3].durable.disk() == later.nodes[2].durable.disk()
+    assert (later.core.base, later.core.start) == (6, 10)
+
+
+def test_no_epoch_ends_below_a_log_of_which_all_is_deleted() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(7)
+    leader.talk([1, 2, 3])
+    leader.delete(7)
+    leader.talk([1, 2, 3])
+    assert {node.durable.disk().base for node in leader.nodes.values()} == {7}
+    leader.nodes[2].restart()
+    leader.nodes[3].restart()
+    later = next_leader(leader, 2)
+    later.talk([2, 3])
+    assert later.core.chain[-1] == Link(2, 7)
+    later.append(1)
+    later.talk([1, 2, 3])
+    assert later.committed == 8

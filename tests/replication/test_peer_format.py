@@ -21,6 +21,7 @@ from penstock.replication.messages import (
     Join,
     JoinFirst,
     LogEnd,
+    LogStart,
     Position,
 )
 from penstock.replication.peer_format import (
@@ -47,7 +48,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(Fence, INT, INT),
     st.builds(FenceAnswer, INT, LONG, LONG, LONG, INT),
     st.builds(Fenced, INT, INT),
-    st.builds(Join, INT, CHAINS, LONG),
+    st.builds(Join, INT, CHAINS),
     st.builds(Position, INT, INT, LONG, LONG, st.booleans()),
     st.builds(JoinFirst, INT, INT, LONG),
     st.builds(Ack, INT, INT, LONG, LONG),
@@ -59,6 +60,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
 WITH_DATA: list[st.SearchStrategy[Any]] = [
     st.builds(Append, INT, INT, LONG, LONG, LONG),
     st.builds(ReadAnswer, INT, INT, LONG, LONG),
+    st.builds(LogStart, INT, INT, LONG),
 ]
 KEYS = st.builds(PartitionKey, st.binary(min_size=16, max_size=16), INT)
 ROWS = st.lists(
@@ -111,7 +113,7 @@ def test_nonsense_does_no_worse_than_an_error(header: bytes, payload: bytes) -> 
 def test_a_chain_has_links_and_not_too_many(count: int) -> None:
     row = encode_row(PartitionKey(bytes(16), 0), Join(3, (Link(1, 0),)))
     header = bytearray(row[:-14] + bytes(12 * count))
-    header[33:35] = count.to_bytes(2, "big")
+    header[25:27] = count.to_bytes(2, "big")
     with pytest.raises(MalformedFrame, match=f"a chain of {count} epochs"):
         list(decode_rows(memoryview(header), memoryview(b"")))
 

@@ -11,6 +11,7 @@ from penstock.replication.effects import (
     Compare,
     Halt,
     MarkMoved,
+    MoveStart,
     PersistLimbo,
     PersistPromise,
     StartAt,
@@ -26,6 +27,7 @@ from penstock.replication.messages import (
     Join,
     JoinFirst,
     LogEnd,
+    LogStart,
     Position,
 )
 from penstock.replication.replica import Disk, Replica
@@ -172,15 +174,38 @@ def test_a_stream_of_before_an_epoch_was_opened_is_refused_after_a_restart() -> 
 @pytest.mark.parametrize("disk", [Disk(), Disk(promised=1, end=3, history=ONE)])
 def test_a_copy_that_ends_below_its_leaders_log_begins_where_that_does(disk: Disk) -> None:
     replica = Replica(1, disk)
-    joined = replica.join(Join(2, TWO, 4))
-    assert joined == (PersistPromise(2), StartAt(4), Position(2, 2, 1, 4, False))
+    assert replica.log_start(LogStart(2, 2, 4)) == (JoinFirst(2, 2, 1),)
+    replica.join(Join(2, TWO))
+    before = replica.begin_sync()
+    assert replica.log_start(LogStart(2, 2, 4)) == (StartAt(4), MarkMoved(4))
     assert replica.append(Append(2, 2, 5, 6, 0)) == (Position(2, 2, 1, 4, False),)
     assert replica.append(Append(2, 2, 4, 6, 0)) == (Write(4, 6),)
     assert (replica.base, replica.end, replica.history) == (4, 6, (Link(2, 4),))
+    assert replica.synced(before) == (), "that was of the log of before"
     assert synced(replica) == (Ack(2, 2, 1, 6),)
-    assert replica.join(Join(2, TWO, 5))[0] == Position(2, 2, 1, 6, False), "it has more than that"
-    assert replica.join(Join(3, (*TWO, Link(3, 4))))[1] == TruncateTo(4)
-    assert replica.append(Append(3, 3, 4, 5, 0)) == (Write(4, 5),)
+    assert replica.log_start(LogStart(2, 2, 4)) == ()
+    assert replica.log_start(LogStart(2, 2, 5)) == (MoveStart(5), MarkMoved(5))
+    assert replica.history == (Link(2, 5),)
+    assert replica.join(Join(3, (*TWO, Link(3, 5))))[1] == TruncateTo(5)
+    assert replica.append(Append(3, 3, 5, 6, 0)) == (Write(5, 6),)
+
+
+def test_a_start_is_told_as_an_end_once_it_is_durable() -> None:
+    """Else the epoch could be sealed below, when all of it is deleted."""
+    replica = Replica(1, Disk(promised=2, end=3, history=ONE))
+    replica.join(Join(2, TWO))
+    replica.log_start(LogStart(2, 2, 9))
+    assert replica.fence(Fence(3, 2)) == (PersistPromise(3),)
+    assert synced(replica) == (Ack(2, 2, 1, 9), FenceAnswer(3, 1, 9, 9, 0))
+    whole = Replica(1, Disk(promised=2, end=6, history=TWO))
+    whole.join(Join(2, TWO))
+    whole.append(Append(2, 2, 6, 9, 0))
+    assert whole.log_start(LogStart(2, 2, 9)) == (MoveStart(6), MarkMoved(9)), "6 is durable"
+    synced(whole)
+    assert whole.log_start(LogStart(2, 2, 9)) == (MoveStart(9),)
+    assert (whole.base, whole.end, whole.history) == (9, 9, ())
+    whole.fence(Fence(3, 2))
+    assert synced(whole) == (FenceAnswer(3, 1, 9, 9, 0),)
 
 
 def test_a_range_over_several_epochs_has_their_history() -> None:

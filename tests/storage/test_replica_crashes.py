@@ -19,6 +19,7 @@ import pytest
 
 from penstock.records import split_batches
 from penstock.storage import LogConfig
+from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, abandon, offsets, read_all, stamped
 
@@ -36,6 +37,8 @@ class Replica(NamedTuple):
     promised: int = -1
     limbo: int = -1
     epoch: int = 1
+    carried: int = -1
+    """The last sequence of the producer that it was told of when it began."""
 
     @property
     def end(self) -> int:
@@ -98,6 +101,7 @@ class Script:
                 [
                     self.append,
                     self.cut,
+                    self.begin,
                     self.promise,
                     self.commit,
                     self.checkpoint,
@@ -106,7 +110,7 @@ class Script:
                     self.delete_records,
                     self.upkeep,
                 ],
-                [16, 6, 6, 12, 2, 2, 2, 1, 1],
+                [16, 6, 2, 6, 12, 2, 2, 2, 1, 1],
             )[0]
             step()
         self.commit()
@@ -157,6 +161,21 @@ class Script:
         assert self.harness.log(partition).truncate(offset, floor=0) == left.end
         self.put(partition, left)
 
+    def begin(self) -> None:
+        """Anew, at the end or behind it, with what a producer had sent below."""
+        partition = self.dice.randrange(PARTITIONS - 1)
+        replica = self.state[partition]
+        start = replica.end + self.dice.randint(0, 3)
+        data = b""
+        if sent := self.dice.choice([0, 5]):
+            entry = SnapshotEntry(PRODUCER, 0, start - 1, start - 1, 0, self.harness.clock.ms)
+            data = encode_snapshot([entry], BATCHES_VERSION)
+        self.harness.log(partition).start_at(start, producers=data, floor=0)
+        self.put(
+            partition,
+            replica._replace(batches=(), start=start, carried=start - 1 if sent else -1),
+        )
+
     def delete_records(self) -> None:
         """Durable at once, by the points of the last checkpoint."""
         partition = self.dice.randrange(PARTITIONS - 1)
@@ -164,6 +183,8 @@ class Script:
         start = self.dice.randint(log.log_start_offset, log.durable_offset)
         before = len(self.files.operations)
         assert log.delete_records(start) == start
+        if start == self.state[partition].start:
+            return
         self.put(partition, self.state[partition]._replace(start=start))
         durable = list(self.commits[-1].state)
         durable[partition] = durable[partition]._replace(start=start)
@@ -240,7 +261,7 @@ def check(directory: Path, commits: list[Commit], count: int, dice: random.Rando
     assert match, f"power lost after call {count}"
     for sequence, replica in zip(remembered(harness), match[0], strict=True):
         below = [one for one in replica.batches if next_offset(one) <= replica.start]
-        expected = last_sequence(replica.batches)
+        expected = max(replica.carried, last_sequence(replica.batches))
         assert sequence == expected or expected == last_sequence(below)
     broken_off(directory, files, state, dice)
     harness.crash()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.partitions.local import GroupCommits, LocalPartition
+from penstock.records import OffsetOutOfRange
 from penstock.replication.errors import NotLeading
 from penstock.storage.values import Read
 
@@ -33,9 +34,9 @@ class ReplicatedPartition(LocalPartition):
     def __init__(self, replicated: ReplicatedLog, commits: GroupCommits) -> None:
         self._known_epoch = -1
         self.isr: Sequence[int] = ()
+        self.replicated = replicated
         super().__init__(replicated.log, commits)
         self.committed_to(replicated.copy.mark)
-        self.replicated = replicated
         replicated.owner = self
 
     def image_says(self, leader_epoch: int, isr: Sequence[int]) -> None:
@@ -47,6 +48,7 @@ class ReplicatedPartition(LocalPartition):
         """As `LocalPartition.log_moved`."""
         super().log_moved()
         self.leader_epoch = max(self.leader_epoch, self._known_epoch)
+        self.replicated.log_moved()
 
     def nearer(self, brokers: Collection[int], offset: int) -> int:
         """The in-sync replica among these brokers that has all below an offset; -1 for none.
@@ -107,6 +109,20 @@ class ReplicatedPartition(LocalPartition):
             at_least_one=at_least_one,
             instantly=instantly,
         )
+
+    async def delete_records(self, before_offset: int) -> int:
+        """As `Partition.delete_records`; the copies follow.
+
+        Raises:
+            NotLeading: this broker does not lead the partition now.
+            OffsetOutOfRange: nothing above the commit mark is deleted, nor what is not here yet.
+        """
+        if not self._leads:
+            raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
+        end = min(self.high_watermark, self.log.durable_offset)
+        if before_offset > end:
+            raise OffsetOutOfRange(self.topic_partition, before_offset, self.log_start_offset, end)
+        return self.log.delete_records(end if before_offset == -1 else before_offset)
 
     def position(self, spec: int, *, committed: bool) -> OffsetAndTimestamp | None:
         """As `Partition.position`.

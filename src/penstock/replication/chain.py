@@ -65,6 +65,13 @@ def cut_history(history: Chain, end: int) -> Chain:
     return tuple(link for link in history if link.start < end)
 
 
+def history_from(history: Chain, base: int, end: int) -> Chain:
+    """The history of a log that ends at `end`, after everything below `base` was deleted."""
+    stops = [*[link.start for link in history[1:]], end]
+    runs = zip(history, stops, strict=True) if history else ()
+    return tuple([Link(epoch, max(start, base)) for (epoch, start), stop in runs if stop > base])
+
+
 def end_within(history: Chain, epoch: int, end: int) -> int:
     """Where a log that ends at `end` ends within an epoch; 0 if it has nothing of it."""
     for place in range(len(history) - 1, -1, -1):

@@ -19,6 +19,7 @@ from penstock.replication.effects import (
     Compare,
     Halt,
     MarkMoved,
+    MoveStart,
     PersistLimbo,
     PersistPromise,
     StartAt,
@@ -34,7 +35,7 @@ from penstock.replication.messages import (
     Join,
     JoinFirst,
     LogEnd,
-    Position,
+    LogStart,
 )
 from penstock.replication.peer_format import Read, ReadAnswer, Said
 from penstock.replication.replica import Disk, Effects, Replica, Sync
@@ -69,7 +70,7 @@ class Copy:
     """See the module's text. Belongs to the event loop."""
 
     __slots__ = (
-        "_incarnation", "_left_behind", "_speakers", "_tell", "broken", "core", "failed", "log",
+        "_incarnation", "_speakers", "_tell", "broken", "core", "failed", "log",
         "mark", "moved", "silent",
     )  # fmt: skip
 
@@ -86,8 +87,6 @@ class Copy:
         """Nobody is answered: what it promised is not known before the control plane tells."""
         self.broken = False
         """The disk has failed: no life begins before the broker is restarted."""
-        self._left_behind = False
-        """It lacks what its leader's log has deleted: leaders are told its end, and no more."""
         self._tell = tell
         self._incarnation = incarnation
         self._speakers: dict[int, int] = {}
@@ -96,7 +95,7 @@ class Copy:
     @property
     def unsynced(self) -> bool:
         """Whether something was taken that no sync covers yet."""
-        if self.broken or self._left_behind:
+        if self.broken:
             return False
         return self.core.writes != self.core.synced_writes or self.failed
 
@@ -121,7 +120,7 @@ class Copy:
         Raises:
             PenstockError: the log refuses what was sent; this life is over.
         """
-        if self.failed or self.silent or (self._left_behind and not isinstance(message, Join)):
+        if self.failed or self.silent:
             return
         try:
             self._hear(sender, message, data, now_ms)
@@ -138,26 +137,18 @@ class Copy:
         core = self.core
         if isinstance(message, Append):
             self._perform(core.append(message), message, data, now_ms)
-        elif isinstance(message, Join):
-            self._join(sender, message)
+            return
+        core.started(self.log.log_start_offset)
+        if isinstance(message, Join):
+            self._perform(core.join(message))
         elif isinstance(message, Fence):
             self._perform(core.fence(message))
+        elif isinstance(message, LogStart):
+            self._perform(core.log_start(message), data=data)
         elif isinstance(message, LogEnd):
             self._perform(core.log_end(message))
         elif isinstance(message, Read):
             self._read(sender, message)
-
-    def _join(self, sender: int, join: Join) -> None:
-        """Begin a stream, unless it begins above this copy's end: logs cannot begin there yet."""
-        effects = () if self._left_behind else self.core.join(join)
-        if any(isinstance(effect, StartAt) for effect in effects):
-            self._left_behind = True
-        if not self._left_behind:
-            self._perform(effects)
-            return
-        end = self.log.log_end_offset
-        where = Position(join.authority, join.epoch, self._incarnation, end, asks_end=False)
-        self._tell(sender, where, [], 0)
 
     def wrote(self, own: Append) -> None:
         """The log has taken what this broker appends as leader."""
@@ -198,27 +189,38 @@ class Copy:
             if isinstance(effect, Write):
                 self._write(effect, message, data, now_ms)
             elif isinstance(effect, Compare):
-                self._compare(effect, message, data)
+                if self._differs(effect, data):
+                    self._perform(self.core.differs())
+                    return
             elif isinstance(effect, MarkMoved):
                 self._move(effect.mark)
             elif isinstance(effect, Halt):
                 where = self.log.topic_partition
                 logger.critical("%s: this copy and its leader differ at %d", where, effect.offset)
-            elif isinstance(effect, (PersistPromise, PersistLimbo, TruncateTo)):
-                self._persist(effect)
-            elif not isinstance(effect, StartAt):
+            elif isinstance(effect, (PersistPromise, PersistLimbo, TruncateTo, StartAt, MoveStart)):
+                self._keep(effect, data)
+            else:
                 sender = self._speakers.get(effect.authority)
                 if sender is not None:
                     self._tell(sender, effect, [], 0)
 
-    def _persist(self, effect: PersistPromise | PersistLimbo | TruncateTo) -> None:
+    def _keep(
+        self,
+        effect: PersistPromise | PersistLimbo | TruncateTo | StartAt | MoveStart,
+        data: memoryview,
+    ) -> None:
         log = self.log
         if isinstance(effect, PersistPromise):
             log.promise(effect.promised)
         elif isinstance(effect, PersistLimbo):
             log.set_limbo(effect.limbo or -1)
-        else:
+        elif isinstance(effect, TruncateTo):
             log.truncate(effect.end, floor=self.mark)
+        elif isinstance(effect, StartAt):
+            logger.info("%s: this copy begins anew at %d", log.topic_partition, effect.base)
+            log.start_at(effect.base, producers=bytes(data), floor=self.mark)
+        else:
+            log.move_start(effect.base)
 
     def _write(self, effect: Write, message: Append | None, data: memoryview, now_ms: int) -> None:
         if message is not None and effect.base > message.base:
@@ -229,13 +231,13 @@ class Copy:
                 f"{self.log.topic_partition}: batches to {end} were sent as those to {effect.next}"
             )
 
-    def _compare(self, effect: Compare, message: Append | None, data: memoryview) -> None:
-        if message is None:
-            return
-        size = len(data)
-        found = self.log.read(effect.base, max_bytes=size, end_offset=effect.next, appended=True)
-        if b"".join(found.buffers) != bytes(data[: found.size_bytes]):
-            self._perform(self.core.differs())
+    def _differs(self, effect: Compare, data: memoryview) -> bool:
+        base, end = max(effect.base, self.log.log_start_offset), effect.next
+        if base >= end:
+            return False
+        sent, _ = part_of(data, base, len(data), end, at_least_one=True)
+        held = self.log.read(base, max_bytes=len(sent), end_offset=end, appended=True)
+        return b"".join(held.buffers) != bytes(sent[: held.size_bytes])
 
     def _move(self, mark: int) -> None:
         self.mark = mark
@@ -249,6 +251,12 @@ class Copy:
             return
         answer = ReadAnswer(asked.authority, asked.epoch, asked.base, asked.base)
         try:
+            start = self.log.boundary(self.log.log_start_offset)
+            if asked.base < start:
+                producers = self.log.producers_below(start)
+                answer = answer._replace(base=start, next=start)
+                self._tell(sender, answer, [producers], len(producers))
+                return
             end_offset = min(asked.next, self.core.durable)
             found = self.log.read(asked.base, max_bytes=CHUNK_BYTES, end_offset=end_offset)
         except PenstockError as error:

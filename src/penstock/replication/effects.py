@@ -33,6 +33,12 @@ class StartAt(NamedTuple):
     base: int
 
 
+class MoveStart(NamedTuple):
+    """Delete what is below `base`, when it pleases: a crash may bring it back."""
+
+    base: int
+
+
 class Write(NamedTuple):
     """Write the offsets [base, next) of what came with the message, bytes as they are."""
 

@@ -16,8 +16,9 @@ Replicas in limbo, those that do not answer and copies that cannot be read are n
 
 **Streams.** Every replica has its own stream, which begins where its log ends, also below the
 commit mark. A copy that is new, or whose disk was lost, gets all of the log, while the others carry
-the quorum. `to_send` says what may be sent next, the shell
-says when, and how much of it went out (`sent`); `rewind` begins a stream anew, after a lost
+the quorum; of a log whose beginning is deleted, all that is left. A copy is told where the log
+begins when it ends below that, or has as much durably. `to_send` says what may be sent next, the
+shell says when, and how much of it went out (`sent`); `rewind` begins a stream anew, after a lost
 connection or a silence. The leader's own copy is a replica like the others, and counts once it has
 acknowledged.
 
@@ -52,13 +53,14 @@ from penstock.replication.messages import (
     Join,
     JoinFirst,
     LogEnd,
+    LogStart,
     Position,
 )
 from penstock.replication.quorum import Quorum
 
 Effect = EndFound | SealAndOpen | Committed | Stopped
 Effects = tuple[Effect, ...]
-ToSend = Fence | Join | LogEnd | Append | None
+ToSend = Fence | Join | LogStart | LogEnd | Append | None
 
 NOTHING: Final[Effects] = ()
 
@@ -120,12 +122,15 @@ class Follower:
         "joined",
         "mark",
         "next",
+        "start",
     )
 
     def __init__(self) -> None:
         self.incarnation = 0
         self.durable = 0
         self.next = 0
+        self.start = 0
+        """Where it was told that the log begins."""
         self.mark = 0
         """The commit mark that it was sent."""
         self.joined = False
@@ -143,6 +148,7 @@ class Epoch:
         "chain",
         "end",
         "epoch",
+        "floor",
         "followers",
         "mark",
         "move",
@@ -170,8 +176,9 @@ class Epoch:
         self.streams = self.followers
         """Those that get the log: followers and learners."""
         self.phase = Phase.CLAIMED
-        self.base = 0
-        """Where the log begins, at or below the commit mark; retention moves it."""
+        self.base = self.floor = 0
+        """Where the log begins, at or below the commit mark, and where the batch that holds this
+        offset does: nothing is sent below. The shell moves both."""
         self.start = self.end = self.mark = claim.chain[-1].start if claim.chain else 0
 
     @property
@@ -215,7 +222,8 @@ class Epoch:
         if follower is None or (follower.joined and follower.gap == position.end):
             return NOTHING  # every append that was under way meets the gap once more
         follower.gap = position.end if follower.joined else -1
-        follower.joined = True
+        if not follower.joined:
+            follower.joined, follower.start = True, 0
         follower.mark = 0
         follower.asks_end = position.asks_end
         follower.next = min(position.end, self.end)
@@ -315,7 +323,12 @@ class Epoch:
         if self.phase is Phase.CLAIMED:
             return None if follower.answer is not None else Fence(self.epoch, self.target)
         if not follower.joined:
-            return Join(self.epoch, self.chain, self.base)
+            return Join(self.epoch, self.chain)
+        if follower.start < self.base:
+            if follower.next < self.floor:
+                return LogStart(self.epoch, self.target, self.floor)
+            if follower.durable >= self.base:
+                return LogStart(self.epoch, self.target, self.base)
         if follower.asks_end:
             return LogEnd(self.epoch, self.target, follower.incarnation, self.end)
         if follower.next < self.end or follower.mark < self._told_mark():
@@ -328,6 +341,9 @@ class Epoch:
         if isinstance(message, Append):
             follower.next = message.next
             follower.mark = message.mark
+        elif isinstance(message, LogStart):
+            follower.start = message.base
+            follower.next = max(follower.next, message.base)
         elif isinstance(message, LogEnd):
             follower.asks_end = False
 

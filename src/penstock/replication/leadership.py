@@ -5,7 +5,7 @@ lies, also what is not durable yet, as much at a time as its link has room for. 
 copy is told everything as the others are, by a call.
 
 A claimant whose own copy lacks something of what was found reads it from a replica that has it
-before it writes it back to the others.
+before it writes it back to the others; where that one's log begins above, its own begins there.
 
 Producers that ask for all are answered when the commit mark has passed what they sent. When the
 leadership ends, what was in flight is unknown: they are told to ask the next leader, to whom an
@@ -33,6 +33,7 @@ from penstock.replication.messages import (
     FenceAnswer,
     Fenced,
     JoinFirst,
+    LogStart,
     Position,
 )
 from penstock.replication.peer_format import HandOver, Read, ReadAnswer, Said
@@ -84,7 +85,7 @@ class Leadership:
     """One claim of one partition, from its reservation on."""
 
     __slots__ = (
-        "_heir_told", "_holder", "_left_behind", "_log", "_pending", "_reading", "_said", "_shell",
+        "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell",
         "_told_waits", "_waits", "core", "heir", "until_ms",
     )  # fmt: skip
 
@@ -97,8 +98,6 @@ class Leadership:
         """What each replica was told and has to answer, by broker id."""
         self._holder: int | None = None
         self._reading = False
-        self._left_behind: set[int] = set()
-        """Replicas that lack what this broker's log has deleted already."""
         self.heir: int | None = None
         """Who is to claim the partition next."""
         self.until_ms = 0
@@ -149,10 +148,10 @@ class Leadership:
 
     def reachable(self) -> int:
         """How many replicas can take what is appended, this broker's own among them."""
-        shell, left_behind = self._shell, self._left_behind
+        shell = self._shell
         others = [one for one in self.core.followers if one != shell.broker_id]
         own = shell.broker_id in self.core.followers
-        return own + sum([one not in left_behind and shell.reaches(one) for one in others])
+        return own + sum([shell.reaches(one) for one in others])
 
     # -- the next leader
 
@@ -228,8 +227,10 @@ class Leadership:
 
         Returns the brokers to which more is to be sent, when there is room.
         """
-        own = self._shell.broker_id
-        replicas = sorted(self.core.streams, key=lambda one: one != own)
+        core, log, own = self.core, self._log, self._shell.broker_id
+        if core.base != log.log_start_offset:
+            core.base, core.floor = log.log_start_offset, log.boundary(log.log_start_offset)
+        replicas = sorted(core.streams, key=lambda one: one != own)
         reached = [one for one in replicas if one == own or self._shell.reaches(one)]
         short = [one for one in reached if self._fill(one)]
         if self.heir is not None:
@@ -238,16 +239,25 @@ class Leadership:
 
     def _fill(self, replica: int) -> bool:
         """Whether there is more to be sent."""
-        self.core.base = self._log.log_start_offset
         while (message := self.core.to_send(replica)) is not None:
             if isinstance(message, Append):
                 return self._send_range(replica, message)
+            if isinstance(message, LogStart):
+                self._tell_start(replica, message)
+                continue
             if self._said.get(replica) == message:
                 return False
             self._said[replica] = message
             self.core.sent(replica, message)
             self._shell.tell(replica, message)
         return False
+
+    def _tell_start(self, replica: int, start: LogStart) -> None:
+        """Tell where the log begins; who begins anew there gets the producers of before."""
+        anew = self.core.streams[replica].next < start.base
+        producers = self._log.producers_below(start.base) if anew else b""
+        self.core.sent(replica, start)
+        self._shell.tell(replica, start, (producers,), len(producers))
 
     def _send_range(self, replica: int, wanted: Append) -> bool:
         """Send a part of what a replica lacks; whether the log has more of it."""
@@ -261,7 +271,7 @@ class Leadership:
             return False
         own = self.core.followers.get(shell.broker_id)
         have = self._log.log_end_offset if own is None or own.joined else 0
-        if wanted.base >= have or self._is_left_behind(replica, wanted.base):
+        if wanted.base >= have:
             return False
         room = min(shell.room_bytes(replica), CHUNK_BYTES)
         if not room:
@@ -273,20 +283,6 @@ class Leadership:
         self.core.sent(replica, part)
         shell.tell(replica, part, read.buffers, read.size_bytes)
         return read.next_offset < min(wanted.next, have)
-
-    def _is_left_behind(self, replica: int, base: int) -> bool:
-        """Whether a replica's stream would begin below this broker's log; said once."""
-        start = self._log.log_start_offset
-        if base >= start:
-            self._left_behind.discard(replica)
-            return False
-        if replica not in self._left_behind:
-            self._left_behind.add(replica)
-            logger.error(
-                "%s: broker %d's copy ends at offset %d, and all below %d is deleted: it takes no"
-                " part", self._log.topic_partition, replica, base, start,
-            )  # fmt: skip
-        return True
 
     def _read_on(self, wanted: Append) -> None:
         """Have this broker's copy catch up with one that has what it lacks."""
@@ -319,13 +315,18 @@ class Leadership:
         if answer.authority != core.epoch or core.phase is Phase.STOPPED:
             return
         self._reading = False
-        if answer.base == answer.next:
+        own = self._shell.broker_id
+        if answer.base < answer.next:
+            part = Append(core.epoch, core.target, answer.base, answer.next, 0)
+            core.sent(own, part)
+            self._shell.tell(own, part, (data,), len(data))
+        elif core.streams[own].next < answer.base <= core.end:
+            start = LogStart(core.epoch, core.target, answer.base)
+            core.sent(own, start)
+            self._shell.tell(own, start, (data,), len(data))
+        else:
             self._said.clear()
             self._perform(core.unreadable(holder))
-            return
-        part = Append(core.epoch, core.target, answer.base, answer.next, 0)
-        core.sent(self._shell.broker_id, part)
-        self._shell.tell(self._shell.broker_id, part, (data,), len(data))
 
     def heard(self, replica: int, message: Said) -> None:
         """A replica answers."""

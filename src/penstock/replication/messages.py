@@ -25,9 +25,10 @@ class Fence(NamedTuple):
 class FenceAnswer(NamedTuple):
     """The promise is durable, and so is all that the answer tells of.
 
-    `end`: where the log ends within the target epoch, 0 if it has nothing of it. `mark`: a known
-    commit mark. `limbo`: of epochs up to this one, what is missing may have been lost; 0: nothing
-    is. The epoch 0 with which a topic is made has no leader, so nothing of it can be lost.
+    `end`: where the log ends within the target epoch, or begins if that is above; 0 if it has
+    nothing of it. `mark`: a known commit mark. `limbo`: of epochs up to this one, what is missing
+    may have been lost; 0: nothing is. The epoch 0 with which a topic is made has no leader, so
+    nothing of it can be lost.
     """
 
     authority: int
@@ -49,13 +50,10 @@ class Join(NamedTuple):
 
     The chain may leave out its oldest epochs. A replica whose log is older than what is left takes
     no part until it is told of them.
-
-    A log that ends below `base`, where the leader's begins, is of no use: it begins there anew.
     """
 
     authority: int
     chain: Chain
-    base: int = 0
 
     @property
     def epoch(self) -> int:
@@ -96,8 +94,19 @@ class Append(NamedTuple):
     mark: int
 
 
+class LogStart(NamedTuple):
+    """All below `base` was committed, and is deleted: the leader's log begins there.
+
+    A log that ends below is of no use: it begins there anew.
+    """
+
+    authority: int
+    epoch: int
+    base: int
+
+
 class Ack(NamedTuple):
-    """All of the leader's log below `durable` is durable here."""
+    """All of the leader's log below `durable` is durable here, but for what it has deleted."""
 
     authority: int
     epoch: int

@@ -1,6 +1,7 @@
 """What brokers tell each other of replicated partitions, in frames of `wire/frames`.
 
-A frame's header is rows back to back, its payload the batches of its appends in their order. Big
+A frame's header is rows back to back, its payload what rows have the bytes of, in their order:
+batches, or the producers of a log that begins, as `ReplicaLog.producers_below` says them. Big
 endian; a row begins with
 
     at  bytes  field
@@ -12,7 +13,7 @@ endian; a row begins with
     1 Fence         authority i32, target i32
     2 FenceAnswer   authority i32, incarnation i64, end i64, mark i64, limbo i32
     3 Fenced        authority i32, promised i32
-    4 Join          authority i32, base i64, links u16, per link: epoch i32, start i64
+    4 Join          authority i32, links u16, per link: epoch i32, start i64
     5 Position      authority i32, epoch i32, incarnation i64, end i64, asks for the end u8
     6 JoinFirst     authority i32, epoch i32, incarnation i64
     7 Append        authority i32, epoch i32, base i64, next i64, mark i64, bytes of batches u32
@@ -22,6 +23,7 @@ endian; a row begins with
    11 ReadAnswer    authority i32, epoch i32, base i64, next i64, bytes of batches u32
    12 HandOver      authority i32
    13 GiveTo        authority i32, heir i32
+   14 LogStart      authority i32, epoch i32, base i64, bytes of producers u32
 
 The first frame of either side is a greeting instead: "PSPR", version u16, broker id i32, its
 incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
@@ -45,6 +47,7 @@ from penstock.replication.messages import (
     Join,
     JoinFirst,
     LogEnd,
+    LogStart,
     Position,
 )
 from penstock.wire.frames import HEADER_BYTES_MAX, MalformedFrame
@@ -80,7 +83,11 @@ class Read(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """The batches of [base, next), as many as fit; none if they cannot be read."""
+    """The batches of [base, next), as many as fit; none if they cannot be read.
+
+    None of [base, base), and producers, where `base` is above what was asked for: the log begins
+    there.
+    """
 
     authority: int
     epoch: int
@@ -90,7 +97,7 @@ class ReadAnswer(NamedTuple):
 
 _HELLO: Final = Struct(">4sHi16sIB")
 _KEY: Final = Struct(">B16si")
-_JOIN: Final = Struct(">iqH")
+_JOIN: Final = Struct(">iH")
 _LINK: Final = Struct(">iq")
 _SIZE: Final = Struct(">I")
 _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
@@ -106,9 +113,10 @@ _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
     11: (ReadAnswer, Struct(">iiqq")),
     12: (HandOver, Struct(">i")),
     13: (GiveTo, Struct(">ii")),
+    14: (LogStart, Struct(">iiq")),
 }
 _JOIN_KIND: Final = 4
-_WITH_DATA: Final = (7, 11)
+_WITH_DATA: Final = (7, 11, 14)
 _NUMBERS: Final = {cls: (kind, struct) for kind, (cls, struct) in _KINDS.items()}
 ROW_BYTES_MAX: Final = _KEY.size + max(
     _JOIN.size + LINKS_MAX * _LINK.size, *(struct.size + 4 for _, struct in _KINDS.values())
@@ -117,7 +125,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 Said = (
-    Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | Append | Ack | LogEnd
+    Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | Append | Ack | LogStart | LogEnd
     | Read | ReadAnswer | HandOver | GiveTo
 )  # fmt: skip
 """What is said of a partition: by the cores, for reading what is to be written back, and for a
@@ -132,7 +140,7 @@ class PartitionKey(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A message about one partition; `data` are the batches of an append."""
+    """A message about one partition; `data` are what its payload has of it."""
 
     key: PartitionKey
     message: Said
@@ -186,11 +194,11 @@ def decode_greeting(header: memoryview) -> Greeting | Refusal:
 
 
 def encode_row(key: PartitionKey, message: Said, data_bytes: int = 0) -> bytes:
-    """One row; `data_bytes` are the bytes of an append's batches."""
+    """One row; `data_bytes` are what it has in the payload."""
     if isinstance(message, Join):
         links = message.chain[-LINKS_MAX:]
         packed = b"".join([_LINK.pack(*link) for link in links])
-        head = message.authority, message.base, len(links)
+        head = message.authority, len(links)
         return _KEY.pack(_JOIN_KIND, *key) + _JOIN.pack(*head) + packed
     kind, struct = _NUMBERS[type(message)]
     row = _KEY.pack(kind, *key) + struct.pack(*message)
@@ -238,13 +246,13 @@ def decode_rows(header: memoryview, payload: memoryview) -> Iterator[Row]:
 
 
 def _join(header: memoryview, at: int) -> tuple[Join, int]:
-    authority, base, count = _JOIN.unpack_from(header, at)
+    authority, count = _JOIN.unpack_from(header, at)
     at += _JOIN.size
     end = at + count * _LINK.size
     if not 0 < count <= LINKS_MAX or end > len(header):
         raise MalformedFrame(f"a chain of {count} epochs; there are 1 to {LINKS_MAX}")
     chain = tuple([Link(*pair) for pair in _LINK.iter_unpack(header[at:end])])
-    return Join(authority, chain, base), end
+    return Join(authority, chain), end
 
 
 def gather(rows: Iterable[tuple[bytes, int]], *, frame_bytes_max: int) -> Iterator[list[int]]:

@@ -12,6 +12,10 @@ durable all that was written until then, and hands the token to `synced`: what i
 acknowledged, and a fence is answered if the token was taken after it. So whatever had been taken
 before the promise is in the answer, or is never acknowledged.
 
+**Start.** What its leader's log has deleted was committed. A log that ends below begins there anew,
+empty: what that makes of it is durable before anything counts that is appended to it. The start is
+acknowledged and told to claimants as an end, so that no epoch ends below it when all is deleted.
+
 **Limbo.** A replica that may have lost what was durable says so: what it holds counts, what it
 lacks does not. It ends when all is durable up to the end that the leader's log had after it had
 heard of this incarnation: nothing that was ever acknowledged here lies above.
@@ -26,11 +30,19 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.replication.chain import Chain, cut_history, end_within, history_of, parts_at
+from penstock.replication.chain import (
+    Chain,
+    cut_history,
+    end_within,
+    history_from,
+    history_of,
+    parts_at,
+)
 from penstock.replication.effects import (
     Compare,
     Halt,
     MarkMoved,
+    MoveStart,
     PersistLimbo,
     PersistPromise,
     StartAt,
@@ -46,6 +58,7 @@ from penstock.replication.messages import (
     Join,
     JoinFirst,
     LogEnd,
+    LogStart,
     Position,
 )
 
@@ -54,6 +67,7 @@ Effect = (
     | PersistLimbo
     | TruncateTo
     | StartAt
+    | MoveStart
     | Write
     | Compare
     | MarkMoved
@@ -189,9 +203,7 @@ class Replica:
         effects = self._promise(join.authority)
         self.authority, self.epoch, self.chain = join.authority, join.epoch, join.chain
         keep = self._confirmed(join.chain)
-        if keep < join.base:
-            effects += self._begin_at(join.base)
-        elif keep < self.end:
+        if keep < self.end:
             effects += self._cut(keep)
         self.joined_after = self.writes
         self.acked = -1
@@ -213,6 +225,19 @@ class Replica:
         effects = self._take(base, next_offset)
         after = self.mark if self.mark < self.end else self.end
         return (*effects, MarkMoved(after)) if after > before else effects
+
+    def log_start(self, told: LogStart) -> Effects:
+        """The leader's log begins there: so does this one, as far as it is durable."""
+        if told.authority != self.authority or told.epoch != self.epoch:
+            return self._refusal(told.authority, told.epoch)
+        before = self.readable
+        self.mark = max(self.mark, told.base)
+        if self.end < told.base:
+            effects: Effects = (self._begin_at(told.base),)
+        else:
+            moved = self.started(min(told.base, self.durable))
+            effects = (MoveStart(self.base),) if moved else NOTHING
+        return (*effects, MarkMoved(self.readable)) if self.readable > before else effects
 
     def log_end(self, told: LogEnd) -> Effects:
         """In limbo: this is how far the log must reach."""
@@ -241,6 +266,14 @@ class Replica:
         if cuts == self.cuts and end > self.durable:  # what was cut is for the next one to tell
             self.durable = end
         return self._leave_limbo() + self._answers() if self.limbo else self._answers()
+
+    def started(self, base: int) -> bool:
+        """All below an offset, which is committed and durable, is deleted; false if it was."""
+        if base <= self.base:
+            return False
+        self.base = base
+        self.history = history_from(self.history, base, self.end)
+        return True
 
     def differs(self) -> Effects:
         """What a `Compare` found: another batch at an offset of the same epoch."""
@@ -287,11 +320,14 @@ class Replica:
         self.writes += 1
         return (TruncateTo(keep),)
 
-    def _begin_at(self, base: int) -> Effects:
+    def _begin_at(self, base: int) -> StartAt:
         """Forget what there is: the leader's log begins above it."""
-        self._cut(self.base)
-        self.base = self.end = self.durable = base
-        return (StartAt(base),)
+        self.base = self.end = base
+        self.durable = self.acked = 0
+        self.history = ()
+        self.cuts += 1
+        self.writes += 1
+        return StartAt(base)
 
     def _take(self, base: int, next_offset: int) -> Effects:
         """What a range of the stream that was joined means for the log."""
@@ -345,10 +381,11 @@ class Replica:
     def _fence_answer(self, asked: Fence) -> FenceAnswer | Fenced:
         if asked.authority < self.promised:
             return Fenced(asked.authority, self.promised)
+        start = min(self.base, self.durable)  # 0 before what it begins with is durable
         return FenceAnswer(
             asked.authority,
             self.incarnation,
-            end_within(self.history, asked.target, self.durable),
-            self.kept_mark,
+            max(start, end_within(self.history, asked.target, self.durable)),
+            max(start, self.kept_mark),
             self.limbo,
         )

@@ -25,7 +25,7 @@ from penstock.replication.epoch import Claim, Epoch, Phase
 from penstock.replication.errors import LeadershipOver, NotLeading, TooFewReplicas
 from penstock.replication.leadership import Leadership
 from penstock.replication.links import Outgoing
-from penstock.replication.messages import Append, Fence, Join, LogEnd
+from penstock.replication.messages import Append, Fence, Join, LogEnd, LogStart
 from penstock.replication.peer_format import (
     GiveTo,
     HandOver,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TO_COPIES: Final = (Append, Fence, Join, LogEnd, Read)
+_TO_COPIES: Final = (Append, Fence, Join, LogStart, LogEnd, Read)
 _LIVES_BITS: Final = 20
 _AGAIN_SECONDS: Final = 0.2
 HAND_OVER_MS: Final = 3_000
@@ -212,6 +212,12 @@ class ReplicatedLog:
         self.leading.until_ms = self._service.now_ms() + HAND_OVER_MS
         self.leading.begin()
         self._service.stir(self)
+
+    def log_moved(self) -> None:
+        """The log may begin at another offset: copies are told."""
+        leading = self.leading
+        if leading is not None and leading.core.base != self.log.log_start_offset:
+            self._service.stir(self)
 
     def _answer(self, broker_id: int, message: Said, data: list[Buffer], size_bytes: int) -> None:
         self._service.tell(self, broker_id, message, data, size_bytes)

@@ -85,7 +85,7 @@ class Appended(Generic[LogT]):
 
 
 class Control(Appended[LogT]):
-    """What is to be done with a log once the journal says so: a row of it without bytes.
+    """What is to be done with a log once the journal says so: a row of it without batches.
 
     `perform` is called when it is durable, before the appends that came after it count; it raises
     OSError where files cannot be changed. `take_back` is called when nothing became of it, newest
@@ -102,10 +102,12 @@ class Control(Appended[LogT]):
         base_offset: int,
         next_offset: int,
         *,
+        data: bytes = b"",
         perform: Callable[[], None],
         take_back: Callable[[], None],
     ) -> None:
-        super().__init__(log, segment, position, base_offset, next_offset, 0, [], b"", None, None)
+        offsets = base_offset, next_offset
+        super().__init__(log, segment, position, *offsets, len(data), [], data, None, None)
         self.perform = perform
         self.take_back = take_back
 
@@ -227,7 +229,7 @@ class AppendQueue(Generic[LogT]):
 
     def add_control(self, item: Control[LogT]) -> None:
         """Something else is to become durable, after what was accepted."""
-        self.pending.append(item)
+        self.add(item)
         self.controls = True
 
     def drop(self, item: Appended[LogT]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from penstock.base.files import Files
+from penstock.base.files import Files, replace_file
 from penstock.storage.names import (
     LOG,
     RECENT_BATCHES,
@@ -18,6 +18,7 @@ from penstock.storage.names import (
     offset_name,
     parse_offset_name,
 )
+from penstock.storage.values import Buffer
 
 
 def cut_files(
@@ -59,3 +60,18 @@ def cut_files(
             files.truncate(descriptor, position)
         finally:
             files.close(descriptor)
+
+
+def clear_files(
+    files: Files, directory: str, *, offset: int, producers: Buffer, forget: Callable[[str], object]
+) -> None:
+    """Leave nothing of a log, which begins anew at an offset, but `producers`, as `.batches` has
+    them.
+
+    Raises:
+        OSError: some of it is not done.
+    """
+    cut_files(files, directory, segment_base=0, position=0, end_offset=-1, forget=forget)
+    if producers:
+        path = os.path.join(directory, offset_name(offset, RECENT_BATCHES))
+        replace_file(files, path, producers, durable=False)

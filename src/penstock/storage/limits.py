@@ -46,3 +46,6 @@ HOUSEKEEPING_FILES_MAX: Final = 256
 
 CHECKPOINT_FILE_BYTES_MAX: Final = 256 << 20
 """A checkpoint larger than this is refused as damaged."""
+
+CARRIED_BATCHES_MAX: Final = 20_000
+"""Batches of producers that a log which begins anew is told of, the newest: 46 bytes each."""

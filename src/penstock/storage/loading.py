@@ -95,7 +95,7 @@ def producers_at(
     loading = _Loading(segment_files, directory, point, 0, now_ms, 0)
     for name in segment_files.files.names_in(directory):
         parsed = parse_offset_name(name)
-        if parsed is not None and parsed[1] == SNAPSHOT:
+        if parsed is not None and parsed[1] in (SNAPSHOT, RECENT_BATCHES):
             loading.snapshots.append(parsed[0])
     loading.load_producers(segments)
     return loading.producers
@@ -157,7 +157,7 @@ class _Loading:
             base, suffix = parsed
             if suffix == LOG:
                 bases.append(base)
-            elif suffix == SNAPSHOT:
+            elif suffix in (SNAPSHOT, RECENT_BATCHES):
                 self.snapshots.append(base)
             elif suffix.endswith((DELETED, ".tmp")):
                 with suppress(FileNotFoundError):

@@ -31,8 +31,9 @@ from penstock.base.files import (
     write_all,
 )
 from penstock.base.ids import TopicPartition
-from penstock.storage.cutting import cut_files
+from penstock.storage.cutting import clear_files, cut_files
 from penstock.storage.errors import CorruptFile, CorruptLog
+from penstock.storage.formats.checkpoint import RecoveryPoint
 from penstock.storage.formats.journal_entry import (
     ALIGNMENT_BYTES,
     EntryHead,
@@ -211,7 +212,10 @@ class Replayer:
         """Where the logs end after the last of their items, which is not always the highest."""
         self.starts: dict[TopicPartition, Item] = {}
         self.cuts: dict[TopicPartition, Item] = {}
-        """The lowest cut of each log that was cut: what is below has been there all the time."""
+        """The lowest cut of each log that was cut, after it began: what is below has been there all
+        the time."""
+        self.begun: dict[TopicPartition, Item] = {}
+        """The last start of each log that began anew."""
         self.standings: dict[TopicPartition, Standing] = {}
 
     def replay(self, items: list[Item]) -> None:
@@ -227,7 +231,14 @@ class Replayer:
             self.ends[where] = item.next_offset
             directory = os.path.join(self._root, directory_name(where))
             self._directories.add(directory)
-            if item.is_cut:
+            if item.is_start:
+                self.begun[where] = item
+                self.cuts.pop(where, None)
+                clear_files(
+                    self._files, directory, offset=item.next_offset, producers=item.data,
+                    forget=self._forget,
+                )  # fmt: skip
+            elif item.is_cut:
                 lowest = self.cuts.get(where, item)
                 self.cuts[where] = min(lowest, item, key=attrgetter("next_offset"))
                 self._cut(directory, item)
@@ -247,6 +258,21 @@ class Replayer:
             end_offset=item.next_offset,
             forget=self._forget,
         )
+
+    def cut(self, where: TopicPartition, point: RecoveryPoint) -> RecoveryPoint:
+        """What is still so of what the checkpoint says of a log."""
+        begun, cut = self.begun.get(where), self.cuts.get(where)
+        if begun is not None:
+            point = point.begun(begun.next_offset, producers=bool(begun.data))
+        if cut is not None:
+            point = point.cut(cut.next_offset, cut.segment_base, cut.position)
+            point = point._replace(leader_epoch=-1)
+        return point
+
+    def lowest_end(self, where: TopicPartition) -> int | None:
+        """The lowest end that a log had meanwhile, 0 if nothing was kept of it; None if it grew."""
+        cut = self.cuts.get(where)
+        return 0 if where in self.begun else None if cut is None else cut.next_offset
 
     def topic_id(self, where: TopicPartition) -> UUID:
         return self._topic_ids[where]

@@ -8,25 +8,32 @@ go on at the new end. Its files are cut when the journal has it: not before, bec
 find all that was durable until then, and before what is appended behind it is written over what
 was there. If nothing becomes of it, the log is what it was before.
 
+`start_at` begins a log anew at an offset, as a cut of everything. What its producers sent below is
+not known from batches then: who has the log says it (`producers_below`).
+
 `promise` and `set_limbo` are items too. The checkpoint has what is durable of them and no more: a
 limbo that ended too early would forget that something is missing.
 
-Source: `UnifiedLog.appendAsFollower` and `truncateTo` of Kafka; KIP-101.
+Source: `UnifiedLog.appendAsFollower`, `truncateTo` and `truncateFullyAndStartAt` of Kafka; KIP-101.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.base.errors import BugError
 from penstock.storage.appended import Control
 from penstock.storage.batch_validation import stamped_runs
-from penstock.storage.cutting import cut_files
+from penstock.storage.cutting import clear_files, cut_files
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
 from penstock.storage.formats.index import SparseIndex
+from penstock.storage.formats.journal_entry import STARTS
+from penstock.storage.formats.snapshot import BATCHES_VERSION, decode_snapshot, encode_snapshot
+from penstock.storage.limits import CARRIED_BATCHES_MAX
 from penstock.storage.loading import producers_at
 from penstock.storage.names import SEGMENT_SUFFIXES
 from penstock.storage.partition import PartitionLog
@@ -50,11 +57,14 @@ class Before(NamedTuple):
     epochs: EpochHistory
     producers: ProducerStates
     due_snapshots: list[tuple[int, bytes, bytes]]
+    start_offset: int
     end_offset: int
     leader_epoch: int
     roll_due: bool
     settling: Segment | None
     recovery_point: RecoveryPoint
+    begins: bool
+    """Nothing of it is kept."""
 
 
 class ReplicaLog(PartitionLog):
@@ -209,7 +219,7 @@ class ReplicaLog(PartitionLog):
         """
         for _ in range(_SETTLINGS_MAX):
             self._check_appendable()
-            end = self._boundary(offset)
+            end = self.boundary(offset)
             if end < max(floor, self.log_start_offset):
                 raise BugError(
                     f"{self.topic_partition} would be cut to offset {end}, below its commit mark"
@@ -218,14 +228,57 @@ class ReplicaLog(PartitionLog):
             self._take_back(end)
             if self.log_end_offset <= end:
                 return self.log_end_offset
-            if self.durable_offset == self.log_end_offset and self._before is None:
-                self.write_segments()
+            if self._is_settled():
                 self._cut(end)
                 return end
-            self._settle()
         raise BugError(f"{self.topic_partition} is cut while its appends are being settled")
 
-    def _boundary(self, offset: int) -> int:
+    def start_at(self, offset: int, *, producers: bytes, floor: int) -> None:
+        """Forget all that there is, and begin anew at `offset`; durable and bounded as a cut.
+
+        `producers` are those of all below, as `producers_below` of another replica says them.
+
+        Raises:
+            BugError: that is below the floor, or below the log's start.
+            CorruptFile: the producers are damaged.
+            StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
+        """
+        states = ProducerStates()
+        if producers:
+            states.load(decode_snapshot(producers, BATCHES_VERSION))
+        for _ in range(_SETTLINGS_MAX):
+            self._check_appendable()
+            if offset < max(floor, self.log_start_offset):
+                raise BugError(
+                    f"{self.topic_partition} would begin at offset {offset}, below its commit mark"
+                    f" {floor} or its start {self.log_start_offset}"
+                )
+            self._take_back(-1)
+            if self._is_settled():
+                self._begin(offset, producers, states)
+                return
+        raise BugError(f"{self.topic_partition} begins anew while its appends are being settled")
+
+    def producers_below(self, offset: int) -> bytes:
+        """What is remembered of batches below an offset, as `.batches` has it; may be nothing.
+
+        Of each producer its last batches that are there; `CARRIED_BATCHES_MAX` of all of them.
+        """
+        self.load()
+        _, batches = self.producer_states.snapshot()
+        below = [one for one in batches if one.last_offset < offset]
+        below.sort(key=attrgetter("timestamp"))
+        return encode_snapshot(below[-CARRIED_BATCHES_MAX:], BATCHES_VERSION) if below else b""
+
+    def _is_settled(self) -> bool:
+        """Whether all of the log lies in its files, once this has returned; else try again."""
+        if self.durable_offset == self.log_end_offset and self._before is None:
+            self.write_segments()
+            return True
+        self._settle()
+        return False
+
+    def boundary(self, offset: int) -> int:
         """Where the batch that holds `offset` begins; the log's end for what is beyond."""
         if offset >= self.log_end_offset:
             return self.log_end_offset
@@ -272,11 +325,7 @@ class ReplicaLog(PartitionLog):
         if end > old.base_offset:
             position = old.written_bytes if found is None else found.position
         point = self.current_recovery_point().cut(end, old.base_offset, position)
-        self._before = before = Before(
-            self.segments, self.epochs, self.producer_states, self.due_snapshots,
-            self.log_end_offset, self.leader_epoch, self._roll_due, self._settling,
-            self.current_recovery_point(),
-        )  # fmt: skip
+        before = self._remember(begins=False)
         segment = self._cut_segment(old, end, position)
         self.segments = [*self.segments[:place], segment]
         if len(self.producer_states):
@@ -288,12 +337,8 @@ class ReplicaLog(PartitionLog):
         self.due_snapshots = [due for due in self.due_snapshots if due[0] <= end]
         self.epochs = EpochHistory(self.epochs.entries)
         self.epochs.cut_end(end)
-        self.leader_epoch = self.epochs.latest
-        self.log_end_offset = self.durable_offset = end
-        self._roll_due = False
         self._settle_into(segment)
-        while len(self.tail):
-            self._parts.tails.drop(self.tail.pop_oldest())
+        self._end_at(end)
         self._queue.add_control(
             Control(
                 self, segment, position, end, end,
@@ -302,6 +347,42 @@ class ReplicaLog(PartitionLog):
             )
         )  # fmt: skip
         self.owner.log_moved()
+
+    def _begin(self, offset: int, producers: bytes, states: ProducerStates) -> None:
+        """Begin the log anew in memory, and have the journal say so."""
+        before = self._remember(begins=True)
+        segment = self._settling = Segment(self.directory, offset)
+        self.segments = [segment]
+        self.producer_states = states
+        self.due_snapshots = []
+        self.epochs = EpochHistory()
+        self.log_start_offset = offset
+        self._end_at(offset)
+        self._queue.add_control(
+            Control(
+                self, segment, STARTS, offset, offset, data=producers,
+                perform=partial(self._perform_start, before, segment, producers),
+                take_back=self._take_back_start,
+            )
+        )  # fmt: skip
+        self.owner.log_moved()
+
+    def _remember(self, *, begins: bool) -> Before:
+        """What the log is, before it is changed in memory."""
+        self._before = Before(
+            self.segments, self.epochs, self.producer_states, self.due_snapshots,
+            self.log_start_offset, self.log_end_offset, self.leader_epoch, self._roll_due,
+            self._settling, self.current_recovery_point(), begins,
+        )  # fmt: skip
+        return self._before
+
+    def _end_at(self, end: int) -> None:
+        """The log's segments and epochs are such that it ends there, all of it in its files."""
+        self.leader_epoch = self.epochs.latest
+        self.log_end_offset = self.durable_offset = end
+        self._roll_due = False
+        while len(self.tail):
+            self._parts.tails.drop(self.tail.pop_oldest())
 
     def _cut_segment(self, old: Segment, end: int, position: int) -> Segment:
         """A segment as it is once its file has been cut; the old one is left as it is."""
@@ -324,13 +405,9 @@ class ReplicaLog(PartitionLog):
 
     def _perform_cut(self, before: Before, segment: Segment, end: int, position: int) -> None:
         """The journal has the cut: cut the files."""
-        self._settle()
-        parts = self._parts
         gone = [one for one in before.segments if one.base_offset >= segment.base_offset]
-        for one in gone:
-            parts.segment_files.indexes.forget(one)
-            for suffix in SEGMENT_SUFFIXES:
-                parts.segment_files.descriptors.forget(one.sibling(suffix))
+        self._let_go(gone)
+        parts = self._parts
         cut_files(
             parts.segment_files.files,
             self.directory,
@@ -340,13 +417,36 @@ class ReplicaLog(PartitionLog):
             forget=parts.segment_files.descriptors.forget,
         )
         segment.saved_offsets = segment.saved_times = 0
-        parts.changes.of(self).add(segment)
-        parts.changes.forget(self, gone)
-        parts.changes.directories.add(self.directory)
+        self._parts.changes.of(self).add(segment)
+        self._changed_files(self.recovery_point.cut(end, segment.base_offset, position))
+
+    def _perform_start(self, before: Before, segment: Segment, producers: bytes) -> None:
+        """The journal has the start: leave nothing else."""
+        self._let_go(before.segments)
+        files, offset = self._parts.segment_files, segment.base_offset
+        forget = files.descriptors.forget
+        clear_files(files.files, self.directory, offset=offset, producers=producers, forget=forget)
+        self._changed_files(self.recovery_point.begun(offset, producers=bool(producers)))
+
+    def _let_go(self, segments: list[Segment]) -> None:
+        """Files of these segments are about to be changed, or to go."""
+        self._settle()
+        parts = self._parts
+        for one in segments:
+            parts.segment_files.indexes.forget(one)
+            for suffix in SEGMENT_SUFFIXES:
+                parts.segment_files.descriptors.forget(one.sibling(suffix))
+        parts.changes.forget(self, segments)
+
+    def _changed_files(self, point: RecoveryPoint) -> None:
+        """The files are as the journal says; `point` is what is still so of the checkpoint's."""
+        changes = self._parts.changes
+        changes.of(self)
+        changes.directories.add(self.directory)
         self.epochs_dirty = True
-        self.set_recovery_point(self.recovery_point.cut(end, segment.base_offset, position))
+        self.set_recovery_point(point)
         self._before = None
-        self.owner.became_durable(end)
+        self.owner.became_durable(self.durable_offset)
 
     def _take_back_cut(self) -> None:
         """Nothing became of the cut: the log is as it was."""
@@ -366,12 +466,20 @@ class ReplicaLog(PartitionLog):
         self._before = None
         self.owner.log_moved()
 
+    def _take_back_start(self) -> None:
+        """Nothing became of the start: the log is as it was."""
+        if self._before is not None:
+            self.segments = self._before.segments
+            self.log_start_offset = self._before.start_offset
+        self._take_back_cut()
+
     def current_recovery_point(self) -> RecoveryPoint:
         """As for any log; while its files are still to be cut, they are as they were."""
         point = super().current_recovery_point()
-        if self._before is not None:
-            start = self.log_start_offset
-            point = self._before.recovery_point._replace(log_start_offset=start)
+        before = self._before
+        if before is not None:
+            start = before.start_offset if before.begins else self.log_start_offset
+            point = before.recovery_point._replace(log_start_offset=start)
         return point.with_standing(self._durable_standing)
 
     def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:

@@ -430,19 +430,13 @@ class LogStore:
                     recovery_point = recovery_point._replace(
                         log_start_offset=base, recovery_offset=base, segment_base=base
                     )
-            cut = replayer.cuts.get(tp)
-            if cut is not None:
-                recovery_point = recovery_point.cut(
-                    cut.next_offset, cut.segment_base, cut.position
-                )._replace(leader_epoch=-1)
+            recovery_point = replayer.cut(tp, recovery_point)
             standing = replayer.standings.get(tp, recovery_point.standing)
             standing = standing._replace(lost=standing.lost or lost)
             log = self._add(tp, topic_id, recovery_point.with_standing(standing))
             if recovering:
-                log.load(
-                    durable_offset=replayer.ends.get(tp),
-                    cut_offset=None if cut is None else cut.next_offset,
-                )
+                ends, lowest = replayer.ends.get(tp), replayer.lowest_end(tp)
+                log.load(durable_offset=ends, cut_offset=lowest)
         for name, partition in checkpoint.points:
             tp = TopicPartition(name, partition)
             if tp not in self._logs and checkpoint.clean:

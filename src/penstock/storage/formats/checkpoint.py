@@ -66,6 +66,12 @@ class RecoveryPoint(NamedTuple):
         flags = self.flags | LOST if standing.lost else self.flags & ~LOST
         return self._replace(promised=standing.promised, limbo=standing.limbo, flags=flags)
 
+    def begun(self, offset: int, *, producers: bool) -> RecoveryPoint:
+        """Of a log that was begun anew there, and whose start may have been moved since."""
+        start = max(offset, self.log_start_offset)
+        flags = self.flags & LOST | (HAS_PRODUCERS if producers else 0)
+        return RecoveryPoint(start, offset, offset, 0, 0, -1, flags, self.promised, self.limbo)
+
     def cut(self, end_offset: int, segment_base: int, position: int) -> RecoveryPoint:
         """What is still so of a log that was cut there, and may have grown again."""
         if end_offset >= self.recovery_offset:

@@ -19,10 +19,13 @@ Big endian; an entry begins at a multiple of 4096 bytes and is followed by zeros
 
     key: topic id 16, partition i32, size of the topic's name u8, name
 
-A row of size 0 has no batches. It cuts its log: what the named segment has from `position` on goes,
-and all segments behind it; base and next offset are the log's new end. With segment -1 it is what
-the log keeps as a replica: base offset is the epoch that it promised, next offset the epoch up to
-which it is in limbo (-1: none), position 1 if it has lost what was synced, else 0.
+A row of position -1 begins its log anew: nothing of it is kept, base and next offset are where it
+begins. Its bytes are its producers then, as `.batches` has them (`formats/snapshot.py`).
+
+Any other row of size 0 has no batches. It cuts its log: what the named segment has from `position`
+on goes, and all segments behind it; base and next offset are the log's new end. With segment -1 it
+is what the log keeps as a replica: base offset is the epoch that it promised, next offset the epoch
+up to which it is in limbo (-1: none), position 1 if it has lost what was synced, else 0.
 
 Rows take effect in their order, the last one wins: a cut undoes what was appended before it, and
 nothing that was appended after it.
@@ -45,6 +48,8 @@ from penstock.storage.values import Buffer
 
 ALIGNMENT_BYTES: Final = 4096
 MAGIC: Final = b"PJE1"
+STARTS: Final = -1
+"""The position of a row that begins its log anew."""
 
 _HEAD: Final = Struct(">4sIQQQQIII")
 HEAD_BYTES: Final = _HEAD.size
@@ -70,7 +75,8 @@ class EntryHead(NamedTuple):
 
 
 class Item(NamedTuple):
-    """Batches of one partition, a cut or a standing; `data` is a view into what was decoded."""
+    """Batches of one partition, a start, a cut or a standing; `data` is a view into what was
+    decoded."""
 
     topic_id: UUID
     topic: str
@@ -84,6 +90,10 @@ class Item(NamedTuple):
     @property
     def is_standing(self) -> bool:
         return self.segment_base < 0
+
+    @property
+    def is_start(self) -> bool:
+        return self.position == STARTS
 
     @property
     def is_cut(self) -> bool:

@@ -1,0 +1,147 @@
+"""A log that begins anew at an offset: nothing of before is left, but what producers had sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import BugError
+from penstock.records import OffsetOutOfRange, split_batches
+from penstock.records.errors import OutOfOrderSequence
+from penstock.storage import ReplicaGap, StorageError
+from penstock.storage.errors import CorruptFile
+from tests.faulty_files import FaultyFiles
+from tests.storage.batches import Harness, stamped
+from tests.storage.test_replica import AFTER, BEFORE, Unsynced, content, filled, replicate
+
+
+def begin(harness: Harness, offset: int, producers: bytes = b"") -> None:
+    harness.log().start_at(offset, producers=producers, floor=0)
+
+
+@pytest.mark.parametrize("before", range(len(BEFORE)))
+@pytest.mark.parametrize("after", range(len(AFTER)))
+@pytest.mark.parametrize("offset", [13, 18, 30])
+def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offset: int) -> None:
+    harness = filled(tmp_path, files=Unsynced())
+    log = harness.log()
+    log.promise(3)
+    producers = log.producers_below(offset)
+    BEFORE[before](harness)
+    log = harness.log()
+    begin(harness, offset, producers)
+    assert (log.log_start_offset, log.log_end_offset, log.durable_offset) == (offset,) * 3
+    with pytest.raises(OffsetOutOfRange):
+        log.read(offset - 1, max_bytes=1, end_offset=99)
+    assert harness.commit() is None
+    AFTER[after](harness)
+    assert content(harness) == []
+    log = harness.log()
+    assert log.latest_epoch_at(offset) == -1
+    last = min(offset, 18) - 1
+    assert [one.last_sequence for one in log.producers()] == [last - (last + 1) % 2]
+    with pytest.raises(ReplicaGap):
+        log.append_replica(stamped(1, 19 if offset < 18 else 31, 9), now_ms=1)
+    assert replicate(harness, stamped(3, offset, 2, fill=77)) == offset + 3
+    for _ in range(2):
+        assert content(harness) == [(offset, offset + 3)]
+        assert harness.log().epochs.entries == [(2, offset)]
+        assert harness.log().promised == max(harness.log().promised, -1)
+        harness.crash()
+    assert harness.log().log_start_offset == offset
+    names = sorted(one.name for one in Path(harness.log().directory).glob("*.log"))
+    assert names == [f"{offset:020d}.log"]
+    harness.store.close()
+
+
+def test_what_producers_had_sent_below_is_known_after_cuts_and_checkpoints(tmp_path: Path) -> None:
+    leader = filled(tmp_path / "leader")
+    harness = filled(tmp_path / "copy", count=2)
+    begin(harness, 12, leader.log().producers_below(12))
+    assert harness.commit() is None
+    for number in (6, 7, 8):
+        data = stamped(2, 2 * number, 3, producer_id=7, epoch=0, sequence=2 * number)
+        replicate(harness, data)
+    for cut in (16, 12):
+        harness.store.checkpoint()
+        harness.crash()
+        assert harness.log().truncate(cut, floor=0) == cut
+        assert harness.commit() is None
+        for number in range(4, cut // 2):
+            sent = stamped(2, 0, 0, producer_id=7, epoch=0, sequence=2 * number)
+            original = harness.log().producer_states.check(split_batches(sent)[0])
+            assert original is not None
+            assert original.last_offset == 2 * number + 1
+        header = split_batches(stamped(2, 0, 0, producer_id=7, epoch=0, sequence=6))[0]
+        with pytest.raises(OutOfOrderSequence):
+            harness.log().producer_states.check(header)
+    assert harness.log().log_end_offset == 12
+    for one in (leader, harness):
+        one.store.close()
+
+
+def test_it_never_begins_below_the_floor_or_the_start_nor_with_nonsense(tmp_path: Path) -> None:
+    harness = filled(tmp_path)
+    log = harness.log()
+    assert log.delete_records(5) == 5
+    for offset, floor in ((4, 0), (7, 8)):
+        with pytest.raises(BugError, match=f"begin at offset {offset}"):
+            log.start_at(offset, producers=b"", floor=floor)
+    with pytest.raises(CorruptFile):
+        log.start_at(13, producers=log.producers_below(13)[:-1], floor=0)
+    assert len(content(harness)) == 7
+    harness.store.close()
+
+
+def test_a_start_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    harness = filled(tmp_path, files=files)
+    log = harness.log()
+    whole, epochs = content(harness), log.epochs.entries
+    assert log.truncate(14, floor=0) == 14
+    begin(harness, 16)
+    begin(harness, 17)
+    log.append_replica(stamped(1, 17, 9, size=300_000), now_ms=1)
+    harness.store.checkpoint()
+    files.room = 100
+    assert isinstance(harness.commit(), StorageError)
+    files.room = None
+    assert (log.log_start_offset, log.log_end_offset, log.durable_offset) == (0, 18, 18)
+    assert (content(harness), log.epochs.entries) == (whole, [*epochs, (9, 18)])
+    assert [one.last_sequence for one in log.producers()] == [17]
+    assert replicate(harness, stamped(1, 18, 9)) == 19
+    harness.crash()
+    assert content(harness) == [*whole, (18, 19)]
+    begin(harness, 40)
+    assert harness.commit() is None
+    harness.crash()
+    assert (content(harness), harness.log().log_start_offset) == ([], 40)
+    harness.store.close()
+
+
+def test_a_checkpoint_while_a_start_waits_keeps_what_was_durable(tmp_path: Path) -> None:
+    harness = filled(tmp_path)
+    whole = content(harness)
+    begin(harness, 10)
+    harness.log().append_replica(stamped(1, 10, 9), now_ms=1)
+    harness.store.checkpoint()
+    harness.crash()
+    assert content(harness) == whole
+    assert harness.log().log_start_offset == 0
+    assert harness.log().latest_epoch_at(17) == 3
+    harness.store.close()
+
+
+def test_a_start_is_moved_on_and_replayed_as_it_was_moved(tmp_path: Path) -> None:
+    harness = filled(tmp_path)
+    begin(harness, 20)
+    replicate(harness, stamped(4, 20, 4))
+    replicate(harness, stamped(4, 24, 4))
+    assert harness.log().delete_records(25) == 25
+    for _ in range(2):
+        harness.crash()
+        assert harness.log().log_start_offset == 25
+        assert content(harness)[-1] == (24, 28)
+        assert harness.log().boundary(25) == 24
+    harness.store.close()
