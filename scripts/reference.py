@@ -20,7 +20,7 @@ import click
 
 import penstock
 from penstock.apps.cli import root
-from penstock.apps.configuration import PlaceSettings
+from penstock.apps.configuration import DirectorySettings, PlaceSettings
 from penstock.base.metrics import Metric
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
 from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
@@ -158,7 +158,12 @@ def configuration_page() -> str:
         " `log.diskless.enable`.\n",
         _table(
             sorted(
-                [*describe(PlaceSettings), *describe(DisklessSettings), *describe(FetchSettings)],
+                [
+                    *describe(DirectorySettings),
+                    *describe(PlaceSettings),
+                    *describe(DisklessSettings),
+                    *describe(FetchSettings),
+                ],
                 key=lambda info: info.name,
             ),
         ),

@@ -27,6 +27,8 @@ from penstock.storage.settings import StorageSettings
 
 ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
 CONFIG_FILE_BYTES_MAX: Final = 1 << 20
+PROCESSES_MAX: Final = 32
+"""All write their metadata to one SQLite file, and each has a link to every other."""
 DEFAULT_DIRECTORY: Final = "penstock-data"
 CONTROL_SCHEMES: Final = ("postgresql", "postgres")
 
@@ -39,11 +41,16 @@ class InvalidConfiguration(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorySettings:
-    """Where a broker keeps everything."""
+    """Where a broker keeps everything, and how many share it."""
 
     log_dirs: str = setting(
         DEFAULT_DIRECTORY, "Directory of the log, the journal and the control database; one"
         " directory.",
+    )  # fmt: skip
+    processes: int = setting(
+        1, "Brokers of one cluster that one command runs over log.dirs, each a process of its own,"
+        " with node.id and the ports of its listeners counted up; not with control.url.", 1,
+        PROCESSES_MAX,
     )  # fmt: skip
 
 
@@ -53,7 +60,7 @@ class PlaceSettings:
 
     control_url: str = setting(
         "", "Database of topics, groups and the diskless index, as postgresql://user@host/name;"
-        " empty is SQLite below log.dirs, for one broker alone.",
+        " empty is SQLite below log.dirs, for the brokers of one command.",
     )  # fmt: skip
     diskless_storage_url: str = setting(
         "", "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
@@ -107,6 +114,9 @@ class Configuration:
     places: PlaceSettings = field(default_factory=PlaceSettings)
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
     fetching: FetchSettings = field(default_factory=FetchSettings)
+    processes: int = 1
+    log: str = "log"
+    """The directory of the broker's log below `directory`."""
     notes: tuple[str, ...] = ()
 
 
@@ -143,6 +153,7 @@ def configure(
         places=loaded[PlaceSettings],
         diskless=loaded[DisklessSettings],
         fetching=loaded[FetchSettings],
+        processes=directories.processes,
         notes=notes,
     )
 

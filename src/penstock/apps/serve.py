@@ -5,13 +5,14 @@ is mostly imports. One line goes to stdout, when clients can connect:
 
     penstock ready kafka=HOST:PORT admin=HOST:PORT
 
+With several processes there is an address of each broker, with commas between.
+
 SIGTERM and SIGINT end it in good order with status 0; a second one ends it at once. It ends on its
 own, with an error, when another process has registered under its node.id.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
@@ -20,9 +21,9 @@ from pathlib import Path
 import click
 
 from penstock.apps.configuration import Configuration, Given, configure, misspelt, parse_override
-from penstock.apps.daemon import COLLECT_AFTER_OBJECTS, FORMATS, LEVELS, set_up, stop_event
-from penstock.apps.wiring import address, build, start
-from penstock.control import StaleBroker
+from penstock.apps.daemon import FORMATS, LEVELS, set_up, stop_event
+from penstock.apps.running import serve_until
+from penstock.apps.wiring import Ready, address
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 @click.option("--data-dir", help="Directory of the log and its database (log.dirs).")
 @click.option("--listener", metavar="HOST:PORT", help="Where Kafka clients connect; port 0: any.")
 @click.option("--admin", metavar="HOST:PORT", help="Where the admin HTTP interface listens.")
+@click.option("--processes", metavar="N", help="Brokers that share the directory (processes).")
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
@@ -42,6 +44,7 @@ def serve(
     data_dir: str | None,
     listener: str | None,
     admin: str | None,
+    processes: str | None,
     overrides: tuple[str, ...],
     log_format: str,
     log_level: str,
@@ -59,6 +62,8 @@ def serve(
         flags["listeners"] = Given(_with_protocol(listener), "flag --listener")
     if admin is not None:
         flags["admin.listener"] = Given(admin, "flag --admin")
+    if processes is not None:
+        flags["processes"] = Given(processes, "flag --processes")
     for sentence in misspelt(os.environ):
         logger.warning("%s", sentence)
     configuration = configure(file=file, environment=os.environ, flags=flags)
@@ -80,26 +85,28 @@ def run(configuration: Configuration) -> None:
     # Modules and what they define stay for good: looking through them for garbage costs a little
     # of the start-up, and at each full collection again.
     gc.disable()
+    if configuration.processes > 1:
+        from penstock.apps.processes.parent import run_all
+
+        run_all(configuration)
+        return
+    _check_alone(configuration)
     import uvloop
 
     uvloop.run(_serve(configuration))
 
 
+def _check_alone(configuration: Configuration) -> None:
+    """Where several processes have shared the directory, see that one has all that there is."""
+    if configuration.places.control_url or not any(configuration.directory.glob("log-*")):
+        return
+    from penstock.apps.processes.plan import check_held
+
+    check_held([configuration.broker.node_id], configuration.directory)
+
+
 async def _serve(configuration: Configuration) -> None:
-    stop, loop = stop_event(), asyncio.get_running_loop()
-    server = build(configuration)
-    ready = await start(server)
-    click.echo(f"penstock ready kafka={address(ready.kafka)} admin={address(ready.admin)}")
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER_OBJECTS)
-    gc.enable()
-    logger.info("serving %s from %s", address(ready.kafka), configuration.directory)
-    waits = {loop.create_task(event.wait()) for event in (stop, server.superseded)}
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    logger.info("stopping")
-    await server.stop()
-    for wait in waits:
-        wait.cancel()
-    logger.info("stopped")
-    if server.superseded.is_set() and not stop.is_set():
-        raise StaleBroker(server.settings.node_id)
+    def announce(ready: Ready) -> None:
+        click.echo(f"penstock ready kafka={address(ready.kafka)} admin={address(ready.admin)}")
+
+    await serve_until(stop_event(), configuration, announce)

@@ -6,6 +6,8 @@ What one directory holds:
     <log.dirs>/log/              journal, partitions, checkpoints, lock file
     <log.dirs>/objects/          diskless topics, unless diskless.storage.url says
     <log.dirs>/staging/          blobs of exactly-once sinks, unless sink.staging.directory says
+
+Several brokers of one command share it: `processes/plan.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import UnavailableError
 from penstock.base.metrics import Registry
@@ -27,9 +29,13 @@ if TYPE_CHECKING:
     from penstock.broker.server import BrokerServer
     from penstock.broker.settings import BrokerSettings
     from penstock.control import SqliteControlPlane
+    from penstock.control.drivers.socket_notices import SocketNotices
     from penstock.control.postgres import PostgresControlPlane
     from penstock.diskless.service import DisklessService
     from penstock.storage import LogConfig
+
+
+CONTROL: Final = "control.sqlite"
 
 
 class DirectoryUnusable(UnavailableError):
@@ -52,8 +58,10 @@ class Ready:
     admin: tuple[str, int] | None
 
 
-def build(configuration: Configuration) -> BrokerServer:
+def build(configuration: Configuration, notices: SocketNotices | None = None) -> BrokerServer:
     """Open the directory and make a broker of it, not yet started.
+
+    `notices` are those of a broker that shares the directory with others.
 
     Raises:
         InvalidConfiguration, InvalidSetting: the object store cannot be one.
@@ -66,16 +74,19 @@ def build(configuration: Configuration) -> BrokerServer:
 
     directory = configuration.directory
     _check_store(configuration)
-    _prepare(directory)
+    prepare(directory / configuration.log)
     topics = TopicConfigs(configuration.broker)
     try:
         store = LogStore.open(
-            directory / "log", configuration.storage, clock=SYSTEM_CLOCK, config_of=topics.config_of
+            directory / configuration.log,
+            configuration.storage,
+            clock=SYSTEM_CLOCK,
+            config_of=topics.config_of,
         )
     except StoreLocked as error:
         error.add_note("stop that broker, or choose another directory with --data-dir")
         raise
-    control = _control(configuration.places.control_url, directory)
+    control = _control(configuration.places.control_url, directory, notices)
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
         control=control,
@@ -89,11 +100,17 @@ def build(configuration: Configuration) -> BrokerServer:
     return server
 
 
-def _control(url: str, directory: Path) -> SqliteControlPlane | PostgresControlPlane:
+def _control(
+    url: str, directory: Path, notices: SocketNotices | None
+) -> SqliteControlPlane | PostgresControlPlane:
+    if notices is not None:
+        from penstock.control.sqlite_shared import SharedSqliteControlPlane
+
+        return SharedSqliteControlPlane(directory / CONTROL, notices=notices)
     if not url:
         from penstock.control import SqliteControlPlane
 
-        return SqliteControlPlane(directory / "control.sqlite")
+        return SqliteControlPlane(directory / CONTROL)
     from penstock.control.postgres import PostgresControlPlane
 
     return PostgresControlPlane(url)
@@ -185,12 +202,18 @@ def _with_staging(settings: BrokerSettings, directory: Path) -> BrokerSettings:
     return replace(settings, sink_staging_directory=str(directory / "staging"))
 
 
-def _prepare(directory: Path) -> None:
+def prepare(log: Path) -> None:
+    """Make the directory of a log, below a data directory that can be written.
+
+    Raises:
+        DirectoryUnusable: it cannot.
+    """
+    directory = log.parent
     try:
-        (directory / "log").mkdir(parents=True, exist_ok=True)
+        log.mkdir(parents=True, exist_ok=True)
         probe = directory / ".writable"
         probe.write_bytes(b"")
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise DirectoryUnusable(
             f"data directory {directory} (log.dirs): {error.strerror};"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.control.drivers.sqlite_shared import RENEWALS, SharedWriter, forget_renewals
+from penstock.control.drivers.sqlite_shared import RENEWALS, SharedWriter, new_renewals
 from penstock.control.drivers.sqlite_statements import run
 from penstock.control.migrations.sqlite.migrate import migrate
 from penstock.control.sqlite import SqliteControlPlane
@@ -101,10 +101,10 @@ async def prepare(path: Path) -> MetadataImage:
         ControlUnavailable: it cannot be opened, or another process has it open.
         IncompatibleDatabase: as `ControlPlane.start`.
     """
-    forget_renewals(path)
     plane = SqliteControlPlane(path)
     await plane.start()
     try:
+        new_renewals(path)
         return await plane.image()
     finally:
         await plane.close()

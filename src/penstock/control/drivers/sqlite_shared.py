@@ -20,7 +20,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,7 +55,6 @@ class SharedWriter(SqliteWriter):
         self._turns = os.open(f"{self._path}-turns", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         connection = open_connection(self._path, locking="NORMAL")
         connection.execute(f"ATTACH ? AS {RENEWALS}", (str(_renewals_of(self._path)),))
-        connection.execute(f"PRAGMA {RENEWALS}.journal_mode = WAL")
         connection.execute(f"PRAGMA {RENEWALS}.synchronous = OFF")
         return connection
 
@@ -101,10 +100,16 @@ class SharedWriter(SqliteWriter):
         fcntl.lockf(self._turns, fcntl.LOCK_UN, 1, byte)
 
 
-def forget_renewals(path: Path) -> None:
-    """Remove the file of renewals beside a database, which may be damaged after a loss of power."""
+def new_renewals(path: Path) -> None:
+    """Make the file of renewals beside a database anew: a loss of power may have damaged it.
+
+    It has its mode before processes open it, as those that set it at once refuse each other.
+    """
+    file = _renewals_of(path)
     for suffix in ("", "-wal", "-shm"):
-        Path(f"{_renewals_of(path)}{suffix}").unlink(missing_ok=True)
+        Path(f"{file}{suffix}").unlink(missing_ok=True)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _renewals_of(path: Path) -> Path:

@@ -1,0 +1,70 @@
+"""What the one admin address makes of the answers of several brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.apps.processes.metrics import UP
+from penstock.base.metrics import Sample, render
+
+Answers = Mapping[int, Any]
+"""By broker: the body of its answer, or None where it gave none."""
+
+
+def health(answers: Answers, *, vital: bool) -> dict[str, Any]:
+    """The health of all, in the form of that of one broker: every check with its broker's name.
+
+    One that does not answer fails, but where only what is `vital` counts: it is started again.
+    """
+    checks: list[dict[str, Any]] = []
+    for broker, body in answers.items():
+        if body is None:
+            cause = "it does not answer; its parent starts it again where it has ended"
+            checks.append({"name": f"broker {broker}", "ok": vital, "cause": cause})
+            continue
+        named = body.get("checks", ())
+        checks += [{**check, "name": f"broker {broker}: {check['name']}"} for check in named]
+    good = all([check["ok"] for check in checks])
+    status = "ok" if good else "failing"
+    return {"node_id": min(answers), "status": status, "checks": checks}
+
+
+def groups(answers: Answers) -> dict[str, Any]:
+    """The groups of all coordinators."""
+    found = [group for body in answers.values() if body for group in body["groups"]]
+    return {"groups": sorted(found, key=lambda group: str(group["group_id"]))}
+
+
+def metrics(answers: Mapping[int, bytes | None]) -> bytes:
+    """Expositions as one, with the label `broker` at every sample, and who answered.
+
+    The samples of a metric stand together, below its own HELP and TYPE, as the format wants it.
+    """
+    heads: dict[bytes, list[bytes]] = {}
+    samples: dict[bytes, list[bytes]] = {}
+    for broker, text in answers.items():
+        label = b'broker="%d"' % broker
+        family = b""
+        for line in (text or b"").splitlines():
+            if line.startswith(b"# "):
+                family = line.split(b" ", 3)[2]
+                known = heads.setdefault(family, [])
+                if line not in known:
+                    known.append(line)
+            elif line:
+                samples.setdefault(family, []).append(_labelled(line, label))
+    up = [Sample(UP, int(text is not None), (str(broker),)) for broker, text in answers.items()]
+    lines = [render(up).rstrip()]
+    for family, found in samples.items():
+        lines += heads.get(family, ())
+        lines += found
+    return b"\n".join(lines) + b"\n"
+
+
+def _labelled(line: bytes, label: bytes) -> bytes:
+    name, brace, rest = line.partition(b"{")
+    if brace:
+        return b"%b{%b,%b" % (name, label, rest)
+    name, _, value = line.partition(b" ")
+    return b"%b{%b} %b" % (name, label, value)

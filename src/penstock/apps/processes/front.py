@@ -1,0 +1,283 @@
+"""The one admin address of several brokers.
+
+| path                                   | is answered by                                        |
+|----------------------------------------|-------------------------------------------------------|
+| `/brokers/<node.id>/…`                 | that broker, as if it were asked itself               |
+| `/health`, `/readyz`, `/livez`         | all: good if all are                                  |
+| `/metrics`                             | all, with a label `broker`                            |
+| `/v1/groups`                           | all coordinators                                      |
+| `/v1/staging…`, `/v1/sinks…`           | the first broker, which has the blobs                 |
+| another that reads                     | the first one that has the answer, as the leader does |
+| another                                | the first one that can be reached                     |
+
+Brokers are asked over connections of one request each. An answer is held whole, at most
+`ADMIN_ANSWER_BYTES_MAX`; a request's body goes on as it comes, and is the broker's to bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import h11
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.apps.processes import admin_text
+from penstock.base.http_listener import HttpListener
+from penstock.client.limits import ADMIN_ANSWER_BYTES_MAX
+
+if TYPE_CHECKING:
+    from penstock.broker.listeners import Address
+    from penstock.broker.settings import BrokerSettings
+
+HEALTH_SECONDS: Final = 5.0
+"""How long a broker is waited for by a look at all."""
+ANSWER_SECONDS: Final = 120.0
+"""How long a broker may take to answer a request that was sent to it alone."""
+READ_BYTES: Final = 256 << 10
+_ASK_ANOTHER: Final = frozenset(
+    {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE}
+)
+_KEPT_HEADERS: Final = frozenset({b"accept", b"content-type", b"content-length", b"date"})
+_METHODS: Final = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
+_TROUBLE: Final = (OSError, TimeoutError, h11.ProtocolError)
+Headers = list[tuple[bytes, bytes]]
+
+
+class Answer(NamedTuple):
+    """What a broker said."""
+
+    status: int
+    headers: Headers
+    content: bytes
+
+    @property
+    def good(self) -> bool:
+        return self.status < HTTPStatus.MULTIPLE_CHOICES
+
+
+class Front:
+    """The application and its listener; belongs to the event loop."""
+
+    def __init__(self, settings: BrokerSettings, brokers: Mapping[int, Address]) -> None:
+        """`brokers` are the addresses at which each broker answers, by node.id."""
+        self._brokers = dict(sorted(brokers.items()))
+        self._connections_max = settings.admin_max_connections
+        self._listener = HttpListener()
+
+    async def start(self, address: Address) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        routes = [
+            Route("/brokers/{broker:int}/{rest:path}", self._one, methods=_METHODS),
+            Route("/health", self._health(vital=False)),
+            Route("/readyz", self._health(vital=False)),
+            Route("/livez", self._health(vital=True)),
+            Route("/metrics", self._metrics),
+            Route("/v1/groups", self._groups),
+            Route("/v1/staging{rest:path}", self._first, methods=_METHODS),
+            Route("/v1/sinks{rest:path}", self._first, methods=_METHODS),
+            Route("/{rest:path}", self._any, methods=_METHODS),
+        ]
+        await self._listener.start(
+            Starlette(routes=routes), address, connections_max=self._connections_max
+        )
+
+    async def stop(self) -> None:
+        await self._listener.stop()
+
+    # All brokers
+
+    def _health(self, *, vital: bool) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            answers = await self._all(request)
+            bodies = {
+                broker: None if answer is None else msgspec.json.decode(answer.content)
+                for broker, answer in answers.items()
+            }
+            report = admin_text.health(bodies, vital=vital)
+            dates = [
+                (name.decode(), value.decode())
+                for answer in answers.values()
+                if answer is not None
+                for name, value in answer.headers
+                if name == b"date"
+            ]
+            status = HTTPStatus.OK if report["status"] == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
+            return _json(report, status, dict(dates))
+
+        return endpoint
+
+    async def _metrics(self, request: Request) -> Response:
+        answers = await self._all(request)
+        texts = {
+            broker: answer.content if answer is not None and answer.good else None
+            for broker, answer in answers.items()
+        }
+        text = await asyncio.to_thread(admin_text.metrics, texts)
+        kinds = [dict(one.headers).get(b"content-type") for one in answers.values() if one]
+        kind = next(filter(None, kinds), b"text/plain").decode()
+        return Response(text, headers={"content-type": kind})
+
+    async def _groups(self, request: Request) -> Response:
+        answers = await self._all(request)
+        wrong = [one for one in answers.values() if one is not None and not one.good]
+        if wrong:
+            return _response(wrong[0])
+        bodies = {
+            broker: None if answer is None else msgspec.json.decode(answer.content)
+            for broker, answer in answers.items()
+        }
+        return _json(admin_text.groups(bodies))
+
+    async def _all(self, request: Request) -> dict[int, Answer | None]:
+        """What each broker says to a request; None where it says nothing in time."""
+
+        async def asked(address: Address) -> Answer | None:
+            try:
+                return await exchange(address, "GET", _target(request), [], HEALTH_SECONDS)
+            except _TROUBLE:
+                return None
+
+        answers = await asyncio.gather(*[asked(one) for one in self._brokers.values()])
+        return dict(zip(self._brokers, answers, strict=True))
+
+    # One broker
+
+    async def _one(self, request: Request) -> Response:
+        broker = int(request.path_params["broker"])
+        if broker not in self._brokers:
+            known = ", ".join(map(str, self._brokers))
+            return _error(
+                HTTPStatus.NOT_FOUND,
+                "resource_not_found",
+                f"there is no broker {broker} here, only {known}",
+            )
+        target = _target(request).split("/", 3)[3]
+        return await self._asked([broker], request, f"/{target}")
+
+    async def _first(self, request: Request) -> Response:
+        return await self._asked([min(self._brokers)], request, _target(request))
+
+    async def _any(self, request: Request) -> Response:
+        return await self._asked(list(self._brokers), request, _target(request))
+
+    async def _asked(self, brokers: list[int], request: Request, target: str) -> Response:
+        """The answer of the first of these brokers that has one, else the best that there was."""
+        headers = [one for one in request.headers.raw if one[0] in _KEPT_HEADERS]
+        reads = request.method in ("GET", "HEAD")
+        found: Answer | None = None
+        trouble = ""
+        for broker in brokers:
+            body = None if reads else request.stream()
+            try:
+                answer = await exchange(
+                    self._brokers[broker], request.method, target, headers, ANSWER_SECONDS, body
+                )
+            except ConnectionRefusedError as error:
+                trouble = f"broker {broker}: {error}"
+            except _TROUBLE as error:
+                trouble = f"broker {broker}: {str(error) or type(error).__name__}"
+                if not reads:
+                    break
+            except ClientDisconnect:
+                break
+            else:
+                if found is None or found.status == HTTPStatus.MISDIRECTED_REQUEST:
+                    found = answer
+                if not reads or answer.status not in _ASK_ANOTHER:
+                    found = answer
+                    break
+        if found is not None:
+            return _response(found)
+        return _error(HTTPStatus.SERVICE_UNAVAILABLE, "broker_not_available", trouble)
+
+
+async def exchange(
+    address: Address,
+    method: str,
+    target: str,
+    headers: Headers,
+    seconds: float,
+    body: AsyncIterator[bytes] | None = None,
+) -> Answer:
+    """Send one request over a connection of its own, and read the answer.
+
+    Raises:
+        OSError, TimeoutError, h11.ProtocolError: there was none in time, or none that is HTTP.
+    """
+    own = [(b"host", b"localhost"), (b"connection", b"close"), *headers]
+    if body is not None and not any([name == b"content-length" for name, _ in headers]):
+        own.append((b"transfer-encoding", b"chunked"))
+    machine = h11.Connection(h11.CLIENT)
+    async with asyncio.timeout(seconds):
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            writer.write(machine.send(h11.Request(method=method, target=target, headers=own)))
+            with suppress(ConnectionError):  # refused before its end: the answer says why
+                await _send(machine, writer, body or _nothing())
+            return await _receive(machine, reader)
+        finally:
+            writer.close()
+
+
+async def _send(
+    machine: h11.Connection, writer: asyncio.StreamWriter, body: AsyncIterator[bytes]
+) -> None:
+    async for piece in body:
+        if piece:
+            writer.write(machine.send(h11.Data(data=piece)))
+            await writer.drain()
+    writer.write(machine.send(h11.EndOfMessage()))
+
+
+async def _receive(machine: h11.Connection, reader: asyncio.StreamReader) -> Answer:
+    status, kept, content = 0, list[tuple[bytes, bytes]](), bytearray()
+    while True:
+        event = machine.next_event()
+        if event is h11.NEED_DATA:
+            machine.receive_data(await reader.read(READ_BYTES))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+            kept = [one for one in event.headers if one[0] in _KEPT_HEADERS]
+        elif isinstance(event, h11.Data):
+            content += event.data
+            if len(content) > ADMIN_ANSWER_BYTES_MAX:
+                raise OSError(f"its answer is larger than {ADMIN_ANSWER_BYTES_MAX} bytes")
+        elif isinstance(event, h11.EndOfMessage):
+            return Answer(status, kept, bytes(content))
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+def _target(request: Request) -> str:
+    path: str = request.scope["raw_path"].decode("latin-1")
+    query: str = request.scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _response(answer: Answer) -> Response:
+    headers = {name.decode(): value.decode("latin-1") for name, value in answer.headers}
+    return Response(answer.content, answer.status, headers=headers)
+
+
+def _json(body: Any, status: int = HTTPStatus.OK, headers: Any = None) -> Response:
+    content = msgspec.json.encode(body)
+    return Response(content, status, media_type="application/json", headers=headers)
+
+
+def _error(status: int, code: str, message: str) -> Response:
+    return _json({"error": code, "message": message}, status)

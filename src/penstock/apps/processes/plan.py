@@ -1,0 +1,186 @@
+"""What each of several brokers is told that share a data directory.
+
+| of broker *i* (0, 1, …)    | is                                                              |
+|----------------------------|-----------------------------------------------------------------|
+| node.id                    | that of the settings, + *i*                                     |
+| ports of (advertised) listeners | those of the settings, + *i*; for port 0 a free one         |
+| replication.listener       | the same; 127.0.0.1 and a free port where none is set           |
+| admin.listener             | 127.0.0.1 and a free port, which the front asks                 |
+| directory of its log       | `log` of the first one, as of a process alone; `log-<node.id>`  |
+| sink.staging.directory     | that of the settings; with `-<node.id>` but for the first one   |
+
+Metadata and the objects of diskless topics are everybody's. So a directory of one process serves
+several, and goes back to fewer as soon as those that go hold nothing: partitions of which a broker
+would be missing are named, and nothing is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from penstock.apps.configuration import InvalidConfiguration
+from penstock.apps.wiring import CONTROL, address
+from penstock.base.errors import InvalidError, InvalidSetting
+from penstock.base.http_listener import parse_address
+from penstock.base.settings import INT_MAX
+from penstock.control import DatabaseLocked
+from penstock.control.epochs.rules import is_diskless
+from penstock.control.sqlite_shared import prepare
+
+if TYPE_CHECKING:
+    from penstock.apps.configuration import Configuration
+    from penstock.broker.listeners import Address
+    from penstock.broker.settings import BrokerSettings
+
+LOG: Final = "log"
+LOCAL: Final = "127.0.0.1"
+PORT_MAX: Final = 65_535
+
+
+class BrokersMissing(InvalidError):
+    """Partitions lie with brokers that would not run."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class Plan:
+    """The brokers' configurations."""
+
+    def __init__(self, configuration: Configuration, keep: ExitStack) -> None:
+        """Plan for `configuration.processes` brokers; `keep` has the free ports that were found.
+
+        Raises:
+            InvalidConfiguration, InvalidSetting: what is asked for cannot be shared or counted up.
+        """
+        if configuration.places.control_url:
+            raise InvalidConfiguration(
+                f"processes = {configuration.processes}: brokers of one command share SQLite below"
+                " log.dirs; where control.url names a database, start each broker by itself"
+            )
+        self._keep = keep
+        self.brokers = tuple(
+            [self._broker(configuration, place) for place in range(configuration.processes)]
+        )
+        admin = configuration.broker.admin_listener
+        self.admin = _address(self._bound("admin.listener", admin, 0)) if admin else None
+        """Where the front listens, if it does."""
+        self.admins = {
+            one.broker.node_id: _address(one.broker.admin_listener) for one in self.brokers if admin
+        }
+        """Where the brokers answer it."""
+        _check_ports([one.broker for one in self.brokers], admin)
+
+    def _broker(self, configuration: Configuration, place: int) -> Configuration:
+        settings = configuration.broker
+        node_id = settings.node_id + place
+        if node_id > INT_MAX:
+            raise InvalidSetting("node.id", settings.node_id, f"must leave room for {node_id}")
+        suffix = f"-{node_id}" if place else ""
+        staging = settings.sink_staging_directory or str(configuration.directory / "staging")
+        broker = replace(
+            settings,
+            node_id=node_id,
+            listeners=tuple([self._bound("listeners", one, place) for one in settings.listeners]),
+            advertised_listeners=tuple(
+                [_up("advertised.listeners", one, place) for one in settings.advertised_listeners]
+            ),
+            replication_listener=_up(
+                "replication.listener", settings.replication_listener or f"{LOCAL}:0", place
+            ),
+            admin_listener=settings.admin_listener
+            and self._bound("admin.listener", f"{LOCAL}:0", place),
+            sink_staging_directory=f"{staging}{suffix}",
+        )
+        return replace(configuration, broker=broker, log=f"{LOG}{suffix}")
+
+    def _bound(self, setting: str, text: str, place: int) -> str:
+        """The address of a place; a port 0 becomes one that others are not given."""
+        name, separator, place_text = text.rpartition("://")
+        host, port = parse_address(place_text, setting=setting)
+        if port:
+            return _up(setting, text, place)
+        kept = self._keep.enter_context(
+            socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        )
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # whoever listens sets it, too
+        kept.bind((host, 0))
+        return f"{name}{separator}{place_text.rpartition(':')[0]}:{kept.getsockname()[1]}"
+
+    def ready_line(self) -> str:
+        """What says that clients can connect: the first listener of each broker."""
+        kafka = [one.broker.listeners[0].rpartition("://")[2] for one in self.brokers]
+        return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}"
+
+
+def _address(text: str) -> Address:
+    return parse_address(text, setting="admin.listener")
+
+
+def _up(setting: str, text: str, place: int) -> str:
+    """An address with the port of a place; 0 stays."""
+    head, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) == 0:
+        return text
+    if int(port) + place > PORT_MAX:
+        raise InvalidSetting(setting, text, f"must leave room for port {int(port) + place}")
+    return f"{head}:{int(port) + place}"
+
+
+def _check_ports(brokers: Iterable[BrokerSettings], admin: str) -> None:
+    taken = {admin: "admin.listener"}
+    for settings in brokers:
+        own = (*settings.listeners, settings.replication_listener)
+        for one in [text.rpartition("://")[2] for text in own if not text.endswith(":0")]:
+            user = f"broker {settings.node_id}"
+            if one in taken:
+                raise InvalidSetting(
+                    "listeners",
+                    one,
+                    f"is the address of {taken[one]} and of {user}: leave room for one port"
+                    " per process",
+                )
+            taken[one] = user
+
+
+def check_held(brokers: Collection[int], directory: Path) -> None:
+    """Bring the metadata up to date, and see that no partition needs the log of another broker.
+
+    Raises:
+        ControlUnavailable, IncompatibleDatabase: it cannot be opened; by another broker's process.
+        BrokersMissing: some do; which ones, and with how many processes they would be there.
+    """
+    try:
+        image = asyncio.run(prepare(directory / CONTROL))
+    except DatabaseLocked as error:
+        error.add_note("stop the broker that has it, or choose another directory with --data-dir")
+        raise
+    held = [
+        (f"{topic.name}-{partition.index}", missing)
+        for topic in image.topics.values()
+        if not is_diskless(topic)
+        for partition in topic.partitions
+        if (missing := set(partition.replicas).difference(brokers))
+    ]
+    if not held:
+        return
+    missing = set[int]().union(*[ids for _, ids in held])
+    raise BrokersMissing(
+        f"data directory {directory}: {len(held)} partitions, the first of them {held[0][0]}, lie"
+        f" with brokers {', '.join(map(str, sorted(missing)))}, which would not run:"
+        f" {_cure(missing, min(brokers))}"
+    )
+
+
+def _cure(missing: Collection[int], first: int) -> str:
+    if min(missing) < first:
+        return f"start it with node.id = {min(missing)}, as before"
+    return (
+        f"start it with --processes {max(missing) - first + 1}, or move them to other brokers"
+        " while these run"
+    )

@@ -1,0 +1,49 @@
+"""A broker in this process, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.apps.daemon import COLLECT_AFTER_OBJECTS
+from penstock.apps.wiring import Ready, address, build, start
+from penstock.control import StaleBroker
+
+if TYPE_CHECKING:
+    from penstock.apps.configuration import Configuration
+    from penstock.control.drivers.socket_notices import SocketNotices
+
+logger = logging.getLogger(__name__)
+
+
+async def serve_until(
+    stop: asyncio.Event,
+    configuration: Configuration,
+    announce: Callable[[Ready], None],
+    notices: SocketNotices | None = None,
+) -> None:
+    """Run one broker until `stop` is set; `announce` is called when clients can connect.
+
+    Raises:
+        PenstockError: it cannot start, or another process has registered under its node.id.
+    """
+    loop = asyncio.get_running_loop()
+    server = build(configuration, notices)
+    ready = await start(server)
+    announce(ready)
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER_OBJECTS)
+    gc.enable()
+    logger.info("serving %s from %s", address(ready.kafka), configuration.directory)
+    waits = {loop.create_task(event.wait()) for event in (stop, server.superseded)}
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    logger.info("stopping")
+    await server.stop()
+    for wait in waits:
+        wait.cancel()
+    logger.info("stopped")
+    if server.superseded.is_set() and not stop.is_set():
+        raise StaleBroker(server.settings.node_id)

@@ -1,0 +1,47 @@
+"""Answers of several brokers as one."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.apps.processes import admin_text
+
+METRICS = b"""# HELP a_total Things.
+# TYPE a_total counter
+a_total 3.0
+# HELP b_seconds Times.
+# TYPE b_seconds histogram
+b_seconds_bucket{api="Fetch",le="+Inf"} 1.0
+b_seconds_sum{api="Fetch"} 0.5
+b_seconds_count{api="Fetch"} 1.0
+"""
+
+
+def test_metrics_have_a_label_and_stand_together() -> None:
+    text = admin_text.metrics({1: METRICS, 2: METRICS + b"# TYPE c gauge\nc 1.0\n", 3: None})
+    families = {one.name: one for one in text_string_to_metric_families(text.decode())}
+    assert set(families) == {"penstock_process_up", "a", "b_seconds", "c"}
+    up = {one.labels["broker"]: one.value for one in families["penstock_process_up"].samples}
+    assert up == {"1": 1.0, "2": 1.0, "3": 0.0}
+    assert [one.labels for one in families["a"].samples] == [{"broker": "1"}, {"broker": "2"}]
+    assert families["b_seconds"].samples[0].labels == {"broker": "1", "api": "Fetch", "le": "+Inf"}
+    assert text.count(b"# TYPE a_total") == 1
+
+
+def test_health_is_that_of_all() -> None:
+    good = {"checks": [{"name": "storage", "ok": True, "cause": None}]}
+    bad = {"checks": [{"name": "storage", "ok": False, "cause": "no room"}]}
+    assert admin_text.health({2: good, 1: good}, vital=False)["status"] == "ok"
+    report = admin_text.health({1: good, 2: bad}, vital=False)
+    assert report["node_id"] == 1
+    assert report["status"] == "failing"
+    assert {"name": "broker 2: storage", "ok": False, "cause": "no room"} in report["checks"]
+    assert admin_text.health({1: good, 2: None}, vital=False)["status"] == "failing"
+    assert admin_text.health({1: good, 2: None}, vital=True)["status"] == "ok"
+
+
+def test_groups_are_those_of_all_coordinators() -> None:
+    found = admin_text.groups(
+        {1: {"groups": [{"group_id": "b"}]}, 2: {"groups": [{"group_id": "a"}]}, 3: None}
+    )
+    assert [group["group_id"] for group in found["groups"]] == ["a", "b"]
