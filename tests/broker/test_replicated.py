@@ -109,14 +109,17 @@ class Cluster:
                 return node_id
         return 0
 
-    async def create(self, topic: str = "t", *, factor: int = 3, minimum: int = 2) -> int:
+    async def create(
+        self, topic: str = "t", *, factor: int = 3, minimum: int = 2, retention_ms: int = -1
+    ) -> int:
         """Create a topic of one partition; its leader, once there is one."""
+        configs = {"min.insync.replicas": str(minimum), "retention.ms": str(retention_ms)}
         spec = {
             "name": topic,
             "num_partitions": 1,
             "replication_factor": factor,
             "assignments": [],
-            "configs": [{"name": "min.insync.replicas", "value": str(minimum)}],
+            "configs": [{"name": name, "value": value} for name, value in configs.items()],
         }
         client = next(iter(self.clients.values()))
         answer = await client.call("CreateTopics", 7, {"topics": [spec], "timeout": 5000})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.replicas import Replicas
 from penstock.records import split_batches
 from penstock.replication.leadership import CHUNK_BYTES
@@ -152,6 +153,34 @@ async def test_a_claimant_begins_where_the_log_that_it_finds_does(cluster: Clust
     await until(lambda: lies(log, 3, 5))
     assert await cluster.produce(b"after") == 5
     assert everything(log) == everything(cluster.log(cluster.leader()))
+
+
+async def test_retention_deletes_what_is_committed_and_no_more(cluster: Cluster) -> None:
+    leader = await cluster.create(retention_ms=1)
+    for _ in range(3):
+        await cluster.produce(b"old")
+    for node_id in others(leader):
+        await until(lambda node_id=node_id: has(cluster.log(node_id), 3))  # type: ignore[misc]
+        await cluster.stop(node_id)
+    log = cluster.log(leader)
+    alone = await cluster.clients[leader].produce("t", batch(b"on one disk"), acks=1)
+    assert alone.error_code.name == "none"
+    await until(lambda: log.log.durable_offset == 4)
+    store = cluster.brokers[leader].store
+    hours = iter(range(1, 1000))
+
+    def upkeep() -> int:
+        store.housekeeping(SYSTEM_CLOCK.now_ms() + next(hours) * 3_600_000)
+        return log.log.log_start_offset
+
+    assert [upkeep() for _ in range(5)] == [0] * 5
+    for node_id in others(leader):
+        await cluster.start(node_id)
+    await until(lambda: has(log, 4))
+    await until(lambda: upkeep() == 4)
+    for node_id in others(leader):
+        await until(lambda node_id=node_id: lies(cluster.log(node_id), 4, 4))  # type: ignore[misc]
+    assert await cluster.produce(b"new") == 4
 
 
 async def test_who_leads_by_the_image_only_knows_no_end(cluster: Cluster) -> None:

@@ -166,7 +166,7 @@ def test_epoch_history() -> None:
 
 
 def expired(segments: list[tuple[int, int, int]], **changes: int) -> int:
-    arguments = {"now_ms": 1000, "log_start_offset": 0, "durable_offset": 100} | {
+    arguments = {"now_ms": 1000, "log_start_offset": 0, "committed_offset": 100} | {
         name: value for name, value in changes.items() if not name.startswith("retention")
     }
     config = LogConfig(
@@ -186,7 +186,9 @@ def test_retention() -> None:
     assert expired(segments, retention_bytes=150) == 1
     assert expired(segments, retention_bytes=0) == 3
     assert expired(segments, log_start_offset=20) == 2
-    assert expired(segments, retention_bytes=0, durable_offset=20) == 2
+    assert expired(segments, retention_bytes=0, committed_offset=20) == 2
+    assert expired(segments, retention_ms=50, committed_offset=29) == 2
+    assert expired(segments, log_start_offset=20, committed_offset=0) == 2
     assert expired([(10, 100, -1)], retention_ms=1) == 0
 
 
@@ -194,7 +196,9 @@ def test_compacted_topics_keep_all_but_what_is_below_the_start() -> None:
     config = LogConfig(cleanup_policy=("compact",), retention_ms=1)
     segments = [(10, 100, 5), (20, 100, 6)]
     assert (
-        expired_count(segments, config=config, now_ms=1000, log_start_offset=10, durable_offset=20)
+        expired_count(
+            segments, config=config, now_ms=1000, log_start_offset=10, committed_offset=20
+        )
         == 1
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -532,3 +533,30 @@ def test_snapshots_have_nothing_of_what_was_cut(tmp_path: Path) -> None:
             while harness.log().log_end_offset < 20:
                 replicate(harness, stamped(2, harness.log().log_end_offset, 2))
         harness.store.close()
+
+
+@pytest.mark.parametrize("expires", [(0, -1), (-1, 0)])
+def test_retention_keeps_what_is_not_committed(tmp_path: Path, expires: tuple[int, int]) -> None:
+    harness = filled(tmp_path, log_retention_check_interval_ms=1)
+    log = harness.log()
+    log.promise(3)
+    assert harness.commit() is None
+    harness.config = replace(ROLLING, retention_ms=expires[0], retention_bytes=expires[1])
+
+    def start_after_upkeep() -> int:
+        for _ in range(8):
+            harness.clock.ms += 10
+            harness.store.housekeeping(harness.clock.ms)
+            harness.store.checkpoint()
+        return harness.log().log_start_offset
+
+    bases = [segment.base_offset for segment in log.segments]
+    for committed in (0, 5, 13, 17, 7):
+        log.committed_offset = committed
+        whole = max(base for base in bases if base <= max(committed, log.log_start_offset))
+        assert start_after_upkeep() == whole
+    harness.crash()
+    assert start_after_upkeep() == 12, "nobody has told yet what is committed"
+    harness.log().committed_offset = 18
+    assert start_after_upkeep() == 18
+    harness.store.close()

@@ -91,6 +91,7 @@ class Copy:
         self._incarnation = incarnation
         self._speakers: dict[int, int] = {}
         self.core = Replica(incarnation, disk_of(log))
+        log.committed_offset = 0
 
     @property
     def unsynced(self) -> bool:
@@ -240,7 +241,7 @@ class Copy:
         return b"".join(held.buffers) != bytes(sent[: held.size_bytes])
 
     def _move(self, mark: int) -> None:
-        self.mark = mark
+        self.mark = self.log.committed_offset = mark
         self.moved(mark)
 
     def _read(self, sender: int, asked: Read) -> None:

@@ -183,7 +183,7 @@ class LogMaintenance:
             config=config,
             now_ms=now_ms,
             log_start_offset=log.log_start_offset,
-            durable_offset=log.durable_offset,
+            committed_offset=min(log.durable_offset, log.committed_offset),
         )
         if count == len(log.segments):
             log.roll()
@@ -196,6 +196,7 @@ class LogMaintenance:
             bases = [segment.base_offset for segment in log.segments[:wanted]]
             count = sum([base < log.recovery_point.segment_base for base in bases])
             if count < wanted:
+                self._changes.of(log)  # or a log that nobody writes to keeps its last segment
                 self._checkpointer.start()
                 self._sweep.append(log.topic_partition)
             if count:

@@ -71,7 +71,7 @@ class PartitionLog:
 
     __slots__ = (
         "_loaded", "_parts", "_queue", "_roll_due", "_save_recovery_points", "_settling",
-        "_write_segments", "closed", "damage", "directory", "due_snapshots",
+        "_write_segments", "closed", "committed_offset", "damage", "directory", "due_snapshots",
         "durable_offset", "epochs", "epochs_dirty", "fence", "key", "leader_epoch",
         "log_end_offset", "log_start_offset", "owner", "producer_states", "recovery_point",
         "recovery_point_bytes", "segments", "tail", "topic_id", "topic_partition",
@@ -113,6 +113,8 @@ class PartitionLog:
         """Set by the owner while nothing may be appended or deleted, though all may be read."""
         self.owner: LogOwner = UNOWNED
         """Told before anybody else up to where the log is durable."""
+        self.committed_offset = LONG_MAX
+        """Retention keeps what is not below: the owner's to set, of a log with other replicas."""
         self.unwritten_bytes = 0
         self.unflushed_records = 0
         self._loaded = False

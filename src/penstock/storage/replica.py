@@ -79,6 +79,8 @@ class ReplicaLog(PartitionLog):
         self._before: Before | None = None
         self.standing = self._durable_standing = self.recovery_point.standing
         """What the replica keeps, as it was told; durable once a flush after that is done."""
+        if self.promised >= 0:  # its owner has yet to know what is committed
+            self.committed_offset = 0
 
     def append_replica(
         self, batches: memoryview, *, now_ms: int, lease: Lease | None = None

@@ -58,12 +58,12 @@ def expired_count(
     config: LogConfig,
     now_ms: int,
     log_start_offset: int,
-    durable_offset: int,
+    committed_offset: int,
 ) -> int:
     """How many of the oldest segments go; each is (next offset, size in bytes, max timestamp).
 
-    A segment goes when all of it is below the log's start, too old, or beyond the size that is
-    kept. The first that stays ends the search, so the log keeps no holes.
+    A segment goes when all of it is below the log's start, or is committed and too old, or beyond
+    the size that is kept. The first that stays ends the search, so the log keeps no holes.
     """
     if "delete" not in config.cleanup_policy:
         count = 0
@@ -73,7 +73,7 @@ def expired_count(
     surplus = sum([size for _, size, _ in segments]) - config.retention_bytes
     count = 0
     for next_offset, size, newest in segments:
-        if next_offset > durable_offset:
+        if next_offset > max(committed_offset, log_start_offset):
             break
         below_start = next_offset <= log_start_offset
         too_old = config.retention_ms >= 0 and newest >= 0 and now_ms - newest > config.retention_ms
