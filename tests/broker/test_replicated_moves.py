@@ -129,6 +129,25 @@ async def test_all_replicas_may_be_others(four: Cluster) -> None:
     await check(four, target, 6)
 
 
+async def test_a_log_that_begins_above_zero_moves_as_well(four: Cluster) -> None:
+    leader = await four.create()
+    before = row(four).replicas
+    added = next(one for one in (1, 2, 3, 4) if one not in before)
+    for number in range(20):
+        await four.produce(b"value %d" % number)
+    rows = [{"partition_index": 0, "offset": 12}]
+    body = {"topics": [{"name": "t", "partitions": rows}], "timeout": 10_000}
+    answer = await four.clients[leader].call("DeleteRecords", 2, body)
+    assert answer.topics[0].partitions[0].low_watermark == 12
+    target = (added, leader)
+    assert await order(four, target) == ("none", None)
+    await moved(four, target)
+    assert await four.produce(b"after") == 20
+    for node_id in target:
+        await until(partial(has, four.log(node_id), 21))
+    assert four.log(added).log.log_start_offset == 12
+
+
 async def test_one_replica_becomes_three_and_one_again(four: Cluster) -> None:
     await four.create_single()
     [leader] = row(four).replicas

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.control import ControlPlane, Partition, Reassignment
+from uuid import UUID
+
+import pytest
+
+from penstock.control import BrokerInUse, ControlPlane, Partition, Reassignment, UnknownBroker
 from penstock.control.batch_index.values import PartitionKey
 from tests.control.replicated import (
     DISKLESS,
@@ -16,6 +20,7 @@ from tests.control.replicated import (
     furnish,
     names,
     opening,
+    register,
 )
 
 FIRST = (TOPIC, 0)
@@ -129,3 +134,24 @@ async def test_orders_that_cannot_be(control: ControlPlane) -> None:
         assert await order(control, replicas) == "InvalidReplicas"
     for key in ((TOPIC, 9), (TOPIC, -1), (SINGLE, 0), (DISKLESS, 0)):
         assert await order(control, (1, 2), key) == "NotReplicated"
+
+
+async def test_a_broker_is_removed_that_is_off_and_holds_nothing(control: ControlPlane) -> None:
+    await furnish(control, 1)
+    await register(control, 4, UUID(int=104))
+    await order(control, (1, 2, 4))
+    await create(
+        control, "diskless", DISKLESS, partitions=[[4]], configs={"diskless.enable": "true"}
+    )
+    await control.set_broker_configs(broker="4", configs={"a": "b"}, expected=None)
+    with pytest.raises(BrokerInUse, match="broker 4 is registered, so it runs"):
+        await control.remove_broker(4)
+    await control.unregister_broker(broker_id=4, incarnation=UUID(int=104))
+    with pytest.raises(BrokerInUse, match=r"4 holds replicas of 1 partition\(s\), as of repl"):
+        await control.remove_broker(4)
+    await order(control, None)
+    await control.remove_broker(4)
+    assert not (await control.image()).broker_configs["4"]
+    await control.remove_broker(4)
+    with pytest.raises(UnknownBroker, match="no broker 9 was ever registered"):
+        await control.remove_broker(9)

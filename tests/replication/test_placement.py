@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import BugError
 from penstock.control import Broker
-from penstock.replication.placement import claim_order, place, succession
+from penstock.replication.placement import claim_order, place, placed_again, succession
 
 TOPIC = UUID(int=0x5EED)
 PARTITIONS = 10_000
@@ -195,3 +195,22 @@ def test_weights_do_not_change() -> None:
     known = brokers(7, 3)
     assert succession(known, TOPIC, 0) == (6, 1, 5, 7, 3, 2, 4)
     assert succession(known, UUID(int=7 << 90), 2**31 - 1) == (3, 7, 2, 1, 5, 6, 4)
+
+
+def test_who_stays_keeps_its_place_and_who_goes_is_replaced_in_another_rack() -> None:
+    four = [broker(1, "a"), broker(2, "b"), broker(3, "a"), broker(4, "c")]
+
+    def again(replicas: tuple[int, ...], factor: int, *, but: int = 0) -> tuple[int, ...]:
+        left = [one for one in four if one.broker_id != but]
+        return placed_again(left, TOPIC, 0, replicas=replicas, replication_factor=factor)
+
+    assert again((1, 2), 2) == (1, 2)
+    assert again((1, 2), 2, but=2) == (1, 4), "3 is in the rack of 1"
+    assert again((2, 1), 2, but=2) == (4, 1)
+    assert again((1, 2, 4), 3, but=4) == (1, 2, 3), "no other rack is left"
+    assert again((1, 2, 4), 2) == (1, 2)
+    assert sorted(again((3,), 3)) == [2, 3, 4]
+    assert again((3,), 3)[0] == 3
+    for factor in (0, 5):
+        with pytest.raises(BugError):
+            again((1,), factor)

@@ -20,11 +20,12 @@ from penstock.base.errors import PenstockError
 
 _COMMANDS: Final = {
     "serve": ("serve", "serve", "Run a broker."),
-    "topic": ("log.topics", "topic", "Topics: create, list, describe, alter, delete."),
+    "topic": ("log.topics", "topic", "Topics: create, list, describe, alter, move, delete."),
     "produce": ("log.produce", "produce", "Write records to a topic."),
     "consume": ("log.consume", "consume", "Read records of a topic."),
     "group": ("log.groups", "group", "Consumer groups: list, describe, seek, delete."),
     "cluster": ("log.cluster", "cluster", "Brokers and the state of their partitions."),
+    "broker": ("log.brokers", "broker", "Brokers that are to go: drain, remove."),
     "config": ("log.configs", "config", "Configurations of topics and brokers."),
     "log": ("log.verify", "log", "Stored batches: whether they can be read."),
     "diskless": ("diskless.command", "diskless", "Objects of diskless topics."),

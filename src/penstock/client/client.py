@@ -42,6 +42,7 @@ from penstock.client.groups import GroupCalls
 from penstock.client.pool import Unanswered
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
 from penstock.client.reader import Reader, ReadLimits, fetch_once
+from penstock.client.replicas import ReplicaCalls
 from penstock.client.session import Session
 from penstock.client.writer import (
     Progress,
@@ -91,7 +92,7 @@ class Waits:
     unanswered: tuple[Unanswered, ...]
 
 
-class Client(AdminCalls, GroupCalls):
+class Client(AdminCalls, ReplicaCalls, GroupCalls):
     """A connection to a cluster, for any number of threads.
 
     Args:

@@ -43,9 +43,13 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "CreatePartitions": 3,
     "DeleteGroups": 2,
     "IncrementalAlterConfigs": 1,
+    "ElectLeaders": 2,
+    "AlterPartitionReassignments": 1,
+    "ListPartitionReassignments": 0,
     "OffsetDelete": 0,
     "DescribeCluster": 0,
     "DescribeProducers": 0,
+    "UnregisterBroker": 0,
 }
 """Highest version of each call that this client speaks; all of them name topics by name."""
 VERSION_MIN: Final[Mapping[str, int]] = {"Produce": 9, "Fetch": 12, "Metadata": 9}

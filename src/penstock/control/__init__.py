@@ -54,6 +54,7 @@ from penstock.control.epochs.values import (
     Reservation,
 )
 from penstock.control.errors import (
+    BrokerInUse,
     CommitForgotten,
     ControlBusy,
     ControlUnavailable,
@@ -87,6 +88,7 @@ from penstock.control.errors import (
     TooLarge,
     TopicExists,
     TopicIdTaken,
+    UnknownBroker,
     UnknownTopic,
     UnstorableText,
 )
@@ -118,6 +120,7 @@ __all__ = [
     "Backlog",
     "BatchEntry",
     "Broker",
+    "BrokerInUse",
     "ClaimedEpochs",
     "CommitAnswer",
     "CommitForgotten",
@@ -196,6 +199,7 @@ __all__ = [
     "TopicExists",
     "TopicIdTaken",
     "TopicMigration",
+    "UnknownBroker",
     "UnknownTopic",
     "UnstorableText",
     "Watermarks",

@@ -163,6 +163,18 @@ class StaleBroker(FencedError):
         self.registered = registered
 
 
+class UnknownBroker(InvalidError):
+    """No broker of this id was ever registered."""
+
+    code: ClassVar[str] = "broker_id_not_registered"
+
+
+class BrokerInUse(InvalidError):
+    """A broker that is to be removed, and lives or holds replicas."""
+
+    code: ClassVar[str] = "policy_violation"
+
+
 class StaleClusterEpoch(FencedError):
     """Brokers have come or gone since the caller looked: another one may own the group now."""
 

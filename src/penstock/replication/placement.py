@@ -20,14 +20,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 from uuid import UUID
 from zlib import crc32
 
 from penstock.base.errors import BugError
-
-if TYPE_CHECKING:
-    from penstock.control import Broker
 
 Replicas = tuple[int, ...]
 _MASK: Final = 2**64 - 1
@@ -49,7 +46,17 @@ def weight(partition: int, broker: int) -> int:
     return _mixed(partition ^ broker)
 
 
-def succession(brokers: Iterable[Broker], topic_id: UUID, partition: int) -> Replicas:
+class Site(Protocol):
+    """A broker that may hold partitions; one without a rack is in the same as others without."""
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def rack(self) -> str | None: ...
+
+
+def succession(brokers: Iterable[Site], topic_id: UUID, partition: int) -> Replicas:
     """All brokers in the order in which they should hold a partition; the first n are n replicas.
 
     Brokers without a rack are one rack.
@@ -70,7 +77,7 @@ def succession(brokers: Iterable[Broker], topic_id: UUID, partition: int) -> Rep
 
 
 def place(
-    brokers: Collection[Broker],
+    brokers: Collection[Site],
     topic_id: UUID,
     *,
     partitions: Iterable[int],
@@ -96,6 +103,36 @@ def place(
         followers = [one for one in replicas if one != leader]
         placed.append((leader, *followers[: replication_factor - 1]))
     return tuple(placed)
+
+
+def placed_again(
+    brokers: Collection[Site],
+    topic_id: UUID,
+    partition: int,
+    *,
+    replicas: Sequence[int],
+    replication_factor: int,
+) -> Replicas:
+    """So many replicas of a partition, of which as many stay where they are as can.
+
+    One whose broker is none of `brokers` is replaced in its place; the first stay where there are
+    too many. New ones are in racks that have none yet, as far as there are such.
+
+    Raises:
+        BugError: `replication_factor` is not from 1 to the number of brokers.
+    """
+    if not 1 <= replication_factor <= len(brokers):
+        raise BugError(f"{replication_factor} replicas are placed on {len(brokers)} brokers")
+    racks = {one.broker_id: one.rack or "" for one in brokers}
+    order = succession(brokers, topic_id, partition)
+    made = list(replicas[:replication_factor])
+    made += [-1] * (replication_factor - len(made))
+    for place_in_all, broker_id in enumerate(made):
+        if broker_id not in racks:
+            used = {racks[one] for one in made if one in racks}
+            left = [one for one in order if one not in made]
+            made[place_in_all] = next((one for one in left if racks[one] not in used), left[0])
+    return tuple(made)
 
 
 def claim_order(replicas: Sequence[int], *, leader: int, down: Collection[int]) -> Replicas:

@@ -1,4 +1,4 @@
-"""`penstock topic`: create, list, describe, alter-config, add-partitions, trim-prefix, delete."""
+"""`penstock topic`: what topics there are, what they are like; replicas are in `replicas.py`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ import click
 
 from penstock.apps.log.consume import consume
 from penstock.apps.log.produce import produce
+from penstock.apps.log.replicas import elect, reassign, replicas
 from penstock.apps.session import State, client_options, parse_pairs, say, show, write_json
 
 
-@click.group("topic", short_help="Topics: create, list, describe, alter, delete.")
+@click.group("topic", short_help="Topics: create, list, describe, alter, move, delete.")
 def topic() -> None:
     """Create, look at and change topics."""
 
 
 topic.add_command(produce, "produce")
 topic.add_command(consume, "consume")
+topic.add_command(reassign)
+topic.add_command(elect)
+topic.add_command(replicas)
 
 
 @topic.command("create")
 @click.argument("names", nargs=-1, required=True)
 @click.option("-p", "--partitions", type=int, default=-1, help="Default: the broker's.")
-@click.option("-r", "--replicas", type=int, default=-1, help="Default: the broker's.")
+@click.option("-r", "--replicas", "factor", type=int, default=-1, help="Default: the broker's.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE")
 @click.option("--if-not-exists", is_flag=True, help="A topic that is there is no error.")
 @client_options
@@ -31,7 +35,7 @@ def create(
     state: State,
     names: tuple[str, ...],
     partitions: int,
-    replicas: int,
+    factor: int,
     configs: tuple[str, ...],
     if_not_exists: bool,
 ) -> None:
@@ -41,7 +45,7 @@ def create(
     with state.client() as client:
         for name in names:
             found = client.create_topic(
-                name, partitions, pairs, replication_factor=replicas, exist_ok=if_not_exists
+                name, partitions, pairs, replication_factor=factor, exist_ok=if_not_exists
             )
             created.append({"topic": name, "partitions": len(found.partitions)})
             if not state.json:

@@ -1,4 +1,4 @@
-"""DescribeCluster and DescribeTopicPartitions: what the metadata image says, in pages.
+"""DescribeCluster, DescribeTopicPartitions, UnregisterBroker: what the metadata image says.
 
 DescribeTopicPartitions goes through topics in the order of their names; a page ends after
 `max.request.partition.size.limit` partitions, and its cursor names the first that is missing.
@@ -26,6 +26,7 @@ from penstock.control import MetadataImage, Partition, Topic
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.settings import BrokerSettings
+    from penstock.control import ControlPlane
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -39,6 +40,7 @@ class Parts:
 
     settings: BrokerSettings
     cluster: ClusterMetadata
+    control: ControlPlane
 
 
 class MismatchedEndpointType(InvalidError):
@@ -51,6 +53,12 @@ class UnsupportedEndpointType(InvalidError):
     """An endpoint type that nobody knows."""
 
     code: ClassVar[str] = "unsupported_endpoint_type"
+
+
+async def unregister_broker(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    """Remove a broker that is gone for good; refused while it lives or holds replicas."""
+    await parts.control.remove_broker(request.broker_id)
+    return {"error_code": 0, "error_message": None}
 
 
 async def describe_cluster(parts: Parts, context: RequestContext, request: Any) -> Entry:

@@ -63,6 +63,14 @@ def expire_brokers(images: Images, timeout_ms: int) -> Operation[tuple[list[int]
     return expired, stored
 
 
+def remove_broker(images: Images, broker_id: int) -> Operation[tuple[None, StampedImage]]:
+    """Forget what is set for a broker that is gone for good."""
+    known = yield from images.locked()
+    highest: int | None = yield statements.read_epoch(broker_id)
+    left = rules.remove_broker(known.image, broker_id=broker_id, known=highest is not None)
+    return None, (yield from images.store(known, left))
+
+
 def create_topic(
     images: Images, *, min_insync_replicas: int, **topic: Any
 ) -> Operation[tuple[Topic, StampedImage]]:

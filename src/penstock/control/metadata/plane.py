@@ -81,6 +81,15 @@ class Metadata(OverDatabase):
 
         await self._rule(rule)
 
+    async def remove_broker(self, broker_id: int) -> None:
+        """Forget what is set for a broker that is gone for good; its id may register again.
+
+        Raises:
+            BrokerInUse: it is registered, or holds replicas, or is to.
+            UnknownBroker: it never was registered.
+        """
+        await self._apply(partial(operations.remove_broker, self._images, broker_id))
+
     async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
         """Say that a broker lives, by the clock of the plane itself.
 

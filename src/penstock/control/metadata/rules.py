@@ -14,7 +14,9 @@ from uuid import UUID
 
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
+from penstock.control.batch_index.rules import DISKLESS_CONFIG
 from penstock.control.errors import (
+    BrokerInUse,
     InvalidPartitions,
     InvalidReplicas,
     StaleBroker,
@@ -22,6 +24,7 @@ from penstock.control.errors import (
     StaleTopic,
     TopicExists,
     TopicIdTaken,
+    UnknownBroker,
     UnknownTopic,
 )
 from penstock.control.limits import (
@@ -107,6 +110,32 @@ def expire_brokers(image: MetadataImage, broker_ids: Collection[int]) -> Metadat
     """Remove brokers that have not renewed their registration in time."""
     left = [broker for broker in image.brokers if broker.broker_id not in broker_ids]
     return image if len(left) == len(image.brokers) else _with_brokers(image, left)
+
+
+def remove_broker(image: MetadataImage, *, broker_id: int, known: bool) -> MetadataImage:
+    """Forget what is set for a broker that is gone for good.
+
+    `known`: it was registered once. Raises UnknownBroker or BrokerInUse.
+    """
+    if image.broker(broker_id) is not None:
+        raise BrokerInUse(f"broker {broker_id} is registered, so it runs: stop it first")
+    held = [
+        f"{topic.name}-{one.index}"
+        for topic in image.topics.values()
+        if topic.configs.get(DISKLESS_CONFIG) != "true"
+        for one in topic.partitions
+        if broker_id in one.copies
+    ]
+    if held:
+        raise BrokerInUse(
+            f"broker {broker_id} holds replicas of {len(held)} partition(s), as of {held[0]}:"
+            " reassign them first (penstock broker drain)"
+        )
+    if not known:
+        raise UnknownBroker(f"no broker {broker_id} was ever registered")
+    if not image.broker_configs.get(str(broker_id)):
+        return image
+    return _next(image, broker_configs={**image.broker_configs, str(broker_id): {}})
 
 
 def create_topic(

@@ -127,6 +127,7 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
     (47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete", "group", "delete"),
     (60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", "cluster", "describe"),
     (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
+    (64, "UnregisterBroker", 0, 0, 0, "cluster:unregister_broker", "cluster", "alter"),
     (
         74, "ListConfigResources", 0, 1, 0,
         "configs:list_config_resources", "cluster", "describe_configs",

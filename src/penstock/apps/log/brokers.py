@@ -1,0 +1,89 @@
+"""`penstock broker drain|remove`: a broker that is to go for good."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.apps.log.replicas import (
+    DISKLESS,
+    again,
+    order,
+    progress,
+    sites,
+    waiting_options,
+)
+from penstock.apps.session import State, client_options, say, show
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.client import Client
+    from penstock.client.replicas import Place
+
+
+@click.group("broker", short_help="Brokers that are to go: drain, remove.")
+def broker() -> None:
+    """Brokers that are to go for good."""
+
+
+@broker.command("drain")
+@click.argument("broker_id", type=click.IntRange(min=0))
+@click.option("--dry-run", is_flag=True, help="Show what would move where.")
+@waiting_options
+@client_options
+def drain(state: State, broker_id: int, dry_run: bool, no_wait: bool, limit: float) -> None:
+    """Move all replicas of a broker to others, which have none of the partition yet.
+
+    Where to is decided by the weights that new topics are placed by, in other racks where there are
+    any. The broker may be off already. Topics that are created meanwhile may be placed on it.
+    """
+    with state.client() as client:
+        target = _away(client, broker_id)
+        if not dry_run:
+            order(client, target)
+            if not no_wait:
+                client.await_reassigned(target, limit, progress(state))
+    if dry_run:
+        rows = [
+            {"topic": name, "partition": index, "replicas": list(replicas)}
+            for (name, index), replicas in target.items()
+        ]
+        show(state, rows, ("topic", "partition", "replicas"))
+        return
+    done = "are ordered to move away" if no_wait else "have moved away"
+    text = f"{len(target)} replicas of broker {broker_id} {done}"
+    say(state, text, broker=broker_id, partitions=len(target))
+
+
+def _away(client: Client, broker_id: int) -> dict[Place, Sequence[int]]:
+    """The replicas that partitions are to have without a broker."""
+    found = client.metadata()
+    ordered = client.reassignments()
+    others = sites(found, but=broker_id)
+    target: dict[Place, Sequence[int]] = {}
+    for name, topic in sorted(found.topics.items()):
+        held = [one for one in topic.partitions if broker_id in one.replicas]
+        leaving = [one for one in held if not _leaves(ordered.get((name, one.index)), broker_id)]
+        if not leaving:
+            continue
+        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        if configs.get(DISKLESS) != "true":
+            for one in leaving:
+                target[name, one.index] = again(others, topic, one, ordered.get((name, one.index)))
+    return target
+
+
+def _leaves(move: object, broker_id: int) -> bool:
+    return broker_id in getattr(move, "removing", ())
+
+
+@broker.command("remove")
+@click.argument("broker_id", type=click.IntRange(min=0))
+@client_options
+def remove(state: State, broker_id: int) -> None:
+    """Forget a broker that is gone for good: it must be off, and hold no replicas."""
+    with state.client() as client:
+        client.unregister_broker(broker_id)
+    say(state, f"broker {broker_id} is removed", broker=broker_id)

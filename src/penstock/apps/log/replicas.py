@@ -1,0 +1,197 @@
+"""`penstock topic reassign|elect|replicas`: which brokers have a topic's partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import click
+
+from penstock.apps.session import State, client_options, say, show
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.replication.placement import placed_again
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
+    from penstock.client.replicas import Place, Reassignment
+
+DISKLESS: Final = "diskless.enable"
+
+
+class Refused(InvalidError):
+    """Some of what was asked for is refused; the text says all of it."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class Site(NamedTuple):
+    """A broker that may hold partitions."""
+
+    broker_id: int
+    rack: str | None
+
+
+def sites(found: ClusterMetadata, *, but: int = -1) -> list[Site]:
+    """The brokers that are there."""
+    return [Site(one.node_id, one.rack) for one in found.nodes.values() if one.node_id != but]
+
+
+def again(
+    brokers: Sequence[Site],
+    topic: TopicMetadata,
+    one: PartitionMetadata,
+    ordered: Reassignment | None,
+    factor: int | None = None,
+) -> tuple[int, ...]:
+    """The replicas of a partition on these brokers, most where they are; the factor if it stays."""
+    replicas = [own for own in one.replicas if ordered is None or own not in ordered.removing]
+    factor = len(replicas) if factor is None else factor
+    if not 1 <= factor <= len(brokers):
+        raise Refused(
+            f"{topic.name}-{one.index} would have {factor} replicas, and {len(brokers)} brokers are"
+            " there for them"
+        )
+    if topic.topic_id is None:
+        raise Refused(f"the brokers do not tell the id of topic {topic.name}")
+    return placed_again(
+        brokers, topic.topic_id, one.index, replicas=replicas, replication_factor=factor
+    )
+
+
+def order(client: Client, target: Mapping[Place, Sequence[int] | None]) -> None:
+    """Order replicas; raises Refused if any is."""
+    refused = client.reassign(target)
+    if refused:
+        raise Refused("; ".join(str(error) for error in refused.values()))
+
+
+def waiting_options(command: Any) -> Any:
+    """`--no-wait` and `--timeout`."""
+    command = click.option("--no-wait", is_flag=True, help="Order it, and return.")(command)
+    return click.option(
+        "--timeout", "limit", type=float, default=3600.0, show_default=True,
+        help="Seconds to wait; what is ordered goes on afterwards.",
+    )(command)  # fmt: skip
+
+
+def progress(state: State) -> Callable[[int, int], None]:
+    """Says on stderr how far it is."""
+    return lambda done, total: state.notice(f"{done} of {total} partitions have moved")
+
+
+@click.command("reassign")
+@click.argument("name")
+@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
+@click.option("--replicas", "brokers", metavar="ID,…", help="Brokers; the first is to lead.")
+@click.option("--factor", type=click.IntRange(min=1), help="So many replicas; most stay.")
+@click.option("--cancel", is_flag=True, help="Give up what is ordered.")
+@waiting_options
+@client_options
+def reassign(
+    state: State,
+    name: str,
+    partitions: tuple[int, ...],
+    brokers: str | None,
+    factor: int | None,
+    cancel: bool,
+    no_wait: bool,
+    limit: float,
+) -> None:
+    """Give partitions other replicas, while they are in use.
+
+    Brokers that are added copy the log, then they take over, then copies that are removed are
+    deleted. What is acknowledged is on a quorum of replicas at every moment.
+    """
+    if (brokers is not None) + (factor is not None) + cancel != 1:
+        raise click.UsageError("give one of --replicas, --factor and --cancel")
+    with state.client() as client:
+        found, ordered = client.metadata(), client.reassignments()
+        topic = client.describe_topic(name)
+        chosen = _chosen(topic, partitions)
+        target: dict[Place, Sequence[int] | None] = {}
+        for one in chosen:
+            if brokers is not None:
+                target[name, one.index] = _broker_ids(brokers)
+            elif factor is not None:
+                known = ordered.get((name, one.index))
+                target[name, one.index] = again(sites(found), topic, one, known, factor)
+        if cancel:
+            target = {(name, one.index): None for one in chosen if (name, one.index) in ordered}
+        order(client, target)
+        if not no_wait and not cancel:
+            client.await_reassigned(target, limit, progress(state))
+    done = "cancelled" if cancel else "ordered" if no_wait else "moved"
+    say(state, f"{len(target)} partitions of {name} {done}", topic=name, partitions=len(target))
+
+
+@click.command("elect")
+@click.argument("name")
+@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
+@client_options
+def elect(state: State, name: str, partitions: tuple[int, ...]) -> None:
+    """Have the first replica of each partition lead it again, if it is in sync."""
+    with state.client() as client:
+        chosen = _chosen(client.describe_topic(name), partitions)
+        outcomes = client.elect_leaders(name, [one.index for one in chosen])
+    rows = [
+        {
+            "topic": name,
+            "partition": one.index,
+            "preferred": next(iter(one.replicas), -1),
+            "outcome": _outcome(outcomes.get(one.index)),
+        }
+        for one in chosen
+    ]
+    show(state, rows, ("partition", "preferred", "outcome"))
+
+
+def _outcome(error: PenstockError | None) -> str:
+    if error is None:
+        return "elected"
+    return "leads already" if error.code == "election_not_needed" else str(error)
+
+
+@click.command("replicas")
+@click.argument("names", nargs=-1)
+@client_options
+def replicas(state: State, names: tuple[str, ...]) -> None:
+    """Show which brokers have the partitions of topics (all by default), and which are to."""
+    with state.client() as client:
+        found = client.metadata(names or None)
+        ordered = client.reassignments()
+        for name in names:
+            client.describe_topic(name)
+    rows = []
+    for name, topic in sorted(found.topics.items()):
+        for one in topic.partitions:
+            move = ordered.get((name, one.index))
+            rows.append(
+                {
+                    "topic": name,
+                    "partition": one.index,
+                    "leader": one.leader,
+                    "replicas": list(one.replicas),
+                    "isr": list(one.isr),
+                    "adding": list(move.adding) if move else [],
+                    "removing": list(move.removing) if move else [],
+                }
+            )
+    show(state, rows, ("topic", "partition", "leader", "replicas", "isr", "adding", "removing"))
+
+
+def _chosen(topic: TopicMetadata, partitions: Sequence[int]) -> list[PartitionMetadata]:
+    missing = [one for one in partitions if not 0 <= one < len(topic.partitions)]
+    if missing:
+        raise click.UsageError(
+            f"--partition {missing[0]}: {topic.name} has partitions 0 to"
+            f" {len(topic.partitions) - 1}"
+        )
+    return [one for one in topic.partitions if not partitions or one.index in partitions]
+
+
+def _broker_ids(words: str) -> list[int]:
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError as error:
+        raise click.UsageError(f"--replicas {words}: must be ids of brokers, as 1,2,3") from error

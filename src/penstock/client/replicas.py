@@ -1,0 +1,148 @@
+"""Calls about replicas: other brokers for partitions, elections, brokers that are gone for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.base.settings import INT_MAX
+from penstock.client.arguments import text, whole
+from penstock.client.errors import TimedOut, broker_error
+from penstock.client.session import Session
+
+LOOK_SECONDS: Final = 0.5
+Place = tuple[str, int]
+"""A topic and one of its partitions."""
+
+
+class Reassignment(NamedTuple):
+    """What is ordered for a partition: who has, or learns, the log; who comes; who goes."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class ReplicaCalls:
+    """The part of `Client` that is about replicas."""
+
+    _session: Session
+    _request_timeout_ms: int
+
+    def reassign(self, target: Mapping[Place, Sequence[int] | None]) -> dict[Place, PenstockError]:
+        """Order other replicas of partitions, the preferred leader first; None cancels an order.
+
+        Brokers carry orders out in the background. Returns what was refused, and why.
+        """
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for (name, partition), replicas in target.items():
+            row = {
+                "partition_index": whole("partition", partition, 0, INT_MAX),
+                "replicas": None if replicas is None else tuple(replicas),
+            }
+            topics.setdefault(text("topic", name), []).append(row)
+        body = {
+            "timeout": self._request_timeout_ms,
+            "allow_replication_factor_change": True,
+            "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+        }
+
+        def once() -> dict[Place, PenstockError]:
+            answer = self._session.call_controller("AlterPartitionReassignments", body)
+            _check(answer, "reassignment")
+            return {
+                (str(topic.name), int(one.partition_index)): broker_error(
+                    int(one.error_code), f"{topic.name}-{one.partition_index}", one.error_message
+                )
+                for topic in answer.responses
+                for one in topic.partitions
+                if int(one.error_code)
+            }
+
+        return self._session.retrying(once)
+
+    def reassignments(self) -> dict[Place, Reassignment]:
+        """All that is ordered and not carried out yet."""
+        body = {"timeout": self._request_timeout_ms, "topics": None}
+
+        def once() -> dict[Place, Reassignment]:
+            answer = self._session.call_any("ListPartitionReassignments", body)
+            _check(answer, "reassignments")
+            return {
+                (str(topic.name), int(one.partition_index)): Reassignment(
+                    *(
+                        tuple(int(broker) for broker in brokers)
+                        for brokers in (one.replicas, one.adding_replicas, one.removing_replicas)
+                    )
+                )
+                for topic in answer.topics
+                for one in topic.partitions
+            }
+
+        return self._session.retrying(once)
+
+    def await_reassigned(
+        self, places: Iterable[Place], seconds: float, told: Callable[[int, int], None]
+    ) -> None:
+        """Wait until nothing is ordered for partitions; `told` how many are done, of how many.
+
+        Raises:
+            TimedOut: some are not done after so long; they go on.
+        """
+        wanted = set(places)
+        until_ms, before = self._session.now_ms() + seconds * 1000, -1
+        while left := len(wanted & self.reassignments().keys()):
+            if left != before:
+                told(len(wanted) - left, len(wanted))
+                before = left
+            if self._session.now_ms() > until_ms:
+                raise TimedOut(
+                    f"{left} of {len(wanted)} partitions have not moved in {seconds:g} s, and go on"
+                )
+            self._session.pause(LOOK_SECONDS)
+
+    def elect_leaders(
+        self, topic: str, partitions: Iterable[int], *, unclean: bool = False
+    ) -> dict[int, PenstockError | None]:
+        """Have the preferred replica of each partition lead; why it does not, or None."""
+        body = {
+            "election_type": int(unclean),
+            "topic_partitions": [{"topic": text("topic", topic), "partitions": tuple(partitions)}],
+            "timeout": self._request_timeout_ms,
+        }
+
+        def once() -> dict[int, PenstockError | None]:
+            answer = self._session.call_controller("ElectLeaders", body)
+            _check(answer, "election")
+            return {
+                int(one.partition_id): broker_error(
+                    int(one.error_code), f"{topic}-{one.partition_id}", one.error_message
+                )
+                if int(one.error_code)
+                else None
+                for found in answer.replica_election_results
+                for one in found.partition_result
+            }
+
+        return self._session.retrying(once)
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Remove a broker that is gone for good.
+
+        Raises:
+            BrokerRefused: it runs, holds replicas, or never was there.
+        """
+        body = {"broker_id": whole("broker_id", broker_id, 0, INT_MAX)}
+
+        def once() -> None:
+            answer = self._session.call_controller("UnregisterBroker", body)
+            _check(answer, f"broker {broker_id}")
+
+        self._session.retrying(once)
+
+
+def _check(answer: Any, subject: str) -> None:
+    code = int(getattr(answer, "error_code", 0))
+    if code:
+        raise broker_error(code, subject, getattr(answer, "error_message", None))

@@ -1,0 +1,109 @@
+"""`penstock topic reassign|elect|replicas` and `penstock broker drain|remove`, on four brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.broker.test_replicated import Cluster, knows, until
+from tests.broker.test_replicated_moves import check, four, holds, moved, row
+
+pytestmark = pytest.mark.timeout(300)
+__all__ = ["four"]
+
+
+async def ran(cluster: Cluster, *words: str, status: int = 0) -> tuple[str, str]:
+    host, port = next(iter(cluster.brokers.values())).kafka_address
+    command = [sys.executable, "-m", "penstock", *words, "-b", f"{host}:{port}"]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, env=os.environ)
+    assert done.returncode == status, done.stderr.decode()
+    return done.stdout.decode(), done.stderr.decode()
+
+
+async def facts(cluster: Cluster, *words: str) -> Any:
+    return json.loads((await ran(cluster, *words, "--output", "json"))[0])
+
+
+async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
+    leader = await four.create()
+    await four.create("two", factor=2)
+    await four.create_single("one")
+    for number in range(5):
+        await four.produce(b"value %d" % number)
+    count = sum(
+        leader in one.partitions[0].replicas
+        for one in four.brokers[1].cluster.image.topics.values()
+    )
+    _, refused = await ran(four, "broker", "remove", str(leader), status=1)
+    assert f"broker {leader} is registered, so it runs: stop it first" in refused
+    planned = await facts(four, "broker", "drain", str(leader), "--dry-run")
+    assert len(planned) == count
+    assert row(four).move == 0
+    said, told = await ran(four, "broker", "drain", str(leader))
+    assert said == f"{count} replicas of broker {leader} have moved away\n"
+    assert f"of {count} partitions have moved" in told
+    for one in planned:
+        await moved(four, tuple(one["replicas"]), one["topic"])
+    await check(four, row(four).replicas, 5)
+    assert await facts(four, "broker", "drain", str(leader)) == {
+        "broker": leader,
+        "partitions": 0,
+    }
+    await four.stop(leader)
+    assert await facts(four, "broker", "remove", str(leader)) == {"broker": leader}
+    _, unknown = await ran(four, "broker", "remove", "9", status=1)
+    assert "no broker 9 was ever registered" in unknown
+
+
+async def test_who_is_off_may_be_drained(four: Cluster) -> None:
+    leader = await four.create()
+    await four.produce(b"value")
+    await four.stop(leader)
+    await until(lambda: all(knows(one, 3) for one in four.brokers.values()))
+    _, refused = await ran(four, "broker", "remove", str(leader), status=1)
+    assert f"broker {leader} holds replicas of 1 partition(s), as of t-0" in refused
+    await ran(four, "broker", "drain", str(leader))
+    await until(lambda: leader not in row(four).replicas)
+    await check(four, row(four).replicas, 1)
+    await ran(four, "broker", "remove", str(leader))
+
+
+async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
+    await four.create()
+    before = row(four).replicas
+    last = before[2]
+    target = ",".join(map(str, (last, *before[:2])))
+    said, _ = await ran(four, "topic", "reassign", "t", "--replicas", target)
+    assert said == "1 partitions of t moved\n"
+    await until(lambda: last in row(four).isr)
+    (elected,) = await facts(four, "topic", "elect", "t", "-p", "0")
+    assert elected == {"topic": "t", "partition": 0, "preferred": last, "outcome": "elected"}
+    (again,) = await facts(four, "topic", "elect", "t")
+    assert again["outcome"] == "leads already"
+    await facts(four, "topic", "reassign", "t", "--factor", "2")
+    assert await moved(four, (last, before[0])) == last
+    assert not holds(four, before[1])
+    (shown,) = await facts(four, "topic", "replicas", "t")
+    assert (shown["replicas"], shown["adding"], shown["removing"]) == ([last, before[0]], [], [])
+    for words, message in (
+        (["--factor", "9"], "t-0 would have 9 replicas, and 4 brokers are there for them"),
+        (["--replicas", "1,9"], "broker 9 is not registered"),
+        (["--replicas", "1"], "min.insync.replicas = 2"),
+    ):
+        assert message in (await ran(four, "topic", "reassign", "t", *words, status=1))[1]
+    for words, message in (
+        ([], "give one of --replicas, --factor and --cancel"),
+        (["--replicas", "a"], "must be ids of brokers"),
+        (["--factor", "2", "-p", "1"], "t has partitions 0 to 0"),
+    ):
+        assert message in (await ran(four, "topic", "reassign", "t", *words, status=2))[1]
+    assert await facts(four, "topic", "reassign", "t", "--cancel") == {
+        "topic": "t",
+        "partitions": 0,
+    }
