@@ -275,5 +275,87 @@ async def test_a_leader_whose_disk_fails_lets_another_lead(
             await cluster.stop(node_id)
 
 
+async def test_a_broker_whose_disk_fails_passes_on_what_nobody_writes_to(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first to be told do not hear it."""
+    cluster = Cluster(tmp_path, postgres_url)
+    disk = FaultyFiles()
+    cluster.files[1] = disk
+    for node_id in (1, 2, 3):
+        await cluster.start(node_id)
+    try:
+        for server in cluster.brokers.values():
+            await until(lambda server=server: knows(server, 3))  # type: ignore[misc]
+        led = {"t0": await cluster.create("t0")}
+        while 1 not in led.values() or {*led.values()} == {1}:
+            led[f"t{len(led)}"] = await cluster.create(f"t{len(led)}")
+        mine = [name for name in led if led[name] == 1]
+        lost: list[int] = []
+        inherit = Replication.inherit
+
+        def deaf(self: Replication, log: ReplicatedLog, epoch: int) -> None:
+            if len(lost) < 2 * len(mine):
+                lost.append(epoch)
+            else:
+                inherit(self, log, epoch)
+
+        monkeypatch.setattr(Replication, "inherit", deaf)
+        disk.fail = lambda name, path: errno.EIO if name == "sync_file" else None
+        await cluster.produce(b"with all", next(name for name in led if led[name] != 1))
+        for name in mine:
+            await until(lambda name=name: any(leads(cluster.log(one, name)) for one in (2, 3)))  # type: ignore[misc]
+        assert len(lost) == 2 * len(mine)
+        disk.fail = lambda name, path: None
+    finally:
+        for node_id in list(cluster.brokers):
+            await cluster.stop(node_id)
+
+
+async def test_a_copy_that_was_away_for_more_epochs_than_a_claim_knows(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.control.epochs.operations.CHAIN_EPOCHS_MAX", 2)
+    leader = await cluster.create()
+    other = others(leader)[0]
+    await cluster.produce(b"with all")
+    await until(lambda: has(cluster.log(other), 1))
+    await cluster.stop(other)
+    for number in range(5):
+        await lead_anew(cluster, await cluster.led())
+        assert await cluster.produce(b"with two") == number + 1
+    await cluster.start(other)
+    await until(lambda: has(cluster.log(other), 6))
+    assert everything(cluster.log(other)) == everything(cluster.log(await cluster.led()))
+    entries = cluster.log(other).log.epochs.entries
+    assert len(entries) >= 6
+    assert entries == cluster.log(await cluster.led()).log.epochs.entries
+
+
+async def lead_anew(cluster: Cluster, node_id: int) -> None:
+    replicated, key = replication(cluster, node_id), cluster.log(node_id).key
+    epoch = replicated.known_epoch(key)
+    replicated.claim([key])
+    await until(lambda: replicated.known_epoch(key) > epoch)
+
+
+async def test_lives_of_a_copy_have_numbers_of_their_own(cluster: Cluster) -> None:
+    await cluster.create("t")
+    await cluster.create("u")
+    replicated = replication(cluster, 1)
+    seen = []
+    for _ in range(3):
+        for topic in ("t", "u"):
+            one = cluster.log(1, topic)
+            one.copy.begin_anew()
+            seen.append(one.copy.core.incarnation)
+            replicated.forget(one.key)
+            again = replicated.open(one.key, one.log, opened=1)
+            seen.append(again.copy.core.incarnation)
+    assert seen == sorted(set(seen))
+    replicated.begin(seen[-1])
+    assert replicated.new_life() > seen[-1] << 20
+
+
 def leads(log: ReplicatedLog) -> bool:
     return log.leading is not None and log.leading.leads

@@ -438,3 +438,13 @@ def test_no_epoch_ends_below_a_log_of_which_all_is_deleted() -> None:
     later.append(1)
     later.talk([1, 2, 3])
     assert later.committed == 8
+
+
+def test_a_chain_is_extended_by_what_is_older_once() -> None:
+    newest = (Link(3, 7), Link(5, 9))
+    terms = Terms((1, 2, 3), 2)
+    core = Epoch(Claim(6, newest, terms, terms))
+    older = (Link(0, 0), Link(1, 0), Link(2, 4))
+    for _ in range(2):
+        core.extend(older)
+        assert core.chain == (*older, *newest)

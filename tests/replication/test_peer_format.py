@@ -15,6 +15,7 @@ from penstock.replication.chain import Link
 from penstock.replication.messages import (
     Ack,
     Append,
+    AskChain,
     Fence,
     FenceAnswer,
     Fenced,
@@ -56,6 +57,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(Read, INT, INT, LONG, LONG),
     st.builds(HandOver, INT),
     st.builds(GiveTo, INT, INT),
+    st.builds(AskChain, INT, INT, LONG, INT),
 ]
 WITH_DATA: list[st.SearchStrategy[Any]] = [
     st.builds(Append, INT, INT, LONG, LONG, LONG),

@@ -21,6 +21,7 @@ from penstock.replication.effects import (
 from penstock.replication.messages import (
     Ack,
     Append,
+    AskChain,
     Fence,
     FenceAnswer,
     Fenced,
@@ -223,7 +224,8 @@ def test_a_chain_without_its_oldest_epochs() -> None:
     assert replica.append(Append(5, 5, 9, 12, 0)) == (Write(9, 12),)
     assert replica.history == (*TWO, *newest)
     behind = Replica(1, Disk(promised=2, end=8, history=TWO))
-    assert behind.join(Join(5, newest)) == (), "whether [4, 8) was cut by then is not said"
+    asked = AskChain(5, 5, 1, 2)
+    assert behind.join(Join(5, newest)) == (asked,), "whether [4, 8) was cut by then is not said"
     assert (behind.end, behind.promised) == (8, 2)
     assert behind.join(Join(5, (*TWO, *newest)))[1] == TruncateTo(7)
 

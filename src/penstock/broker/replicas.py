@@ -29,7 +29,7 @@ from penstock.broker.identity import replication_address
 from penstock.broker.listeners import REPLICATION
 from penstock.broker.moves import Moves
 from penstock.control.epochs.values import EpochClaim, EpochOpening, InSyncReplicas
-from penstock.replication.chain import Link
+from penstock.replication.chain import Chain, Link
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Terms
 from penstock.replication.links import Links
@@ -94,6 +94,7 @@ class Replicas:
         self._caught_up_ms: dict[tuple[PartitionKey, int], int] = {}
         self._looking: asyncio.Task[None] | None = None
         self._leaving = False
+        self._passed = 0
         self.endpoint = (REPLICATION, "", 0)
         """Where other brokers reach this one, once it listens."""
 
@@ -197,6 +198,18 @@ class Replicas:
         order = (row.leader, *row.isr, *row.replicas)
         first = next((one for one in order if one in live), None)
         return first == own and not log.claims and not log.copy.broken
+
+    def _pass_on(self) -> None:
+        """The disk has failed: have others claim what is led here by the image, one by one."""
+        own, self._passed = self._parts.node_id, self._passed + 1
+        ready = self.replication.links.ready
+        for log in self.replication.logs.values():
+            row = self._row(log.key)
+            if row is not None and row.leader == own:
+                others = [one for one in row.replicas if one != own and one in ready]
+                if others:
+                    heir = others[self._passed % len(others)]
+                    self.replication.pass_on(log, heir, row.leader_epoch)
 
     def _row(self, key: PartitionKey) -> PartitionRow | None:
         topic = None if self._image is None else self._image.topic_by_id(UUID(bytes=key.topic_id))
@@ -303,7 +316,7 @@ class Replicas:
             logger.warning("partition %s keeps its quorum of %d: %s", key, before.acks, error)
         return Claim(
             epoch=chain.reservation.reserved,
-            chain=tuple(Link(one.epoch, one.start_offset) for one in chain.epochs),
+            chain=_links(chain),
             before=before,
             terms=terms,
             move=move,
@@ -328,6 +341,15 @@ class Replicas:
         found = await self._parts.control.highest_reserved(list(asked))
         return {asked[key]: Reserved(one.reserved, one.opened) for key, one in found.items()}
 
+    async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
+        """Of each partition the newest epochs below one, as many as there are in a page."""
+        chains = []
+        for key, below in asked:  # few: copies that were away for as many epochs as a claim knows
+            where = UUID(bytes=key.topic_id), key.partition
+            found = await self._parts.control.partition_chains([where], below=below)
+            chains.append(_links(found[where]) if where in found else ())
+        return chains
+
     def _opening(self, log: ReplicatedLog, effect: SealAndOpen) -> EpochOpening:
         core = log.leading.core if log.leading is not None else None
         terms = Terms((self._parts.node_id,), 1) if core is None else core.terms
@@ -349,15 +371,19 @@ class Replicas:
 
     async def _look_on(self) -> None:
         while True:
-            for _ in range(SAID_AGAIN_PER_LOOK):
-                await pause(LOOK_SECONDS / SAID_AGAIN_PER_LOOK)
-                self.replication.say_again()
-                self._look_at(self.replication.kept())
-                self._moves.go_on()
             try:
+                for _ in range(SAID_AGAIN_PER_LOOK):
+                    await pause(LOOK_SECONDS / SAID_AGAIN_PER_LOOK)
+                    self.replication.say_again()
+                    self._look_at(self.replication.kept())
+                    self._moves.go_on()
+                if self.replication.failed:
+                    self._pass_on()
                 await self._look_at_lag()
             except PenstockError as error:
                 logger.warning("in-sync replicas were not stored: %s", error)
+            except Exception:
+                logger.exception("a look at replicated partitions was broken off")
 
     async def _look_at_lag(self) -> None:
         """Store which replicas are in sync, where that has changed."""
@@ -391,6 +417,10 @@ class Replicas:
             return None
         ordered = tuple(one for one in row.replicas if one in found)
         return InSyncReplicas(UUID(bytes=log.key.topic_id), log.key.partition, core.epoch, ordered)
+
+
+def _links(chain: PartitionChain) -> Chain:
+    return tuple(Link(one.epoch, one.start_offset) for one in chain.epochs)
 
 
 async def _nothing() -> None:

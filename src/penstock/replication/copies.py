@@ -70,14 +70,19 @@ class Copy:
     """See the module's text. Belongs to the event loop."""
 
     __slots__ = (
-        "_incarnation", "_speakers", "_tell", "broken", "core", "failed", "log",
+        "_new_life", "_speakers", "_tell", "broken", "core", "failed", "log",
         "mark", "moved", "silent",
     )  # fmt: skip
 
     def __init__(
-        self, log: ReplicaLog, *, incarnation: int, tell: Tell, moved: Callable[[int], None]
+        self,
+        log: ReplicaLog,
+        *,
+        new_life: Callable[[], int],
+        tell: Tell,
+        moved: Callable[[int], None],
     ) -> None:
-        """`incarnation` is higher than in earlier lives; `moved` is told of the commit mark."""
+        """`new_life` gives incarnations that rise; `moved` is told of the commit mark."""
         self.log = log
         self.moved = moved
         self.mark = 0
@@ -88,9 +93,9 @@ class Copy:
         self.broken = False
         """The disk has failed: no life begins before the broker is restarted."""
         self._tell = tell
-        self._incarnation = incarnation
+        self._new_life = new_life
         self._speakers: dict[int, int] = {}
-        self.core = Replica(incarnation, disk_of(log))
+        self.core = Replica(new_life(), disk_of(log))
         log.committed_offset = 0
 
     @property
@@ -121,7 +126,7 @@ class Copy:
         Raises:
             PenstockError: the log refuses what was sent; this life is over.
         """
-        if self.failed or self.silent:
+        if self.failed or self.silent or self.broken:
             return
         try:
             self._hear(sender, message, data, now_ms)
@@ -161,22 +166,14 @@ class Copy:
         """The sync of a token is complete."""
         self._perform(self.core.synced(token))
 
-    def end(self, error: PenstockError) -> None:
-        """The disk has failed for good: take no part any more."""
-        if not self.broken:
-            self.failed = self.broken = True
-            where = self.log.topic_partition
-            logger.critical("%s: this copy takes no part until a restart: %s", where, error)
-
     def begin_anew(self) -> None:
         """Another life, with what the log has; nothing of it waits for a sync."""
         former = self.core
-        self._incarnation += 1
         self.failed = False
-        self.core = Replica(self._incarnation, disk_of(self.log))
+        self.core = Replica(self._new_life(), disk_of(self.log))
         leader = self._speakers.get(former.authority)
         if leader is not None:  # it believes that what was sent is taken
-            anew = JoinFirst(former.authority, former.epoch, self._incarnation)
+            anew = JoinFirst(former.authority, former.epoch, self.core.incarnation)
             self._tell(leader, anew, [], 0)
 
     def _perform(

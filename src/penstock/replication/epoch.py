@@ -347,6 +347,11 @@ class Epoch:
         elif isinstance(message, LogEnd):
             follower.asks_end = False
 
+    def extend(self, older: Chain) -> None:
+        """Epochs of before those that the claim knew; replicas that did not join are told."""
+        if self.chain and older[-1].epoch < self.chain[0].epoch:
+            self.chain = (*older, *self.chain)
+
     def rewind(self, replica: int) -> None:
         """Nothing is known of what that replica got: its stream begins anew."""
         self.streams[replica].joined = False

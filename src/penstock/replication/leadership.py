@@ -30,13 +30,14 @@ from penstock.replication.errors import LeadershipOver
 from penstock.replication.messages import (
     Ack,
     Append,
+    AskChain,
     FenceAnswer,
     Fenced,
     JoinFirst,
     LogStart,
     Position,
 )
-from penstock.replication.peer_format import HandOver, Read, ReadAnswer, Said
+from penstock.replication.peer_format import LINKS_MAX, HandOver, Read, ReadAnswer, Said
 from penstock.replication.replica import Replica
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ class LeaderShell(Protocol):
 
     def seal_and_open(self, effect: SealAndOpen) -> None:
         """Do the compare-and-set, and call `opened` or `lost` with its outcome."""
+        ...
+
+    def ask_older(self, below: int) -> None:
+        """Have the chain extended by epochs below one."""
         ...
 
     def committed(self, mark: int) -> None:
@@ -333,6 +338,10 @@ class Leadership:
         core = self.core
         if isinstance(message, Ack):
             self._perform(core.acknowledged(replica, message))
+            return
+        if isinstance(message, AskChain):  # it is told again when the chain is another
+            if message.authority == core.epoch and len(core.chain) < LINKS_MAX:
+                self._shell.ask_older(core.chain[0].epoch)
             return
         self._said.pop(replica, None)
         if isinstance(message, Position):

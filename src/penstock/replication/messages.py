@@ -48,8 +48,8 @@ class Fenced(NamedTuple):
 class Join(NamedTuple):
     """Begin a stream: cut your log where it parts from the chain, then tell where it ends.
 
-    The chain may leave out its oldest epochs. A replica whose log is older than what is left takes
-    no part until it is told of them.
+    The chain may leave out its oldest epochs. A replica whose log is older than what is left asks
+    for them, and takes no part before.
     """
 
     authority: int
@@ -79,6 +79,15 @@ class JoinFirst(NamedTuple):
     authority: int
     epoch: int
     incarnation: int
+
+
+class AskChain(NamedTuple):
+    """The replica's log is older than the chain that it was told: `newest` is its last epoch."""
+
+    authority: int
+    epoch: int
+    incarnation: int
+    newest: int
 
 
 class Append(NamedTuple):

@@ -24,6 +24,7 @@ endian; a row begins with
    12 HandOver      authority i32
    13 GiveTo        authority i32, heir i32
    14 LogStart      authority i32, epoch i32, base i64, bytes of producers u32
+   15 AskChain      authority i32, epoch i32, incarnation i64, newest i32
 
 The first frame of either side is a greeting instead: "PSPR", version u16, broker id i32, its
 incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
@@ -41,6 +42,7 @@ from penstock.replication.chain import Link
 from penstock.replication.messages import (
     Ack,
     Append,
+    AskChain,
     Fence,
     FenceAnswer,
     Fenced,
@@ -114,6 +116,7 @@ _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
     12: (HandOver, Struct(">i")),
     13: (GiveTo, Struct(">ii")),
     14: (LogStart, Struct(">iiq")),
+    15: (AskChain, Struct(">iiqi")),
 }
 _JOIN_KIND: Final = 4
 _WITH_DATA: Final = (7, 11, 14)
@@ -125,8 +128,8 @@ _NOTHING: Final = memoryview(b"")
 
 
 Said = (
-    Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | Append | Ack | LogStart | LogEnd
-    | Read | ReadAnswer | HandOver | GiveTo
+    Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | AskChain | Append | Ack | LogStart
+    | LogEnd | Read | ReadAnswer | HandOver | GiveTo
 )  # fmt: skip
 """What is said of a partition: by the cores, for reading what is to be written back, and for a
 leadership that is given away."""

@@ -52,6 +52,7 @@ from penstock.replication.effects import (
 from penstock.replication.messages import (
     Ack,
     Append,
+    AskChain,
     Fence,
     FenceAnswer,
     Fenced,
@@ -74,6 +75,7 @@ Effect = (
     | Halt
     | Position
     | JoinFirst
+    | AskChain
     | Fenced
     | FenceAnswer
     | Ack
@@ -199,7 +201,8 @@ class Replica:
         ):
             return NOTHING  # of before its sender opened its epoch: it would cut what came since
         if join.chain[0].start and self.history and self.epoch_of_end < join.chain[0].epoch:
-            return NOTHING  # older epochs say where this log parts from the chain
+            newest = self.epoch_of_end  # older epochs say where this log parts from the chain
+            return (AskChain(join.authority, join.epoch, self.incarnation, newest),)
         effects = self._promise(join.authority)
         self.authority, self.epoch, self.chain = join.authority, join.epoch, join.chain
         keep = self._confirmed(join.chain)

@@ -13,12 +13,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.base.errors import PenstockError
-from penstock.base.pause import pause
-from penstock.control.limits import EPOCH_PARTITIONS_PER_CALL_MAX
+from penstock.replication.calls import Calls
+from penstock.replication.chain import Chain
 from penstock.replication.copies import Copy
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Epoch, Phase
@@ -49,8 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TO_COPIES: Final = (Append, Fence, Join, LogStart, LogEnd, Read)
-_LIVES_BITS: Final = 20
-_AGAIN_SECONDS: Final = 0.2
+_LIVES_BITS: Final = 32
+"""So many lives of copies may begin between two starts of a broker, as a power of two."""
 HAND_OVER_MS: Final = 3_000
 """What an heir has to claim a partition, before who gives it away goes on leading."""
 _ALL: Final = -1
@@ -80,6 +79,10 @@ class Epochs(Protocol):
         """What is reserved and opened now; without partitions that are no more."""
         ...
 
+    async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
+        """Of each partition the newest epochs below one, as many as there are in a page."""
+        ...
+
 
 class Owner(Protocol):
     """Who serves a replicated partition to clients."""
@@ -94,9 +97,7 @@ class ReplicatedLog:
 
     __slots__ = ("_service", "claiming", "copy", "key", "leading", "log", "owner")
 
-    def __init__(
-        self, service: Replication, key: PartitionKey, log: ReplicaLog, incarnation: int
-    ) -> None:
+    def __init__(self, service: Replication, key: PartitionKey, log: ReplicaLog) -> None:
         self._service = service
         self.key = key
         self.log = log
@@ -104,7 +105,7 @@ class ReplicatedLog:
         self.leading: Leadership | None = None
         self.claiming = False
         """Whether a claim is on its way to the control plane."""
-        self.copy = Copy(log, incarnation=incarnation, tell=self._answer, moved=self.committed)
+        self.copy = Copy(log, new_life=service.new_life, tell=self._answer, moved=self.committed)
 
     @property
     def claims(self) -> bool:
@@ -182,6 +183,9 @@ class ReplicatedLog:
     def seal_and_open(self, effect: SealAndOpen) -> None:
         self._service.open_epoch(self, effect)
 
+    def ask_older(self, below: int) -> None:
+        self._service.ask_older(self, below)
+
     def committed(self, mark: int) -> None:
         if self.owner is not None:
             self.owner.committed_to(mark)
@@ -253,11 +257,13 @@ class Replication:
         self._outgoing_bytes: dict[int, int] = {}
         self._short: dict[int, dict[ReplicatedLog, None]] = {}
         """Of which partitions there is more to be sent to a broker than there was room."""
-        self._to_claim: dict[PartitionKey, None] = {}
-        self._to_open: dict[ReplicatedLog, SealAndOpen] = {}
-        self._silent: dict[ReplicatedLog, None] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._claims = Calls("claims", self._claim, self._claimed)
+        self._openings = Calls("openings", epochs.open_epochs, self._opened)
+        self._silent = Calls("questions for what is reserved", self._reserved, self._hear_reserved)
+        self._older = Calls("questions for older epochs", self._ask_older, self._hear_older)
         self._life = 0
+        self.failed = False
+        """The disk has failed: no copy takes part before the broker is restarted."""
 
     def begin(self, registration: int) -> None:
         """`registration` rises with each start of this broker."""
@@ -265,13 +271,17 @@ class Replication:
 
     async def close(self) -> None:
         """Take part no more."""
-        for task in self._asking.values():
-            task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        for calls in (self._claims, self._openings, self._silent, self._older):
+            await calls.close()
         await self.links.close()
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    def new_life(self) -> int:
+        """The incarnation of a copy: higher than that of any life before, of any copy here."""
+        self._life += 1
+        return self._life
 
     def open(self, key: PartitionKey, log: ReplicaLog, *, opened: int) -> ReplicatedLog:
         """Take part in a partition with this log; the one there is, if it has the same.
@@ -282,8 +292,8 @@ class Replication:
         known = self.logs.get(key)
         if known is not None and known.log is log:
             return known
-        self._life += 1
-        known = self.logs[key] = ReplicatedLog(self, key, log, self._life)
+        known = self.logs[key] = ReplicatedLog(self, key, log)
+        known.copy.broken = self.failed
         reason = known.copy.may_lack(opened)
         if reason is not None:
             logger.log(
@@ -292,8 +302,7 @@ class Replication:
                 " never acknowledged: %s", log.topic_partition, reason,
             )  # fmt: skip
             known.copy.silent = True
-            self._silent[known] = None
-            self._ask("reserved", self._hear_reserved)
+            self._silent.add(known, None)
         return known
 
     def forget(self, key: PartitionKey) -> None:
@@ -303,8 +312,9 @@ class Replication:
             return
         if gone.leading is not None:
             gone.leading.lost()
-        for logs in (self._stirred, self._waiting, self._silent, *self._short.values()):
+        for logs in (self._stirred, self._waiting, *self._short.values()):
             logs.pop(gone, None)
+        self._silent.drop(gone)
 
     def known_epoch(self, key: PartitionKey) -> int:
         """The highest epoch of a partition that this broker knows to be reserved."""
@@ -318,12 +328,14 @@ class Replication:
         """Become the leader of partitions, if nobody is faster."""
         for key in keys:
             self.logs[key].claiming = True
-            self._to_claim[key] = None
-        self._ask("claim", self._claim)
+            self._claims.add(key, None)
 
     def open_epoch(self, log: ReplicatedLog, effect: SealAndOpen) -> None:
-        self._to_open[log] = effect
-        self._ask("open", self._open)
+        self._openings.add(log, effect)
+
+    def ask_older(self, log: ReplicatedLog, below: int) -> None:
+        """Ask for epochs of a partition below one."""
+        self._older.add(log, below)
 
     def say_again(self) -> None:
         """Say again what was not answered; called now and then."""
@@ -418,13 +430,14 @@ class Replication:
     def _durable(
         self, tokens: list[tuple[ReplicatedLog, Replica, Sync]], error: StorageError | None
     ) -> None:
+        if isinstance(error, StorageFailed):
+            self._end(error)
+            return
         for one, core, token in tokens:
             copy = one.copy
             if copy.core is not core or self.logs.get(one.key) is not one:
                 continue
-            if isinstance(error, StorageFailed):
-                copy.end(error)
-            elif error is not None:
+            if error is not None:
                 copy.begin_anew()
             elif not copy.failed:
                 copy.synced(token)
@@ -436,6 +449,22 @@ class Replication:
                 self._give_away(one)
         self._send()
 
+    def _end(self, error: StorageFailed) -> None:
+        """The disk has failed for good: others are to lead, also what nobody writes to."""
+        if self.failed:
+            return
+        self.failed = True
+        logger.critical("%d copies take no part until a restart: %s", len(self.logs), error)
+        for one in self.logs.values():
+            one.copy.broken = True
+            self._give_away(one)
+        self._send()
+
+    def pass_on(self, log: ReplicatedLog, heir: int, epoch: int) -> None:
+        """Have another broker claim what the image says is led here, in an epoch, and is not."""
+        epoch = max(epoch, self.known_epoch(log.key))
+        self.links.send(heir, [(encode_row(log.key, HandOver(epoch)), (), 0)])
+
     def _give_away(self, one: ReplicatedLog) -> None:
         """Have another broker lead where this one's log has lost what others were sent."""
         leading = one.leading
@@ -446,7 +475,7 @@ class Replication:
             leading.lost()
             if heirs:
                 self.tell(one, heirs[0], HandOver(leading.core.epoch), (), 0)
-            else:
+            elif not one.copy.broken:
                 self.claim([one.key])
         self.stir(one)
 
@@ -504,65 +533,43 @@ class Replication:
 
     # -- the control plane
 
-    def _ask(self, what: str, ask: Callable[[], object]) -> None:
-        """Have one call of a kind under way; what is asked for meanwhile goes with the next."""
-        task = self._asking.get(what)
-        if task is None or task.done():
-            loop = asyncio.get_running_loop()
-            self._asking[what] = loop.create_task(ask())  # type: ignore[arg-type]
+    async def _claim(
+        self, asked: Sequence[tuple[PartitionKey, None]]
+    ) -> Sequence[Claim | PenstockError]:
+        return await self._epochs.claim([key for key, _ in asked])
 
-    async def _hear_reserved(self) -> None:
-        while self._silent:
-            logs = list(islice(self._silent, EPOCH_PARTITIONS_PER_CALL_MAX))
-            try:
-                found = await self._epochs.reserved([log.key for log in logs])
-            except PenstockError as error:
-                logger.warning(
-                    "%d copies answer nobody, because what they have promised is not known: %s",
-                    len(self._silent), error,
-                )  # fmt: skip
-                await pause(_AGAIN_SECONDS)
-                continue
-            for log in logs:
-                self._silent.pop(log, None)
-                there = found.get(log.key)
-                if there is not None and self.logs.get(log.key) is log:
-                    log.copy.lose(reserved=there.reserved, opened=there.opened)
-                    self.stir(log)
+    def _claimed(self, key: PartitionKey, _: None, answer: Claim | PenstockError) -> None:
+        log = self.logs.get(key)
+        if log is not None:
+            log.claiming = False
+        if isinstance(answer, PenstockError):
+            logger.warning("a claim was refused: %s", answer)
+        elif log is not None:
+            log.lead(answer)
 
-    async def _claim(self) -> None:
-        while self._to_claim:
-            keys, self._to_claim = list(self._to_claim), {}
-            try:
-                answers = await self._epochs.claim(keys)
-            except PenstockError as error:
-                logger.warning("claiming %d partitions failed: %s", len(keys), error)
-                self._to_claim.update(dict.fromkeys(keys))
-                await pause(_AGAIN_SECONDS)
-                continue
-            for key, answer in zip(keys, answers, strict=True):
-                log = self.logs.get(key)
-                if log is not None:
-                    log.claiming = False
-                if isinstance(answer, PenstockError):
-                    logger.warning("a claim was refused: %s", answer)
-                elif log is not None:
-                    log.lead(answer)
+    def _opened(self, log: ReplicatedLog, effect: SealAndOpen, opened: bool) -> None:
+        if log.leading is not None and log.leading.core.epoch == effect.epoch:
+            (log.leading.opened if opened else log.leading.lost)()
+            self.stir(log)
 
-    async def _open(self) -> None:
-        while self._to_open:
-            openings, self._to_open = self._to_open, {}
-            try:
-                answers = await self._epochs.open_epochs(list(openings.items()))
-            except PenstockError as error:
-                logger.warning("opening %d epochs failed: %s", len(openings), error)
-                self._to_open = openings | self._to_open
-                await pause(_AGAIN_SECONDS)
-                continue
-            for (log, effect), opened in zip(openings.items(), answers, strict=True):
-                if log.leading is not None and log.leading.core.epoch == effect.epoch:
-                    (log.leading.opened if opened else log.leading.lost)()
-                    self.stir(log)
+    async def _reserved(
+        self, asked: Sequence[tuple[ReplicatedLog, None]]
+    ) -> Sequence[Reserved | None]:
+        found = await self._epochs.reserved([log.key for log, _ in asked])
+        return [found.get(log.key) for log, _ in asked]
+
+    def _hear_reserved(self, log: ReplicatedLog, _: None, there: Reserved | None) -> None:
+        if there is not None and self.logs.get(log.key) is log:
+            log.copy.lose(reserved=there.reserved, opened=there.opened)
+            self.stir(log)
+
+    async def _ask_older(self, asked: Sequence[tuple[ReplicatedLog, int]]) -> Sequence[Chain]:
+        return await self._epochs.older([(log.key, below) for log, below in asked])
+
+    def _hear_older(self, log: ReplicatedLog, _: int, older: Chain) -> None:
+        if log.leading is not None and older:
+            log.leading.core.extend(older)
+            self.stir(log)
 
 
 def _joined(data: Sequence[Buffer]) -> memoryview:
