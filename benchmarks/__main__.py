@@ -53,6 +53,7 @@ ALL = (
     "cluster",
     "cluster_failover",
     "cluster_messages",
+    "processes",
 )
 
 

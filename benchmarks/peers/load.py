@@ -71,6 +71,13 @@ def resident_mebibytes(pid: int) -> float:
     return float(sum(each.memory_info().rss for each in members)) / 2**20
 
 
+def proportional_mebibytes(pid: int) -> float:
+    """Memory of a process and its children, of what several share the part of each."""
+    process = psutil.Process(pid)
+    members = (process, *process.children(recursive=True))
+    return float(sum(each.memory_full_info().pss for each in members)) / 2**20
+
+
 def create_topic(
     bootstrap: str, name: str, partitions: int, configs: Mapping[str, str] | None = None
 ) -> None:

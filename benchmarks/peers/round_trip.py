@@ -65,8 +65,8 @@ class RoundTrip:
     p99: float
 
 
-def produce_request(topic: str, value_bytes: int) -> bytes:
-    """A framed Produce request, acks=all, with one batch of one record for partition 0."""
+def produce_request(topic: str, value_bytes: int, *, partition: int = 0) -> bytes:
+    """A framed Produce request, acks=all, with one batch of one record for a partition."""
     now_ms = int(time.time() * 1000)
     body = b"\x00\x00\x00\x01" + _varint(value_bytes) + bytes(value_bytes) + b"\x00"
     record = _varint(len(body)) + body
@@ -78,7 +78,9 @@ def produce_request(topic: str, value_bytes: int) -> bytes:
     request = struct.pack(">hhih", 0, 10, 1, -1) + no_tags
     request += b"\x00" + struct.pack(">hi", -1, 30_000)
     request += b"\x02" + _uvarint(len(name) + 1) + name
-    request += b"\x02" + struct.pack(">i", 0) + _uvarint(len(batch) + 1) + batch + 3 * no_tags
+    request += (
+        b"\x02" + struct.pack(">i", partition) + _uvarint(len(batch) + 1) + batch + 3 * no_tags
+    )
     return struct.pack(">i", len(request)) + request
 
 
@@ -100,6 +102,32 @@ def round_trips(port: int, request: bytes, *, count: int, answer_bytes: int = 0)
                 _check(answer)
     ordered = sorted(durations)
     return RoundTrip(p50=statistics.median(ordered), p99=ordered[int(len(ordered) * 0.99)])
+
+
+def pipelined(port: int, request: bytes, *, count: int, in_flight: int) -> None:
+    """Send a request `count` times, so many of them before the first is answered, and then on."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(request)
+        answer = _answer(connection, 0)
+        _check(answer)
+        sent = min(in_flight, count)
+        connection.sendall(request * sent)
+        size = bytes_left = len(answer)
+        answered = 0
+        while answered < count:
+            bytes_left -= len(connection.recv(65536) or _closed())
+            done = -(bytes_left - size) // size if bytes_left <= 0 else 0
+            bytes_left += done * size
+            answered += done
+            more = min(done, count - sent)
+            if more:
+                connection.sendall(request * more)
+                sent += more
+
+
+def _closed() -> bytes:
+    raise ConnectionError("the server closed the connection")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +110,13 @@ def test_files_are_read_when_the_broker_is_stopped(
     assert bare(*words, "fine").status == 0
     assert "no such partition" in bare(*words, "t", "-p", "7").err
     assert "there is no directory" in bare(*words[:-1], str(tmp_path / "log")).err
+
+
+def test_the_logs_of_all_processes_are_read(broker: Broker, bare: Run, tmp_path: Path) -> None:
+    broker.stop()
+    shutil.copytree(tmp_path / "log", tmp_path / "log-2")
+    words = ("--output", "json", "log", "verify", "fine", "--data-dir", str(tmp_path))
+    assert json.loads(bare(*words).out)["partitions"] == 2
 
 
 def test_damage_is_told_batch_by_batch(broker: Broker, bare: Run, tmp_path: Path) -> None:

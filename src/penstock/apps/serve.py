@@ -23,7 +23,7 @@ import click
 from penstock.apps.configuration import Configuration, Given, configure, misspelt, parse_override
 from penstock.apps.daemon import FORMATS, LEVELS, set_up, stop_event
 from penstock.apps.running import serve_until
-from penstock.apps.wiring import Ready, address
+from penstock.apps.wiring import Ready, address, logs_below
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def run(configuration: Configuration) -> None:
 
 def _check_alone(configuration: Configuration) -> None:
     """Where several processes have shared the directory, see that one has all that there is."""
-    if configuration.places.control_url or not any(configuration.directory.glob("log-*")):
+    if configuration.places.control_url or len(logs_below(configuration.directory)) <= 1:
         return
     from penstock.apps.processes.plan import check_held
 

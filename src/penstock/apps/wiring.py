@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 CONTROL: Final = "control.sqlite"
+LOG: Final = "log"
 
 
 class DirectoryUnusable(UnavailableError):
@@ -200,6 +201,11 @@ def _with_staging(settings: BrokerSettings, directory: Path) -> BrokerSettings:
     if settings.sink_staging_directory:
         return settings
     return replace(settings, sink_staging_directory=str(directory / "staging"))
+
+
+def logs_below(directory: Path) -> list[Path]:
+    """The directories of logs: of a process alone, and of the others where several have shared."""
+    return [one for one in (directory / LOG, *sorted(directory.glob(f"{LOG}-*"))) if one.is_dir()]
 
 
 def prepare(log: Path) -> None:

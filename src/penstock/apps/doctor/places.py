@@ -66,7 +66,7 @@ def _database(configuration: Configuration) -> Finding:
     return Finding(
         check="database",
         status="ok",
-        cause=f"{path}, {path.stat().st_size} bytes, a broker's own: its readiness tells of it",
+        cause=f"{path}, {path.stat().st_size} bytes, brokers' own: their readiness tells of it",
     )
 
 

@@ -64,21 +64,23 @@ def verify(
 def _verify_files(
     data_dir: Path, topic: str | None, partitions: tuple[int, ...], verifier: BatchVerifier
 ) -> None:
+    from penstock.apps.wiring import logs_below
     from penstock.storage.store import lock_directory
     from penstock.storage.verification import verify_segments
 
-    root = data_dir / "log"
-    if not root.is_dir():
-        raise NoLog(f"--data-dir {data_dir}: there is no directory {root}")
+    roots = logs_below(data_dir)
+    if not roots:
+        raise NoLog(f"--data-dir {data_dir}: there is no directory {data_dir / 'log'}")
 
     def wanted(where: TopicPartition) -> bool:
         return topic in (None, where.topic) and (not partitions or where.partition in partitions)
 
-    lock = lock_directory(str(root))
-    try:
-        verify_segments(str(root), wanted, verifier)
-    finally:
-        os.close(lock)
+    for root in map(str, roots):
+        lock = lock_directory(root)
+        try:
+            verify_segments(root, wanted, verifier)
+        finally:
+            os.close(lock)
     if topic is not None and not verifier.partitions:
         raise NoLog(f"--data-dir {data_dir}: there is no such partition of topic {topic!r}")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.apps.configuration import InvalidConfiguration
-from penstock.apps.wiring import CONTROL, address
+from penstock.apps.wiring import CONTROL, LOG, address
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.http_listener import parse_address
 from penstock.base.settings import INT_MAX
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from penstock.broker.listeners import Address
     from penstock.broker.settings import BrokerSettings
 
-LOG: Final = "log"
 LOCAL: Final = "127.0.0.1"
 PORT_MAX: Final = 65_535
 
