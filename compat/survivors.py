@@ -77,7 +77,7 @@ class Client(threading.Thread):
 
 
 class Load(Client):
-    """Produces `burst` records at a time, and begins no burst within `rest` seconds of the last."""
+    """Produces `burst` records at a time, the next ones `rest` seconds later at the earliest."""
 
     def __init__(
         self,
@@ -88,13 +88,15 @@ class Load(Client):
         producer: int = 0,
         burst: int = 40,
         rest: float = 0.01,
+        padding: int = 0,
     ) -> None:
+        """Keys of `padding` bytes make records larger."""
         super().__init__(bootstrap, topic, history)
         self.producer = producer
         self.sent = 0
         self.acked = 0
         self.failures: list[KafkaError] = []
-        self._burst, self._rest = burst, rest
+        self._burst, self._rest, self._key = burst, rest, bytes(padding)
         self._last_ack = array("d", [0.0] * history.partitions)
         self._longest_pause = 0.0
         self.settings |= {
@@ -146,6 +148,7 @@ class Load(Client):
     def _produce(self, producer: Producer) -> None:
         producer.produce(
             self.topic,
+            key=self._key,
             value=b"%d" % (self.producer * NUMBERS_PER_PRODUCER + self.sent),
             partition=self.sent % self.history.partitions,
             on_delivery=self._delivered,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +18,7 @@ from pathlib import Path
 from tests.postgres import PostgresServer
 
 from compat.drivers import eventually
-from compat.faults.network import DATABASE, Network, address
+from compat.faults.network import DATABASE, Network, address, hub
 from compat.servers import PenstockProcess
 
 RECOVER_SECONDS = 45
@@ -53,13 +54,34 @@ class Kind:
     weight: int = 2
     goes_on: bool = True
     needs_network: bool = False
-    of_database: bool = False
+    of: str = "a broker"
+    alone: bool = False
+    """Whether all copies must be whole before, and no other fault comes with it."""
 
 
 @contextmanager
 def killed(_: World, broker: PenstockProcess) -> Iterator[None]:
     """kill -9."""
     broker.kill()
+    yield
+    broker.start()
+
+
+@contextmanager
+def all_killed(world: World, _: PenstockProcess) -> Iterator[None]:
+    """kill -9 of all brokers; they come back in any order."""
+    for broker in world.brokers:
+        broker.kill()
+    yield
+    for broker in world.dice.sample(list(world.brokers), len(world.brokers)):
+        broker.start()
+
+
+@contextmanager
+def wiped(_: World, broker: PenstockProcess) -> Iterator[None]:
+    """kill -9, and an empty disk afterwards."""
+    broker.kill()
+    shutil.rmtree(broker.directory / "data")
     yield
     broker.start()
 
@@ -141,8 +163,12 @@ def isolated(world: World, broker: PenstockProcess) -> Iterator[None]:
 
 @contextmanager
 def without_power(world: World, broker: PenstockProcess) -> Iterator[None]:
-    """The machine is gone: nobody is told that its connections are."""
-    with isolated(world, broker):
+    """The machine is gone: nobody is told that its connections are, no client either."""
+    node = world.number(broker)
+    with (
+        isolated(world, broker),
+        _cut(world, (address(node), hub(node)), (hub(node), address(node))),
+    ):
         broker.kill()
         yield
     broker.start()
@@ -176,6 +202,8 @@ def database_frozen(world: World, _: PenstockProcess) -> Iterator[None]:
 KINDS = (
     Kind(name="killed", make=killed, weight=4),
     Kind(name="restarted", make=restarted, weight=3),
+    Kind(name="all brokers killed", make=all_killed, of="all", weight=1, goes_on=False, alone=True),
+    Kind(name="wiped", make=wiped, weight=1, alone=True),
     Kind(name="paused", make=paused, weight=3),
     Kind(name="fails a sync", make=failed_sync),
     Kind(name="without power", make=without_power, needs_network=True),
@@ -184,6 +212,6 @@ KINDS = (
     Kind(name="deaf", make=deaf, needs_network=True, goes_on=False),
     Kind(name="isolated", make=isolated, needs_network=True),
     Kind(name="without the database", make=without_database, needs_network=True),
-    Kind(name="database stopped", make=database_stopped, of_database=True),
-    Kind(name="database frozen", make=database_frozen, weight=1, of_database=True),
+    Kind(name="database stopped", make=database_stopped, of="the database"),
+    Kind(name="database frozen", make=database_frozen, weight=1, of="the database"),
 )

@@ -43,6 +43,11 @@ def address(node: int) -> str:
     return f"10.99.{node}.2"
 
 
+def hub(node: int) -> str:
+    """Of the clients, as a broker knows them."""
+    return f"10.99.{node}.1"
+
+
 class Network:
     """See the module's text; brokers are numbered from 1."""
 
@@ -74,15 +79,14 @@ class Network:
         self._holders[node] = holder
         assert holder.stdout is not None
         holder.stdout.readline()  # it is in its namespace
-        hub = f"10.99.{node}.1"
         _run(f"ip link add hub{node} type veth peer name broker netns {holder.pid}")
-        _run(f"ip addr add {hub}/30 dev hub{node}")
+        _run(f"ip addr add {hub(node)}/30 dev hub{node}")
         _run(f"ip link set hub{node} up")
         for line in (
             "ip link set lo up",
             f"ip addr add {address(node)}/30 dev broker",
             "ip link set broker up",
-            f"ip route add default via {hub}",
+            f"ip route add default via {hub(node)}",
         ):
             _run(" ".join([*self.program(node), line]))
 

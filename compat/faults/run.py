@@ -42,9 +42,10 @@ from compat.survivors import (
 
 BROKERS = 3
 TOPIC = "copied"
+CONFIG = {"min.insync.replicas": "2", "segment.bytes": str(1 << 20)}
 SESSION_MS = 2_000
 LAG_MS = 1_000
-HOLD_SECONDS = 6.0
+HOLD_SECONDS = 10.0
 TWO_AT_ONCE = 0.25
 VIEW_SECONDS = 5.0
 
@@ -108,7 +109,7 @@ class Run:
         at = self.bootstrap, TOPIC, self.history
         self.loads = [
             Load(*at, producer=0, burst=4, rest=0.01),
-            Load(*at, producer=1, burst=400, rest=0.5),
+            Load(*at, producer=1, burst=400, rest=0.5, padding=500),
         ]
         self.member = Member(*at, group="survivors")
         self.readers = [
@@ -120,7 +121,7 @@ class Run:
     def go(self) -> int:
         """All of it; the number of faults. Raises Broken, AssertionError."""
         with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
-            wanted = NewTopic(TOPIC, PARTITIONS, BROKERS, config={"min.insync.replicas": "2"})
+            wanted = NewTopic(TOPIC, PARTITIONS, BROKERS, config=CONFIG)
             admin.create_topics([wanted])[TOPIC].result(WAIT_SECONDS)
         clients: list[Client] = [*self.loads, self.member, *self.readers, self.ends]
         with ExitStack() as stack:
@@ -147,8 +148,12 @@ class Run:
             number += 1
             weights = [kind.weight for kind in kinds]
             kind, other = dice.choices(kinds, weights, k=2)
-            two = dice.random() < TWO_AT_ONCE and not (kind.of_database and other.of_database)
+            two = dice.random() < TWO_AT_ONCE and not (
+                kind.alone or other.alone or kind.of == other.of == "the database"
+            )
             drawn = [kind, other] if two else [kind]
+            if kind.alone:
+                self._await_all_in_sync()
             brokers = dice.sample(list(self.world.brokers), 2)
             self._fault(number, list(zip(drawn, brokers, strict=False)))
         return number
@@ -156,12 +161,13 @@ class Run:
     def _fault(self, number: int, faults: list[tuple[Kind, PenstockProcess]]) -> None:
         dice = self.world.dice
         names = [
-            kind.name if kind.of_database else f"broker {self.world.number(broker)} {kind.name}"
+            f"broker {self.world.number(broker)} {kind.name}"
+            if kind.of == "a broker"
+            else kind.name
             for kind, broker in faults
         ]
-        hold, apart = dice.uniform(0, HOLD_SECONDS), dice.uniform(0, 1)
-        for load in self.loads:
-            load.pause_seconds()
+        hold, apart = HOLD_SECONDS * dice.random() ** 2, dice.uniform(0, 1)
+        self.loads[0].pause_seconds()
         begin = time.monotonic()
         with ExitStack() as stack:
             for kind, broker in faults:
@@ -172,7 +178,7 @@ class Run:
             time.sleep(max(0.0, begin + hold - time.monotonic()))
         ended = time.monotonic()
         await_progress(*self.loads, self.member, *self.readers)
-        pause = max(load.pause_seconds() for load in self.loads)
+        pause = self.loads[0].pause_seconds()  # the other one rests for longer
         recovered = time.monotonic() - ended
         what = ", ".join(names)
         print(
@@ -192,7 +198,9 @@ class Run:
         if found:
             raise Broken("\n".join(found))
 
-    def _compare_copies(self) -> None:
+    def _await_all_in_sync(self) -> None:
+        """Until all copies have had all that was there a moment ago."""
+
         def counts(admin: AdminClient) -> list[int]:
             rows = admin.list_topics(TOPIC, timeout=WAIT_SECONDS).topics[TOPIC].partitions
             return [len(row.isrs) for row in rows.values()]
@@ -204,6 +212,9 @@ class Run:
                 lambda: f"replicas in sync: {counts(admin)}",
                 seconds=RECOVER_SECONDS,
             )
+
+    def _compare_copies(self) -> None:
+        self._await_all_in_sync()
         for broker in self.world.brokers:
             assert broker.stop() == 0, broker.log[-4000:]
         for part in range(PARTITIONS):
