@@ -18,6 +18,7 @@ from penstock.broker.replicas import Replicas
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs
+from penstock.client import Client
 from penstock.control.postgres import PostgresControlPlane
 from penstock.records import split_batches
 from penstock.replication.service import ReplicatedLog
@@ -222,10 +223,14 @@ async def test_the_leader_dies_and_another_goes_on(cluster: Cluster) -> None:
     leader = await cluster.create()
     for number in range(10):
         await cluster.produce(b"before %d" % number)
+    client = Client([":".join(map(str, one.kafka_address)) for one in cluster.brokers.values()])
+    assert await asyncio.to_thread(client.list_offsets, "t") == {0: 10}
     await cluster.stop(leader)
     following = await cluster.led()
     assert following != leader
     assert await cluster.produce(b"after") == 10
+    assert await asyncio.to_thread(client.list_offsets, "t") == {0: 11}, "who leads is asked anew"
+    client.close()
     read = await cluster.values(following)
     assert all(b"before %d" % number in read for number in range(10))
     assert b"after" in read

@@ -136,3 +136,8 @@ class MetadataCache:
         """Mark topics as not known, after an answer that says that a leader has moved."""
         for name in names:
             self._topics.pop(name, None)
+
+    def forget_all(self) -> None:
+        """Mark all topics, and who the controller is, as not known: a broker may be gone."""
+        self._topics.clear()
+        self.controller_id = -1

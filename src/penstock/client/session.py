@@ -120,6 +120,8 @@ class Session:
     def retrying(self, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds, fails for good, or the time for a call is over.
 
+        Who leads what is asked for anew after a failure: it may be that of a broker that is gone.
+
         Raises:
             PenstockError: the last one.
         """
@@ -130,6 +132,8 @@ class Session:
             except (RetriableError, BrokersUnreachable) as error:
                 failures += 1
                 self.trouble = str(error)
+                with self._lock:
+                    self._cache.forget_all()
                 pause = self._call_retry.pause_seconds(
                     failures,
                     elapsed_ms=self.now_ms() - start_ms,
