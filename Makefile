@@ -7,15 +7,15 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test test-long compat-diskless check bench bench-record serve lock clean
+.PHONY: setup demo demo-cluster test test-long compat-diskless check bench bench-record serve lock clean
 
 setup: $(STAMP)
 
 $(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml scripts/setup.sh
 	@PYTHON=$(PYTHON) scripts/setup.sh
 
-demo: setup
-	@$(BIN)/python -m examples.flights $(ARGS)
+demo demo-cluster: setup
+	@$(BIN)/python -m examples.flights $(if $(findstring cluster,$@),--cluster) $(ARGS)
 
 check: setup
 	@$(BIN)/ruff check .

@@ -44,8 +44,11 @@ class PenstockProcess:
     ) -> None:
         """`program` is run as `penstock`, wherever and however it does that."""
         self.directory = directory
-        # One that nobody is given by chance while the broker is restarted.
+        # Ports that nobody is given by chance while the broker is restarted.
         self.listener = listener or f"127.0.0.1:{free_port()}"
+        self._admin = f"127.0.0.1:{free_port()}"
+        if listener:
+            self._admin = f"{listener.rpartition(':')[0]}:0"
         self._program = program
         self.configs = dict(configs or {})
         self.bootstrap = ""
@@ -72,12 +75,11 @@ class PenstockProcess:
         lines = (f'"{name}" = "{value}"\n' for name, value in self.configs.items())
         config.write_text("".join(lines))
         command = [*self._program, "serve", "--config", str(config)]
-        admin = f"{self.listener.rpartition(':')[0]}:0"
         places = ["--data-dir", str(self.directory / "data"), "--listener", self.listener]
         begun = time.perf_counter()
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *places, "--admin", admin],
+                [*command, *places, "--admin", self._admin],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,4 +1,7 @@
-"""`make demo`: socket, outbox, log, pipeline, crashes, proof, findings; in that order."""
+"""`make demo`: socket, outbox, log, pipeline, crashes, proof, findings; in that order.
+
+`make demo-cluster` is the same with three brokers, which die one after the other (`cluster`).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rich.console import Console
 
 from examples.flights import data, proof, report
+from examples.flights.cluster import three_brokers
 from examples.flights.processes import AgentProcess, BrokerProcess, Process, start_pipeline
 from examples.flights.producer import Producer, create_topics, send_weather
 from examples.flights.watch import Watch
@@ -46,36 +50,99 @@ def main() -> int:
     with ExitStack() as stack:
         console.print("Reading the year 2013 …")
         flights, weather = data.flight_records(), data.weather_files()
-        broker = BrokerProcess(folder)
-        stack.callback(broker.process.end)
-        console.print(f"A broker serves {broker.bootstrap}, admin page {broker.admin_url}")
-        client = stack.enter_context(Client(broker.bootstrap))
+        scene: Scene
+        if arguments.cluster:
+            scene = stack.enter_context(three_brokers(folder))
+        else:
+            scene = one = OneBroker(folder, crash=not arguments.no_crash)
+            stack.callback(one.process.end)
+        console.print(f"Brokers serve {scene.bootstrap}, admin pages {scene.admin_url}")
+        client = stack.enter_context(Client(scene.bootstrap))
         create_topics(client)
-        seconds = send_weather(weather, folder / "outbox", broker.bootstrap)
+        seconds = send_weather(weather, folder / "outbox", scene.bootstrap)
         lines = sum(file.line_count for file in weather)
         console.print(
             f"{lines:,} hourly weather reports in {len(weather):,} files went into the outbox,"
             f" each synced and its pointer on the log, in {seconds:.1f} s"
         )
-        agent = AgentProcess(folder, broker.bootstrap)
+        agent = AgentProcess(folder, scene.bootstrap)
         stack.callback(agent.end)
         console.print(f"The host's agent takes flights at {agent.socket}")
-        producer = Producer(agent.socket, flights, arguments.rate)
+        producer = Producer(agent.socket, flights, arguments.rate or scene.rate)
         stack.callback(producer.end)
-        producer.start()
         with Watch(console, producer) as watch:
-            crashes = Crashes(agent, producer, watch, wanted=not arguments.no_crash)
-            _run(folder, broker, producer, watch, crashes)
-        held = _prove(folder, client, console)
-        plot = report.show(folder, console)
-        _next_steps(console, folder, plot, time.monotonic() - begin)
+            crashes = scene.crashes(agent, producer, watch)
+            stack.callback(crashes.end)
+            _run(folder, scene, producer, watch, crashes)
+        held = _prove(folder, client, console, crashes)
+        plots = [report.show(folder, console), *crashes.plots(folder, console)]
+        _next_steps(console, folder, plots, time.monotonic() - begin, one=not arguments.cluster)
         if arguments.keep:
-            console.input("The broker keeps running; press Enter to end it. ")
+            console.input("The brokers keep running; press Enter to end them. ")
     return 0 if held else 1
 
 
-class Crashes:
+class Crashes(Protocol):
+    """What is killed while the demo runs, and what there is to be said of it."""
+
+    driver_due: bool
+    """Whether the Spark driver is to be killed."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether flights may come."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the demo has to wait for one."""
+
+    def look(self) -> None:
+        """Called again and again."""
+
+    def end(self) -> None:
+        """Kill no more."""
+
+    def claims(self) -> list[proof.Claim]:
+        """More that must hold."""
+
+    def plots(self, folder: Path, console: Console) -> list[Path]:
+        """More to be looked at."""
+
+
+class Scene(Protocol):
+    """The brokers of the demo."""
+
+    @property
+    def rate(self) -> int | None:
+        """Flights a second, if nobody asks for another rate."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def admin_url(self) -> str: ...
+
+    def crashes(self, agent: AgentProcess, producer: Producer, watch: Watch) -> Crashes: ...
+
+
+class OneBroker(BrokerProcess):
+    """One broker that goes on, while the agent and the Spark driver die."""
+
+    rate = None
+
+    def __init__(self, folder: Path, *, crash: bool) -> None:
+        super().__init__(folder)
+        self._crash = crash
+
+    def crashes(self, agent: AgentProcess, producer: Producer, watch: Watch) -> Crashes:
+        """The agent once, and the Spark driver once."""
+        return ClientCrashes(agent, producer, watch, wanted=self._crash)
+
+
+class ClientCrashes:
     """What is killed while the demo runs: the agent once, and the Spark driver once."""
+
+    ready = True
 
     def __init__(
         self, agent: AgentProcess, producer: Producer, watch: Watch, *, wanted: bool
@@ -84,6 +151,19 @@ class Crashes:
         self._agent = agent
         self._producer = producer
         self._watch = watch
+
+    @property
+    def pending(self) -> bool:
+        return self.driver_due
+
+    def end(self) -> None:
+        self.driver_due = self._agent_due = False
+
+    def claims(self) -> list[proof.Claim]:
+        return []
+
+    def plots(self, folder: Path, console: Console) -> list[Path]:
+        return []
 
     def look(self) -> None:
         """Kill the agent in the middle of the flights."""
@@ -98,22 +178,22 @@ class Crashes:
             )
 
 
-def _run(
-    folder: Path, broker: BrokerProcess, producer: Producer, watch: Watch, crashes: Crashes
-) -> None:
+def _run(folder: Path, scene: Scene, producer: Producer, watch: Watch, crashes: Crashes) -> None:
     watch.starting()
-    pipeline = start_pipeline(folder, broker, watch.line)
+    pipeline = start_pipeline(folder, scene, watch.line)
     try:
         while pipeline.status is None:
             if producer.error is not None:
                 raise SystemExit(f"Producing failed: {producer.error}")
+            if not producer.started and crashes.ready:
+                producer.start()
             crashes.look()
             if crashes.driver_due and _batches(folder / TABLE_LOG) > CRASH_AFTER_BATCHES:
                 _crash(folder, pipeline, watch)
                 watch.starting()
-                pipeline = start_pipeline(folder, broker, watch.line)
+                pipeline = start_pipeline(folder, scene, watch.line)
                 crashes.driver_due = False
-            elif producer.done and not crashes.driver_due:
+            elif producer.done and not crashes.pending:
                 (folder / "stop").touch()
             watch.show()
             pipeline.wait(LOOK_SECONDS if crashes.driver_due else SHOW_SECONDS)
@@ -143,9 +223,9 @@ def _batches(folder: Path) -> int:
     return sum(path.name.removesuffix(".json").isdecimal() for path in folder.iterdir())
 
 
-def _prove(folder: Path, client: Client, console: Console) -> bool:
+def _prove(folder: Path, client: Client, console: Console, crashes: Crashes) -> bool:
     console.print("\n[bold]Proof[/bold] (by topic, partition, offset and line)")
-    claims = proof.claims(folder, client, data.read(data.FLIGHTS))
+    claims = [*proof.claims(folder, client, data.read(data.FLIGHTS)), *crashes.claims()]
     for claim in claims:
         mark = "[green]holds[/green]" if claim.holds else "[bold red]FAILS[/bold red]"
         console.print(f"  {mark}  {claim.text}")
@@ -153,12 +233,15 @@ def _prove(folder: Path, client: Client, console: Console) -> bool:
     return all(claim.holds for claim in claims)
 
 
-def _next_steps(console: Console, folder: Path, plot: Path, seconds: float) -> None:
+def _next_steps(
+    console: Console, folder: Path, plots: list[Path], seconds: float, *, one: bool
+) -> None:
+    found = commands(_short(folder)) if one else []
     lines = [
-        f"\nDone in {seconds:.0f} s. Plot: {_short(plot)}",
+        f"\nDone in {seconds:.0f} s. Plots: {', '.join(str(_short(plot)) for plot in plots)}",
         f"Tables: {_short(folder / 'tables')} (flights, weather, dead_letters, delays)",
-        "Try next:",
-        *(f"  {command}  # {meaning}" for command, meaning in commands(_short(folder))),
+        *(["Try next:"] if found else []),
+        *(f"  {command}  # {meaning}" for command, meaning in found),
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -202,7 +285,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--rate", type=int, help="flights a second; at full speed if left out")
     parser.add_argument("--no-crash", action="store_true", help="do not kill the Spark driver")
-    parser.add_argument("--keep", action="store_true", help="keep the broker up at the end")
+    parser.add_argument("--cluster", action="store_true", help="three brokers, which are killed")
+    parser.add_argument("--keep", action="store_true", help="keep the brokers up at the end")
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), help="folder for log, tables and plot"
     )

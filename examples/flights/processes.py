@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 READY: Final = re.compile(r"penstock ready kafka=(\S+) admin=(\S+)")
 AGENT_READY: Final = "penstock host ready"
@@ -165,7 +165,17 @@ class AgentProcess:
         return process
 
 
-def start_pipeline(folder: Path, broker: BrokerProcess, on_line: Callable[[str], None]) -> Process:
+class Addresses(Protocol):
+    """Where brokers are."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def admin_url(self) -> str: ...
+
+
+def start_pipeline(folder: Path, broker: Addresses, on_line: Callable[[str], None]) -> Process:
     """The Spark driver; the same command again continues where the last one ended."""
     command = [sys.executable, "-m", "examples.flights.pipeline"]
     arguments = [str(folder), broker.bootstrap, broker.admin_url]

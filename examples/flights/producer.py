@@ -25,7 +25,7 @@ from penstock.outbox import Outbox, OutboxSettings
 PARTITIONS: Final = {data.FLIGHTS: 6, data.WEATHER: 3, data.DEAD_LETTERS: 1}
 END_SECONDS: Final = 10.0
 SLICE_ROWS: Final = 20_000
-SLICES_PER_SECOND: Final = 5
+SLICES_PER_SECOND: Final = 10
 ALL_TO_FILES: Final = -1
 
 
@@ -65,6 +65,8 @@ class Producer:
         self.total: int = flights.num_rows
         self.sent = 0
         self.seconds = 0.0
+        self.counts: list[tuple[float, int]] = []
+        """How many were accepted by when, by the monotonic clock."""
         self.error: Exception | None = None
         self._socket = socket
         self._flights = flights
@@ -77,6 +79,11 @@ class Producer:
         self._thread.start()
 
     @property
+    def started(self) -> bool:
+        """Whether it has begun."""
+        return self._thread.ident is not None
+
+    @property
     def done(self) -> bool:
         """Whether everything was accepted."""
         return self.sent == self.total
@@ -84,7 +91,8 @@ class Producer:
     def end(self) -> None:
         """Stop early, if it still runs."""
         self._stopped = True
-        self._thread.join(END_SECONDS)
+        if self.started:
+            self._thread.join(END_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -103,6 +111,7 @@ class Producer:
             for accepted in client.publish_records(data.FLIGHTS, part):
                 accepted.result()
             self.sent += part.num_rows
+            self.counts.append((time.monotonic(), self.sent))
             self.seconds = time.monotonic() - begun
             if self._rate is not None:
                 time.sleep(max(0.0, self.sent / self._rate - self.seconds))

@@ -24,6 +24,8 @@ class Watch:
         self._console = console
         self._producer = producer
         self._queries: dict[str, dict[str, Any]] = {}
+        self.read: list[tuple[float, int]] = []
+        """How many records are in the tables by when, by the monotonic clock."""
         self._plain = ""
         self._plain_at = 0.0
         self._live = Live(self.table(), console=console, refresh_per_second=4, transient=False)
@@ -45,6 +47,8 @@ class Watch:
             return
         if isinstance(progress, dict) and "query" in progress:
             self._queries[progress["query"]] = progress
+            if progress["query"] == QUERIES[0]:
+                self.read.append((time.monotonic(), progress["read"]))
 
     def say(self, text: str) -> None:
         """A sentence above the table."""
