@@ -1,4 +1,7 @@
-"""`penstock serve --processes 2` under a Kafka client: children and the parent are killed."""
+"""`penstock serve --processes 2` as a process: one admin address, children that end, its directory.
+
+Clients that work meanwhile are in `compat/test_processes.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,21 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.client.admin_http import AdminHttp
+from penstock.client import Client
+from penstock.client.admin_http import AdminHttp, Body
 from tests.apps.test_serve import LOCAL, TIMEOUT_SECONDS, refused, serving
 
-READY = re.compile(r"penstock ready kafka=([0-9.:]+),([0-9.:]+) admin=(127\.0\.0\.1:\d+)\n")
+READY = re.compile(r"penstock ready kafka=([0-9.:]+,[0-9.:]+) admin=(127\.0\.0\.1:\d+)\n")
 PARTITIONS = 4
-QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
+VALUES = pa.table({"value": [b"%d" % number for number in range(1_000)]})
 
 
 def until(held: Callable[[], object], what: str) -> None:
@@ -33,19 +34,28 @@ def until(held: Callable[[], object], what: str) -> None:
 
 
 @contextmanager
-def two(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str, AdminHttp]]:
-    """Two brokers over a directory: the parent's process, their addresses, the admin address."""
+def two(directory: Path) -> Iterator[tuple[subprocess.Popen[str], Client, AdminHttp]]:
+    """Two brokers over a directory: the parent's process, a client, the admin address."""
     with serving(directory, *LOCAL, "--processes", "2") as (process, line):
         found = READY.fullmatch(line)
         assert found is not None, (line, process.stderr.read() if process.stderr else "")
-        with AdminHttp(f"http://{found[3]}") as admin:
-            yield process, f"{found[1]},{found[2]}", admin
+        with Client(found[1]) as client, AdminHttp(f"http://{found[2]}") as admin:
+            yield process, client, admin
+
+
+@contextmanager
+def one(directory: Path) -> Iterator[tuple[subprocess.Popen[str], Client]]:
+    with (
+        serving(directory, *LOCAL) as (process, line),
+        Client(line.split("kafka=")[1].split(" ")[0]) as client,
+    ):
+        yield process, client
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:
-    """The processes below the parent: the front and the brokers, in the order of their starts."""
+    """The processes below the parent that run: the front, then the brokers, as they started."""
     text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    return [int(word) for word in text.split()]
+    return [int(word) for word in text.split() if runs(int(word))]
 
 
 def runs(pid: int) -> bool:
@@ -55,165 +65,83 @@ def runs(pid: int) -> bool:
         return False
 
 
-def create(bootstrap: str, **copies: int) -> None:
-    topics = [NewTopic(name, PARTITIONS, factor) for name, factor in copies.items()]
-    client = AdminClient({"bootstrap.servers": bootstrap})
-    for made in client.create_topics(topics).values():
-        made.result(TIMEOUT_SECONDS)
-
-
-class Sending(threading.Thread):
-    """Numbers to all partitions of topics in turn, with all acknowledgements, until `end`."""
-
-    def __init__(self, bootstrap: str, *topics: str) -> None:
-        super().__init__(daemon=True)
-        self.acknowledged: dict[tuple[str, int], list[int]] = {
-            (topic, partition): [] for topic in topics for partition in range(PARTITIONS)
-        }
-        self.errors: list[str] = []
-        self._over = threading.Event()
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 1,
-                "retry.backoff.ms": 20,
-                **QUICK,
-            }
-        )
-        self.start()
-
-    def run(self) -> None:
-        number = 0
-        while not self._over.is_set():
-            for (topic, partition), numbers in self.acknowledged.items():
-
-                def answered(
-                    error: KafkaError | None,
-                    message: Message,
-                    numbers: list[int] = numbers,
-                ) -> None:
-                    if error is None:
-                        numbers.append(int(message.value()))
-                    elif not self._over.is_set():
-                        self.errors.append(str(error))
-
-                self._producer.produce(
-                    topic, b"%d" % number, partition=partition, on_delivery=answered
-                )
-                number += 1
-            while not self._over.is_set() and len(self._producer) > 200:
-                self._producer.poll(0.01)
-            self._producer.poll(0.002)
-        self._producer.purge()
-        self._producer.poll(0.1)
-
-    def end(self) -> None:
-        self._over.set()
-        self.join(TIMEOUT_SECONDS)
-
-    def more(self, count: int = 50) -> None:
-        """Wait until each partition has so many more."""
-        wanted = {key: len(numbers) + count for key, numbers in self.acknowledged.items()}
-        until(
-            lambda: all(len(self.acknowledged[key]) >= least for key, least in wanted.items()),
-            "acknowledgements of all partitions",
-        )
-
-
-def stored(bootstrap: str, topics: list[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
-    """The numbers in partitions, in order."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", **QUICK})
-    found: dict[tuple[str, int], list[int]] = {}
-    for topic, partition in topics:
-        at = TopicPartition(topic, partition, 0)
-        _, end = consumer.get_watermark_offsets(at, TIMEOUT_SECONDS)
-        consumer.assign([at])
-        numbers: list[int] = []
-        while len(numbers) < end:
-            numbers += [
-                int(message.value() or b"")
-                for message in consumer.consume(1_000, 0.1)
-                if message.error() is None
-            ]
-        found[topic, partition] = numbers
-    consumer.close()
-    return found
-
-
-def leaders(bootstrap: str, topic: str) -> set[int]:
-    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, TIMEOUT_SECONDS)
-    return {one.leader for one in found.topics[topic].partitions.values()}
+def stored(client: Client, topic: str) -> list[bytes]:
+    return sorted(client.read_arrow(topic).column("value").to_pylist())
 
 
 @pytest.mark.timeout(240)
-def test_whoever_is_killed_nothing_acknowledged_is_missing(tmp_path: Path) -> None:
-    with two(tmp_path) as (parent, bootstrap, admin):
-        create(bootstrap, spread=1, copied=2)
-        assert leaders(bootstrap, "spread") == {1, 2}
-        sending = Sending(bootstrap, "spread", "copied")
-        sending.more()
+def test_children_come_again_and_do_not_outlive_the_parent(tmp_path: Path) -> None:
+    with two(tmp_path) as (parent, client, admin):
+        created = client.create_topic("spread", PARTITIONS)
+        assert {partition.leader for partition in created.partitions} == {1, 2}
+        client.write_arrow("spread", VALUES)
 
-        before = children(parent)
-        os.kill(before[2], signal.SIGKILL)
-        until(lambda: len({*children(parent)} - {*before}) == 1, "another process")
-        sending.more()
-        until(
-            lambda: admin.ask("GET", "/readyz", timeout_seconds=10).status == 200, "all are ready"
-        )
-        os.kill(children(parent)[0], signal.SIGKILL)  # the front
-        until(lambda: len(children(parent)) == 3 and before[0] not in children(parent), "a front")
-        text = admin.call("GET", "/metrics", timeout_seconds=TIMEOUT_SECONDS).content.decode()
-        for broker in (1, 2):
-            assert f'penstock_process_up{{broker="{broker}"}} 1.0' in text
-            body = admin.call("GET", f"/brokers/{broker}/v1/cluster", timeout_seconds=10).body
-            assert body["node_id"] == broker
-        path = "/v1/topics/spread/partitions/{}/extents?start=0&end=1"
-        for partition in range(PARTITIONS):  # whoever leads answers
-            assert admin.call("GET", path.format(partition), timeout_seconds=10).status == 200
+        front, _, second = children(parent)
+        os.kill(second, signal.SIGKILL)
+        client.write_arrow("spread", VALUES)  # waits for it
+        os.kill(front, signal.SIGKILL)
+        until(lambda: not {front, second} & {*children(parent)}, "they are gone")
+        until(lambda: len(children(parent)) == 3, "others run for them")
+        assert admin.call("GET", "/readyz", timeout_seconds=TIMEOUT_SECONDS).status == 200
 
         left = children(parent)
         parent.kill()
         until(lambda: not any(runs(pid) for pid in left), "the children stop by themselves")
-        sending.end()
-        assert sending.errors == []
-
-    with two(tmp_path) as (parent, bootstrap, _):
-        found = stored(bootstrap, list(sending.acknowledged))
-        for key, numbers in sending.acknowledged.items():
-            assert max(Counter(found[key]).values()) == 1, key
-            assert found[key] == sorted(found[key]), key
-            assert not {*numbers} - {*found[key]}, key
+    with two(tmp_path) as (parent, client, _):
+        assert stored(client, "spread") == sorted(VALUES["value"].to_pylist() * 2)
         status, said = refused("--data-dir", str(tmp_path), *LOCAL, "--processes", "2")
         assert status == 1
         assert f"process {parent.pid} runs brokers over it" in said
         parent.terminate()
         assert parent.wait(TIMEOUT_SECONDS) == 0
-
     status, said = refused("--data-dir", str(tmp_path), *LOCAL)
     assert status == 1
     assert "lie with brokers 2, which would not run: start it with --processes 2" in said
 
 
 def test_a_directory_goes_from_one_process_to_two_and_back(tmp_path: Path) -> None:
-    with serving(tmp_path, *LOCAL) as (process, line):
-        alone = line.split("kafka=")[1].split(" ")[0]
-        create(alone, early=1)
-        sending = Sending(alone, "early")
-        sending.more(1)
-        sending.end()
+    with one(tmp_path) as (process, client):
+        client.create_topic("early", PARTITIONS)
+        client.write_arrow("early", VALUES)
         process.terminate()
         assert process.wait(TIMEOUT_SECONDS) == 0
-    with two(tmp_path) as (parent, bootstrap, _):
-        found = stored(bootstrap, list(sending.acknowledged))
-        assert all({*numbers} <= {*found[key]} for key, numbers in sending.acknowledged.items())
+    with two(tmp_path) as (parent, client, admin):
+        client.write_arrow("early", VALUES)
+        _check_the_admin_address(admin, client)
         status, said = refused("--data-dir", str(tmp_path), *LOCAL)
         assert status == 1
         assert "stop the broker that has it, or choose another directory" in said
+        client.delete_topic("spread")
         parent.send_signal(signal.SIGINT)
         assert parent.wait(TIMEOUT_SECONDS) == 0
-    with serving(tmp_path, *LOCAL) as (_, line):
-        assert stored(line.split("kafka=")[1].split(" ")[0], list(found)) == found
+    with one(tmp_path) as (_, client):
+        assert stored(client, "early") == sorted(VALUES["value"].to_pylist() * 2)
+
+
+def _check_the_admin_address(admin: AdminHttp, client: Client) -> None:
+    """Whoever has the answer is asked; what all say comes as one."""
+
+    def asked(method: str, path: str, body: Body | None = None) -> tuple[int, str]:
+        answer = admin.ask(method, path, body, timeout_seconds=TIMEOUT_SECONDS)
+        return answer.status, answer.content.decode()
+
+    client.create_topic("spread", PARTITIONS)
+    client.write_arrow("spread", VALUES)
+    path = "/v1/topics/spread/partitions/{}/extents?start=0&end=1"
+    assert {asked("GET", path.format(each))[0] for each in range(PARTITIONS)} == {200}
+    _, text = asked("GET", "/metrics")
+    for broker in (1, 2):
+        assert f'penstock_process_up{{broker="{broker}"}} 1.0' in text
+        assert f'"node_id":{broker}' in asked("GET", f"/brokers/{broker}/v1/cluster")[1]
+    assert asked("GET", "/brokers/3/v1/cluster")[0] == 404
+    assert asked("GET", "/v1/topics/none")[0] == 404
+    for path in ("/v1/groups", "/health", "/metrics"):
+        assert asked("GET", path)[0] == 200
+    assert asked("GET", "/v1/groups?limit=1")[0] == 400
+    blob = Body(pieces=[bytes(1 << 20)] * 4, size_bytes=4 << 20)
+    assert asked("PUT", "/v1/staging/blob", blob)[0] == 201
+    assert asked("GET", "/brokers/1/v1/staging")[1] != asked("GET", "/brokers/2/v1/staging")[1]
+    assert asked("POST", "/v1/sinks/q/commits/1", Body(pieces=[b"{"], size_bytes=1))[0] == 400
 
 
 def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def health(answers: Answers, *, vital: bool) -> dict[str, Any]:
 
 def groups(answers: Answers) -> dict[str, Any]:
     """The groups of all coordinators."""
-    found = [group for body in answers.values() if body for group in body["groups"]]
+    found = [group for body in answers.values() if body for group in body.get("groups", ())]
     return {"groups": sorted(found, key=lambda group: str(group["group_id"]))}
 
 

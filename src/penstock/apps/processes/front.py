@@ -17,7 +17,7 @@ Brokers are asked over connections of one request each. An answer is held whole,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -45,6 +45,7 @@ READ_BYTES: Final = 256 << 10
 _ASK_ANOTHER: Final = frozenset(
     {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE}
 )
+_REFUSALS: Final = range(HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
 _KEPT_HEADERS: Final = frozenset({b"accept", b"content-type", b"content-length", b"date"})
 _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
 _TROUBLE: Final = (OSError, TimeoutError, h11.ProtocolError)
@@ -61,6 +62,10 @@ class Answer(NamedTuple):
     @property
     def good(self) -> bool:
         return self.status < HTTPStatus.MULTIPLE_CHOICES
+
+
+Answers = Mapping[int, Answer | None]
+"""By broker; None where there was none in time."""
 
 
 class Front:
@@ -83,8 +88,8 @@ class Front:
             Route("/health", self._health(vital=False)),
             Route("/readyz", self._health(vital=False)),
             Route("/livez", self._health(vital=True)),
-            Route("/metrics", self._metrics),
-            Route("/v1/groups", self._groups),
+            Route("/metrics", self._merging(_metrics)),
+            Route("/v1/groups", self._merging(_groups)),
             Route("/v1/staging{rest:path}", self._first, methods=_METHODS),
             Route("/v1/sinks{rest:path}", self._first, methods=_METHODS),
             Route("/{rest:path}", self._any, methods=_METHODS),
@@ -99,48 +104,35 @@ class Front:
     # All brokers
 
     def _health(self, *, vital: bool) -> Callable[[Request], Any]:
-        async def endpoint(request: Request) -> Response:
-            answers = await self._all(request)
-            bodies = {
-                broker: None if answer is None else msgspec.json.decode(answer.content)
-                for broker, answer in answers.items()
-            }
-            report = admin_text.health(bodies, vital=vital)
+        async def merged(answers: Answers) -> Response:
+            report = admin_text.health(_bodies(answers), vital=vital)
             dates = [
-                (name.decode(), value.decode())
+                value.decode()
                 for answer in answers.values()
                 if answer is not None
                 for name, value in answer.headers
                 if name == b"date"
             ]
             status = HTTPStatus.OK if report["status"] == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
-            return _json(report, status, dict(dates))
+            return _json(report, status, {"date": dates[0]} if dates else None)
+
+        return self._merging(merged)
+
+    def _merging(self, merged: Callable[[Answers], Awaitable[Response]]) -> Callable[..., Any]:
+        """An endpoint that makes one answer of all; what they refuse, the first of them refuses."""
+
+        async def endpoint(request: Request) -> Response:
+            answers = await self._all(request)
+            refused = [
+                answer
+                for answer in answers.values()
+                if answer is not None and answer.status in _REFUSALS
+            ]
+            return _response(refused[0]) if refused else await merged(answers)
 
         return endpoint
 
-    async def _metrics(self, request: Request) -> Response:
-        answers = await self._all(request)
-        texts = {
-            broker: answer.content if answer is not None and answer.good else None
-            for broker, answer in answers.items()
-        }
-        text = await asyncio.to_thread(admin_text.metrics, texts)
-        kinds = [dict(one.headers).get(b"content-type") for one in answers.values() if one]
-        kind = next(filter(None, kinds), b"text/plain").decode()
-        return Response(text, headers={"content-type": kind})
-
-    async def _groups(self, request: Request) -> Response:
-        answers = await self._all(request)
-        wrong = [one for one in answers.values() if one is not None and not one.good]
-        if wrong:
-            return _response(wrong[0])
-        bodies = {
-            broker: None if answer is None else msgspec.json.decode(answer.content)
-            for broker, answer in answers.items()
-        }
-        return _json(admin_text.groups(bodies))
-
-    async def _all(self, request: Request) -> dict[int, Answer | None]:
+    async def _all(self, request: Request) -> Answers:
         """What each broker says to a request; None where it says nothing in time."""
 
         async def asked(address: Address) -> Answer | None:
@@ -201,6 +193,26 @@ class Front:
         if found is not None:
             return _response(found)
         return _error(HTTPStatus.SERVICE_UNAVAILABLE, "broker_not_available", trouble)
+
+
+async def _metrics(answers: Answers) -> Response:
+    found = {broker: one for broker, one in answers.items() if one is not None and one.good}
+    texts = {broker: found[broker].content if broker in found else None for broker in answers}
+    text = await asyncio.to_thread(admin_text.metrics, texts)
+    kinds = [dict(one.headers).get(b"content-type", b"text/plain") for one in found.values()]
+    return Response(text, headers={"content-type": kinds[0].decode() if kinds else "text/plain"})
+
+
+async def _groups(answers: Answers) -> Response:
+    return _json(admin_text.groups(_bodies(answers)))
+
+
+def _bodies(answers: Answers) -> dict[int, Any]:
+    """The JSON of the answers; None where there was none."""
+    return {
+        broker: None if one is None else msgspec.json.decode(one.content)
+        for broker, one in answers.items()
+    }
 
 
 async def exchange(
