@@ -26,9 +26,10 @@ from uuid import UUID
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.broker.identity import replication_address
+from penstock.broker.in_sync import InSync
 from penstock.broker.listeners import REPLICATION
 from penstock.broker.moves import Moves
-from penstock.control.epochs.values import EpochClaim, EpochOpening, InSyncReplicas
+from penstock.control.epochs.values import EpochClaim, EpochOpening
 from penstock.replication.chain import Chain, Link
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Terms
@@ -91,7 +92,8 @@ class Replicas:
         self._incarnation = UUID(int=0)
         self._gone: dict[int, UUID] = {}
         """Incarnations of brokers that refuse connections, by broker id."""
-        self._caught_up_ms: dict[tuple[PartitionKey, int], int] = {}
+        self._in_sync = InSync(parts.settings.replica_lag_time_max_ms)
+        self._live: set[int] = set()
         self._looking: asyncio.Task[None] | None = None
         self._leaving = False
         self._passed = 0
@@ -387,36 +389,21 @@ class Replicas:
 
     async def _look_at_lag(self) -> None:
         """Store which replicas are in sync, where that has changed."""
-        now_ms, image = self._parts.clock.now_ms(), self._image
-        live = set() if image is None else {one.broker_id for one in image.brokers}
-        changes = [
-            change
-            for log in self.replication.logs.values()
-            if (change := self._in_sync(log, now_ms, live)) is not None
-        ]
+        image, live = self._image, self._live
+        brokers = set() if image is None else {one.broker_id for one in image.brokers}
+        self._live = brokers
+        touched = self.replication.take_touched()
+        changes = self._in_sync.look(
+            touched if live == brokers else list(self.replication.logs.values()),
+            now_ms=self._parts.clock.now_ms(),
+            live=brokers,
+            row_of=lambda log: self._row(log.key),
+        )
         if changes:
             await self._parts.control.set_isr(
                 changes, broker_id=self._parts.node_id, incarnation=self._incarnation
             )
             await self.refresh()
-
-    def _in_sync(self, log: ReplicatedLog, now_ms: int, live: set[int]) -> InSyncReplicas | None:
-        leading, row = log.leading, self._row(log.key)
-        if leading is None or not leading.leads or row is None:
-            return None
-        core, limit_ms = leading.core, self._parts.settings.replica_lag_time_max_ms
-        found = []
-        for replica, follower in core.followers.items():
-            place = log.key, replica
-            if follower.joined and follower.durable >= core.end:
-                self._caught_up_ms[place] = now_ms
-            caught_up_ms = self._caught_up_ms.get(place, now_ms - limit_ms)
-            if replica in live and now_ms - caught_up_ms < limit_ms:
-                found.append(replica)
-        if set(found) == set(row.isr) or self._parts.node_id not in found:
-            return None
-        ordered = tuple(one for one in row.replicas if one in found)
-        return InSyncReplicas(UUID(bytes=log.key.topic_id), log.key.partition, core.epoch, ordered)
 
 
 def _links(chain: PartitionChain) -> Chain:

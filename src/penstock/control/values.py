@@ -122,9 +122,15 @@ class MetadataImage:
             return None
         return dict.fromkeys(name for version, name in newest if version > before.version)
 
+    names: dict[UUID, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Of topics by their ids, once one was asked for."""
+
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        """The topic of this id, by a walk over all topics; None if there is none."""
-        return next((t for t in self.topics.values() if t.topic_id == topic_id), None)
+        """The topic of this id; None if there is none."""
+        if not self.names:
+            self.names.update({topic.topic_id: name for name, topic in self.topics.items()})
+        name = self.names.get(topic_id)
+        return None if name is None else self.topics[name]
 
     def broker(self, broker_id: int) -> Broker | None:
         """The registered broker of this id; None if there is none."""

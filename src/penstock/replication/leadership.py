@@ -172,9 +172,9 @@ class Leadership:
         follower = self.core.followers.get(replica)
         return follower is not None and follower.joined and follower.durable >= offset
 
-    def hand_over(self, heir: int, until_ms: int) -> None:
+    def hand_over(self, heir: int) -> None:
         """Append no more, and let another replica claim; see the module's text."""
-        self.heir, self.until_ms, self._heir_told = heir, until_ms, False
+        self.heir, self._heir_told = heir, False
 
     def keep(self) -> None:
         """The heir did not claim in time: go on, if nobody else leads."""

@@ -213,7 +213,7 @@ class ReplicatedLog:
         if self.leading is not None:
             self.leading.give_up(LeadershipOver(self.log.topic_partition, self.leading.core.epoch))
         self.leading = Leadership(Epoch(claim), self.log, self)
-        self.leading.until_ms = self._service.now_ms() + HAND_OVER_MS
+        self._service.limit(self, self.leading, HAND_OVER_MS)
         self.leading.begin()
         self._service.stir(self)
 
@@ -250,6 +250,9 @@ class Replication:
         self.on_refused: Callable[[int], None] = _nothing
         """Told of a broker whose process is gone, as far as its address says."""
         self._stirred: dict[ReplicatedLog, None] = {}
+        self._limited: dict[ReplicatedLog, None] = {}
+        """Those of which a claim, or a leader to come, has a limit of time."""
+        self._touched: dict[ReplicatedLog, None] = {}
         self._waiting: dict[ReplicatedLog, None] = {}
         """Those whose replicas have been told something and are to answer."""
         self._scheduled = False
@@ -312,7 +315,7 @@ class Replication:
             return
         if gone.leading is not None:
             gone.leading.lost()
-        for logs in (self._stirred, self._waiting, *self._short.values()):
+        for logs in (self._stirred, self._waiting, self._limited, *self._short.values()):
             logs.pop(gone, None)
         self._silent.drop(gone)
 
@@ -347,8 +350,19 @@ class Replication:
     def hand_over(self, log: ReplicatedLog, heir: int, *, limit_ms: int = HAND_OVER_MS) -> None:
         """Have another replica claim what this broker leads; it has so long for it."""
         if log.leading is not None:
-            log.leading.hand_over(heir, self.now_ms() + limit_ms)
+            log.leading.hand_over(heir)
+            self.limit(log, log.leading, limit_ms)
             self.stir(log)
+
+    def limit(self, log: ReplicatedLog, leading: Leadership, limit_ms: int) -> None:
+        """A claim, or a leader to come, has so long from now."""
+        leading.until_ms = self.now_ms() + limit_ms
+        self._limited[log] = None
+
+    def take_touched(self) -> Iterable[ReplicatedLog]:
+        """Partitions led here, or claimed, of which anything was heard or done since last asked."""
+        touched, self._touched = self._touched, {}
+        return touched
 
     def ask_to_give(self, key: PartitionKey, *, leader: int, epoch: int, heir: int) -> None:
         """Ask who leads a partition in an epoch to hand it over; nothing comes of it if it cannot.
@@ -377,14 +391,15 @@ class Replication:
     def kept(self) -> list[ReplicatedLog]:
         """What was to be handed over, and was not claimed in time; nor is placed anew."""
         now_ms, found = self.now_ms(), []
-        for log in self.logs.values():
+        for log in list(self._limited):
             leading = log.leading
-            if leading is None or leading.until_ms > now_ms:
+            if leading is not None and leading.until_ms > now_ms:
                 continue
-            if leading.heir is not None:
+            del self._limited[log]
+            if leading is not None and leading.heir is not None:
                 leading.keep()
                 found.append(log)
-            elif not leading.leads:
+            elif leading is not None and not leading.leads:
                 leading.keep_placement()
                 self.stir(log)
         return found
@@ -414,6 +429,7 @@ class Replication:
     def _fill(self, one: ReplicatedLog) -> None:
         if one.leading is None:
             return
+        self._touched[one] = None
         try:
             for broker_id in one.leading.fill():
                 self._short.setdefault(broker_id, {})[one] = None

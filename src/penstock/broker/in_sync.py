@@ -1,0 +1,107 @@
+"""Which replicas keep up, of the partitions that this broker leads. No I/O.
+
+A replica is in sync if it had all of the leader's log not long ago, `replica.lag.time.max.ms`, and
+its broker is registered. It had all at the time of a look if it has everything durably that the log
+had then, now or later: a replica that is always a little behind keeps up.
+
+Only partitions about which something was heard or appended since the last look are looked at, and
+those of which time alone may change the answer: an idle one costs nothing.
+
+Source: `Replica.updateFetchStateOrThrow` and `isCaughtUp` of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.control.epochs.values import InSyncReplicas
+from penstock.control.limits import EPOCH_PARTITIONS_PER_CALL_MAX
+
+if TYPE_CHECKING:
+    from penstock.control import Partition as PartitionRow
+    from penstock.replication.epoch import Epoch
+    from penstock.replication.service import ReplicatedLog
+
+
+class _Seen:
+    """A partition as of the last look: the log's end, and when each replica had all of it."""
+
+    __slots__ = ("caught_up_ms", "end", "epoch", "looked_ms")
+
+    def __init__(self, epoch: int, end: int, now_ms: int, in_sync: Iterable[int]) -> None:
+        self.epoch = epoch
+        self.end = end
+        self.looked_ms = now_ms
+        self.caught_up_ms = dict.fromkeys(in_sync, now_ms)
+
+
+class InSync:
+    """See the module's text. `lag_ms` is how long a replica may be behind."""
+
+    def __init__(self, lag_ms: int) -> None:
+        self._lag_ms = lag_ms
+        self._seen: dict[ReplicatedLog, _Seen] = {}
+        self._behind: dict[ReplicatedLog, None] = {}
+        self._looked_ms = 0
+
+    def look(
+        self,
+        touched: Iterable[ReplicatedLog],
+        *,
+        now_ms: int,
+        live: Container[int],
+        row_of: Callable[[ReplicatedLog], PartitionRow | None],
+    ) -> list[InSyncReplicas]:
+        """What is to be stored, at most as much as one call takes.
+
+        `touched` are the partitions of which anything may be new, `live` the registered brokers;
+        `row_of` says what the image has of a partition, None where this broker has no part in it.
+        """
+        changes: list[InSyncReplicas] = []
+        behind, self._behind = self._behind, {}
+        for log in {**behind, **dict.fromkeys(touched)}:
+            if len(changes) == EPOCH_PARTITIONS_PER_CALL_MAX:
+                self._behind[log] = None
+                continue
+            row, leading = row_of(log), log.leading
+            if row is None or leading is None or not leading.leads:
+                self._seen.pop(log, None)
+                continue
+            core = leading.core
+            seen = self._seen.get(log)
+            if seen is None or seen.epoch != core.epoch:
+                seen = self._seen[log] = _Seen(core.epoch, core.end, now_ms, row.isr)
+            elif log not in behind:  # nothing was new until the last look: all was as before
+                seen.looked_ms = self._looked_ms
+                seen.caught_up_ms = dict.fromkeys(row.isr, self._looked_ms)
+            found, waits = self._found(core, seen, now_ms, live)
+            if waits or set(found) != set(row.isr):
+                self._behind[log] = None
+            own = log.broker_id
+            if set(found) != set(row.isr) and own in found:
+                topic_id, partition = log.key
+                ordered = tuple([one for one in row.replicas if one in found])
+                changes.append(InSyncReplicas(UUID(bytes=topic_id), partition, core.epoch, ordered))
+        self._looked_ms = now_ms
+        return changes
+
+    def _found(
+        self, core: Epoch, seen: _Seen, now_ms: int, live: Container[int]
+    ) -> tuple[list[int], bool]:
+        """Who is in sync, and whether time alone may change that."""
+        found, waits = [], False
+        caught_up_ms = seen.caught_up_ms
+        for replica, follower in core.followers.items():
+            has_all = follower.joined and follower.durable >= core.end
+            if has_all:
+                caught_up_ms[replica] = now_ms
+            elif follower.joined and follower.durable >= seen.end:
+                caught_up_ms[replica] = seen.looked_ms
+            last_ms = caught_up_ms.get(replica)
+            if replica in live and last_ms is not None and now_ms - last_ms < self._lag_ms:
+                found.append(replica)
+                waits = waits or not has_all
+        seen.end, seen.looked_ms = core.end, now_ms
+        return found, waits
