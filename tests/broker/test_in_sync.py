@@ -25,7 +25,7 @@ class Led:
         self.leader: Leader = first_leader({name: Node() for name in (1, 2, 3)}, acks=2)
         self.sync = sync
         self.leading = SimpleNamespace(core=self.leader.core, leads=True)
-        self.isr = (1, 2, 3)
+        self.isr: tuple[int, ...] = (1, 2, 3)
         self.rows = 0
         assert self.leader.core.phase is Phase.LEADING
         self.leader.talk([1, 2, 3])

@@ -312,6 +312,41 @@ async def test_a_broker_whose_disk_fails_passes_on_what_nobody_writes_to(
             await cluster.stop(node_id)
 
 
+async def test_a_leader_whose_disk_was_full_leads_again_when_the_heir_does_not(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path, postgres_url)
+    disks = {node_id: FaultyFiles() for node_id in (1, 2, 3)}
+    for node_id, disk in disks.items():
+        cluster.files[node_id] = disk
+        await cluster.start(node_id)
+    try:
+        for server in cluster.brokers.values():
+            await until(lambda server=server: knows(server, 3))  # type: ignore[misc]
+        leader = await cluster.create()
+        await cluster.produce(b"before")
+        log, refused = cluster.log(leader), list[str]()
+
+        def full(name: str, path: str) -> int | None:
+            if name != "write_at" or "journal" not in path:
+                return None
+            refused.append(path)
+            return errno.ENOSPC
+
+        monkeypatch.setattr(Replication, "inherit", lambda *told: None)
+        disks[leader].fail = full
+        await cluster.clients[leader].produce("t", batch(b"while it is full"))
+        epoch = replication(cluster, leader).known_epoch(log.key)
+        await until(lambda: replication(cluster, leader).known_epoch(log.key) > epoch)
+        assert len(refused) < 50, "in three seconds, as what has failed is not tried at once"
+        disks[leader].fail = lambda name, path: None
+        assert await cluster.produce(b"after") >= 1
+        assert leads(log)
+    finally:
+        for node_id in list(cluster.brokers):
+            await cluster.stop(node_id)
+
+
 async def test_a_copy_that_was_away_for_more_epochs_than_a_claim_knows(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,6 +383,7 @@ async def test_lives_of_a_copy_have_numbers_of_their_own(cluster: Cluster) -> No
         for topic in ("t", "u"):
             one = cluster.log(1, topic)
             one.copy.begin_anew()
+            one.copy.wake()
             seen.append(one.copy.core.incarnation)
             replicated.forget(one.key)
             again = replicated.open(one.key, one.log, opened=1)

@@ -36,7 +36,8 @@ from penstock.replication.epoch import Claim, Terms
 from penstock.replication.links import Links
 from penstock.replication.peer_format import PartitionKey
 from penstock.replication.quorum import quorum_of
-from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replication, Reserved
+from penstock.replication.register import Led, Reserved
+from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replication
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -286,7 +287,7 @@ class Replicas:
         row = self._row(key)
         return None if row is None else row.leader
 
-    # -- epochs, as `replication.service.Epochs`
+    # -- epochs, as `replication.register.Register`
 
     async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
         """Reserve the next epoch of each."""
@@ -324,9 +325,7 @@ class Replicas:
             move=move,
         )
 
-    async def open_epochs(
-        self, openings: Sequence[tuple[ReplicatedLog, SealAndOpen]]
-    ) -> Sequence[bool]:
+    async def open_epochs(self, openings: Sequence[tuple[Led, SealAndOpen]]) -> Sequence[bool]:
         """Seal and open; false for each whose reservation has been overtaken."""
         asked = [self._opening(log, effect) for log, effect in openings]
         refused = await self._parts.control.open_epochs(
@@ -352,7 +351,7 @@ class Replicas:
             chains.append(_links(found[where]) if where in found else ())
         return chains
 
-    def _opening(self, log: ReplicatedLog, effect: SealAndOpen) -> EpochOpening:
+    def _opening(self, log: Led, effect: SealAndOpen) -> EpochOpening:
         core = log.leading.core if log.leading is not None else None
         terms = Terms((self._parts.node_id,), 1) if core is None else core.terms
         streams = {} if core is None else core.streams

@@ -2,7 +2,8 @@
 
 What the core writes (`effects.py`) goes into the log at once, in its order, and is durable with the
 one sync of this turn of the loop; what then may be answered leaves after it. Batches that the log
-refuses, and a sync that fails, end this life of the copy: the next one begins with what is durable.
+refuses, and a sync that fails, end this life of the copy: the next one begins with what is durable,
+after a rest, as what has failed may fail again.
 
 A copy may be read up to the commit mark that it knows.
 """
@@ -70,8 +71,8 @@ class Copy:
     """See the module's text. Belongs to the event loop."""
 
     __slots__ = (
-        "_new_life", "_speakers", "_tell", "broken", "core", "failed", "log",
-        "mark", "moved", "silent",
+        "_former", "_new_life", "_speakers", "_tell", "broken", "core", "failed", "log",
+        "mark", "moved", "resting", "silent",
     )  # fmt: skip
 
     def __init__(
@@ -90,12 +91,14 @@ class Copy:
         """What was taken is not what the log has: to begin anew once nothing is under way."""
         self.silent = False
         """Nobody is answered: what it promised is not known before the control plane tells."""
+        self.resting = False
+        """Nobody is answered for a while, after something has failed."""
         self.broken = False
         """The disk has failed: no life begins before the broker is restarted."""
         self._tell = tell
         self._new_life = new_life
         self._speakers: dict[int, int] = {}
-        self.core = Replica(new_life(), disk_of(log))
+        self.core = self._former = Replica(new_life(), disk_of(log))
         log.committed_offset = 0
 
     @property
@@ -126,7 +129,7 @@ class Copy:
         Raises:
             PenstockError: the log refuses what was sent; this life is over.
         """
-        if self.failed or self.silent or self.broken:
+        if self.failed or self.silent or self.broken or self.resting:
             return
         try:
             self._hear(sender, message, data, now_ms)
@@ -167,10 +170,14 @@ class Copy:
         self._perform(self.core.synced(token))
 
     def begin_anew(self) -> None:
-        """Another life, with what the log has; nothing of it waits for a sync."""
-        former = self.core
-        self.failed = False
+        """Another life, with what the log has; nothing of it waits for a sync. It rests."""
+        self.failed, self.resting, self._former = False, True, self.core
         self.core = Replica(self._new_life(), disk_of(self.log))
+
+    def wake(self) -> None:
+        """Rested: take part again."""
+        self.resting = False
+        former = self._former
         leader = self._speakers.get(former.authority)
         if leader is not None:  # it believes that what was sent is taken
             anew = JoinFirst(former.authority, former.epoch, self.core.incarnation)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.replication.calls import Calls
@@ -35,6 +35,7 @@ from penstock.replication.peer_format import (
     Said,
     encode_row,
 )
+from penstock.replication.register import Register, Reserved
 from penstock.storage.errors import StorageFailed
 
 if TYPE_CHECKING:
@@ -53,35 +54,6 @@ _LIVES_BITS: Final = 32
 HAND_OVER_MS: Final = 3_000
 """What an heir has to claim a partition, before who gives it away goes on leading."""
 _ALL: Final = -1
-
-
-class Reserved(NamedTuple):
-    """The highest epochs of a partition that were reserved, and opened."""
-
-    reserved: int
-    opened: int
-
-
-class Epochs(Protocol):
-    """The control plane's register of epochs."""
-
-    async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
-        """Reserve the next epoch of each; an error for those that this broker may not claim."""
-        ...
-
-    async def open_epochs(
-        self, openings: Sequence[tuple[ReplicatedLog, SealAndOpen]]
-    ) -> Sequence[bool]:
-        """Seal and open; false for each whose reservation has been overtaken."""
-        ...
-
-    async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
-        """What is reserved and opened now; without partitions that are no more."""
-        ...
-
-    async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
-        """Of each partition the newest epochs below one, as many as there are in a page."""
-        ...
 
 
 class Owner(Protocol):
@@ -234,7 +206,7 @@ class Replication:
         self,
         *,
         broker_id: int,
-        epochs: Epochs,
+        epochs: Register,
         flush: Callable[[Callable[[StorageError | None], None]], None],
         advanced: Callable[[Iterable[object]], None],
         clock: Clock,
@@ -255,6 +227,8 @@ class Replication:
         self._touched: dict[ReplicatedLog, None] = {}
         self._waiting: dict[ReplicatedLog, None] = {}
         """Those whose replicas have been told something and are to answer."""
+        self._resting: dict[ReplicatedLog, None] = {}
+        """Those whose copies begin anew when things are said again."""
         self._scheduled = False
         self._outgoing: dict[int, list[Outgoing]] = {}
         self._outgoing_bytes: dict[int, int] = {}
@@ -315,7 +289,13 @@ class Replication:
             return
         if gone.leading is not None:
             gone.leading.lost()
-        for logs in (self._stirred, self._waiting, self._limited, *self._short.values()):
+        for logs in (
+            self._stirred,
+            self._waiting,
+            self._limited,
+            self._resting,
+            *self._short.values(),
+        ):
             logs.pop(gone, None)
         self._silent.drop(gone)
 
@@ -342,6 +322,10 @@ class Replication:
 
     def say_again(self) -> None:
         """Say again what was not answered; called now and then."""
+        resting, self._resting = self._resting, {}
+        for log in resting:
+            log.copy.wake()
+            self.stir(log)
         waiting, self._waiting = self._waiting, {}
         for log in waiting:
             if log.leading is not None and log.leading.say_again():
@@ -453,12 +437,11 @@ class Replication:
             copy = one.copy
             if copy.core is not core or self.logs.get(one.key) is not one:
                 continue
-            if error is not None:
-                copy.begin_anew()
-            elif not copy.failed:
+            if error is None and not copy.failed:
                 copy.synced(token)
-            elif token.writes == core.writes:  # all that the log took before is durable
+            elif error is not None or token.writes == core.writes:  # nothing is under way
                 copy.begin_anew()
+                self._resting[one] = None
             if error is None:
                 self.stir(one)
             else:
@@ -482,17 +465,19 @@ class Replication:
         self.links.send(heir, [(encode_row(log.key, HandOver(epoch)), (), 0)])
 
     def _give_away(self, one: ReplicatedLog) -> None:
-        """Have another broker lead where this one's log has lost what others were sent."""
+        """Have another broker lead where this one's log takes no appends, or has lost some."""
         leading = one.leading
         if leading is None or not leading.leads:
             return
-        if one.copy.broken or one.log.log_end_offset < leading.core.end:
-            heirs = [heir for heir in leading.core.followers if leading.may_inherit(heir)]
+        broken, lacks = one.copy.broken, one.log.log_end_offset < leading.core.end
+        heirs = [heir for heir in leading.core.followers if leading.may_inherit(heir)]
+        if broken or lacks or heirs:
             leading.lost()
-            if heirs:
-                self.tell(one, heirs[0], HandOver(leading.core.epoch), (), 0)
-            elif not one.copy.broken:
-                self.claim([one.key])
+        if heirs:
+            self.hand_over(one, heirs[0])  # who claims in time; then it is for all to look who may
+            self.tell(one, heirs[0], HandOver(leading.core.epoch), (), 0)
+        elif lacks and not broken:
+            self.claim([one.key])
         self.stir(one)
 
     def tell(

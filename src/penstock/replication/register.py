@@ -1,0 +1,51 @@
+"""What replication asks of the control plane: a register of epochs, changed by compare-and-set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from penstock.base.errors import PenstockError
+    from penstock.replication.chain import Chain
+    from penstock.replication.effects import SealAndOpen
+    from penstock.replication.epoch import Claim
+    from penstock.replication.leadership import Leadership
+    from penstock.replication.peer_format import PartitionKey
+
+
+class Reserved(NamedTuple):
+    """The highest epochs of a partition that were reserved, and opened."""
+
+    reserved: int
+    opened: int
+
+
+class Led(Protocol):
+    """A partition of which this broker is to open an epoch."""
+
+    @property
+    def key(self) -> PartitionKey: ...
+
+    @property
+    def leading(self) -> Leadership | None: ...
+
+
+class Register(Protocol):
+    """The control plane's register of epochs."""
+
+    async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
+        """Reserve the next epoch of each; an error for those that this broker may not claim."""
+        ...
+
+    async def open_epochs(self, openings: Sequence[tuple[Led, SealAndOpen]]) -> Sequence[bool]:
+        """Seal and open; false for each whose reservation has been overtaken."""
+        ...
+
+    async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
+        """What is reserved and opened now; without partitions that are no more."""
+        ...
+
+    async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
+        """Of each partition the newest epochs below one, as many as there are in a page."""
+        ...
