@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -97,8 +98,9 @@ def lies(log: ReplicatedLog, start: int, end: int) -> bool:
     return log.log.log_start_offset == start and has(log, end)
 
 
+@pytest.mark.parametrize("wiped", [False, True])
 async def test_a_copy_that_ends_below_the_leader_s_log_begins_where_that_does(
-    cluster: Cluster,
+    cluster: Cluster, *, wiped: bool
 ) -> None:
     leader = await cluster.create()
     other, third = others(leader)
@@ -106,17 +108,22 @@ async def test_a_copy_that_ends_below_the_leader_s_log_begins_where_that_does(
     client = cluster.clients[leader]
     await until(lambda: has(cluster.log(other), 1))
     await cluster.stop(other)
+    if wiped:
+        shutil.rmtree(cluster.root / str(other))
     for number in range(3):
         row = await client.produce("t", sent(number))
         assert row.error_code.name == "none"
-    await cluster.produce(b"with two, more", acks=-1)
+    row = await client.produce("t", batch(b"first", b"of one batch", b"last"))
+    assert row.base_offset == 4
     assert await delete_records(cluster, third, 4) == ("not_leader_or_follower", -1)
-    assert (await delete_records(cluster, leader, 6))[0] == "offset_out_of_range"
-    assert await delete_records(cluster, leader, 4) == ("none", 4)
-    await until(lambda: lies(cluster.log(third), 4, 5))
+    assert (await delete_records(cluster, leader, 8))[0] == "offset_out_of_range"
+    assert await delete_records(cluster, leader, 5) == ("none", 5)
+    await until(lambda: lies(cluster.log(third), 5, 7))
     await cluster.start(other)
-    await until(lambda: lies(cluster.log(other), 4, 5))
-    assert cluster.log(other).log.epochs.entries == cluster.log(leader).log.epochs.entries
+    await until(lambda: lies(cluster.log(other), 5, 7))
+    log = cluster.log(other).log
+    assert log.epochs.entries == cluster.log(leader).log.epochs.entries
+    await until(lambda: log.limbo == -1)
     # It counts: with it and one more, all goes on, and producers are known as before.
     await cluster.stop(third)
     await cluster.produce(b"with two again")
@@ -127,9 +134,9 @@ async def test_a_copy_that_ends_below_the_leader_s_log_begins_where_that_does(
         log = cluster.log(node_id).log
         again = split_batches(sent(2))[0]
         assert log.producer_states.check(again) is not None, "that was sent before"
-    assert await cluster.produce(b"last") == 6
-    read = await cluster.values(cluster.leader(), start=4)
-    assert read.count(b"with two, more") == read.count(b"last") == 1
+    assert await cluster.produce(b"newest") == 8
+    read = await cluster.values(cluster.leader(), start=5)
+    assert read.count(b"of one batch") == read.count(b"newest") == 1
 
 
 async def test_a_claimant_begins_where_the_log_that_it_finds_does(cluster: Cluster) -> None:

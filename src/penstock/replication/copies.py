@@ -262,8 +262,9 @@ class Copy:
                 answer = answer._replace(base=start, next=start)
                 self._tell(sender, answer, [producers], len(producers))
                 return
+            base = max(asked.base, self.log.log_start_offset)
             end_offset = min(asked.next, self.core.durable)
-            found = self.log.read(asked.base, max_bytes=CHUNK_BYTES, end_offset=end_offset)
+            found = self.log.read(base, max_bytes=CHUNK_BYTES, end_offset=end_offset)
         except PenstockError as error:
             logger.error("%s: a claimant cannot read on: %s", self.log.topic_partition, error)
             self._tell(sender, answer, [], 0)

@@ -281,7 +281,8 @@ class Leadership:
         room = min(shell.room_bytes(replica), CHUNK_BYTES)
         if not room:
             return True
-        read = self._log.read(wanted.base, max_bytes=room, end_offset=wanted.next, appended=True)
+        base = max(wanted.base, self._log.log_start_offset)  # which may lie within the batch
+        read = self._log.read(base, max_bytes=room, end_offset=wanted.next, appended=True)
         if not read.size_bytes:
             return False
         part = wanted._replace(next=read.next_offset)
