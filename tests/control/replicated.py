@@ -65,9 +65,10 @@ def opening(
     ack_quorum: int = 2,
     isr: tuple[int, ...] | None = None,
     move: int = 0,
+    unclean: bool = False,
 ) -> EpochOpening:
     isr = replicas if isr is None else isr
-    return EpochOpening(*key, epoch, end, replicas, ack_quorum, isr, move)
+    return EpochOpening(*key, epoch, end, replicas, ack_quorum, isr, move, unclean)
 
 
 async def claim(

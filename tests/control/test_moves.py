@@ -155,3 +155,31 @@ async def test_a_broker_is_removed_that_is_off_and_holds_nothing(control: Contro
     await control.remove_broker(4)
     with pytest.raises(UnknownBroker, match="no broker 9 was ever registered"):
         await control.remove_broker(9)
+
+
+async def test_an_unclean_opening_shortens_epochs_and_says_so(control: ControlPlane) -> None:
+    await furnish(control, 2)
+    for number, end in ((1, 10), (2, 20)):
+        assert await claim(control, [FIRST], 2) == {FIRST: number}
+        assert await open_one(control, number, end=end) is None
+    assert await claim(control, [FIRST], 2) == {FIRST: 3}
+    alone = {"replicas": (2,), "ack_quorum": 1, "end": 5}
+    assert await open_one(control, 3, **alone) == "StaleEpoch", "starts never fall"
+    assert await control.partition_losses() == []
+    assert await open_one(control, 3, unclean=True, **alone) is None
+    assert await open_one(control, 3, unclean=True, **alone) is None
+    found = await chain(control, FIRST)
+    assert [(one.start_offset, one.end_offset) for one in found.epochs] == [
+        (0, 5),
+        (5, 5),
+        (5, 5),
+        (5, None),
+    ]
+    (loss,) = await control.partition_losses()
+    assert loss[:7] == (TOPIC, 0, 3, 2, 5, 2, (1, 3))
+    assert loss.at_ms > 0
+    now = await row(control)
+    assert (now.replicas, now.target, now.copies) == ((2,), (1, 2, 3), (1, 2, 3))
+    assert now.move == (await control.image()).version
+    await control.delete_topic(TOPIC)
+    assert await control.partition_losses() == []

@@ -177,6 +177,56 @@ def test_a_smaller_placement_opens_when_a_quorum_of_it_holds_all() -> None:
     assert sorted(moved.core.streams) == [1, 2]
 
 
+def test_what_is_left_leads_where_that_was_chosen() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    assert leader.core.settle() == ()
+    leader.append(4)
+    leader.talk([1, 2, 3])
+    leader.append(6)
+    leader.talk([1, 2])
+    assert leader.committed == 10
+    alone = next_leader(leader, 2)
+    alone.perform(alone.core.settle())
+    alone.talk([3])
+    phases = [alone.core.phase]
+    alone.perform(alone.core.settle())
+    assert alone.core.terms == Terms((3,), 1)
+    assert alone.core.keep_placement() == (), "it has given up already"
+    alone.talk([3])
+    phases.append(alone.core.phase)
+    assert phases == [Phase.CLAIMED, Phase.LEADING]
+    assert alone.core.chain == (Link(1, 0), Link(2, 4))
+    alone.append(1)
+    alone.talk([3])
+    # Who comes back learns, and is cut where its log parts from the chain.
+    alone.core.learn([1, 2])
+    alone.talk([1, 2, 3])
+    assert {node.durable.disk().end for node in alone.nodes.values()} == {5}
+
+
+def test_epochs_are_shortened_where_what_is_left_does_not_reach_the_last() -> None:
+    leader = first_leader(nodes(3), acks=2)
+    leader.append(4)
+    leader.talk([1, 2, 3])
+    leader.append(6)
+    leader.talk([1, 2])
+    second = next_leader(leader, 2)
+    second.talk([1, 2])
+    second.append(1)
+    second.talk([1, 2])
+    assert second.core.chain == (Link(1, 0), Link(2, 10))
+    alone = next_leader(second, 3)
+    alone.talk([3])
+    alone.perform(alone.core.settle())
+    alone.talk([3])
+    assert alone.core.chain == (Link(1, 0), Link(2, 4), Link(3, 4))
+    alone.append(2)
+    alone.core.learn([1, 2])
+    alone.talk([1, 2, 3])
+    assert {node.durable.disk().end for node in alone.nodes.values()} == {6}
+    assert alone.nodes[1].durable.disk().history == (Link(1, 0), Link(3, 4))
+
+
 def test_a_changed_quorum_counts_from_its_own_epoch_on() -> None:
     leader = first_leader(nodes(3), acks=2)
     stricter = next_leader(leader, 2, Terms((1, 2, 3), 3))

@@ -34,6 +34,7 @@ from penstock.replication.peer_format import (
     ReadAnswer,
     Refusal,
     Row,
+    Settle,
     decode_greeting,
     decode_rows,
     encode_greeting,
@@ -57,6 +58,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(Read, INT, INT, LONG, LONG),
     st.builds(HandOver, INT),
     st.builds(GiveTo, INT, INT),
+    st.builds(Settle, INT),
     st.builds(AskChain, INT, INT, LONG, INT),
 ]
 WITH_DATA: list[st.SearchStrategy[Any]] = [

@@ -34,7 +34,7 @@ from penstock.replication.chain import Chain, Link
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Terms
 from penstock.replication.links import Links
-from penstock.replication.peer_format import PartitionKey
+from penstock.replication.peer_format import PartitionKey, Settle, encode_row
 from penstock.replication.quorum import quorum_of
 from penstock.replication.register import Led, Reserved
 from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replication
@@ -88,6 +88,8 @@ class Replicas:
         self.refresh: Callable[[], Awaitable[None]] = _nothing
         """Loads the image that a change of this broker has made."""
         self.replication.on_refused = self._refused
+        self.replication.on_settle = self._settle
+        self.replication.on_stuck = self._stuck
         self._moves = Moves(self.replication, self._row)
         self._image: MetadataImage | None = None
         self._incarnation = UUID(int=0)
@@ -366,7 +368,60 @@ class Replicas:
             ack_quorum=terms.acks,
             isr=tuple(dict.fromkeys([self._parts.node_id, *isr])),
             move=0 if core is None else core.move,
+            unclean=core is not None and core.settled,
         )
+
+    # -- leaders at the price of records
+
+    def _stuck(self, log: ReplicatedLog) -> None:
+        """A claim takes long: lead with what is left, where the topic asks for that."""
+        if log.log.config.unclean_leader_election_enable:
+            self._settle(log)
+
+    def _settle(self, log: ReplicatedLog) -> None:
+        """Go by the replicas that have answered, if the others are not registered any more."""
+        leading, image = log.leading, self._image
+        if leading is None or image is None:
+            return
+        followers = leading.core.followers
+        missing = [one for one in followers if followers[one].answer is None]
+        if any([image.broker(one) is not None for one in missing]):
+            return  # it may answer yet
+        if leading.settle():
+            self.replication.limit(log, leading, HAND_OVER_MS)
+            logger.warning(
+                "%s: an unclean election, as brokers %s are gone", log.log.topic_partition, missing
+            )
+            self.replication.stir(log)
+
+    async def elect_uncleanly(
+        self, keys: Sequence[PartitionKey], seconds: float
+    ) -> set[PartitionKey]:
+        """Have what is left of partitions led, at the price of records; those that are in time."""
+        until = self._parts.clock.monotonic() + seconds
+        left = {key: row.leader_epoch for key in keys if (row := self._row(key)) is not None}
+        led: set[PartitionKey] = set()
+        while left and self._parts.clock.monotonic() < until:
+            for key, epoch in left.items():
+                row = self._row(key)
+                self._ask_to_settle(key, epoch, () if row is None else row.replicas)
+            await pause(_ASK_SECONDS)
+            led |= {key for key, epoch in left.items() if self._epoch(key) > epoch}
+            left = {key: epoch for key, epoch in left.items() if key not in led}
+        return led
+
+    def _ask_to_settle(self, key: PartitionKey, epoch: int, brokers: Iterable[int]) -> None:
+        """Ask who claims a partition in vain after an epoch to lead it with what is left."""
+        asked = encode_row(key, Settle(epoch))
+        for broker_id in brokers:
+            if broker_id != self._parts.node_id:
+                self.replication.links.send(broker_id, [(asked, (), 0)])
+            elif key in self.replication.logs:
+                self._settle(self.replication.logs[key])
+
+    def _epoch(self, key: PartitionKey) -> int:
+        row = self._row(key)
+        return -1 if row is None else row.leader_epoch
 
     # -- in-sync replicas
 

@@ -50,6 +50,7 @@ from penstock.control.epochs.values import (
     OwedEpoch,
     PartitionChain,
     PartitionEpoch,
+    PartitionLoss,
     Reassignment,
     Reservation,
 )
@@ -170,6 +171,7 @@ __all__ = [
     "PartitionChain",
     "PartitionEpoch",
     "PartitionKey",
+    "PartitionLoss",
     "Reassignment",
     "RecordChange",
     "RecordKey",

@@ -89,6 +89,9 @@ EPOCH_PARTITIONS_PER_CALL_MAX: Final = 10_000
 CHAIN_EPOCHS_MAX: Final = 1_000
 """Epochs of a partition that are answered at once, the newest ones."""
 
+LOSSES_MAX: Final = 1_000
+"""Unclean elections that are answered at once, the newest ones."""
+
 OWED_EPOCHS_MAX: Final = 10_000
 """Epochs of a broker that are answered at once."""
 

@@ -27,6 +27,9 @@ those of a leader; a claimant of another placement has learners from what it fou
 epoch once a quorum of them holds it all, so that the replicas that go are needed no more. Where
 they do not get that far, `keep_placement` opens it where the log lies.
 
+**Giving up.** Where too few replicas are left for f answers, `settle` goes by those there are: the
+one step that may lose what was acknowledged, for whoever chose that.
+
 **Commit.** The commit mark is the highest offset below which a replicas hold everything durably.
 A claimant that does not get its compare-and-set, or hears that a replica has promised more, stops.
 What was appended above the mark is then unknown: a later epoch may keep or cut it.
@@ -154,6 +157,7 @@ class Epoch:
         "move",
         "phase",
         "quorum",
+        "settled",
         "start",
         "streams",
         "target",
@@ -169,6 +173,8 @@ class Epoch:
         """The newest epoch of the chain: the one to be sealed, then this one; 0 before any."""
         self.terms = claim.terms
         self.move = claim.move
+        self.settled = False
+        """Whether what only replicas hold that did not answer is given up."""
         before = claim.before or claim.terms
         self.quorum = before.quorum
         self.followers = {replica: Follower() for replica in before.placement}
@@ -227,7 +233,7 @@ class Epoch:
         follower.mark = 0
         follower.asks_end = position.asks_end
         follower.next = min(position.end, self.end)
-        return NOTHING
+        return self._give_up() if self.settled and self.phase is Phase.FOUND else NOTHING
 
     def not_joined(self, replica: int, answer: JoinFirst) -> Effects:
         """A replica has restarted, or never got the join."""
@@ -304,9 +310,23 @@ class Epoch:
         learners = [self.streams[one] for one in self.streams if one not in self.followers]
         return all([one.joined and one.durable >= self.mark for one in learners])
 
+    def settle(self) -> Effects:
+        """Go by the replicas that have answered alone: an unclean election.
+
+        What only others hold is given up, acknowledged or not, of epochs sealed before as well. The
+        epoch is opened for those that answered, once a quorum of them holds what was found.
+        """
+        answered = tuple([one for one in self.followers if self.followers[one].answer])
+        if self.phase is not Phase.CLAIMED or not answered:
+            return NOTHING
+        self.settled, self.move = True, 0
+        self.terms = Terms(answered, len(answered) // 2 + 1)
+        return self._find_end()
+
     def keep_placement(self) -> Effects:
         """Claim for the placement of the epoch to be sealed after all."""
-        if self.phase not in (Phase.CLAIMED, Phase.FOUND) or not self.moves:
+        claims = self.phase in (Phase.CLAIMED, Phase.FOUND)
+        if not claims or self.settled or not self.moves:
             return NOTHING
         self.terms = Terms(tuple(self.followers), self.quorum.acks)
         self.move = 0
@@ -382,14 +402,14 @@ class Epoch:
 
     def _find_end(self) -> Effects:
         answers = [(r, f.answer) for r, f in self.followers.items() if f.answer is not None]
-        if len(answers) - len(self.doubtful) < self.quorum.fences:
+        if not self.settled and len(answers) - len(self.doubtful) < self.quorum.fences:
             return NOTHING
         ends = {replica: answer.end for replica, answer in answers}
         end = max(self.start, *ends.values())
         known = max(self.start, *(answer.mark for _, answer in answers))
-        if end < known:  # what is known as committed is on a replica that has yet to answer
+        if end < known and not self.settled:  # what is committed has a replica that says nothing
             return NOTHING
-        self.end, self.mark = end, known
+        self.end, self.mark = end, min(known, end)
         self.phase = Phase.FOUND
         for follower in self.followers.values():
             follower.joined = False
@@ -408,16 +428,26 @@ class Epoch:
             return NOTHING
         reached = self.quorum.reached([follower.durable for follower in self.followers.values()])
         if self.phase is Phase.FOUND:
-            done = max(reached, self.mark) >= self.end and self._is_handed_on()
-            return self._seal() if done else NOTHING
+            done = self.settled or max(reached, self.mark) >= self.end
+            return self._seal() if done and self._is_handed_on() else NOTHING
         if reached <= self.mark:
             return NOTHING
         self.mark = reached
         return (Committed(reached),)
 
+    def _give_up(self) -> Effects:
+        """Where no log that is left reaches the epoch to be sealed, end where the longest does."""
+        left = [self.streams[replica] for replica in self.terms.placement]
+        end = max(follower.next for follower in left)
+        if end < self.end and all([follower.joined for follower in left]):
+            self.start = self.end = end
+            self.mark = min(self.mark, end)
+            self.chain = tuple([Link(epoch, min(start, end)) for epoch, start in self.chain])
+        return self._advance()
+
     def _is_handed_on(self) -> bool:
         """Whether a quorum of the replicas to come holds all of the log."""
-        if not self.moves:
+        if not self.moves and not self.settled:
             return True
         ends = [self.streams[replica].durable for replica in self.terms.placement]
         return self.terms.quorum.reached(ends) >= self.end

@@ -220,6 +220,16 @@ class Leadership:
             )  # fmt: skip
             self._perform(self.core.keep_placement())
 
+    def settle(self) -> bool:
+        """Lead with the replicas that have answered alone; whether this claim may do so now."""
+        core = self.core
+        if core.phase is not Phase.CLAIMED or not any(
+            [one.answer is not None for one in core.followers.values()]
+        ):
+            return False
+        self._perform(core.settle())
+        return True
+
     # -- replicas
 
     @property
@@ -398,6 +408,11 @@ class Leadership:
         """The compare-and-set of `seal_and_open` has succeeded."""
         self._said.clear()
         self._perform(self.core.opened())
+        if self.core.settled:
+            logger.error(
+                "%s: what only lost replicas have is given up, from offset %d of epoch %d on",
+                self._log.topic_partition, self.core.start, self.core.chain[-2].epoch,
+            )  # fmt: skip
 
     def lost(self) -> None:
         """It has failed for good."""

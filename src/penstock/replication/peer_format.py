@@ -25,6 +25,7 @@ endian; a row begins with
    13 GiveTo        authority i32, heir i32
    14 LogStart      authority i32, epoch i32, base i64, bytes of producers u32
    15 AskChain      authority i32, epoch i32, incarnation i64, newest i32
+   16 Settle        authority i32
 
 The first frame of either side is a greeting instead: "PSPR", version u16, broker id i32, its
 incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
@@ -75,6 +76,12 @@ class GiveTo(NamedTuple):
     heir: int
 
 
+class Settle(NamedTuple):
+    """Whoever cannot lead after epoch `authority` should go by the replicas that have answered."""
+
+    authority: int
+
+
 class Read(NamedTuple):
     """A claimant asks a copy that it has fenced for batches of [base, next) of an epoch."""
 
@@ -117,6 +124,7 @@ _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
     13: (GiveTo, Struct(">ii")),
     14: (LogStart, Struct(">iiq")),
     15: (AskChain, Struct(">iiqi")),
+    16: (Settle, Struct(">i")),
 }
 _JOIN_KIND: Final = 4
 _WITH_DATA: Final = (7, 11, 14)
@@ -129,7 +137,7 @@ _NOTHING: Final = memoryview(b"")
 
 Said = (
     Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | AskChain | Append | Ack | LogStart
-    | LogEnd | Read | ReadAnswer | HandOver | GiveTo
+    | LogEnd | Read | ReadAnswer | HandOver | GiveTo | Settle
 )  # fmt: skip
 """What is said of a partition: by the cores, for reading what is to be written back, and for a
 leadership that is given away."""

@@ -33,6 +33,7 @@ from penstock.replication.peer_format import (
     ReadAnswer,
     Row,
     Said,
+    Settle,
     encode_row,
 )
 from penstock.replication.register import Register, Reserved
@@ -128,7 +129,8 @@ class ReplicatedLog:
         leading = self.leading
         if leading is None:
             return
-        found, needed = leading.reachable(), leading.core.quorum.acks
+        found = leading.reachable()
+        needed = max(leading.core.quorum.acks, self.log.config.min_insync_replicas)
         if found < needed:
             raise TooFewReplicas(
                 f"{self.log.topic_partition}: {found} of {len(leading.core.followers)} replicas can"
@@ -173,6 +175,8 @@ class ReplicatedLog:
             self._service.inherit(self, message.authority)
         elif isinstance(message, GiveTo):
             self._service.give(self, message)
+        elif isinstance(message, Settle):
+            self._service.on_settle(self)
         elif self.leading is not None:
             if isinstance(message, ReadAnswer):
                 self.leading.read_answered(sender, message, data)
@@ -221,6 +225,10 @@ class Replication:
         self._clock = clock
         self.on_refused: Callable[[int], None] = _nothing
         """Told of a broker whose process is gone, as far as its address says."""
+        self.on_settle: Callable[[ReplicatedLog], None] = _nothing
+        """Told of a partition of which somebody wants a leader at the price of records."""
+        self.on_stuck: Callable[[ReplicatedLog], None] = _nothing
+        """Told of a claim of which nothing has come in its time."""
         self._stirred: dict[ReplicatedLog, None] = {}
         self._limited: dict[ReplicatedLog, None] = {}
         """Those of which a claim, or a leader to come, has a limit of time."""
@@ -380,11 +388,21 @@ class Replication:
             if leading is not None and leading.until_ms > now_ms:
                 continue
             del self._limited[log]
-            if leading is not None and leading.heir is not None:
+            if leading is None:
+                continue
+            if leading.heir is not None:
                 leading.keep()
                 found.append(log)
-            elif leading is not None and not leading.leads:
+            elif leading.leads or leading.core.phase is Phase.STOPPED:
+                continue
+            elif leading.core.settled:
+                logger.error("%s: what is left does not get all of it", log.log.topic_partition)
+                leading.lost()
+                found.append(log)
+            else:
                 leading.keep_placement()
+                self.limit(log, leading, HAND_OVER_MS)
+                self.on_stuck(log)
                 self.stir(log)
         return found
 
@@ -577,5 +595,5 @@ def _joined(data: Sequence[Buffer]) -> memoryview:
     return memoryview(data[0] if len(data) == 1 else b"".join(data))
 
 
-def _nothing(broker_id: int) -> None:
+def _nothing(_: object) -> None:
     return

@@ -169,6 +169,6 @@ class LogConfig:
         "", "Absolute path or URI of that table; empty is the topic's name below the job's root."
     )
     unclean_leader_election_enable: bool = setting(
-        False, "Let a replica that is behind lead when no other is left, at the price of records.",
-        no_effect=ONE_REPLICA,
+        False, "Let a replica that is behind lead when no other is left, at the price of records."
+        " What is given up is recorded, and said by `penstock doctor`."
     )  # fmt: skip

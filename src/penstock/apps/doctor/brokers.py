@@ -177,6 +177,14 @@ def _listener(state: State, node: Node) -> str:
     return ""
 
 
+def admin_address(state: State, node: Node) -> str | None:
+    """Where the admin interface of a broker can be asked from here; None if that is not known."""
+    try:
+        return _from_here(_listener(state, node), node)
+    except PenstockError:
+        return None
+
+
 def _from_here(listener: str, node: Node) -> str | None:
     """Where a broker's admin listener is for us; None where it is turned off, or not for us."""
     host, _, port = listener.rpartition(":")

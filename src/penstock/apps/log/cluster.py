@@ -29,19 +29,30 @@ def status(state: State) -> None:
     """Show brokers, and partitions without a leader or with copies that are behind.
 
     A partition is `stopped` when it has no leader, `refusing` when fewer copies are in sync than
-    must acknowledge, and `behind` when some copy is not in sync.
+    must acknowledge, and `behind` when some copy is not in sync. Below is what unclean elections
+    gave up, where the admin interface of a broker can be asked from here.
     """
     with state.client() as client:
         found = client.metadata()
         lacking = list(troubled(client, found))
-    brokers = _brokers(found)
-    facts = {"cluster_id": found.cluster_id, "brokers": brokers, "partitions": lacking}
+    from penstock.apps.doctor.losses import described, given_up
+
+    brokers, lost = _brokers(found), given_up(state, found)
+    facts = {
+        "cluster_id": found.cluster_id,
+        "brokers": brokers,
+        "partitions": lacking,
+        "given_up": lost,
+    }
     count = sum(len(topic.partitions) for topic in found.topics.values())
     title = f"cluster {found.cluster_id}: {len(brokers)} brokers, {count} partitions"
     columns = ("broker", "address", "rack", "leads", "copies", "behind")
     show(state, brokers, columns, title=title, all_as_json=facts)
     if not state.json and lacking:
         show(state, lacking, ("topic", "partition", "state", "leader", "replicas", "isr", "needed"))
+    if not state.json:
+        for loss in lost or ():
+            click.echo(f"given up: {described(loss)}")
 
 
 def _brokers(found: ClusterMetadata) -> list[dict[str, Any]]:

@@ -128,12 +128,22 @@ def reassign(
 @click.command("elect")
 @click.argument("name")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
+@click.option("--unclean", is_flag=True, help="Lead with what is left, at the price of records.")
+@click.option("--yes", is_flag=True, help="Do not ask, with --unclean.")
 @client_options
-def elect(state: State, name: str, partitions: tuple[int, ...]) -> None:
-    """Have the first replica of each partition lead it again, if it is in sync."""
+def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, yes: bool) -> None:
+    """Have the first replica of each partition lead it again, if it is in sync.
+
+    With --unclean: partitions that have no leader, as most of their replicas are gone for good, are
+    led with those that are left. Records that only the others have are given up, acknowledged or
+    not; that is recorded (`penstock cluster status`). The others learn anew if they come back.
+    """
+    if unclean and not yes:
+        click.confirm(f"give up what only lost replicas of {name} have?", abort=True, err=True)
     with state.client() as client:
         chosen = _chosen(client.describe_topic(name), partitions)
-        outcomes = client.elect_leaders(name, [one.index for one in chosen])
+        places = [one.index for one in chosen]
+        outcomes = client.elect_leaders(name, places, unclean=unclean)
     rows = [
         {
             "topic": name,

@@ -35,6 +35,25 @@ class Parts:
     migrations: TopicMigrations
 
 
+async def losses(parts: Parts, request: Request) -> dict[str, Any]:
+    """What unclean elections gave up, the newest first."""
+    await parts.cluster.refresh()
+    names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
+    rows = [
+        {
+            "topic": names.get(one.topic_id, str(one.topic_id)),
+            "partition": one.partition,
+            "epoch": one.sealed,
+            "from_offset": one.from_offset,
+            "broker": one.broker,
+            "missing": one.missing,
+            "at_ms": one.at_ms,
+        }
+        for one in await parts.control.partition_losses()
+    ]
+    return {"losses": rows}
+
+
 async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
     """Brokers, counts, and which broker answers."""
     await parts.cluster.refresh()

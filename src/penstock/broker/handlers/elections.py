@@ -1,8 +1,8 @@
 """ElectLeaders: the first replica of a partition becomes its leader again.
 
 Any broker takes the request, and asks those that lead to hand over (`broker/replicas.py`), so
-nothing is lost, and nothing in flight becomes unknown. An unclean election, of a replica that may
-lack what is acknowledged, is not served.
+nothing is lost, and nothing in flight becomes unknown. An unclean election has what is left of a
+partition led whose other replicas are gone; what they alone have is given up, and that is recorded.
 
 Source: KIP-183, KIP-460; `electLeaders` of Kafka's `ReplicationControlManager`.
 """
@@ -60,8 +60,11 @@ async def elect_leaders(parts: Parts, context: RequestContext, request: Any) -> 
             heirs[asked] = _to_elect(image, asked, unclean=kind == _UNCLEAN)
         except PenstockError as error:
             outcomes[asked] = error
-    limit_ms = min(milliseconds(request.timeout), HAND_OVER_MS)
-    outcomes |= await _elect(parts, heirs, limit_ms / 1000)
+    if kind == _UNCLEAN:
+        outcomes |= await _elect_uncleanly(parts, heirs, milliseconds(request.timeout) / 1000)
+    else:
+        limit_ms = min(milliseconds(request.timeout), HAND_OVER_MS)
+        outcomes |= await _elect(parts, heirs, limit_ms / 1000)
     if request.topic_partitions is None:
         outcomes = {
             asked: outcome
@@ -88,13 +91,10 @@ def _to_elect(image: MetadataImage, asked: Asked, *, unclean: bool) -> Partition
         raise UnknownTopicOrPartition(f"No such partition as {name}-{number}")
     row = topic.partitions[number]
     live = image.broker(row.leader) is not None
-    if live and (unclean or row.leader == row.replicas[0]):
+    if live and (row.leader == row.replicas[0] if not unclean else _has_quorum(image, row)):
         raise ElectionNotNeeded(f"{name}-{number} is led by broker {row.leader}")
     if unclean:
-        raise EligibleLeadersNotAvailable(
-            f"{name}-{number}: unclean elections are not served; it is led again once enough of"
-            f" its replicas {row.replicas} are back"
-        )
+        return row
     preferred = row.replicas[0]
     if preferred not in row.isr or image.broker(preferred) is None:
         raise PreferredLeaderNotAvailable(
@@ -103,12 +103,36 @@ def _to_elect(image: MetadataImage, asked: Asked, *, unclean: bool) -> Partition
     return row
 
 
-async def _elect(parts: Parts, heirs: dict[Asked, Partition], seconds: float) -> Outcomes:
-    topics = parts.cluster.image.topics
-    keys = {
-        asked: PartitionKey(topics[asked[0]].topic_id.bytes, row.index)
+def _has_quorum(image: MetadataImage, row: Partition) -> bool:
+    """Whether so many replicas are up that it is led, or is about to be."""
+    return sum([image.broker(one) is not None for one in row.replicas]) > len(row.replicas) // 2
+
+
+async def _elect_uncleanly(parts: Parts, heirs: dict[Asked, Partition], seconds: float) -> Outcomes:
+    keys = _keys(parts.cluster.image, heirs)
+    elected: set[PartitionKey] = set()
+    if parts.replicas is not None:
+        elected = await parts.replicas.elect_uncleanly(list(keys.values()), seconds)
+    return {
+        asked: None
+        if keys[asked] in elected
+        else EligibleLeadersNotAvailable(
+            f"{asked[0]}-{asked[1]}: none of its replicas {row.replicas} took over within"
+            f" {seconds:g} s: those that are registered must answer first"
+        )
         for asked, row in heirs.items()
     }
+
+
+def _keys(image: MetadataImage, heirs: dict[Asked, Partition]) -> dict[Asked, PartitionKey]:
+    return {
+        asked: PartitionKey(image.topics[asked[0]].topic_id.bytes, row.index)
+        for asked, row in heirs.items()
+    }
+
+
+async def _elect(parts: Parts, heirs: dict[Asked, Partition], seconds: float) -> Outcomes:
+    keys = _keys(parts.cluster.image, heirs)
     elected: set[PartitionKey] = set()
     if parts.replicas is not None:
         by_key = {keys[asked]: row.replicas[0] for asked, row in heirs.items()}

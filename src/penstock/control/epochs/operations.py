@@ -10,6 +10,7 @@ COMMIT, an opening eight, three of them for the image.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -27,6 +28,7 @@ from penstock.control.epochs.values import (
     OwedEpoch,
     PartitionChain,
     PartitionEpoch,
+    PartitionLoss,
     Reassignment,
     Reservation,
 )
@@ -83,6 +85,7 @@ def open_epochs(
     refused: dict[PartitionKey, PenstockError] = {}
     made: dict[PartitionKey, PartitionEpoch] = {}
     moved: dict[PartitionKey, dict[str, Any]] = {}
+    lost: list[tuple[Any, ...]] = []
     for one in openings:
         key, last, row = one.key, newest.get(one.key), known.partition(one.key)
         got = rules.open_epoch(
@@ -94,10 +97,15 @@ def open_epochs(
         elif got is not last:
             made[key] = got
             if row is not None:
-                moved[key] = rules.opened(row, got, one)
+                moved[key] = rules.opened(row, got, one, known.image.version + 1)
+            if one.unclean and last is not None:
+                missing = json.dumps([each for each in last.replicas if each not in got.replicas])
+                lost.append((*key, got.epoch, last.epoch, one.end_offset, broker_id, missing))
+    yield statements.shorten([(*one[:2], one[4]) for one in lost])
     sealed = [(*key, newest[key].epoch, one.start_offset) for key, one in made.items()]
     _check((yield statements.seal(sealed)), len(made))
     yield statements.add_epochs([statements.epoch_row(key, one) for key, one in made.items()])
+    yield statements.add_losses(lost)
     return refused, (yield from images.store(known, _moved(known, moved)))
 
 
@@ -160,6 +168,11 @@ def chains(
     found = yield from reservations(keys)
     epochs = yield from _epochs(keys, below=below, limit=CHAIN_EPOCHS_MAX)
     return {key: PartitionChain(one, epochs.get(key, ())) for key, one in found.items()}
+
+
+def losses(limit: int) -> Operation[list[PartitionLoss]]:
+    """What was given up, the newest first."""
+    return [statements.loss_of(one) for one in (yield statements.read_losses(limit))]
 
 
 def owed(broker_id: int, after: tuple[UUID, int, int], limit: int) -> Operation[list[OwedEpoch]]:

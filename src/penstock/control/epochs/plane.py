@@ -22,10 +22,11 @@ from penstock.control.epochs.values import (
     InSyncReplicas,
     OwedEpoch,
     PartitionChain,
+    PartitionLoss,
     Reassignment,
     Reservation,
 )
-from penstock.control.limits import OWED_EPOCHS_MAX
+from penstock.control.limits import LOSSES_MAX, OWED_EPOCHS_MAX
 from penstock.control.metadata.plane import Metadata
 
 _BEFORE_ALL = (UUID(int=0), -1, -1)
@@ -124,6 +125,10 @@ class ReplicatedPartitions(Metadata):
         """The highest epochs ever reserved: what a replica that lost its disk promises first."""
         rules.check_call(keys)
         return await self._database.read(partial(operations.reservations, keys))
+
+    async def partition_losses(self, limit: int = LOSSES_MAX) -> list[PartitionLoss]:
+        """What unclean elections gave up of topics that there are, the newest first."""
+        return await self._database.read(partial(operations.losses, min(limit, LOSSES_MAX)))
 
     async def owed_epochs(
         self, broker_id: int, *, after: OwedEpoch | None = None, limit: int = OWED_EPOCHS_MAX

@@ -18,9 +18,11 @@ for each epoch that was opened:
 | the newest epoch is just what it would make                | done, once more                   |
 | the reservation is another epoch or process                | refused: a newer claimant fenced it |
 | the reserved epoch is open, with other values              | refused: an end is set once       |
-| its end lies below the start of the open epoch             | refused: starts never fall        |
+| its end lies below the start of the open epoch ¹           | refused: starts never fall        |
 | it has other replicas, by an order that is none any more   | refused: what learnt may be gone  |
 | anything else                                              | end and next epoch, together      |
+
+¹ but for an unclean election: epochs end then where what is left of the log does.
 
 The first epoch is 0, as Kafka's leader epochs begin and those of partitions without replicas do; -1
 is none. It is open from the creation of the topic on, for the process of the leader that was
@@ -171,7 +173,7 @@ def open_epoch(
         return StaleEpoch(*opening.key, opening.epoch, f"{found.reserved} is reserved")
     if found.reserved <= newest.epoch:
         return StaleEpoch(*opening.key, opening.epoch, "it is open, with other values")
-    if opening.end_offset < newest.start_offset:
+    if opening.end_offset < newest.start_offset and not opening.unclean:
         return StaleEpoch(
             *opening.key,
             opening.epoch,
@@ -183,8 +185,13 @@ def open_epoch(
     return _refusal(opening, broker_id) or made
 
 
-def opened(row: Partition, made: PartitionEpoch, opening: EpochOpening) -> dict[str, Any]:
-    """What the image says of a partition whose next epoch is open."""
+def opened(
+    row: Partition, made: PartitionEpoch, opening: EpochOpening, version: int
+) -> dict[str, Any]:
+    """What the image says of a partition whose next epoch is open, in a version.
+
+    Replicas that were not asked are ordered again: they come back as brokers that learn.
+    """
     values: dict[str, Any] = {
         "leader": made.leader,
         "leader_epoch": made.epoch,
@@ -193,6 +200,8 @@ def opened(row: Partition, made: PartitionEpoch, opening: EpochOpening) -> dict[
     }
     if row.move and set(row.target) == set(made.replicas):
         values |= {"target": (), "move": 0}
+    elif opening.unclean and set(row.replicas) != set(made.replicas):
+        values |= {"target": row.target or row.replicas, "move": version}
     return values
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.drivers.statements import Each, rows, uuid_of
-from penstock.control.epochs.values import OwedEpoch, PartitionEpoch, Reservation
+from penstock.control.epochs.values import OwedEpoch, PartitionEpoch, PartitionLoss, Reservation
 from penstock.control.metadata.statements import broker_ids
 
 _RESERVATION: Final = (
@@ -87,6 +87,30 @@ owed = rows(
     " AND EXISTS (SELECT 1 FROM json_each(e.replicas) WHERE value = $4)"
     " ORDER BY e.topic_id, e.number, e.epoch LIMIT $5",
 )
+shorten = Each(
+    "changed",
+    "UPDATE partition_epochs e SET start_offset = least(e.start_offset, n.until),"
+    " end_offset = CASE WHEN e.end_offset > n.until THEN n.until ELSE e.end_offset END"
+    " FROM unnest($1::uuid[], $2::int[], $3::bigint[]) AS n (topic_id, number, until)"
+    " WHERE e.topic_id = n.topic_id AND e.number = n.number"
+    " AND (e.start_offset > n.until OR e.end_offset > n.until)",
+    sqlite="UPDATE partition_epochs SET start_offset = min(start_offset, $3),"
+    " end_offset = min(end_offset, $3)"
+    " WHERE topic_id = $1 AND number = $2 AND (start_offset > $3 OR end_offset > $3)",
+)
+"""Takes (topic id, partition, offset): what unclean elections leave of epochs ends there."""
+add_losses = Each(
+    "changed",
+    "INSERT INTO partition_losses SELECT n.*, penstock_now_ms() FROM unnest($1::uuid[], $2::int[],"
+    " $3::int[], $4::int[], $5::bigint[], $6::int[], $7::text[]) AS n",
+    sqlite="INSERT INTO partition_losses VALUES ($1, $2, $3, $4, $5, $6, $7, penstock_now_ms())",
+)
+"""Takes (topic id, partition, epoch, sealed epoch, offset, broker, missing replicas)."""
+read_losses = rows(
+    "SELECT topic_id, number, epoch, sealed, from_offset, broker, missing, at_ms"
+    " FROM partition_losses ORDER BY at_ms DESC, topic_id, number LIMIT $1"
+)
+delete_losses = Each("changed", "DELETE FROM partition_losses WHERE topic_id = ANY($1::uuid[])")
 delete_epochs = Each("changed", "DELETE FROM partition_epochs WHERE topic_id = ANY($1::uuid[])")
 delete_partitions = Each(
     "changed", "DELETE FROM replicated_partitions WHERE topic_id = ANY($1::uuid[])"
@@ -108,6 +132,12 @@ def epoch_of(found: Any) -> PartitionEpoch:
 
 def _process(incarnation: Any) -> UUID | None:
     return None if incarnation is None else uuid_of(incarnation)
+
+
+def loss_of(found: Any) -> PartitionLoss:
+    topic_id, number, epoch, sealed, offset, broker, missing, at_ms = found
+    replicas = broker_ids(missing)
+    return PartitionLoss(uuid_of(topic_id), number, epoch, sealed, offset, broker, replicas, at_ms)
 
 
 def owed_of(found: Any) -> OwedEpoch:

@@ -96,6 +96,7 @@ class EpochOpening(NamedTuple):
     The records below the end are durable on an ack quorum of the epoch that is sealed. `isr` are
     those of the new placement that hold all of them, as far as the leader knows. `move` is the
     order for another placement that this one comes of, 0 where it is that of the epoch before.
+    `unclean`: replicas that are none any more were not asked, and what only they hold is given up.
     """
 
     topic_id: UUID
@@ -106,10 +107,27 @@ class EpochOpening(NamedTuple):
     ack_quorum: int
     isr: tuple[int, ...]
     move: int = 0
+    unclean: bool = False
 
     @property
     def key(self) -> PartitionKey:
         return self.topic_id, self.partition
+
+
+class PartitionLoss(NamedTuple):
+    """What an unclean election gave up: records of epoch `sealed` from an offset on, if any.
+
+    `broker` opened `epoch` without having asked the replicas that are `missing`.
+    """
+
+    topic_id: UUID
+    partition: int
+    epoch: int
+    sealed: int
+    from_offset: int
+    broker: int
+    missing: tuple[int, ...]
+    at_ms: int
 
 
 class Reassignment(NamedTuple):

@@ -179,6 +179,7 @@ class Images:
         ended = [(old[name].topic_id,) for name in names if _ends(old.get(name), new.get(name))]
         yield epochs.delete_epochs(ended)
         yield epochs.delete_partitions(ended)
+        yield epochs.delete_losses(ended)
         yield statements.write_topics([statements.topic_values(one) for one in written], stamp)
         yield statements.write_partitions(
             [

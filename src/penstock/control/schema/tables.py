@@ -74,6 +74,13 @@ TABLES: Final[Sequence[Table]] = (
         writer="epochs/statements.py",
     ),
     Table(
+        name="partition_losses",
+        key=("topic_id", "number", "epoch"),
+        value=("sealed", "from_offset", "broker", "missing", "at_ms"),
+        doc="What unclean elections gave up, of which sealed epoch, from which offset on.",
+        writer="epochs/statements.py",
+    ),
+    Table(
         name="brokers",
         key=("broker_id",),
         value=(

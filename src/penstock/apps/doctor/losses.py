@@ -1,0 +1,66 @@
+"""What unclean elections gave up: the admin interface of any broker says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.apps.doctor.brokers import ADMIN_TIMEOUT_SECONDS, admin_address
+from penstock.apps.doctor.findings import Check, Finding
+from penstock.base.errors import PenstockError
+from penstock.client.admin_http import AdminHttp
+
+if TYPE_CHECKING:
+    from penstock.apps.session import State
+    from penstock.client import ClusterMetadata
+
+NAME: Final = "records given up"
+NAMED_MAX: Final = 5
+
+
+def given_up(
+    state: State, cluster: ClusterMetadata, admins: Sequence[str] = ()
+) -> list[dict[str, Any]] | None:
+    """The unclean elections of a cluster, the newest first; None if no broker can be asked."""
+    known = (admin_address(state, node) for node in cluster.nodes.values())
+    for address in admins or filter(None, known):
+        try:
+            with AdminHttp(f"http://{address}") as admin:
+                answer = admin.ask("GET", "/v1/losses", timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+        except PenstockError:
+            continue
+        if answer.status == 200:
+            return list(answer.body["losses"])
+    return None
+
+
+def loss_check(state: State, cluster: ClusterMetadata, admins: Sequence[str]) -> Check:
+    """Whether records were given up that may have been acknowledged."""
+    return Check(NAME, lambda: [_finding(given_up(state, cluster, admins))])
+
+
+def _finding(losses: Sequence[dict[str, Any]] | None) -> Finding:
+    if losses is None:
+        fix = "name the admin interface of a broker with --admin"
+        return Finding(check=NAME, status="skip", cause="no admin interface answers", fix=fix)
+    if not losses:
+        return Finding(check=NAME, status="ok", cause="none by unclean elections")
+    more = len(losses) - NAMED_MAX
+    told = "; ".join(map(described, losses[:NAMED_MAX])) + (f"; {more} more" if more > 0 else "")
+    return Finding(
+        check=NAME,
+        status="warn",
+        cause=told,
+        fix="have producers send again what may be lost; this is told until the topic is deleted",
+    )
+
+
+def described(loss: dict[str, Any]) -> str:
+    """One of them in words."""
+    at = datetime.fromtimestamp(loss["at_ms"] / 1000, UTC).isoformat(timespec="seconds")
+    return (
+        f"{loss['topic']}-{loss['partition']} from offset {loss['from_offset']} of epoch"
+        f" {loss['epoch']} on, by broker {loss['broker']} at {at}, without brokers"
+        f" {', '.join(map(str, loss['missing'])) or 'none'}"
+    )
