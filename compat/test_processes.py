@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.ports import free_port
+from tests.ports import two_free_ports
 
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
@@ -41,7 +41,7 @@ def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Penstock
     """Two brokers of one command, the second at the port that follows the first's."""
     process = PenstockProcess(
         tmp_path,
-        listener=f"127.0.0.1:{free_port()}",
+        listener=f"127.0.0.1:{two_free_ports()}",
         configs={
             "processes": "2",
             "group.initial.rebalance.delay.ms": "0",

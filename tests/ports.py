@@ -9,13 +9,21 @@ while no server listens.
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 
-def free_port() -> int:
-    """A loopback port that is nobody's but the caller's."""
+def free_port(wanted: int = 0) -> int:
+    """A loopback port that is nobody's but the caller's; raises OSError if `wanted` is taken."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
+        holder.bind(("127.0.0.1", wanted))
         port: int = holder.getsockname()[1]
         holder.detach()  # the descriptor stays open
     return port
+
+
+def two_free_ports() -> int:
+    """The first of two such ports that follow each other."""
+    while True:
+        with suppress(OSError):
+            return free_port(free_port() + 1) - 1

@@ -99,7 +99,8 @@ def test_settings_from_everywhere(tmp_path: Path) -> None:
 def test_a_port_that_is_taken(tmp_path: Path, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         taken = f"127.0.0.1:{holder.getsockname()[1]}"
-        status, said = refused("--data-dir", str(tmp_path), *LOCAL, option, taken)
+        words = ("--data-dir", str(tmp_path), *LOCAL, "-X", "replication.listener=127.0.0.1:0")
+        status, said = refused(*words, option, taken)
     assert status == 1
     assert taken in said
     assert "in use" in said

@@ -237,14 +237,14 @@ async def start(server: BrokerServer) -> Ready:
         await server.start()
     except OSError as error:
         await server.stop()
-        raise PortUnavailable(_unbound(server.settings, error)) from None
+        raise PortUnavailable(unbound(server.settings, error)) from None
     except BaseException:
         await server.stop()
         raise
     return Ready(kafka=server.kafka_address, admin=server.admin_address)
 
 
-def _unbound(settings: BrokerSettings, error: OSError) -> str:
+def unbound(settings: BrokerSettings, error: OSError) -> str:
     """Which address could not be bound, why, and the flag that names another."""
     said = error.strerror or str(error)
     pairs = re.findall(r"\('([^']*)', (\d+)", said)

@@ -98,7 +98,7 @@ class Replicas:
         self._in_sync = InSync(parts.settings.replica_lag_time_max_ms)
         self._live: set[int] = set()
         self._looking: asyncio.Task[None] | None = None
-        self._leaving = False
+        self._joined = self._leaving = False
         self._passed = 0
         self.endpoint = (REPLICATION, "", 0)
         """Where other brokers reach this one, once it listens."""
@@ -117,6 +117,7 @@ class Replicas:
             user=self.replication,
         )
         self.replication.links = links
+        self._joined = True
         host, _, port = self._parts.settings.replication_listener.rpartition(":")
         self.endpoint = (REPLICATION, *await links.listen(host, int(port)))
         self._looking = asyncio.get_running_loop().create_task(self._look_on())
@@ -130,7 +131,8 @@ class Replicas:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
-        await self.replication.close()
+        if self._joined:  # else the broker could not start
+            await self.replication.close()
 
     def open(self, row: PartitionRow, log: ReplicaLog) -> ReplicatedLog:
         """Take part in a partition with a log of this broker."""

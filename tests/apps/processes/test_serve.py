@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import pytest
 from penstock.client import Client
 from penstock.client.admin_http import AdminHttp, Body
 from tests.apps.test_serve import LOCAL, TIMEOUT_SECONDS, refused, serving
+from tests.ports import two_free_ports
 
 READY = re.compile(r"penstock ready kafka=([0-9.:]+,[0-9.:]+) admin=(127\.0\.0\.1:\d+)\n")
 PARTITIONS = 4
@@ -145,8 +147,11 @@ def _check_the_admin_address(admin: AdminHttp, client: Client) -> None:
 
 
 def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
-    (tmp_path / "log-2").write_text("")
-    status, said = refused("--data-dir", str(tmp_path), *LOCAL, "--processes", "2")
+    port = two_free_ports() + 1
+    with socket.create_server(("127.0.0.1", port)):
+        words = ("--data-dir", str(tmp_path), "--processes", "2", "--admin", "127.0.0.1:0")
+        status, said = refused(*words, "--listener", f"127.0.0.1:{port - 1}")
     assert status == 1
-    assert "penstock: broker 2: data directory" in said
-    assert "broker 2 ended before all were ready" in said
+    first, last = said.splitlines()
+    assert first.startswith(f"penstock: broker 2: cannot listen on 127.0.0.1:{port}: ")
+    assert last == "penstock: broker 2 ended before all were ready"

@@ -45,7 +45,7 @@ from penstock.apps.daemon import FORCED_STATUS, handled
 from penstock.apps.processes.front import Front
 from penstock.apps.processes.plan import Plan, check_held
 from penstock.apps.running import serve_until
-from penstock.apps.wiring import prepare
+from penstock.apps.wiring import PortUnavailable, prepare, unbound
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK
@@ -185,6 +185,8 @@ class Parent:
         self._stop_seconds = stop_seconds
         self._children: list[Child] = []
         self._signals = 0
+        self._restarts = False
+        """Whether who ends is started again: from when all were ready until they are to stop."""
         self._alive, self._held = os.pipe()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
@@ -214,15 +216,14 @@ class Parent:
     def _run(self, announce: Callable[[], None]) -> None:
         for child in self._children:
             self._start(child)
-        announced = False
         while not self._signals:
             self._wait()
             ended = self._reap()
-            if ended and not announced and not self._signals:
+            if ended and not self._restarts and not self._signals:
                 self._stop()
                 raise ProcessEnded(f"{ended[0].name} ended before all were ready")
-            if not announced and all([child.ready for child in self._children]):
-                announced = True
+            if not self._restarts and all([child.ready for child in self._children]):
+                self._restarts = True
                 announce()
             for child in self._children:
                 if child.due <= SYSTEM_CLOCK.monotonic():
@@ -298,7 +299,7 @@ class Parent:
         if child.said >= 0:
             os.close(child.said)
         child.pid, child.said, child.ready = 0, -1, False
-        if self._signals:
+        if self._signals or not self._restarts:
             return
         child.failures = 1 if now - child.started > FORGOTTEN_SECONDS else child.failures + 1
         pause_seconds = RESTARTS.pause_seconds(child.failures)
@@ -311,6 +312,7 @@ class Parent:
     def _stop(self) -> list[str]:
         """Stop all, in order; the names of those that had to be killed."""
         killed = []
+        self._restarts = False
         for child in self._children:
             child.due = inf
         for child in reversed(self._children):
@@ -364,7 +366,10 @@ def _front(
     async def serve() -> None:
         front = Front(settings, admins)
         stop = _stop_event(alive)
-        await front.start(address)
+        try:
+            await front.start(address)
+        except OSError as error:
+            raise PortUnavailable(unbound(settings, error)) from None
         ready()
         await stop.wait()
         await front.stop()
