@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo demo-cluster test test-long compat-diskless check bench bench-record serve lock clean
+.PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster check bench bench-record serve lock clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ compat-diskless: setup
 	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_PAIR_KILLS=9 $(BIN)/pytest compat $(ARGS)
 	@PENSTOCK_COMPAT_TOPICS=diskless PENSTOCK_COMPAT_STORES=postgres-s3 PENSTOCK_PAIR_KILLS=9 \
 		$(BIN)/pytest compat $(ARGS)
+
+# The same with a copy of every topic on each of three brokers, one of which is restarted every 20 s.
+compat-cluster: setup
+	@PENSTOCK_COMPAT_TOPICS=replicated $(BIN)/pytest compat $(ARGS)
 
 # Results go to .cache/bench; those of bench-record to benchmarks/results, to be kept.
 bench: setup

@@ -15,7 +15,11 @@ or as soon as it is said:
 | order           | a producer's records do not follow each other as they were sent           |
 | went back       | a reader received an offset again, without having been assigned anew      |
 | skipped         | a reader was not given an offset                                          |
-| end went back   | an end was told below what had been acknowledged, read or told before     |
+| end went back   | an end was told below what its leader had told in the same epoch, or below |
+|                 | what had been acknowledged, read or told before, by no deposed leader     |
+
+A leader that was paused or cut off, and does not know yet that another one leads, may tell an older
+end: an answer below the others is forgiven if one of a later epoch comes within `STALE_SECONDS`.
 
 A record takes nine bytes for each offset, so that hours of them fit into memory. Safe to use from
 threads. Source: the checker of Jepsen's Kafka workload (`jepsen.tests.kafka`).
@@ -31,6 +35,7 @@ from typing import Final, NamedTuple
 
 NUMBERS_PER_PRODUCER: Final = 1 << 40
 VIOLATIONS_KEPT: Final = 50
+STALE_SECONDS: Final = 60.0
 _NOTHING: Final = -1
 
 
@@ -44,6 +49,14 @@ class Violation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}: partition {self.partition}, offset {self.offset}: {self.text}"
+
+
+class _LowEnd(NamedTuple):
+    partition: int
+    end: int
+    floor: int
+    epoch: int
+    at: float
 
 
 def shown(record: int) -> str:
@@ -68,6 +81,9 @@ class History:
         self._floors = [0] * partitions
         self._next: dict[tuple[str, int], int] = {}
         self._furthest: Counter[tuple[str, int]] = Counter()
+        self._ends: dict[tuple[int, int], int] = {}
+        self._newest = [0] * partitions
+        self._low: list[_LowEnd] = []
         self._lock = threading.Lock()
 
     # -- what clients say
@@ -105,12 +121,26 @@ class History:
         """Below which no end may be told to whoever asks from now on."""
         return self._floors[partition]
 
-    def ends(self, partition: int, floor: int, end: int) -> None:
-        """An end was told to a client that asked when `floor` was the floor."""
+    def ends(self, partition: int, floor: int, end: int, *, epoch: int, now: float) -> None:
+        """A leader told an end to a client that asked when `floor` was the floor."""
+        place = partition, epoch
         with self._lock:
-            if end < floor:
-                self._found("end went back", partition, end, f"{floor} was known to be committed")
+            before = self._ends.get(place, 0)
+            if end < before:
+                self._found("end went back", partition, end, f"{before} was told in epoch {epoch}")
+            self._ends[place] = max(before, end)
+            if epoch > self._newest[partition]:
+                self._newest[partition] = epoch
+                self._forgive(partition, now)
+            if end < floor and epoch == self._newest[partition]:
+                self._low.append(_LowEnd(partition, end, floor, epoch, now))
             self._floors[partition] = max(self._floors[partition], end)
+
+    def _forgive(self, partition: int, now: float) -> None:
+        """Another one leads: what came of late was told by one that did not know it yet."""
+        self._low = [
+            one for one in self._low if one.partition != partition or now - one.at > STALE_SECONDS
+        ]
 
     # -- the end
 
@@ -127,6 +157,9 @@ class History:
         or may not be stored, no record is missed that was not acknowledged.
         """
         stored: dict[int, bytearray] = {one: bytearray(count) for one, count in sent.items()}
+        for low in self._low:
+            text = f"{low.floor} was known to be committed, told in epoch {low.epoch}"
+            self._found("end went back", low.partition, low.end, text)
         for partition in range(self.partitions):
             self._compare(partition, log.get(partition, ()), stored)
         for producer, found in stored.items():

@@ -2,11 +2,14 @@
 
 `PENSTOCK_COMPAT_SERVER` chooses: `penstock` (the default), `apache`, or `HOST:PORT` of one that is
 running already. With `PENSTOCK_COMPAT_TOPICS=diskless` Penstock makes every topic diskless, on
-SQLite and a directory, or with `PENSTOCK_COMPAT_STORES=postgres-s3` on PostgreSQL and S3.
+SQLite and a directory, or with `PENSTOCK_COMPAT_STORES=postgres-s3` on PostgreSQL and S3. With
+`PENSTOCK_COMPAT_TOPICS=replicated` three brokers have a copy of every topic each, and one after the
+other is restarted, one every `PENSTOCK_COMPAT_RESTART_SECONDS` (20; 0 restarts none).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import select
@@ -14,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +32,13 @@ from tests.postgres import PostgresServer, postgres_server
 
 READY = re.compile(rb"penstock ready kafka=(\S+) admin=(\S+)")
 START_TIMEOUT_SECONDS = 60
+COPIES = {
+    "default.replication.factor": "3",
+    "replication.listener": "127.0.0.1:0",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+"""Settings of a broker whose topics have a copy on each of three."""
 STOP_TIMEOUT_SECONDS = 60
 
 
@@ -201,6 +212,14 @@ def server() -> Iterator[Server]:
     if wanted == "apache":
         with ApacheKafka() as kafka:
             yield Server(name="apache", bootstrap=kafka.bootstrap)
+    elif wanted == "penstock" and topics() == "replicated":
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-compat-") as directory,
+            postgres_server() as postgres,
+            running_brokers(postgres, Path(directory), 3, COPIES) as brokers,
+            _restarting(brokers),
+        ):
+            yield Server(name="penstock", bootstrap=bootstrap_of(brokers))
     elif wanted == "penstock":
         with (
             tempfile.TemporaryDirectory(prefix="penstock-compat-") as directory,
@@ -218,9 +237,38 @@ def server() -> Iterator[Server]:
 
 
 @contextmanager
+def _restarting(brokers: Sequence[PenstockProcess]) -> Iterator[None]:
+    """Stop one broker after the other in good order meanwhile, and start it again at once."""
+    seconds = float(os.environ.get("PENSTOCK_COMPAT_RESTART_SECONDS", "20"))
+    over = threading.Event()
+
+    def restart() -> None:
+        for broker in itertools.cycle(brokers):
+            if over.wait(seconds):
+                return
+            broker.stop()
+            broker.start()
+
+    thread = threading.Thread(target=restart, daemon=True)
+    if seconds:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if seconds:
+            thread.join()
+
+
+def topics() -> str:
+    """Where Penstock has its topics: `local`, `diskless` or `replicated`."""
+    return os.environ.get("PENSTOCK_COMPAT_TOPICS", "local")
+
+
+@contextmanager
 def stores() -> Iterator[dict[str, str]]:
     """The settings by which all topics are where the environment wants them, while they hold."""
-    if os.environ.get("PENSTOCK_COMPAT_TOPICS", "local") != "diskless":
+    if topics() != "diskless":
         yield {}
     elif os.environ.get("PENSTOCK_COMPAT_STORES", "") != "postgres-s3":
         yield {"log.diskless.enable": "true"}

@@ -12,10 +12,12 @@ import threading
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
@@ -26,6 +28,7 @@ PROGRESS_RECORDS = 400
 WINDOW_RECORDS = 2_000  # unacknowledged at most, so that a restart is not a flood
 RECOVER_SECONDS = 45
 END_SECONDS = RECOVER_SECONDS + 10
+ENDS_SECONDS = 2
 _QUICK = {
     "socket.timeout.ms": 10_000,
     "reconnect.backoff.ms": 20,
@@ -239,7 +242,6 @@ class Ends(Client):
 
     def __init__(self, bootstrap: str, topic: str, history: History) -> None:
         super().__init__(bootstrap, topic, history)
-        self.settings |= {"group.id": "ends"}
         self._asked = 0
 
     @property
@@ -247,17 +249,23 @@ class Ends(Client):
         return self._asked
 
     def work(self) -> None:
-        with Consumer(self.settings) as consumer:
+        places = [TopicPartition(self.topic, part) for part in range(self.history.partitions)]
+        with AdminClient(self.settings) as admin:
             while not self.done.wait(0.05):
-                for part in range(self.history.partitions):
-                    floor = self.history.floor(part)
-                    try:
-                        place = TopicPartition(self.topic, part)
-                        _, end = consumer.get_watermark_offsets(place, timeout=1)
-                    except KafkaException:
-                        continue
-                    self.history.ends(part, floor, end)
-                    self._asked += 1
+                floors = [self.history.floor(place.partition) for place in places]
+                asked = dict.fromkeys(places, OffsetSpec.latest())
+                found = admin.list_offsets(asked, request_timeout=ENDS_SECONDS)
+                for place, future in found.items():
+                    self._told(place.partition, floors[place.partition], future)
+
+    def _told(self, partition: int, floor: int, future: Future[ListOffsetsResultInfo]) -> None:
+        try:
+            found = future.result()
+        except KafkaException:
+            return
+        epoch, now = found.leader_epoch, time.monotonic()
+        self.history.ends(partition, floor, found.offset, epoch=epoch, now=now)
+        self._asked += 1
 
 
 @contextmanager

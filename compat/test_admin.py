@@ -7,7 +7,7 @@ import pytest
 from compat.drivers import Driver, KafkaProblem, eventually
 from compat.scenes import clients, in_order, plain_records
 from compat.servers import Server
-from compat.wire import batches
+from compat.wire import batches, served
 
 
 @clients("create_topic", "delete_topic", "topics")
@@ -75,9 +75,12 @@ def test_names_an_unknown_topic(driver: Driver, name: str) -> None:
 
 
 @clients("create_partitions")
-def test_adds_partitions(driver: Driver, helper: Driver, topic: str, now_ms: int) -> None:
+def test_adds_partitions(
+    driver: Driver, helper: Driver, server: Server, topic: str, now_ms: int
+) -> None:
     driver.create_partitions(topic, 8)
     eventually(lambda: helper.topics()[topic] == 8, helper.topics)
+    eventually(lambda: served(server.bootstrap, topic, 8), lambda: f"{topic} has no leaders yet")
     sent = plain_records(16, partitions=8, timestamp=now_ms)
     assert helper.produce(topic, sent) == [0] * 8 + [1] * 8
     with pytest.raises(KafkaProblem) as refused:
@@ -184,9 +187,10 @@ def test_keeps_a_group_that_has_members(
 
 
 @clients("cluster")
-def test_describes_the_cluster(driver: Driver, helper: Driver) -> None:
+def test_describes_the_cluster(driver: Driver, helper: Driver, server: Server) -> None:
     cluster_id, brokers = driver.cluster()
-    assert brokers == 1
+    known = server.bootstrap.count(",") + 1
+    assert brokers in {known, max(1, known - 1)}  # one may be about to restart
     assert cluster_id == helper.cluster()[0]
 
 

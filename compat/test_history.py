@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compat.history import NUMBERS_PER_PRODUCER, History
+from compat.history import NUMBERS_PER_PRODUCER, STALE_SECONDS, History
 
 SENT = 6  # records 0 to 5 of producer 0, on two partitions in turn
 LOG = {0: [(0, 0), (1, 2), (2, 4)], 1: [(0, 1), (1, 3), (2, 5)]}
@@ -24,7 +24,7 @@ def told() -> History:
         history.assigned("reader", partition)
         for offset, record in records[1:]:
             history.reads("reader", partition, offset, record)
-        history.ends(partition, history.floor(partition), 3)
+        history.ends(partition, history.floor(partition), 3, epoch=1, now=0)
     return history
 
 
@@ -99,13 +99,19 @@ def _hole(history: History) -> Log:
 
 
 def _end_below_an_ack(history: History) -> Log:
-    history.ends(0, history.floor(0), 2)
+    history.ends(0, history.floor(0), 2, epoch=2, now=0)
     return LOG
 
 
 def _end_below_another(history: History) -> Log:
-    history.ends(0, 3, 7)
-    history.ends(0, history.floor(0), 6)
+    history.ends(0, 3, 7, epoch=2, now=0)
+    history.ends(0, 3, 6, epoch=2, now=0)
+    return LOG
+
+
+def _end_below_an_ack_for_too_long(history: History) -> Log:
+    history.ends(0, history.floor(0), 2, epoch=2, now=0)
+    history.ends(0, history.floor(0), 3, epoch=3, now=STALE_SECONDS + 1)
     return LOG
 
 
@@ -126,6 +132,7 @@ def _end_below_another(history: History) -> Log:
         (_hole, "skipped"),
         (_end_below_an_ack, "end went back"),
         (_end_below_another, "end went back"),
+        (_end_below_an_ack_for_too_long, "end went back"),
     ],
 )
 def test_what_is_planted_is_found(plant: Callable[[History], Log], kind: str) -> None:
@@ -139,3 +146,12 @@ def test_what_a_producer_gave_up_may_be_there_or_not() -> None:
         history = told()
         history.check(log, {0: SENT + 2}, refused=frozenset({0}))
         assert history.violations == []
+
+
+def test_a_deposed_leader_may_tell_an_older_end_for_a_while() -> None:
+    history = told()
+    history.ends(0, history.floor(0), 2, epoch=2, now=0)
+    history.ends(0, history.floor(0), 3, epoch=3, now=1)
+    history.ends(0, history.floor(0), 2, epoch=2, now=2)  # by another client's connection
+    history.check(LOG, {0: SENT})
+    assert history.violations == []

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
-from tests.broker.wire_client import WireClient
 from tests.records.nonsense import GOOD, KEYLESS, SPOILED, sealed
 
 from compat.drivers import Driver, eventually
-from compat.servers import Server
-from compat.wire import served
+from compat.servers import Server, topics
+from compat.wire import Following, served
 
 INVALID_RECORD = 87
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
@@ -40,8 +38,7 @@ def created(server: Server, helper: Driver, name: str, configs: dict[str, str]) 
 
 
 async def produced(server: Server, topic: str, data: bytes) -> Any:
-    host, _, port = server.bootstrap.rpartition(":")
-    client = await WireClient.connect((host, int(port)))
+    client = await Following.connect_to(server.bootstrap)
     try:
         return await client.produce(topic, data)
     finally:
@@ -62,9 +59,7 @@ async def test_nonsense_among_the_records(server: Server, helper: Driver, name: 
     assert (await produced(server, topic, sealed(b"".join(GOOD), 3))).error_code == 0
 
 
-@pytest.mark.skipif(
-    os.environ.get("PENSTOCK_COMPAT_TOPICS") == "diskless", reason="they are not compacted"
-)
+@pytest.mark.skipif(topics() == "diskless", reason="they are not compacted")
 @pytest.mark.parametrize("codec", [0, ZSTD])
 async def test_no_key_in_a_compacted_topic(
     server: Server, helper: Driver, name: str, codec: int

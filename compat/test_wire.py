@@ -18,20 +18,15 @@ from tests.broker.wire_client import (
 )
 
 from compat.servers import Server
-from compat.wire import served
+from compat.wire import Following, served
 from penstock.records import seal
 
 HOUR_MS = 3_600_000
 
 
-async def connected(server: Server) -> WireClient:
-    host, _, port = server.bootstrap.rpartition(":")
-    return await WireClient.connect((host, int(port)))
-
-
 @pytest.fixture
 async def client(server: Server) -> AsyncIterator[WireClient]:
-    client = await connected(server)
+    client = await Following.connect_to(server.bootstrap)
     yield client
     await client.close()
 
@@ -207,7 +202,7 @@ async def test_an_unknown_partition_does_not_end_the_waiting_of_others(
     assert first.session_id
     follow = fetch_request({}, session_id=first.session_id, session_epoch=1, max_wait=HOUR_MS)
     client.writer.write(client.frame("Fetch", 12, follow))
-    producer = await connected(server)
+    producer = await Following.connect_to(server.bootstrap)
     try:
         # requests of another connection, so that a fetch that does not wait is answered by then
         for _ in range(20):

@@ -6,13 +6,23 @@ layout Kafka's protocol guide gives) shows them, without any client in between.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import socket
 import struct
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
+
+from tests.broker.wire_client import WireClient
+
+from compat.drivers.port import POLL_SECONDS, WAIT_SECONDS
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 HEADER = struct.Struct(">qiibIhiqqqhii")
 LIMIT_BYTES = 16 << 20
+UNKNOWN_TOPIC, NOT_LEADER = 3, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +40,27 @@ class Batch:
 def batches(
     bootstrap: str, topic: str, partition: int, offset: int = 0, *, wait_ms: int = 100
 ) -> list[Batch]:
-    """The batches of a partition from an offset on, up to a limit of bytes."""
-    host, _, port = bootstrap.rpartition(":")
+    """The batches of a partition from an offset on, up to a limit of bytes.
+
+    Of several brokers the one is asked that leads; for a while, as one may be about to.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    for address in itertools.cycle(bootstrap.split(",")):
+        try:
+            return _batches(address, topic, partition, offset, wait_ms)
+        except (OSError, Elsewhere):
+            if "," not in bootstrap or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
+    raise AssertionError("there is no broker")
+
+
+class Elsewhere(RuntimeError):
+    """Another broker leads the partition, or has heard of it."""
+
+
+def _batches(address: str, topic: str, partition: int, offset: int, wait_ms: int) -> list[Batch]:
+    host, _, port = address.rpartition(":")
     name = topic.encode()
     body = struct.pack(">iiiib", -1, wait_ms, 0, LIMIT_BYTES, 0)
     body += struct.pack(">ih", 1, len(name)) + name
@@ -47,7 +76,8 @@ def batches(
     place += 22 + max(aborted, 0) * 16
     (length,) = struct.unpack_from(">i", answer, place)
     if error:
-        raise RuntimeError(f"fetch of {topic}-{partition} failed with error code {error}")
+        kind = Elsewhere if error in (UNKNOWN_TOPIC, NOT_LEADER) else RuntimeError
+        raise kind(f"fetch of {topic}-{partition} failed with error code {error}")
     return list(_split(answer[place + 4 : place + 4 + length]))
 
 
@@ -89,3 +119,57 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
+
+
+class Following(WireClient):
+    """One that goes to the next of several brokers where one is away or does not lead."""
+
+    _addresses: itertools.cycle[str]
+    _alone = True
+
+    @classmethod
+    async def connect_to(cls, bootstrap: str) -> Self:
+        """A client of these brokers, separated by commas."""
+        addresses = bootstrap.split(",")
+        client = cls(*await _connection(addresses[0]))
+        client._alone = len(addresses) == 1
+        client._addresses = itertools.cycle(addresses[1:] + addresses[:1])
+        return client
+
+    async def call(self, name: str, version: int, request: Mapping[str, Any]) -> Any:
+        if self._alone:
+            return await super().call(name, version, request)
+        if name == "CreateTopics":
+            spec = {"replication_factor": -1}
+            request = {**request, "topics": [{**one, **spec} for one in request["topics"]]}
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                try:
+                    answer = await super().call(name, version, request)
+                    if not _elsewhere(name, answer):
+                        return answer
+                except (OSError, EOFError):
+                    await asyncio.sleep(POLL_SECONDS)
+                await self._turn()
+
+    async def _turn(self) -> None:
+        await self.close()
+        for address in self._addresses:
+            try:
+                self.reader, self.writer = await _connection(address)
+            except OSError:
+                await asyncio.sleep(POLL_SECONDS)
+            else:
+                return
+
+
+def _elsewhere(name: str, answer: Any) -> bool:
+    """Whether another broker leads; or has heard of the topic, where the call names one."""
+    said = repr(answer)
+    missing = name in ("Produce", "ListOffsets") and "unknown_topic_or_part" in said
+    return missing or "not_leader_or_follower" in said
+
+
+async def _connection(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port), limit=1 << 26)

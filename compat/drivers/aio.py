@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from compat.drivers.port import (
     EVERYTHING,
     HEARTBEAT_MS,
+    REPLICAS,
     SESSION_TIMEOUT_MS,
     WAIT_SECONDS,
     Driver,
@@ -306,7 +307,7 @@ class Aio(Driver):
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         async def work() -> None:
-            wanted = NewTopic(name, partitions, 1, topic_configs=dict(configs))
+            wanted = NewTopic(name, partitions, REPLICAS, topic_configs=dict(configs))
             answer = await (await self._admin()).create_topics([wanted])
             for _topic, code, *message in answer.topic_errors:
                 _check(code, message)

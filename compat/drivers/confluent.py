@@ -134,6 +134,7 @@ class Confluent(Driver):
                 **self._common,
                 "compression.codec": codec,
                 "enable.idempotence": idempotent,
+                "max.in.flight": 1,  # order is kept where a leader goes
                 "acks": "all",
                 "linger.ms": 5,
                 "message.timeout.ms": int(WAIT_SECONDS * 1000),

@@ -144,6 +144,7 @@ class KafkaPython(Driver):
             acks="all",
             compression_type=None if codec == "none" else codec,
             enable_idempotence=idempotent,
+            max_in_flight_requests_per_connection=1,  # order is kept where a leader goes
             allow_auto_create_topics=False,
             linger_ms=5,
             max_block_ms=WAIT_MS,

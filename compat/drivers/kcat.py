@@ -157,7 +157,14 @@ class Kcat(Driver):
             runs[record.partition, record.headers].append(record)
         order: dict[int, int] = {}
         for (part, _), run in runs.items():
-            settings = ["-z", codec, "-X", f"enable.idempotence={str(idempotent).lower()}"]
+            settings = [
+                "-z",
+                codec,
+                "-X",
+                "max.in.flight=1",
+                "-X",
+                f"enable.idempotence={str(idempotent).lower()}",
+            ]
             for name, value in run[0].headers:
                 settings += ["-H", f"{name}={(value or b'').decode()}"]
             lines = "".join(

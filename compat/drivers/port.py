@@ -7,6 +7,7 @@ it. Everything is bounded by `WAIT_SECONDS`.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -17,6 +18,8 @@ from typing import Self
 WAIT_SECONDS = 20.0
 POLL_SECONDS = 0.02
 SESSION_TIMEOUT_MS = 30_000
+REPLICAS = 3 if os.environ.get("PENSTOCK_COMPAT_TOPICS") == "replicated" else 1
+"""For a client that cannot ask for the server's default."""
 HEARTBEAT_MS = 200
 # What a driver may be able to do beyond producing and consuming; `static` is a way to join. Few
 # are also able to do `log_dirs`, `config_topics` and `init_transactions`.

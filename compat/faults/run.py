@@ -152,6 +152,7 @@ class Run:
                 kind.alone or other.alone or kind.of == other.of == "the database"
             )
             drawn = [kind, other] if two else [kind]
+            drawn.sort(key=lambda one: one.of == "the database")  # last, and back first
             if kind.alone:
                 self._await_all_in_sync()
             brokers = dice.sample(list(self.world.brokers), 2)

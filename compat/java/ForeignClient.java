@@ -207,6 +207,7 @@ public final class ForeignClient {
         settings.put("acks", "all");
         settings.put("compression.type", call.get("codec").asText());
         settings.put("enable.idempotence", call.get("idempotent").asText());
+        settings.put("max.in.flight.requests.per.connection", "1"); // order is kept where a leader goes
         settings.put("linger.ms", "5");
         settings.put("max.block.ms", String.valueOf(WAIT_SECONDS * 1000));
         settings.put("delivery.timeout.ms", String.valueOf(WAIT_SECONDS * 1000));

@@ -69,7 +69,7 @@ const bytes = value => (value === null ? null : Buffer.from(value, 'base64'))
 
 function kafka(call) {
   return new Kafka({
-    brokers: [call.bootstrap],
+    brokers: call.bootstrap.split(','),
     logLevel: logLevel.NOTHING,
     connectionTimeout: 10000,
     retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 5 },

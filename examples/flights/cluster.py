@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from compat.servers import PenstockProcess, bootstrap_of, running_brokers
+from compat.servers import COPIES, PenstockProcess, bootstrap_of, running_brokers
 from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 from tests.postgres import postgres_server
@@ -32,13 +32,6 @@ APART_SECONDS: Final = 3.0
 END_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.05
 BIN_SECONDS: Final = 0.5
-CONFIGS: Final = {
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
-    "replication.listener": "127.0.0.1:0",
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
-}
 Counts = list[tuple[float, int]]
 """When so many were counted, in seconds of the monotonic clock."""
 
@@ -49,7 +42,7 @@ def three_brokers(folder: Path) -> Iterator[ThreeBrokers]:
     try:
         with (
             postgres_server() as postgres,
-            running_brokers(postgres, folder / "log", 3, CONFIGS) as brokers,
+            running_brokers(postgres, folder / "log", 3, COPIES) as brokers,
         ):
             yield ThreeBrokers(brokers)
     except pytest.skip.Exception as error:

@@ -242,6 +242,20 @@ async def test_the_leader_dies_and_another_goes_on(cluster: Cluster) -> None:
     assert everything(log).startswith(read)
 
 
+async def test_a_topic_is_made_while_a_broker_is_away(cluster: Cluster) -> None:
+    await cluster.create("first")
+    await cluster.stop(3)
+    for node_id in (1, 2):
+        await until(partial(knows, cluster.brokers[node_id], 2))
+    leader = await cluster.create("second")
+    assert sorted(cluster.brokers[leader].cluster.image.topics["second"].partitions[0].replicas) == [
+        1, 2, 3,
+    ]  # fmt: skip
+    assert await cluster.produce(b"value", "second") == 0
+    await cluster.start(3)
+    await until(lambda: has(cluster.log(3, "second"), 1))
+
+
 async def test_a_leader_that_was_silent_has_been_fenced(cluster: Cluster) -> None:
     leader = await cluster.create()
     await cluster.produce(b"before")

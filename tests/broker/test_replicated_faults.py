@@ -10,6 +10,7 @@ import pytest
 
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.replicas import Replicas
+from penstock.control.errors import ControlUnavailable
 from penstock.records import split_batches
 from penstock.replication.leadership import CHUNK_BYTES
 from penstock.replication.links import WINDOW_BYTES, Outgoing
@@ -402,3 +403,11 @@ async def test_lives_of_a_copy_have_numbers_of_their_own(cluster: Cluster) -> No
 
 def leads(log: ReplicatedLog) -> bool:
     return log.leading is not None and log.leading.leads
+
+
+async def test_a_broker_that_cannot_start_stops_in_good_order(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "postgresql://penstock@127.0.0.1:1/none")
+    cluster.settings = {"broker.session.timeout.ms": 500, "broker.heartbeat.interval.ms": 100}
+    with pytest.raises(ControlUnavailable):
+        await cluster.start(1)
+    await cluster.brokers[1].stop()

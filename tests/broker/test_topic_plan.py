@@ -1,5 +1,6 @@
 """Plans of new topics and partitions: what is accepted, and every way to be refused."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -7,6 +8,7 @@ import pytest
 
 from penstock.base.errors import PenstockError
 from penstock.broker.configs import Levels
+from penstock.broker.listeners import REPLICATION
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_plan import TopicSpec, plan_partitions, plan_topic
 from penstock.control import Broker, MetadataImage, Partition, Topic
@@ -128,6 +130,23 @@ def test_refusals_name_their_cause(spec: TopicSpec, code: str, named: str) -> No
     with pytest.raises(PenstockError, match=named) as caught:
         plan(spec, image(topic("old", 10), topic("a.b", 20)))
     assert caught.value.code == code
+
+
+def test_a_broker_that_is_away_counts_if_it_has_copies_and_does_not_lead() -> None:
+    known = image(topic("copied", 2, factor=3), topic("alone", 1))
+    configs = (("min.insync.replicas", "2"),)
+    spec = TopicSpec(name="t", replication_factor=3, partition_count=20, configs=configs)
+    with pytest.raises(PenstockError, match="only 2 broker"):
+        plan(spec, image(topic("alone", 1)))
+    reachable = replace(
+        known,
+        brokers=tuple(replace(one, endpoints=((REPLICATION, "h", 2),)) for one in known.brokers),
+    )
+    made = plan(spec, reachable)
+    assert all(sorted(replicas) == [1, 2, 3] for replicas in made.partitions)
+    assert {replicas[0] for replicas in made.partitions} == {1, 2}
+    with pytest.raises(PenstockError, match="factor 4: only 3 broker"):
+        plan(replace(spec, replication_factor=4), reachable)
 
 
 def grow(total: int, assignments: list[tuple[int, ...]] | None = None) -> Any:

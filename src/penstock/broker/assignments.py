@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from penstock.broker.admin_errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from penstock.control import Broker
 from penstock.replication.placement import Replicas
 
 
-def check_factor(replication_factor: int, brokers: Sequence[Broker]) -> int:
+def check_factor(replication_factor: int, brokers: Sized) -> int:
     """Return a replication factor if there are as many brokers.
 
     Raises:

@@ -9,7 +9,7 @@ Source: Kafka's `ReplicationControlManager.createTopics` and `createPartitions`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -25,12 +25,12 @@ from penstock.broker.admin_errors import (
 )
 from penstock.broker.assignments import check_assignment, check_factor
 from penstock.broker.configs import Levels, check_topic_configs, topic_config
-from penstock.broker.diskless import configs_of_new
+from penstock.broker.diskless import configs_of_new, is_diskless
 from penstock.broker.identity import replication_address
 from penstock.broker.settings import BrokerSettings
 from penstock.control import MetadataImage, Topic, TopicExists
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
-from penstock.replication.placement import Replicas, place
+from penstock.replication.placement import Replicas, Site, place
 
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
@@ -120,11 +120,11 @@ def plan_partitions(
     factor = len(topic.partitions[0].replicas)
     if assignments is None:
         _check_count(topic.name, total_count, image, settings, already=current)
-        return place(
-            image.brokers,
+        return _place(
+            image,
             topic.topic_id,
             partitions=range(current, total_count),
-            replication_factor=check_factor(factor, image.brokers),
+            factor=factor,
             leaders=[partition.replicas[0] for partition in topic.partitions],
         )
     if len(assignments) != new:
@@ -208,12 +208,55 @@ def _placed(
             "or -1 for the default"
         )
     _check_count(spec.name, count, image, settings)
-    return place(
-        image.brokers,
+    return _place(image, topic_id, partitions=range(count), factor=factor)
+
+
+def _place(
+    image: MetadataImage,
+    topic_id: UUID,
+    *,
+    partitions: range,
+    factor: int,
+    leaders: Sequence[int] = (),
+) -> tuple[Replicas, ...]:
+    """Replicas on brokers that are registered; if they are too few, on some that are away, too.
+
+    Those have copies already, and get these when they are back; they do not lead.
+    """
+    present = {one.broker_id for one in image.brokers}
+    away = _away(image, present) if factor > len(present) else ()
+    brokers: tuple[Site, ...] = (*image.brokers, *away)
+    placed = place(
+        brokers,
         topic_id,
-        partitions=range(count),
-        replication_factor=check_factor(factor, image.brokers),
+        partitions=partitions,
+        replication_factor=check_factor(factor, brokers),
+        leaders=leaders,
     )
+    if not away:
+        return placed
+    return tuple([tuple(sorted(one, key=lambda it: it not in present)) for one in placed])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Away:
+    """A broker that is not registered now; where it stands is not known."""
+
+    broker_id: int
+    rack: str | None = None
+
+
+def _away(image: MetadataImage, present: Collection[int]) -> tuple[_Away, ...]:
+    """The brokers that have copies of others' partitions and are not registered now."""
+    replicas = [
+        partition.replicas
+        for topic in image.topics.values()
+        if not is_diskless(topic)
+        for partition in topic.partitions
+        if len(partition.replicas) > 1
+    ]
+    known = {broker_id for held in replicas for broker_id in held}
+    return tuple([_Away(broker_id=one) for one in sorted(known.difference(present))])
 
 
 def check_reachable(name: str, partitions: Sequence[Replicas], image: MetadataImage) -> None:
