@@ -264,8 +264,9 @@ class Ends(Client):
         except KafkaException:
             return
         epoch, now = found.leader_epoch, time.monotonic()
-        self.history.ends(partition, floor, found.offset, epoch=epoch, now=now)
-        self._asked += 1
+        if epoch is not None:  # librdkafka's way to say that it got no answer
+            self.history.ends(partition, floor, found.offset, epoch=epoch, now=now)
+            self._asked += 1
 
 
 @contextmanager

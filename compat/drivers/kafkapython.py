@@ -90,7 +90,11 @@ class KafkaPythonMember(ThreadMember, ConsumerRebalanceListener):  # type: ignor
             consumer.subscribe([self._topic], listener=self)
             consumer.topics()
             while not self._closing.is_set():
-                for messages in consumer.poll(timeout_ms=50).values():
+                try:
+                    polled = consumer.poll(timeout_ms=50)
+                except kafka_errors.UnknownBrokerIdError:  # its coordinator is being restarted
+                    continue
+                for messages in polled.values():
                     self._seen.extend(_record(message) for message in messages)
                 self._owned = frozenset(each.partition for each in consumer.assignment())
         finally:

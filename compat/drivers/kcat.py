@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from compat.drivers.port import (
     HEARTBEAT_MS,
@@ -16,6 +17,7 @@ from compat.drivers.port import (
     KafkaProblem,
     Member,
     Record,
+    retried,
 )
 from compat.parts import kcat
 
@@ -203,7 +205,8 @@ class Kcat(Driver):
     def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
         found = {}
         for part in partitions:
-            out = self._run("-Q", "-t", f"{topic}:{part}:{timestamp}")
+            asked = partial(self._run, "-Q", "-t", f"{topic}:{part}:{timestamp}")
+            out = retried(asked, "Not leader for partition")
             found[part] = int(out.rsplit("offset", 1)[1])
         return found
 

@@ -13,8 +13,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeVar
 
+T = TypeVar("T")
 WAIT_SECONDS = 20.0
 POLL_SECONDS = 0.02
 SESSION_TIMEOUT_MS = 30_000
@@ -266,6 +267,19 @@ def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds} s; last seen: {says()}")
         time.sleep(POLL_SECONDS)
+
+
+def retried(call: Callable[[], T], said: str) -> T:
+    """The result of a call that is made again while its problem says this: some clients leave that
+    to who calls them, when a broker is restarted."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return call()
+        except KafkaProblem as problem:
+            if said not in str(problem) or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
 
 
 def by_position(records: Iterable[Record]) -> dict[tuple[int, int], Record]:

@@ -248,9 +248,8 @@ async def test_a_topic_is_made_while_a_broker_is_away(cluster: Cluster) -> None:
     for node_id in (1, 2):
         await until(partial(knows, cluster.brokers[node_id], 2))
     leader = await cluster.create("second")
-    assert sorted(cluster.brokers[leader].cluster.image.topics["second"].partitions[0].replicas) == [
-        1, 2, 3,
-    ]  # fmt: skip
+    image = cluster.brokers[leader].cluster.image
+    assert sorted(image.topics["second"].partitions[0].replicas) == [1, 2, 3]
     assert await cluster.produce(b"value", "second") == 0
     await cluster.start(3)
     await until(lambda: has(cluster.log(3, "second"), 1))
