@@ -1,0 +1,276 @@
+"""The shells of three brokers over real logs: whatever breaks, what was acknowledged is there.
+
+Links and the control plane are in memory; a broker that dies leaves its files. Leaders delete what
+is committed, copies do so by themselves, and some come back with an empty disk: so logs begin
+anywhere, and copies begin anew where their leader's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.base.errors import PenstockError
+from penstock.records import split_batches
+from penstock.records.appends import AppendResult
+from penstock.replication.chain import Chain, Link
+from penstock.replication.effects import SealAndOpen
+from penstock.replication.epoch import Claim, Terms
+from penstock.replication.links import Outgoing
+from penstock.replication.peer_format import PartitionKey, decode_rows
+from penstock.replication.register import Led, Reserved
+from penstock.replication.service import Replication
+from penstock.storage import LogConfig
+from tests.storage.batches import TOPIC_ID, FakeClock, Harness, abandon, batch, read_all
+
+KEY = PartitionKey(TOPIC_ID.bytes, 0)
+NODES = (1, 2, 3)
+TERMS = Terms(NODES, 2)
+STEPS = 150
+LATER = 400
+"""Turns of the loop until everything that can come has come."""
+
+
+class Plane:
+    """The control plane of one partition."""
+
+    def __init__(self) -> None:
+        self.reserved_epoch = 0
+        self.chain: Chain = (Link(0, 0),)
+
+    async def claim(self, keys: Sequence[PartitionKey]) -> Sequence[Claim | PenstockError]:
+        self.reserved_epoch += 1
+        return [Claim(self.reserved_epoch, self.chain, TERMS, TERMS)]
+
+    async def open_epochs(self, openings: Sequence[tuple[Led, SealAndOpen]]) -> Sequence[bool]:
+        ((_, effect),) = openings
+        if effect.epoch != self.reserved_epoch:
+            return [False]
+        assert effect.end >= self.chain[-1].start
+        self.chain = (*self.chain, Link(effect.epoch, effect.end))
+        return [True]
+
+    async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
+        return {KEY: Reserved(self.reserved_epoch, self.chain[-1].epoch)}
+
+    async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
+        return [() for _ in asked]
+
+
+class Wire:
+    """The links of one broker."""
+
+    def __init__(self, cluster: Cluster, node: int) -> None:
+        self.cluster, self.node = cluster, node
+
+    @property
+    def ready(self) -> set[int]:
+        here = {other for other in self.cluster.nodes if frozenset((self.node, other))
+                not in self.cluster.cut}  # fmt: skip
+        return here - {self.node}
+
+    def room_bytes(self, broker_id: int) -> int:
+        return 300 if broker_id in self.ready else 0
+
+    def send(self, broker_id: int, rows: Sequence[Outgoing]) -> None:
+        if broker_id in self.ready:
+            header = b"".join([row for row, _, _ in rows])
+            payload = b"".join([bytes(part) for _, data, _ in rows for part in data])
+            self.cluster.under_way.append((self.node, broker_id, header, payload))
+
+    async def close(self) -> None:
+        return
+
+
+class Node:
+    """One broker and its log."""
+
+    def __init__(self, cluster: Cluster, name: int) -> None:
+        self.cluster, self.name = cluster, name
+        config = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=-1)
+        self.harness = Harness(cluster.root / str(name), config=config, clock=cluster.clock)
+        self.replication = Replication(
+            broker_id=name, epochs=cluster.plane, flush=self.flush, advanced=lambda owners: None,
+            clock=cluster.clock,
+        )  # fmt: skip
+        self.replication.links = Wire(cluster, name)  # type: ignore[assignment]
+        cluster.lives += 1
+        self.replication.begin(cluster.lives)
+        opened = cluster.plane.chain[-1].epoch
+        self.log = self.replication.open(KEY, self.harness.log(), opened=opened)
+
+    def flush(self, done: Any) -> None:
+        self.harness.store.flush(done)
+        asyncio.get_running_loop().call_soon(self.commit)
+
+    def commit(self) -> None:
+        if not self.harness.store._closed:
+            self.harness.store.commit_pending()
+
+    @property
+    def leads(self) -> bool:
+        return self.log.leading is not None and self.log.leading.leads
+
+    async def die(self) -> None:
+        abandon(self.harness.store)
+        self.replication.forget(KEY)
+        await self.replication.close()
+
+
+class Cluster:
+    """Three of them."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root, self.dice, self.clock = root, random.Random(seed), FakeClock()
+        self.plane = Plane()
+        self.cut: set[frozenset[int]] = set()
+        self.under_way: list[tuple[int, int, bytes, bytes]] = []
+        self.lives = 0
+        self.nodes: dict[int, Node] = {}
+        self.acknowledged: dict[int, int] = {}
+        """What was appended at an offset that was acknowledged."""
+        self.number = 0
+        for name in NODES:
+            self.nodes[name] = Node(self, name)
+
+    async def turn(self) -> None:
+        """Some of what is under way arrives."""
+        await asyncio.sleep(0)
+        taken, self.under_way = self.under_way[:3], self.under_way[3:]
+        for sender, receiver, header, payload in taken:
+            node = self.nodes.get(receiver)
+            if node is not None and sender in node.replication.links.ready:
+                rows = decode_rows(memoryview(header), memoryview(payload))
+                node.replication.rows_came(sender, rows)
+
+    def changed(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Links between these are lost, or are there again: what was under way is gone."""
+        both = {frozenset(pair) for pair in pairs}
+        self.under_way = [one for one in self.under_way if frozenset(one[:2]) not in both]
+        for a, b in (tuple(pair) for pair in both):
+            for here, there in ((a, b), (b, a)):
+                if here in self.nodes:
+                    self.nodes[here].replication.link_changed(there, up=True)
+
+    # -- what may happen
+
+    def append(self) -> None:
+        for node in self.nodes.values():
+            if node.leads:
+                self.number += 1
+                number, count = self.number, self.dice.randint(1, 3)
+
+                def done(result: AppendResult | PenstockError, number: int = number) -> None:
+                    if isinstance(result, AppendResult):
+                        known = self.acknowledged.setdefault(result.base_offset, number)
+                        assert known == number, "an offset was given twice"
+
+                data = bytearray(batch(count, fill=number % 256, size=self.dice.choice([20, 120])))
+                try:
+                    node.log.append(
+                        memoryview(data), now_ms=self.clock.ms, acks=-1, lease=None, done=done
+                    )
+                except PenstockError:
+                    continue
+
+    def delete(self) -> None:
+        """As a leader is asked to, or a copy's retention does."""
+        log = self.dice.choice(list(self.nodes.values())).log
+        end = min(log.copy.mark, log.log.durable_offset)
+        if end > log.log.log_start_offset:
+            log.log.delete_records(self.dice.randint(log.log.log_start_offset, end))
+            log.log_moved()
+
+    def claim(self) -> None:
+        node = self.dice.choice(list(self.nodes.values()))
+        if not node.log.claiming:
+            node.replication.claim([KEY])
+
+    def say_again(self) -> None:
+        for node in self.nodes.values():
+            node.replication.say_again()
+
+    def part(self) -> None:
+        pair = frozenset(self.dice.sample(NODES, 2))
+        self.cut ^= {pair}
+        self.changed([tuple(pair)])  # type: ignore[list-item]
+
+    async def restart(self) -> None:
+        """A broker dies and comes back, sometimes with nothing, if all others have all."""
+        name = self.dice.choice(NODES)
+        whole = all(
+            node.log.log.limbo < 0 and not node.log.copy.silent for node in self.nodes.values()
+        )
+        await self.nodes.pop(name).die()
+        if whole and self.dice.random() < 0.3:
+            shutil.rmtree(self.root / str(name))
+        self.nodes[name] = Node(self, name)
+        self.changed([(name, other) for other in NODES if other != name])
+
+    async def run(self) -> None:
+        steps = [self.append, self.delete, self.claim, self.say_again, self.part]
+        self.claim()
+        for _ in range(STEPS):
+            for _ in range(self.dice.randint(0, 8)):
+                await self.turn()
+            if self.dice.random() < 0.04:
+                await self.restart()
+                continue
+            self.dice.choices(steps, [20, 4, 1, 6, 2])[0]()
+
+    async def settle(self) -> None:
+        """All links are there, and somebody leads."""
+        self.cut = set()
+        self.changed([(1, 2), (2, 3), (1, 3)])
+        for turn in range(LATER * 10):
+            await self.turn()
+            if turn % 50 == 0:
+                self.say_again()
+            if turn % LATER == 0 and not any(node.leads for node in self.nodes.values()):
+                self.claim()
+            if turn > LATER and self.is_settled():
+                return
+        raise AssertionError(f"not settled: {[node.log.log for node in self.nodes.values()]}")
+
+    def is_settled(self) -> bool:
+        logs = [node.log for node in self.nodes.values()]
+        ends = {log.log.durable_offset for log in logs} | {log.copy.mark for log in logs}
+        return len(ends) == 1 and any(node.leads for node in self.nodes.values())
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_was_acknowledged_is_there(tmp_path: Path, seed: int) -> None:
+    await play(tmp_path, seed)
+
+
+async def play(root: Path, seed: int) -> None:
+    cluster = Cluster(root, seed)
+    await cluster.run()
+    await cluster.settle()
+    logs = [node.log.log for node in cluster.nodes.values()]
+    start = max(log.log_start_offset for log in logs)
+    tails = set()
+    for log in logs:
+        fills = {
+            header.base_offset: data[-1] for header, data in _batches(read_all(log, max_bytes=400))
+        }
+        for offset, number in cluster.acknowledged.items():
+            if offset >= log.log_start_offset:
+                assert fills[offset] == number % 256, f"offset {offset} of seed {seed}"
+        tails.add(tuple(sorted(pair for pair in fills.items() if pair[0] >= start)))
+    assert len(tails) == 1
+    for node in cluster.nodes.values():
+        await node.die()
+
+
+def _batches(data: bytes) -> Iterable[tuple[Any, bytes]]:
+    position = 0
+    for header in split_batches(data):
+        yield header, data[position : position + header.size_bytes]
+        position += header.size_bytes
