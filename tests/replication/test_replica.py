@@ -209,6 +209,13 @@ def test_a_start_is_told_as_an_end_once_it_is_durable() -> None:
     assert synced(whole) == (FenceAnswer(3, 1, 9, 9, 0),)
 
 
+def test_a_copy_of_which_nothing_is_in_the_chain_takes_no_part() -> None:
+    """After an unclean election; it would count for offsets that it does not have."""
+    replica = Replica(1, Disk(promised=2, base=8, end=12, history=(Link(2, 8),)))
+    assert replica.join(Join(3, (*TWO, Link(3, 6)))) == (Halt(12),)
+    assert replica.fence(Fence(4, 2)) == ()
+
+
 def test_a_range_over_several_epochs_has_their_history() -> None:
     replica = Replica(1, Disk())
     replica.join(Join(5, (*TWO, Link(3, 4), Link(5, 9))))

@@ -203,6 +203,8 @@ class Replica:
         if join.chain[0].start and self.history and self.epoch_of_end < join.chain[0].epoch:
             newest = self.epoch_of_end  # older epochs say where this log parts from the chain
             return (AskChain(join.authority, join.epoch, self.incarnation, newest),)
+        if self.history and parts_at(self.history, self.end, join.chain) < self.base:
+            return self.differs()  # what was given up begins below all that is here
         effects = self._promise(join.authority)
         self.authority, self.epoch, self.chain = join.authority, join.epoch, join.chain
         keep = self._confirmed(join.chain)
