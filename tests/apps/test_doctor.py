@@ -154,7 +154,7 @@ def test_an_object_store_that_is_frozen_is_named(
 
 
 def test_readiness_is_not_known_at_a_port_of_chance(bare: Run, tmp_path: Path) -> None:
-    server = PenstockProcess(tmp_path).start()
+    server = PenstockProcess(tmp_path, listener=f"127.0.0.1:{free_port()}").start()
     try:
         _, found = examined(bare, "-b", server.bootstrap, "--data-dir", str(tmp_path / "data"))
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from penstock.apps.log.cluster import troubled
 from penstock.base.ids import TopicPartition
+from penstock.client import Client
 from penstock.control import Partition
 from tests.broker.test_replicated import Cluster, everything, has, knows, until
 from tests.broker.test_replicated_handover import replicas
@@ -80,6 +83,13 @@ async def moved(cluster: Cluster, target: tuple[int, ...], topic: str = "t") -> 
     await until(there)
     await until(lambda: cluster.leader(topic) in target)
     return cluster.leader(topic)
+
+
+def behind(cluster: Cluster, node_id: int) -> list[dict[str, Any]]:
+    """As `penstock cluster status` and the doctor have it."""
+    host, port = cluster.brokers[node_id].kafka_address
+    with Client(f"{host}:{port}") as client:
+        return list(troubled(client, client.metadata()))
 
 
 def holds(cluster: Cluster, node_id: int, topic: str = "t") -> bool:
@@ -186,6 +196,12 @@ async def test_an_order_waits_for_who_is_off_and_is_cancelled(four: Cluster) -> 
     [shown] = answer.topics[0].partitions
     assert tuple(shown.replica_nodes) == (*target, before[2])
     assert tuple(shown.offline_replicas) == (added,)
+    (held_back,) = await asyncio.to_thread(behind, four, leader)
+    assert (held_back["state"], held_back["needed"], added in held_back["replicas"]) == (
+        "behind",
+        2,
+        True,
+    )
     assert await order(four, None) == ("none", None)
     await four.start(added)
     await moved(four, before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,6 +13,7 @@ from penstock.apps.session import State, client_options, show
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.client.metadata import ClusterMetadata, PartitionMetadata
+    from penstock.client.replicas import Place, Reassignment
 
 _MINIMUM: Final = "min.insync.replicas"
 _DISKLESS: Final = "diskless.enable"
@@ -78,9 +79,26 @@ def _brokers(found: ClusterMetadata) -> list[dict[str, Any]]:
 
 
 def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]:
-    """Partitions that lack a leader or copies; `needed` is how many copies must acknowledge."""
+    """Partitions that lack a leader or copies; `needed` is how many copies must acknowledge.
+
+    Brokers that are to become replicas do not count, and are named if they are not there.
+    """
+    ordered: dict[Place, Reassignment] | None = None
     for name, topic in sorted(found.topics.items()):
-        lacking = [one for one in topic.partitions if _lacks(one, found)]
+        if not any([_lacks(one, one.replicas, found) for one in topic.partitions]):
+            continue
+        ordered = client.reassignments() if ordered is None else ordered
+        moves = {one.index: ordered.get((name, one.index)) for one in topic.partitions}
+        adding = {index: move.adding for index, move in moves.items() if move is not None}
+        wanted = {
+            one.index: [
+                broker_id
+                for broker_id in one.replicas
+                if broker_id not in adding.get(one.index, ()) or broker_id not in found.nodes
+            ]
+            for one in topic.partitions
+        }
+        lacking = [one for one in topic.partitions if _lacks(one, wanted[one.index], found)]
         if not lacking:
             continue
         configs = {one.name: one.value for one in client.describe_configs("topic", name)}
@@ -88,18 +106,19 @@ def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]
             continue
         minimum = int(configs.get(_MINIMUM) or 1)
         for one in lacking:
-            needed = max(minimum, len(one.replicas) // 2 + 1) if len(one.replicas) > 1 else minimum
+            count = len(one.replicas) - len(adding.get(one.index, ()))
+            needed = max(minimum, count // 2 + 1) if count > 1 else minimum
             state = "refusing" if len(one.isr) < needed else "behind"
             yield {
                 "topic": name,
                 "partition": one.index,
                 "state": state if one.leader in found.nodes else "stopped",
                 "leader": one.leader,
-                "replicas": list(one.replicas),
+                "replicas": wanted[one.index],
                 "isr": list(one.isr),
                 "needed": needed,
             }
 
 
-def _lacks(partition: PartitionMetadata, found: ClusterMetadata) -> bool:
-    return partition.leader not in found.nodes or set(partition.isr) != set(partition.replicas)
+def _lacks(one: PartitionMetadata, wanted: Sequence[int], found: ClusterMetadata) -> bool:
+    return one.leader not in found.nodes or set(one.isr) != {*wanted}
