@@ -24,7 +24,7 @@ NO_TIERS: Final = NoEffect(
     " retention.ms and retention.bytes say",
     refused=True,
 )
-ONE_REPLICA: Final = NoEffect(why="a partition has one replica")
+NOT_THROTTLED: Final = NoEffect(why="copies to other brokers are not throttled")
 NO_RESERVE: Final = NoEffect(why="segment files grow as they are written")
 THROTTLED_REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
 
@@ -73,7 +73,7 @@ class LogConfig:
     )  # fmt: skip
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         (), "Replicas, as partition:broker or *, whose following is throttled.",
-        pattern=THROTTLED_REPLICAS, no_effect=ONE_REPLICA,
+        pattern=THROTTLED_REPLICAS, no_effect=NOT_THROTTLED,
     )  # fmt: skip
     index_interval_bytes: int = setting(
         4096, "Bytes of log between two entries of the offset index.", 0, INT_MAX
@@ -84,7 +84,7 @@ class LogConfig:
     )  # fmt: skip
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         (), "Replicas, as partition:broker or *, whose being followed is throttled.",
-        pattern=THROTTLED_REPLICAS, no_effect=ONE_REPLICA,
+        pattern=THROTTLED_REPLICAS, no_effect=NOT_THROTTLED,
     )  # fmt: skip
     local_retention_bytes: int = setting(
         -2, "Keep this much of a tiered partition on local disk; -2 follows retention.bytes.", -2,

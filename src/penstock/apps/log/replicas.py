@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
     from penstock.client.replicas import Place, Reassignment
 
+ORDERED_AT_ONCE: Final = 1_000
+TOLD_MAX: Final = 5
 DISKLESS: Final = "diskless.enable"
 
 
@@ -60,10 +62,16 @@ def again(
 
 
 def order(client: Client, target: Mapping[Place, Sequence[int] | None]) -> None:
-    """Order replicas; raises Refused if any is."""
-    refused = client.reassign(target)
+    """Order replicas, so many in one call; raises Refused if any is."""
+    refused: list[str] = []
+    places = list(target)
+    for start in range(0, len(places), ORDERED_AT_ONCE):
+        part = {place: target[place] for place in places[start : start + ORDERED_AT_ONCE]}
+        refused += map(str, client.reassign(part).values())
     if refused:
-        raise Refused("; ".join(str(error) for error in refused.values()))
+        more = len(refused) - TOLD_MAX
+        told = "; ".join(refused[:TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
+        raise Refused(f"{len(refused)} of {len(target)} partitions are refused: {told}")
 
 
 def waiting_options(command: Any) -> Any:
