@@ -91,7 +91,7 @@ class Leadership:
 
     __slots__ = (
         "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell",
-        "_told_waits", "_waits", "core", "heir", "until_ms",
+        "_told_waits", "_unread", "_waits", "core", "heir", "until_ms",
     )  # fmt: skip
 
     def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
@@ -102,7 +102,8 @@ class Leadership:
         self._said: dict[int, Said] = {}
         """What each replica was told and has to answer, by broker id."""
         self._holder: int | None = None
-        self._reading = False
+        self._reading = self._unread = False
+        """Whether a read is under way, or has failed and waits until things are said again."""
         self.heir: int | None = None
         """Who is to claim the partition next."""
         self.until_ms = 0
@@ -235,7 +236,7 @@ class Leadership:
     @property
     def asks(self) -> bool:
         """Whether a replica is to answer something."""
-        return bool(self._said) or self.core.phase is Phase.CLAIMED
+        return bool(self._said) or self._unread or self.core.phase is Phase.CLAIMED
 
     def fill(self) -> list[int]:
         """Send what replicas need, to each so much that others get on as well.
@@ -303,7 +304,7 @@ class Leadership:
     def _read_on(self, wanted: Append) -> None:
         """Have this broker's copy catch up with one that has what it lacks."""
         holder = self._source(wanted.base)
-        if self._reading or holder is None:
+        if self._reading or self._unread or holder is None:
             return
         self._reading = True
         asked = Read(self.core.epoch, self.core.target, wanted.base, wanted.next)
@@ -342,6 +343,7 @@ class Leadership:
             self._shell.tell(own, start, (data,), len(data))
         else:
             self._said.clear()
+            self._holder, self._unread = None, True  # any other one that has it will do
             self._perform(core.unreadable(holder))
 
     def heard(self, replica: int, message: Said) -> None:
@@ -371,7 +373,8 @@ class Leadership:
         """
         self._tell_why_not()
         said, self._said = self._said, {}
-        return bool(said) or self.core.phase is Phase.CLAIMED
+        unread, self._unread = self._unread, False
+        return bool(said) or unread or self.core.phase is Phase.CLAIMED
 
     def _tell_why_not(self) -> None:
         """Log what a claim waits for, once it has waited for it for a while."""
