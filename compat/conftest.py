@@ -13,9 +13,9 @@ from typing import NoReturn
 
 import pytest
 
-from compat.drivers import DRIVERS, Driver, eventually
+from compat.drivers import DRIVERS, Driver, eventually, patient
 from compat.parts import PartMissing
-from compat.servers import Server, chosen, server
+from compat.servers import Server, chosen, server, topics
 from compat.wire import served
 
 HERE = Path(__file__).resolve().parent
@@ -73,7 +73,8 @@ def driver_of(server: Server) -> Iterator[Callable[[str], Driver]]:
     def get(name: str) -> Driver:
         if name not in started:
             try:
-                started[name] = DRIVERS[name](server.bootstrap)
+                driver = DRIVERS[name](server.bootstrap)
+                started[name] = patient(driver) if topics() == "replicated" else driver
             except PartMissing as error:
                 started[name] = error
         found = started[name]

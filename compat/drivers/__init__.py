@@ -10,6 +10,7 @@ from compat.drivers.port import (
     Record,
     by_position,
     eventually,
+    patient,
 )
 
 with warnings.catch_warnings():
@@ -33,4 +34,5 @@ __all__ = [
     "Record",
     "by_position",
     "eventually",
+    "patient",
 ]

@@ -32,7 +32,6 @@ from compat.drivers.port import (
     Member,
     Record,
     ThreadMember,
-    retried,
 )
 
 QUIET = {"log_level": 0, "allow.auto.create.topics": False}
@@ -265,9 +264,7 @@ class Confluent(Driver):
         return {group.group_id for group in _result(self._admin.list_consumer_groups()).valid}
 
     def describe_group(self, group: str) -> GroupDescription:
-        found = retried(
-            lambda: _only(self._admin.describe_consumer_groups([group])), "NOT_COORDINATOR"
-        )
+        found = _only(self._admin.describe_consumer_groups([group]))
         return GroupDescription(found.state.name.lower(), len(found.members))
 
     def delete_group(self, group: str) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from compat.drivers.port import (
     HEARTBEAT_MS,
@@ -17,7 +16,6 @@ from compat.drivers.port import (
     KafkaProblem,
     Member,
     Record,
-    retried,
 )
 from compat.parts import kcat
 
@@ -205,8 +203,7 @@ class Kcat(Driver):
     def offsets_at(self, topic: str, timestamp: int, partitions: Sequence[int]) -> dict[int, int]:
         found = {}
         for part in partitions:
-            asked = partial(self._run, "-Q", "-t", f"{topic}:{part}:{timestamp}")
-            out = retried(asked, "Not leader for partition")
+            out = self._run("-Q", "-t", f"{topic}:{part}:{timestamp}")
             found[part] = int(out.rsplit("offset", 1)[1])
         return found
 

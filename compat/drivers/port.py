@@ -8,11 +8,13 @@ it. Everything is bounded by `WAIT_SECONDS`.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self, TypeVar
 
 T = TypeVar("T")
@@ -269,15 +271,32 @@ def eventually(
         time.sleep(POLL_SECONDS)
 
 
-def retried(call: Callable[[], T], said: str) -> T:
-    """The result of a call that is made again while its problem says this: some clients leave that
-    to who calls them, when a broker is restarted."""
+_NOT_TAKEN = re.compile(
+    "ECONNREFUSED|NodeNotReady|NOT_LEADER|Not leader|NOT_COORDINATOR|NO_BROKERS_AVAILABLE"
+)
+"""What clients say when nobody has taken a request."""
+
+
+def patient(driver: Driver) -> Driver:
+    """The driver, whose calls are made again for a while where no broker has taken them.
+
+    Clients follow leaders and coordinators when they produce and consume; the admin clients of
+    some leave it to who calls them, when a broker is restarted.
+    """
+    for name in ("commit", "committed", "offsets_at", "bounds", "topics", "configs", "groups"):
+        setattr(driver, name, partial(_until_taken, getattr(driver, name)))
+    for name in ("alter_config", "delete_records", "describe_group", "delete_group", "cluster"):
+        setattr(driver, name, partial(_until_taken, getattr(driver, name)))
+    return driver
+
+
+def _until_taken(call: Callable[..., T], *arguments: object, **options: object) -> T:
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
-            return call()
-        except KafkaProblem as problem:
-            if said not in str(problem) or time.monotonic() > deadline:
+            return call(*arguments, **options)
+        except Exception as problem:
+            if not _NOT_TAKEN.search(repr(problem)) or time.monotonic() > deadline:
                 raise
             time.sleep(POLL_SECONDS)
 

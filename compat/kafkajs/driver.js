@@ -72,7 +72,7 @@ function kafka(call) {
     brokers: call.bootstrap.split(','),
     logLevel: logLevel.NOTHING,
     connectionTimeout: 10000,
-    retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 5 },
+    retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 30 },
   })
 }
 
