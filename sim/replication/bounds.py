@@ -79,6 +79,6 @@ FULL = (
     Bounds(claims=1, entries=1, deletes=1, syncs="separate"),
     Bounds(claims=1, deletes=2),
     Bounds(claims=1, entries=1, wipes=1, deletes=1),
-    Bounds(deletes=1),
+    Bounds(entries=1, deletes=1),
 )
 """Minutes each."""
