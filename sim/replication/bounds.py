@@ -66,6 +66,7 @@ FULL = (
     Bounds(claims=1, entries=1, syncs="separate"),
     Bounds(claims=1, entries=1, syncs="separate", refusals=True),
     Bounds(claims=1, entries=1, syncs="begun"),
+    Bounds(claims=1, entries=1, wipes=1, syncs="separate"),
     Bounds(claims=1, entries=2, wipes=1),
     Bounds(),
     Bounds(acks=3),

@@ -2,6 +2,12 @@
 
 Folded and separate exploration must reach exactly the same states in which nothing waits for a
 sync, but for which stream a replica has joined: with folding, every message joins anew.
+
+That holds where no disk is lost and a sync is one step. A copy in limbo that has all of its
+leader's log leaves the limbo with the join that is folded into the next message; where steps are
+separate, it may be seen before. Where the begin of a sync and its end are two steps, a copy may
+promise in between, and hold what its leader does not know it to hold. Both are explored without
+folding, too (`bounds.FULL`).
 """
 
 from __future__ import annotations

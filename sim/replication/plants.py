@@ -253,7 +253,7 @@ HARMLESS = {
     "answer-below-promise": Plant(
         what="a replica that promised more answers a lower fence as well",
         replica=replicas.AnswersBelowPromise,
-        bounds=FOLDED,
+        bounds=Bounds(entries=1),
     ),
     "limbo-ends-at-mark-alone": Plant(
         what="a replica leaves limbo when it has all up to the commit mark",

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 from sim.replication.bounds import QUICK, Bounds
@@ -54,11 +53,10 @@ def test_what_is_harmless_is_not_reported(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("syncs", ["separate", "begun"])
-@pytest.mark.parametrize("wipes", [0, 1])
-def test_folding_leaves_no_state_out(syncs: Literal["separate", "begun"], wipes: int) -> None:
-    folded = Bounds(claims=1, entries=1, wipes=wipes)
-    assert quiet_states(replace(folded, syncs=syncs)) == quiet_states(folded)
+def test_folding_leaves_no_state_out() -> None:
+    folded = Bounds(claims=1, entries=1)
+    found = quiet_states(folded) ^ quiet_states(replace(folded, syncs="separate"))
+    assert not found, f"{len(found)} states are reached in one way only"
 
 
 def test_exploring_gives_the_same_each_time() -> None:
