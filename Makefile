@@ -45,6 +45,7 @@ compat-diskless: setup
 compat-cluster: export PENSTOCK_COMPAT_TOPICS = replicated
 compat-cluster: export PENSTOCK_TEST_REPORT = .cache/compat-cluster.json
 compat-cluster: setup
+	@rm -f $(PENSTOCK_TEST_REPORT)
 	@$(BIN)/pytest compat $(ARGS) || $(BIN)/python scripts/retry_failed.py $(PENSTOCK_TEST_REPORT)
 
 # Results go to .cache/bench; those of bench-record to benchmarks/results, to be kept.
