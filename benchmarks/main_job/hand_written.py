@@ -63,10 +63,12 @@ records = (
     .option("kafka.bootstrap.servers", bootstrap)
     .option("subscribe", topic)
     .option("startingOffsets", "earliest")
-    .load()
 )
+if sink == "upsert":  # the driver has the newest rows of a batch in memory
+    records = records.option("maxOffsetsPerTrigger", 2_000_000)
 orders = (
-    records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("order"))
+    records.load()
+    .select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("order"))
     .select("order.*")
     .where("amount >= 0")
     .select("id", F.sha2("customer", 256).alias("customer"), "amount", "at")
