@@ -41,6 +41,7 @@ CALM_SECONDS = 3.0
 WAIT_SECONDS = 180.0
 POLL_SECONDS = 0.02
 KILLED, STOPPED = "longest gap of acks, a leader killed", "longest gap of acks, a leader stopped"
+WORST = "the longest of all kills"
 BACKFILL = "a copy that was away catches up"
 PREDICTED = {KILLED: 0.3, STOPPED: 0.2}
 
@@ -49,16 +50,22 @@ def measure(*, quick: bool) -> list[Row]:
     """Gaps of acknowledgements, time until all partitions are led, pace of a copy's return."""
     counts = (1, 100, 1_000) if quick else (1, 100, 1_000, 10_000)
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    kills = int(os.environ.get("PENSTOCK_BENCH_KILLS", "1" if quick else "10"))
     for _ in range(1 if quick else 3):
         for name in (OURS, APACHE):
             with cluster(name) as brokers:
-                found[name, KILLED].append(_gap(brokers, "killed", lambda broker: broker.kill()))
+                found[name, KILLED] += [
+                    _gap(brokers, f"killed-{number}", lambda broker: broker.kill())
+                    for number in range(kills)
+                ]
                 found[name, STOPPED].append(_gap(brokers, "stopped", lambda broker: broker.stop()))
                 for count in counts:
                     found[name, _led(count)].append(_time_to_lead(brokers, count))
                 found[name, BACKFILL].append(_backfill(brokers, 100_000 if quick else 400_000))
     disk = _disk_megabytes_per_second()
-    return list(_rows({key: statistics.median(runs) for key, runs in found.items()}, counts, disk))
+    medians = {key: statistics.median(runs) for key, runs in found.items()}
+    worst = {(name, WORST): max(found[name, KILLED]) for name in (OURS, APACHE)}
+    return list(_rows(medians | worst, counts, disk))
 
 
 def _led(partitions: int) -> str:
@@ -152,7 +159,7 @@ def _disk_megabytes_per_second() -> float:
 
 
 def _rows(found: dict[tuple[str, str], float], counts: Sequence[int], disk: float) -> Iterator[Row]:
-    for what in (KILLED, STOPPED, *map(_led, counts)):
+    for what in (KILLED, WORST, STOPPED, *map(_led, counts)):
         yield Row(
             name=what,
             value=found[OURS, what],
