@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +40,7 @@ COPIES = {
 }
 """Settings of a broker whose topics have a copy on each of three."""
 STOP_TIMEOUT_SECONDS = 60
+STOP_LOOK_SECONDS = 1
 
 
 class PenstockProcess:
@@ -52,8 +53,10 @@ class PenstockProcess:
         listener: str = "",
         configs: Mapping[str, str] | None = None,
         program: Sequence[str] = (sys.executable, "-m", "penstock"),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`program` is run as `penstock`, wherever and however it does that."""
+        """`program` is run as `penstock`, wherever that is; `clock` counts what it may take."""
+        self._clock = clock
         self.directory = directory
         # Ports that nobody is given by chance while the broker is restarted.
         self.listener = listener or f"127.0.0.1:{free_port()}"
@@ -105,9 +108,9 @@ class PenstockProcess:
     def _ready_line(self) -> re.Match[bytes]:
         assert self._process is not None
         assert self._process.stdout is not None
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        deadline = self._clock() + START_TIMEOUT_SECONDS
         said = b""
-        while time.monotonic() < deadline:
+        while self._clock() < deadline:
             if select.select([self._process.stdout], [], [], 0.1)[0]:
                 piece = os.read(self._process.stdout.fileno(), 65536)
                 said += piece
@@ -134,16 +137,18 @@ class PenstockProcess:
         if process is None:
             return 0
         process.send_signal(number)
+        deadline = self._clock() + STOP_TIMEOUT_SECONDS
         try:
-            status = process.wait(STOP_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(STOP_LOOK_SECONDS)
+                if self._clock() > deadline:
+                    process.kill()
+                    process.wait()
+                    raise RuntimeError(f"penstock serve did not stop:\n{self.log[-4000:]}")
         finally:
             assert process.stdout is not None
             process.stdout.close()
-        return status
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Self
@@ -28,6 +29,8 @@ PROGRESS_RECORDS = 400
 WINDOW_RECORDS = 2_000  # unacknowledged at most, so that a restart is not a flood
 RECOVER_SECONDS = 45
 END_SECONDS = RECOVER_SECONDS + 10
+SLOW_SECONDS = 1.0
+TOLD_KEPT = 30
 ENDS_SECONDS = 2
 _QUICK = {
     "socket.timeout.ms": 10_000,
@@ -67,16 +70,25 @@ class Client(threading.Thread):
         try:
             self.work()
         except BaseException as error:
-            self._failure = error
+            # A callback that fails while a client closes is hidden behind a SystemError.
+            self._failure = error.__cause__ if isinstance(error, SystemError) else error
 
     def work(self) -> None:
         """Until `done` is set."""
         raise NotImplementedError
 
     @property
+    def story(self) -> str:
+        """What it was told of late, but for records."""
+        return "" if self._failure is None else f", and ended: {self._failure!r}"
+
+    @property
     def count(self) -> int:
         """How far it has come."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return type(self).__name__
 
 
 class Load(Client):
@@ -106,7 +118,7 @@ class Load(Client):
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 2,
-            "message.timeout.ms": 120_000,
+            "message.timeout.ms": 600_000,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 200,
         }
@@ -114,6 +126,9 @@ class Load(Client):
     @property
     def count(self) -> int:
         return self.acked
+
+    def __repr__(self) -> str:
+        return f"producer {self.producer}"
 
     def pause_seconds(self) -> float:
         """The longest time that a partition had no acknowledgement, since the last call."""
@@ -133,7 +148,9 @@ class Load(Client):
         if last:
             self._longest_pause = max(self._longest_pause, now - last)
         self.acked += 1
-        self.history.acks(partition, message.offset(), int(message.value()))
+        offset = message.offset()
+        if offset is not None:  # else a duplicate so old that its place is not known any more
+            self.history.acks(partition, offset, int(message.value()))
 
     def work(self) -> None:
         with Producer(self.settings) as producer:
@@ -180,6 +197,9 @@ class Reader(Client):
     def count(self) -> int:
         return self.history.read_counts[self.who]
 
+    def __repr__(self) -> str:
+        return f"reader {self.who!r}"
+
     def work(self) -> None:
         with Consumer(self.settings) as consumer:
             self.begin(consumer)
@@ -209,32 +229,55 @@ class Member(Reader):
     def __init__(self, bootstrap: str, topic: str, history: History, *, group: str) -> None:
         super().__init__(bootstrap, topic, history, who=group)
         self._uncommitted = False
+        self._told: deque[str] = deque(maxlen=TOLD_KEPT)
         self.settings |= {
             "auto.offset.reset": "earliest",
             "session.timeout.ms": 6_000,
             "heartbeat.interval.ms": 500,
+            # It waits as long for the answer to a JoinGroup, also of a machine without power.
+            "max.poll.interval.ms": 20_000,
         }
 
+    @property
+    def story(self) -> str:
+        now = f"{time.strftime('%H:%M:%S')} now"
+        return super().story + "".join([f"\n    {one}" for one in (*self._told, now)])
+
     def begin(self, consumer: Consumer) -> None:
-        consumer.subscribe([self.topic], on_assign=self._assigned)
+        consumer.subscribe(
+            [self.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        )
 
     def _assigned(self, _: Consumer, places: Sequence[TopicPartition]) -> None:
+        self._tell("assigned", places)
         for place in places:
             self.history.assigned(self.who, place.partition)
+
+    def _revoked(self, _: Consumer, places: Sequence[TopicPartition]) -> None:
+        self._tell("revoked", places)
+
+    def _lost(self, _: Consumer, places: Sequence[TopicPartition]) -> None:
+        self._tell("lost", places)
+
+    def _tell(self, what: str, about: object, seconds: float = 0.0) -> None:
+        self._told.append(f"{time.strftime('%H:%M:%S')} {what} after {seconds:.1f} s: {about}")
 
     def after(self, consumer: Consumer, some: bool) -> None:
         self._uncommitted = self._uncommitted or some
         if self._uncommitted:
-            self._uncommitted = not _commit(consumer)
+            self._uncommitted = not self._commit(consumer)
 
-
-def _commit(consumer: Consumer) -> bool:
-    """Whether it succeeded: the broker may be down, or the group rebalancing."""
-    try:
-        consumer.commit(asynchronous=False)
-    except KafkaException:
-        return False
-    return True
+    def _commit(self, consumer: Consumer) -> bool:
+        """Whether it succeeded: the broker may be down, or the group rebalancing."""
+        begin = time.monotonic()
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            self._tell("commit failed", error, time.monotonic() - begin)
+            return False
+        if time.monotonic() - begin > SLOW_SECONDS:
+            self._tell("committed", "slowly", time.monotonic() - begin)
+        return True
 
 
 class Ends(Client):
@@ -280,9 +323,11 @@ def at_work(bootstrap: str, topic: str, group: str) -> Iterator[tuple[Load, Memb
         yield load, reader
 
 
-def stored(bootstrap: str, topic: str, partition: int) -> Iterator[tuple[int, int]]:
+def stored(
+    bootstrap: str, topic: str, partition: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[int, int]]:
     """Every record of a partition: its offset and number, in their order."""
-    deadline = time.monotonic() + RECOVER_SECONDS
+    deadline = clock() + RECOVER_SECONDS
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "check",
@@ -291,9 +336,9 @@ def stored(bootstrap: str, topic: str, partition: int) -> Iterator[tuple[int, in
     }
     with Consumer(settings) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0)])
-        while time.monotonic() < deadline:
+        while clock() < deadline:
             for message in consumer.consume(5_000, 0.1):
-                deadline = time.monotonic() + RECOVER_SECONDS
+                deadline = clock() + RECOVER_SECONDS
                 if message.error() is None:
                     yield message.offset(), int(message.value())
                 elif message.error().code() == KafkaError._PARTITION_EOF:
@@ -301,7 +346,11 @@ def stored(bootstrap: str, topic: str, partition: int) -> Iterator[tuple[int, in
     raise AssertionError(f"the log of {topic}-{partition} is not read to its end")
 
 
-def await_progress(*clients: Client, records: int = PROGRESS_RECORDS) -> None:
+def await_progress(
+    *clients: Client,
+    records: int = PROGRESS_RECORDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Wait until all have got on by so many records, or a producer has failed."""
     wanted = {client: client.count + records for client in clients}
 
@@ -310,15 +359,23 @@ def await_progress(*clients: Client, records: int = PROGRESS_RECORDS) -> None:
             return True
         return all(client.count >= count for client, count in wanted.items())
 
-    eventually(
-        holds,
-        lambda: {type(one).__name__: (one.count, count) for one, count in wanted.items()},
-        seconds=RECOVER_SECONDS,
-    )
+    def says() -> str:
+        behind = [
+            f"{one!r} has got to {one.count} of {count}{one.story}"
+            for one, count in wanted.items()
+            if one.count < count
+        ]
+        return "; ".join(behind)
+
+    eventually(holds, says, seconds=RECOVER_SECONDS, clock=clock)
 
 
 def check_history(
-    bootstrap: str, history: History, loads: Sequence[Load], readers: Sequence[Reader]
+    bootstrap: str,
+    history: History,
+    loads: Sequence[Load],
+    readers: Sequence[Reader],
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """End all of them, and find what cannot be; the violations are the history's."""
     for load in loads:
@@ -326,18 +383,19 @@ def check_history(
     acknowledged = sum(history.acknowledged)
     eventually(
         lambda: all(reader.count >= acknowledged for reader in readers),
-        lambda: f"{[reader.count for reader in readers]} of {acknowledged} consumed",
+        lambda: f"of {acknowledged} {[(each, each.count, each.story) for each in readers]}",
         seconds=RECOVER_SECONDS,
+        clock=clock,
     )
     for reader in readers:
         if isinstance(reader, Member):
             ends = dict(enumerate(history.acknowledged))
             if not any(load.failures for load in loads):
-                await_committed(bootstrap, reader, ends)
+                await_committed(bootstrap, reader, ends, clock)
         reader.end()
     topic = loads[0].topic
     history.check(
-        {part: stored(bootstrap, topic, part) for part in range(history.partitions)},
+        {part: stored(bootstrap, topic, part, clock) for part in range(history.partitions)},
         {load.producer: load.sent for load in loads},
         refused=frozenset(load.producer for load in loads if load.failures),
     )
@@ -350,12 +408,22 @@ def assert_nothing_lost_or_doubled(load: Load, reader: Reader, bootstrap: str) -
     assert not load.history.violations, "\n".join(map(str, load.history.violations))
 
 
-def await_committed(bootstrap: str, reader: Reader, ends: Mapping[int, int]) -> None:
+def await_committed(
+    bootstrap: str,
+    reader: Reader,
+    ends: Mapping[int, int],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Wait until the group has committed these offsets: a commit that fails is tried again."""
 
     def committed() -> dict[int, int]:
-        found = driver.committed(reader.who, reader.topic, range(len(ends)))
+        try:
+            found = driver.committed(reader.who, reader.topic, range(len(ends)))
+        except KafkaException:  # the group may have another coordinator
+            return {}
         return {part: offset for part, (offset, _) in found.items()}
 
     with Confluent(bootstrap) as driver:
-        eventually(lambda: committed() == dict(ends), committed, seconds=RECOVER_SECONDS)
+        eventually(
+            lambda: committed() == dict(ends), committed, seconds=RECOVER_SECONDS, clock=clock
+        )

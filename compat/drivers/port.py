@@ -261,13 +261,18 @@ class ThreadMember(Member):
 
 
 def eventually(
-    holds: Callable[[], bool], says: Callable[[], object], *, seconds: float = WAIT_SECONDS
+    holds: Callable[[], bool],
+    says: Callable[[], object],
+    *,
+    seconds: float = WAIT_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait until a condition holds; a failure says how things stood."""
-    deadline = time.monotonic() + seconds
+    """Wait until a condition holds; a failure says how things stood. `clock` counts the seconds."""
+    begin, deadline = time.monotonic(), clock() + seconds
     while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s; last seen: {says()}")
+        if clock() > deadline:
+            waited = time.monotonic() - begin
+            raise AssertionError(f"not within {seconds} s ({waited:.0f} s); last seen: {says()}")
         time.sleep(POLL_SECONDS)
 
 

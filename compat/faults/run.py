@@ -12,7 +12,9 @@ import json
 import random
 import sys
 import time
+import traceback
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.postgres import postgres_server
 
-from compat.drivers import eventually
 from compat.drivers.port import WAIT_SECONDS
-from compat.faults.kinds import KINDS, RECOVER_SECONDS, Kind, World, fail_mark
+from compat.faults.kinds import KINDS, Kind, World, fail_mark
+from compat.faults.machine import Machine
 from compat.faults.network import DATABASE, Network, address
 from compat.history import History
 from compat.servers import PenstockProcess, bootstrap_of, running_brokers
@@ -48,6 +51,10 @@ LAG_MS = 1_000
 HOLD_SECONDS = 10.0
 TWO_AT_ONCE = 0.25
 VIEW_SECONDS = 5.0
+CALM_SECONDS = SESSION_MS / 1000 + 1
+WHOLE_SHARE = 0.7
+EPOCHS_SHOWN = 3
+LINES_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +75,7 @@ class Broken(Exception):
 def running(directory: Path, *, cuts: bool, dice: random.Random) -> Iterator[World]:
     """Three brokers, whose sessions are short, with racks, and disks that can be made to fail."""
     with ExitStack() as stack:
+        machine = stack.enter_context(Machine(directory))
         network = stack.enter_context(Network(BROKERS)) if cuts else None
         postgres = stack.enter_context(postgres_server(host=DATABASE if cuts else "127.0.0.1"))
         configs = {
@@ -90,10 +98,11 @@ def running(directory: Path, *, cuts: bool, dice: random.Random) -> Iterator[Wor
                     "broker.rack": f"rack-{node}",
                 },
                 program=[*program, sys.executable, "-m", "compat.faults.broker", mark],
+                clock=lambda: machine.seconds,
             )
 
         brokers = stack.enter_context(running_brokers(postgres, directory, BROKERS, configs, make))
-        yield World(brokers=brokers, postgres=postgres, network=network, dice=dice)
+        yield World(brokers=brokers, postgres=postgres, machine=machine, network=network, dice=dice)
 
 
 class Run:
@@ -117,6 +126,7 @@ class Run:
             for node in range(1, BROKERS + 1)
         ]
         self.ends = Ends(*at)
+        self.doing = "before the first fault"
 
     def go(self) -> int:
         """All of it; the number of faults. Raises Broken, AssertionError."""
@@ -127,9 +137,11 @@ class Run:
         with ExitStack() as stack:
             for client in clients:
                 stack.enter_context(client)
-            await_progress(*self.loads, self.member, *self.readers)
+            self._get_on(*self.loads, self.member, *self.readers)
             number = self._faults()
-            check_history(self.bootstrap, self.history, self.loads, [self.member, *self.readers])
+            self.doing = "in the end"
+            readers = [self.member, *self.readers]
+            check_history(self.bootstrap, self.history, self.loads, readers, self.world.clock)
             self.ends.end()
             self._look()
         self._compare_copies()
@@ -155,6 +167,8 @@ class Run:
             drawn.sort(key=lambda one: one.of == "the database")  # last, and back first
             if kind.alone:
                 self._await_all_in_sync()
+            if any([one.of == "the database" for one in drawn]):
+                self._await_calm()  # without it nobody can become a leader
             brokers = dice.sample(list(self.world.brokers), 2)
             self._fault(number, list(zip(drawn, brokers, strict=False)))
         return number
@@ -168,29 +182,36 @@ class Run:
             for kind, broker in faults
         ]
         hold, apart = HOLD_SECONDS * dice.random() ** 2, dice.uniform(0, 1)
+        what = ", ".join(names)
+        self.doing = f"fault {number}, while there is: {what}"
         self.loads[0].pause_seconds()
-        begin = time.monotonic()
+        begin, given = time.monotonic(), self.world.clock()
         with ExitStack() as stack:
             for kind, broker in faults:
                 stack.enter_context(kind.make(self.world, broker))
                 time.sleep(apart)
             if len(faults) == 1 and faults[0][0].goes_on:
-                await_progress(*self.loads)
+                self._get_on(*self.loads)
             time.sleep(max(0.0, begin + hold - time.monotonic()))
         ended = time.monotonic()
-        await_progress(*self.loads, self.member, *self.readers)
+        self.doing = f"after fault {number}: {what}"
+        self._get_on(*self.loads, self.member, *self.readers)
         pause = self.loads[0].pause_seconds()  # the other one rests for longer
-        recovered = time.monotonic() - ended
-        what = ", ".join(names)
+        now = time.monotonic()
+        share = (self.world.clock() - given) / (now - begin)
         print(
-            f"{number:4} {what}: {ended - begin:.1f} s, all clients on after {recovered:.1f} s;"
-            f" longest time without an ack {pause:.2f} s",
+            f"{time.strftime('%H:%M:%S')} {number:4} {what}: {ended - begin:.1f} s, all clients on"
+            f" after {now - ended:.1f} s; longest time without an ack {pause:.2f} s"
+            + (f" ({share:.0%} of the machine)" if share < WHOLE_SHARE else ""),
             flush=True,
         )
         if len(faults) == 1:
             name = faults[0][0].name
             self.worst[name] = max(pause, self.worst.get(name, 0.0))
         self._look()
+
+    def _get_on(self, *clients: Client) -> None:
+        await_progress(*clients, clock=self.world.clock)
 
     def _look(self) -> None:
         """Raise Broken if the history has something that cannot be, or a record was refused."""
@@ -203,16 +224,37 @@ class Run:
         """Until all copies have had all that was there a moment ago."""
 
         def counts(admin: AdminClient) -> list[int]:
-            rows = admin.list_topics(TOPIC, timeout=WAIT_SECONDS).topics[TOPIC].partitions
+            try:
+                rows = admin.list_topics(TOPIC, timeout=VIEW_SECONDS).topics[TOPIC].partitions
+            except KafkaException:
+                return []
             return [len(row.isrs) for row in rows.values()]
 
         time.sleep(LAG_MS / 1000)  # who counts as in sync after this has had the last record
         with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
-            eventually(
+            self.world.await_that(
                 lambda: counts(admin) == [BROKERS] * PARTITIONS,
                 lambda: f"replicas in sync: {counts(admin)}",
-                seconds=RECOVER_SECONDS,
             )
+
+    def _await_calm(self) -> None:
+        """Until all brokers have agreed on the leaders for longer than a session."""
+        seen: list[list[tuple[int, int]]] = []
+        since = 0.0
+
+        def holds() -> bool:
+            nonlocal seen, since
+            try:
+                rows = [_rows(broker) for broker in self.world.brokers]
+            except OSError:
+                return False
+            led = [[(row["leader"], row["leader_epoch"]) for row in each] for each in rows]
+            if led != seen or any([each != led[0] for each in led]):
+                seen, since = led, self.world.clock()
+            return self.world.clock() - since > CALM_SECONDS
+
+        self.world.await_that(holds, lambda: f"leaders and epochs: {seen}")
+        self._get_on(*self.loads)
 
     def _compare_copies(self) -> None:
         self._await_all_in_sync()
@@ -242,8 +284,11 @@ def run(plan: Plan, directory: Path, *, cuts: bool) -> Run:
         begin = time.monotonic()
         try:
             number = done.go()
-        except (Broken, AssertionError) as error:
-            raise Broken(f"seed {plan.seed}: {error}\n{_views(world)}") from error
+        except Exception as error:
+            where = f"{time.strftime('%H:%M:%S')} seed {plan.seed}, {done.doing}"
+            told = isinstance(error, Broken | AssertionError)
+            what = str(error) if told else traceback.format_exc()
+            raise Broken(f"{where}:\n{what}\n{_views(world)}") from error
         records, seconds = sum(done.history.acknowledged), time.monotonic() - begin
         print(
             f"{number} faults in {seconds:.0f} s, {records:,} records acknowledged,"
@@ -259,10 +304,8 @@ def _views(world: World) -> str:
     """Each broker's view of the topic, and the database's chain of epochs."""
     lines = []
     for broker in world.brokers:
-        url = f"{broker.admin_url}/v1/topics/{TOPIC}"
         try:
-            with urllib.request.urlopen(url, timeout=VIEW_SECONDS) as answer:
-                rows: list[dict[str, Any]] = json.load(answer)["partitions"]
+            rows = _rows(broker)
         except OSError as error:
             lines.append(f"broker {world.number(broker)}: {error}")
             continue
@@ -276,20 +319,46 @@ def _views(world: World) -> str:
         lines += asyncio.run(_chains(world.brokers[0].configs["control.url"]))
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
         lines.append(f"database: {error}")
+    for broker in world.brokers:
+        told = [line for line in broker.log.splitlines() if "no notices of" not in line]
+        lines += [f"broker {world.number(broker)}: {line}" for line in told[-LINES_SHOWN:]]
     return "\n".join(lines)
+
+
+def _rows(broker: PenstockProcess) -> list[dict[str, Any]]:
+    """The partitions as a broker sees them; raises OSError."""
+    url = f"{broker.admin_url}/v1/topics/{TOPIC}"
+    with urllib.request.urlopen(url, timeout=VIEW_SECONDS) as answer:
+        rows: list[dict[str, Any]] = json.load(answer)["partitions"]
+    return rows
 
 
 async def _chains(url: str) -> list[str]:
     connection = await asyncpg.connect(url, timeout=VIEW_SECONDS)
     try:
         rows = await connection.fetch(
-            "SELECT number, epoch, start_offset, end_offset, leader FROM partition_epochs"
+            "SELECT number, epoch, start_offset, end_offset, leader, reserved, claimant"
+            " FROM partition_epochs JOIN replicated_partitions USING (topic_id, number)"
             " ORDER BY number, epoch DESC"
+        )
+        brokers = await connection.fetch(
+            "SELECT broker_id, registered, penstock_now_ms() - renewed_ms AS ago FROM brokers"
+            " ORDER BY broker_id"
         )
     finally:
         await connection.close()
-    return [
-        f"partition {row['number']}, epoch {row['epoch']} of broker {row['leader']}:"
-        f" {row['start_offset']} to {row['end_offset']}"
-        for row in rows
+    shown: Counter[int] = Counter()
+    lines = [
+        f"broker {row['broker_id']} is {'' if row['registered'] else 'not '}registered, renewed"
+        f" {row['ago']} ms ago"
+        for row in brokers
     ]
+    for row in rows:
+        shown[row["number"]] += 1
+        if shown[row["number"]] <= EPOCHS_SHOWN:
+            lines.append(
+                f"partition {row['number']}, epoch {row['epoch']} of broker {row['leader']}:"
+                f" {row['start_offset']} to {row['end_offset']}; {row['reserved']} reserved by"
+                f" broker {row['claimant']}"
+            )
+    return lines
