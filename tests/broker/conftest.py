@@ -79,8 +79,8 @@ def _open_store(directory: Path, configs: TopicConfigs) -> LogStore:
 
 
 @pytest.fixture
-async def fake_store() -> FakeStore:
-    return FakeStore()
+async def fake_store(tmp_path: Path) -> FakeStore:
+    return FakeStore(str(tmp_path))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ class FakeLog:
         self.topic_partition = where
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
+        self.promised = -1
         self.config = LogConfig()
         self.log_start_offset = self.log_end_offset = self.durable_offset = 0
         self.owner: Any = None
@@ -100,7 +101,8 @@ class FakeLog:
 
 
 class FakeStore:
-    def __init__(self) -> None:
+    def __init__(self, directory: str = "") -> None:
+        self.directory = directory
         self.partitions: dict[TopicPartition, FakeLog] = {}
         self.on_advance: Callable[[list[Any]], None] = lambda logs: None
         self.failed = None

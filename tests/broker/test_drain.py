@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,12 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     said, told = await ran(four, "broker", "drain", str(leader))
     assert said == f"{count} replicas of broker {leader} have moved away\n"
     assert f"of {count} partitions have moved" in told
+    await four.create("later")
+    others = {1, 2, 3, 4} - {leader}
+    assert set(row(four, "later").replicas) == others, "it gets nothing new"
+    await ran(four, "broker", "drain", str(leader), "--undo")
+    cluster = four.brokers[leader].cluster
+    await until(lambda: cluster.image.broker_configs[""]["placement.excluded.brokers"] == "")
     for one in planned:
         await moved(four, tuple(one["replicas"]), one["topic"])
     await check(four, row(four).replicas, 5)
@@ -98,7 +105,7 @@ async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
     ):
         assert message in (await ran(four, "topic", "reassign", "t", *words, status=1))[1]
     for words, message in (
-        ([], "give one of --replicas, --factor and --cancel"),
+        ([], "give --file, or a topic and one of --replicas, --factor, --cancel"),
         (["--replicas", "a"], "must be ids of brokers"),
         (["--factor", "2", "-p", "1"], "t has partitions 0 to 0"),
     ):
@@ -107,3 +114,39 @@ async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
         "topic": "t",
         "partitions": 0,
     }
+
+
+async def test_advice_is_carried_out_as_it_is(four: Cluster, tmp_path: Path) -> None:
+    await four.create(factor=2)
+    before = row(four).replicas
+    going = before[0]
+    assert (await facts(four, "cluster", "advise"))["moves"] == []
+    for number in range(5):
+        await four.produce(b"value %d" % number)
+    client = next(iter(four.clients.values()))
+    changed = {"name": "placement.excluded.brokers", "config_operation": 0, "value": str(going)}
+    resource = {"resource_type": 4, "resource_name": "", "configs": [changed]}
+    body = {"resources": [resource], "validate_only": False}
+    answer = await client.call("IncrementalAlterConfigs", 1, body)
+    assert answer.responses[0].error_code.name == "none"
+    plan = tmp_path / "moves.json"
+    said = await facts(four, "cluster", "advise", "--rate", "0.001", "--write", str(plan))
+    (move,) = said["moves"]
+    size = move["copied_bytes"]
+    assert size > 300, "the bytes of five batches, copied once"
+    assert (move["why"], move["seconds"], said["seconds"]) == (
+        "broker is to go",
+        round(size / 1000, 1),
+        round(size / 1000, 1),
+    )
+    (old,) = [one for one in said["brokers"] if one["broker"] == going]
+    assert (old["bytes"], old["bytes_after"], old["to_go"]) == (size, 0, True)
+    shown, _ = await ran(four, "cluster", "advise")
+    assert f"1 moves copy {size} bytes" in shown
+    assert (await ran(four, "topic", "reassign", "--file", str(plan)))[0] == "1 partitions moved\n"
+    await moved(four, tuple(move["to"]))
+    assert going not in row(four).replicas
+    await check(four, row(four).replicas, 5)
+    plan.write_text('{"partitions": 3}')
+    _, refused = await ran(four, "topic", "reassign", "--file", str(plan), status=2)
+    assert "moves.json: must be JSON of at most 64 MiB" in refused

@@ -6,6 +6,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from penstock.broker.in_sync import InSync
 from penstock.control.epochs.values import InSyncReplicas
 from penstock.replication.epoch import Phase
@@ -45,8 +47,9 @@ class Led:
         return found
 
 
-def test_a_replica_that_is_always_a_little_behind_keeps_up() -> None:
-    led = Led(InSync(LAG_MS))
+@pytest.mark.parametrize("lag_ms", [LAG_MS, 500])
+def test_a_replica_that_is_always_a_little_behind_keeps_up(lag_ms: int) -> None:
+    led = Led(InSync(lag_ms))
     for second in range(40):
         led.leader.append(1)
         led.leader.talk([1, 2])
@@ -54,6 +57,15 @@ def test_a_replica_that_is_always_a_little_behind_keeps_up() -> None:
         led.leader.talk([3])
         led.leader.append(1)
     assert led.isr == (1, 2, 3)
+
+
+def test_who_had_nothing_new_between_two_looks_is_out_however_far_apart_they_are() -> None:
+    led = Led(InSync(500))
+    for second in range(3):
+        led.leader.append(1)
+        led.leader.talk([1, 2])
+        found = led.look(second * 1000)
+    assert [one.isr for one in found] == [(1, 2)]
 
 
 def test_one_that_stands_still_goes_and_comes_back() -> None:

@@ -45,10 +45,13 @@ class Control(MemoryControlPlane):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock=clock)
         self.away = False
+        self.silent = False
 
     async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
         if self.away:
             raise ControlUnavailable("away")
+        if self.silent:
+            await asyncio.Event().wait()
         await super().renew_broker(broker_id=broker_id, incarnation=incarnation)
 
 
@@ -101,8 +104,8 @@ def test_a_session_is_over_when_nothing_was_renewed_for_its_length() -> None:
     session = Session(TIMEOUT, 100.0)
     assert not session.over(108.9)
     assert session.over(109.0)
-    session.renewed(105.0)
-    session.renewed(103.0)
+    session.renewed(105.0, 105.0)
+    session.renewed(103.0, 105.0)
     assert not session.over(113.9)
     assert session.over(114.0)
 
@@ -110,16 +113,18 @@ def test_a_session_is_over_when_nothing_was_renewed_for_its_length() -> None:
 def test_others_are_expired_only_after_an_unbroken_session() -> None:
     session = Session(TIMEOUT, 100.0)
     for now in range(102, 109, 2):
-        session.renewed(now)
+        session.renewed(now, now)
         assert not session.may_expire_others(now)
-    session.renewed(110.0)
+    session.renewed(110.0, 110.0)
     assert session.may_expire_others(110.0)
-    session.renewed(115.0)
+    session.renewed(115.0, 115.0)
     assert not session.may_expire_others(115.0), "the plane was away: others could not renew"
     for now in range(117, 126, 2):
-        session.renewed(now)
+        session.renewed(now, now)
     assert session.may_expire_others(125.0)
     assert not session.may_expire_others(135.0)
+    session.renewed(127.0, 132.0)
+    assert not session.may_expire_others(132.0), "the plane was slow: others wait for it yet"
 
 
 async def test_a_silent_broker_is_expired(house: House) -> None:
@@ -144,6 +149,19 @@ async def test_a_switch_that_cannot_be_looked_for_keeps_nobody_alive(
     assert house.brokers() == [1]
 
 
+async def test_a_renewal_that_nobody_answers_holds_up_no_later_one(house: House) -> None:
+    """As over a connection that a network has cut, and that the driver still waits for."""
+    house.liveness._timeout_ms = 10
+    house.control.silent = True
+    await asyncio.wait_for(house.beat(), 60)
+    house.control.silent = False
+    house.liveness._timeout_ms = 9_000
+    await house.register(3, OTHER)
+    for _ in range(6):
+        await house.beat()
+    assert house.brokers() == [1], "it renews itself, and sees who does not"
+
+
 async def test_nobody_is_expired_when_the_plane_comes_back(house: House) -> None:
     for _ in range(5):
         await house.beat(other=True)
@@ -161,9 +179,11 @@ async def test_nobody_is_expired_when_the_plane_comes_back(house: House) -> None
 async def test_a_broker_that_was_expired_registers_anew(house: House) -> None:
     (before, _) = house.broker.cluster.image.brokers
     house.clock.move(20)
-    assert await house.control.expire_brokers(9_000) == [1, 2]
+    await house.register(3, OTHER)
+    assert await house.control.expire_brokers(9_000, by=3) == [1, 2]
     await house.beat()
-    (after,) = house.broker.cluster.image.brokers
+    after = house.broker.cluster.image.broker(1)
+    assert after is not None
     assert after.epoch == before.epoch + 1
     assert not house.broker.coordinator.suspended
     assert house.superseded == 0

@@ -13,13 +13,15 @@ import pytest
 from penstock.base.files import MACHINE_FILES, Files
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
-from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock
+from penstock.broker.handlers import metadata
 from penstock.broker.replicas import Replicas
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs
 from penstock.client import Client
 from penstock.control.postgres import PostgresControlPlane
+from penstock.diskless.service import DisklessService
 from penstock.records import split_batches
 from penstock.replication.service import ReplicatedLog
 from penstock.storage import LogStore, StorageSettings
@@ -37,6 +39,8 @@ class Cluster:
         self.url = url
         self.files: dict[int, Files] = {}
         """Through which brokers reach their disks, if not as always."""
+        self.clocks: dict[int, Clock] = {}
+        """Of brokers whose clocks are not the machine's."""
         self.brokers: dict[int, BrokerServer] = {}
         self.clients: dict[int, WireClient] = {}
         self.settings: dict[str, Any] = {}
@@ -54,26 +58,35 @@ class Cluster:
             **self.settings,
         }
         settings = load(BrokerSettings, values)
+        clock = self.clocks.get(node_id, SYSTEM_CLOCK)
         configs = TopicConfigs(settings)
+        control = PostgresControlPlane(self.url)
         server = BrokerServer(
             settings,
-            control=PostgresControlPlane(self.url),
+            control=control,
             store=LogStore.open(
                 self.root / str(node_id),
                 StorageSettings(),
-                clock=SYSTEM_CLOCK,
+                clock=clock,
                 config_of=configs.config_of,
                 files=self.files.get(node_id, MACHINE_FILES),
             ),
-            clock=SYSTEM_CLOCK,
+            clock=clock,
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
+            diskless=self.diskless(node_id, control, configs),
         )
         configs.bind(lambda: server.cluster.loaded)
         self.brokers[node_id] = server
         await server.start()
         self.clients[node_id] = await WireClient.connect(server.kafka_address)
         return server
+
+    def diskless(
+        self, node_id: int, control: PostgresControlPlane, configs: TopicConfigs
+    ) -> DisklessService | None:
+        """What serves diskless topics; nothing here."""
+        return None
 
     async def stop(self, node_id: int) -> None:
         await self.clients.pop(node_id).close()
@@ -240,6 +253,35 @@ async def test_the_leader_dies_and_another_goes_on(cluster: Cluster) -> None:
     log = cluster.log(leader)
     await until(lambda: log.log.durable_offset == 12)
     assert everything(log).startswith(read)
+
+
+async def test_nobody_is_sent_to_a_leader_that_is_gone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await cluster.create()
+    first, second = [cluster.brokers[one] for one in (1, 2, 3) if one != leader]
+    replicas = first.replicas
+    assert replicas is not None
+    assert second.replicas is not None
+    wanted = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
+
+    async def told() -> tuple[int, str]:
+        answer = await cluster.clients[first.node_id].call("Metadata", 9, wanted)
+        partition = answer.topics[0].partitions[0]
+        return partition.leader_id, partition.error_code.name
+
+    with monkeypatch.context() as nobody_claims:
+        for one in (replicas, second.replicas):
+            nobody_claims.setattr(one.replication, "claim", lambda keys: None)
+        silent = await cluster.fall_silent(leader)
+        await until(lambda: leader in replicas.unreachable())
+        assert await told() == (-1, "leader_not_available")
+        monkeypatch.setattr(metadata, "LED_ANEW_SECONDS", SECONDS)
+        asked = asyncio.create_task(told())
+        await until(lambda: first.cluster._next is not None)
+    following = await cluster.led()
+    assert await asked == (following, "none")
+    await silent.stop()
 
 
 async def test_a_topic_is_made_while_a_broker_is_away(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.control.errors import ControlUnavailable
 from penstock.records import split_batches
 from penstock.replication.leadership import CHUNK_BYTES
 from penstock.replication.links import WINDOW_BYTES, Outgoing
+from penstock.replication.peer_format import Row
 from penstock.replication.service import ReplicatedLog, Replication
 from tests.broker.test_replicated import Cluster, everything, has, knows, until
 from tests.broker.test_replicated import cluster as cluster
@@ -82,9 +84,11 @@ async def test_appends_go_on_while_there_is_no_room_for_them(cluster: Cluster) -
         await until(lambda node_id=node_id: has(cluster.log(node_id), base + 1))  # type: ignore[misc]
 
 
-async def delete_records(cluster: Cluster, node_id: int, offset: int) -> tuple[str, int]:
+async def delete_records(
+    cluster: Cluster, node_id: int, offset: int, *, timeout_ms: int = 30_000
+) -> tuple[str, int]:
     asked = {"partition_index": 0, "offset": offset}
-    request = {"topics": [{"name": "t", "partitions": [asked]}], "timeout": 5000}
+    request = {"topics": [{"name": "t", "partitions": [asked]}], "timeout": timeout_ms}
     answer = await cluster.clients[node_id].call("DeleteRecords", 2, request)
     row = answer.topics[0].partitions[0]
     return row.error_code.name, row.low_watermark
@@ -138,6 +142,36 @@ async def test_a_copy_that_ends_below_the_leader_s_log_begins_where_that_does(
     assert await cluster.produce(b"newest") == 8
     read = await cluster.values(cluster.leader(), start=5)
     assert read.count(b"of one batch") == read.count(b"newest") == 1
+
+
+async def test_what_is_deleted_stays_so_whoever_leads_next(cluster: Cluster) -> None:
+    """The answer comes when the copies of all brokers that live have heard of it."""
+    for server in cluster.brokers.values():
+        assert server._liveness is not None
+        server._liveness._timeout_ms = 60_000  # however slow the machine is
+    leader = await cluster.create()
+    for number in range(6):
+        await cluster.produce(b"value %d" % number)
+    other, third = others(leader)
+    await until(lambda: has(cluster.log(other), 6))
+    replicated = replication(cluster, other)
+    hear = replicated.rows_came
+    replicated.rows_came = deaf  # type: ignore[method-assign]
+    refused = await delete_records(cluster, leader, 3, timeout_ms=300)
+    assert refused == ("request_timed_out", -1)
+    assert cluster.log(third).log.log_start_offset == 3
+    assert cluster.log(other).log.log_start_offset == 0
+    replicated.rows_came = hear  # type: ignore[method-assign]
+    assert await delete_records(cluster, leader, 4) == ("none", 4)
+    assert [cluster.log(one).log.log_start_offset for one in (other, third)] == [4, 4]
+    await cluster.stop(third)  # who is off is not waited for
+    assert await delete_records(cluster, leader, 5) == ("none", 5)
+
+
+def deaf(broker_id: int, rows: Iterable[Row]) -> None:
+    """As a broker that has no time for what comes, but for what it has asked for."""
+    for _ in rows:
+        pass
 
 
 async def test_a_claimant_begins_where_the_log_that_it_finds_does(cluster: Cluster) -> None:
@@ -247,7 +281,10 @@ async def test_a_topic_that_is_deleted_goes_from_all_brokers(cluster: Cluster) -
     assert await cluster.produce(b"value") == 0
 
 
-@pytest.mark.parametrize(("call", "number"), [("write_at", errno.ENOSPC), ("sync_file", errno.EIO)])
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("write_at", errno.ENOSPC), ("sync_file", errno.EIO)],
+)
 async def test_a_leader_whose_disk_fails_lets_another_lead(
     tmp_path: Path, postgres_url: str, call: str, number: int
 ) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from penstock.base.errors import PenstockError
-from penstock.broker.configs import Levels
+from penstock.broker.configs import Levels, check_broker_configs
 from penstock.broker.listeners import REPLICATION
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_plan import TopicSpec, plan_partitions, plan_topic
@@ -149,10 +149,35 @@ def test_a_broker_that_is_away_counts_if_it_has_copies_and_does_not_lead() -> No
         plan(replace(spec, replication_factor=4), reachable)
 
 
+def test_nothing_new_is_placed_on_a_broker_that_is_to_go() -> None:
+    cluster = {"placement.excluded.brokers": "2, 9"}
+    levels = replace(LEVELS, cluster=cluster)
+
+    def made(spec: TopicSpec) -> Any:
+        return plan_topic(spec, TOPIC_ID, image=image(), settings=SETTINGS, levels=levels)
+
+    assert made(TopicSpec(name="t", partition_count=20)).partitions == ((1,),) * 20
+    assert made(TopicSpec(name="t", assignments=((0, (2,)),))).partitions == ((2,),), "by hand"
+    with pytest.raises(PenstockError, match=r"only 1 broker.* beside 2, 9, which get no new"):
+        made(TopicSpec(name="t", replication_factor=2))
+    old = topic("orders", partitions=2)
+    more = plan_partitions(
+        old, total_count=3, assignments=None, image=image(old), settings=SETTINGS, levels=levels
+    )
+    assert more == ((1,),)
+    with pytest.raises(PenstockError, match="'x': must be numbers of brokers"):
+        check_broker_configs({"placement.excluded.brokers": "2,x"})
+
+
 def grow(total: int, assignments: list[tuple[int, ...]] | None = None) -> Any:
     old = topic("orders", partitions=2, factor=2)
     return plan_partitions(
-        old, total_count=total, assignments=assignments, image=image(old), settings=SETTINGS
+        old,
+        total_count=total,
+        assignments=assignments,
+        image=image(old),
+        settings=SETTINGS,
+        levels=LEVELS,
     )
 
 

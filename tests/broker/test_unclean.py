@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
 
+from penstock.client import Client, LogTruncated, ReadPosition
+from penstock.records import split_batches
 from tests.broker.test_drain import facts, ran
 from tests.broker.test_replicated import Cluster, has, until
 from tests.broker.test_replicated_handover import elect, replicas
@@ -17,8 +21,11 @@ pytestmark = pytest.mark.timeout(300)
 __all__ = ["four"]
 
 
-async def lose_two(four: Cluster) -> tuple[int, tuple[int, int]]:
-    """Who is left, and who is gone with records that only they have."""
+Positions = Mapping[int, ReadPosition]
+
+
+async def lose_two(four: Cluster) -> tuple[int, tuple[int, int], Positions]:
+    """Who is left, who is gone with records only they have, and where a reader of those stood."""
     leader = await four.create()
     gone = leader, next(one for one in row(four).replicas if one != leader)
     left = next(one for one in row(four).replicas if one not in gone)
@@ -28,11 +35,24 @@ async def lose_two(four: Cluster) -> tuple[int, tuple[int, int]]:
     replicas(four, left).replication.rows_came = _nothing  # type: ignore[assignment,method-assign]
     for number in range(3):
         await four.produce(b"lost %d" % number)
+    positions = await asyncio.to_thread(read_to, address(four, leader), 8)
     for node_id in gone:
         await four.stop(node_id)
     await four.stop(left)
     await four.start(left)
-    return left, gone
+    return left, gone, positions
+
+
+def address(four: Cluster, node_id: int) -> str:
+    return ":".join(map(str, four.brokers[node_id].kafka_address))
+
+
+def read_to(bootstrap: str, offset: int, start: str | Positions = "earliest") -> Positions:
+    with Client(bootstrap) as client, client.subscribe("t", start=start) as stream:
+        for _ in stream:
+            if stream.positions[0].offset == offset:
+                break
+        return stream.positions
 
 
 def _nothing(*_: object) -> None:
@@ -41,7 +61,7 @@ def _nothing(*_: object) -> None:
 
 async def test_an_unclean_election_records_what_it_gave_up(four: Cluster) -> None:
     four.settings["admin.listener"] = f"127.0.0.1:{free_port()}"
-    left, gone = await lose_two(four)
+    left, gone, _ = await lose_two(four)
     four.settings.clear()
     via = next(one for one in four.brokers if one != left)
     before = row(four)
@@ -83,7 +103,7 @@ async def test_an_unclean_election_records_what_it_gave_up(four: Cluster) -> Non
 
 
 async def test_a_topic_may_choose_it_beforehand(four: Cluster) -> None:
-    left, _ = await lose_two(four)
+    left, _, positions = await lose_two(four)
     assert four.leader() == 0
     resource = {"resource_type": 2, "resource_name": "t", "configs": [
         {"name": "unclean.leader.election.enable", "config_operation": 0, "value": "true"}
@@ -94,3 +114,15 @@ async def test_a_topic_may_choose_it_beforehand(four: Cluster) -> None:
     await until(lambda: four.leader() == left)
     (loss,) = await four.brokers[left].control.partition_losses()
     assert loss.from_offset == 5
+    # Who has read what is given up is told so, though there are other records at its place now.
+    for number in range(5):
+        await four.produce(b"instead %d" % number, acks=1)
+    with pytest.raises(LogTruncated, match="was given up") as caught:
+        await asyncio.to_thread(read_to, address(four, left), 10, positions)
+    epoch = positions[0].epoch
+    assert (caught.value.read, caught.value.left) == ((epoch, 8), (epoch, 5))
+    found = await asyncio.to_thread(
+        read_to, address(four, left), 10, {0: ReadPosition(*caught.value.left)}
+    )
+    newest = split_batches(await four.values(left, start=9))[-1].partition_leader_epoch
+    assert found == {0: ReadPosition(newest, 10)}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
-from penstock.client.errors import MalformedResponse
+from penstock.client.errors import LogTruncated, MalformedResponse
 from penstock.client.fetch import (
     Aborted,
+    Asked,
     Cursor,
     FetchCore,
     FetchedPartition,
+    ReadPosition,
     fetch_body,
     read_fetch,
     whole_batches,
@@ -117,38 +121,40 @@ def control(base_offset: int, producer_id: int) -> bytes:
 
 def test_rotates_the_first_partition() -> None:
     subject = FetchCore(topic="orders", cursors={p: Cursor(0, 10) for p in range(3)})
-    leaders = dict.fromkeys(range(3), 1)
+    subject.leaders = dict.fromkeys(range(3), (1, 0))
     firsts = []
     for _ in range(3):
-        request = subject.request(1, leaders)
+        request = subject.request(1)
         assert request is not None
-        firsts.append(next(iter(request.positions)))
+        firsts.append(next(iter(request.asked)))
     assert sorted(firsts) == [0, 1, 2]
-    assert subject.request(2, leaders) is None
-    assert subject.without_leader({0: 1}) == [1, 2]
+    assert subject.request(2) is None
+    subject.leaders = {0: (1, 0), 1: (-1, 0)}
+    assert subject.without_leader() == [1, 2]
+    assert subject.nodes() == {1}
 
 
 def test_a_second_request_leaves_only_for_partitions_that_are_behind() -> None:
     """A broker may hold back its answer to the first, and answers in order."""
     cursors = {p: Cursor(0, None) for p in range(5)}
     subject = FetchCore(topic="orders", cursors=cursors)
-    leaders = dict.fromkeys(range(5), 1)
-    first = subject.request(1, leaders)
+    subject.leaders = dict.fromkeys(range(5), (1, 0))
+    first = subject.request(1)
     assert first is not None
-    assert sorted(first.positions) == [0, 1, 2, 3, 4]
-    assert subject.request(1, leaders, [first]) is None
+    assert sorted(first.asked) == [0, 1, 2, 3, 4]
+    assert subject.request(1, [first]) is None
     for partition in (0, 1, 2):
         cursors[partition].readable = 7
-    first = subject.request(1, leaders)
+    first = subject.request(1)
     assert first is not None
-    second = subject.request(1, leaders, [first])
+    second = subject.request(1, [first])
     assert second is not None
-    assert sorted([*first.positions, *second.positions]) == [0, 1, 2, 3, 4]
-    assert list(second.positions) == [2]
-    assert subject.request(1, leaders, [first, second]) is None
+    assert sorted([*first.asked, *second.asked]) == [0, 1, 2, 3, 4]
+    assert list(second.asked) == [2]
+    assert subject.request(1, [first, second]) is None
     for partition in (0, 1, 2):
         cursors[partition].position = 7
-    assert subject.request(1, leaders, [second]) is None
+    assert subject.request(1, [second]) is None
 
 
 def test_only_what_may_be_read_counts_as_behind() -> None:
@@ -162,17 +168,29 @@ def test_only_what_may_be_read_counts_as_behind() -> None:
     assert subject.cursors[0].behind
 
 
-def test_the_request_is_what_the_schema_says() -> None:
+@pytest.mark.parametrize("version", [12, 13, 14, 15, 16])
+def test_the_request_is_what_the_schema_says(version: int) -> None:
     body = fetch_body(
-        "orders", {2: 40}, isolation=1, max_bytes=1000, partition_max_bytes=100, max_wait_ms=50
+        "orders",
+        UUID(int=7),
+        {2: Asked(40, 3, 5)},
+        version=version,
+        isolation=1,
+        max_bytes=1000,
+        partition_max_bytes=100,
+        max_wait_ms=50,
     )
-    entity, _ = decoder("Fetch", 12, "request")(encoder("Fetch", 12, "request")(body), 0)
-    assert entity.topics[0].partitions[0].fetch_offset == 40
+    written = encoder("Fetch", version, "request")(body)
+    entity, _ = decoder("Fetch", version, "request")(written, 0)
+    (topic,) = entity.topics
+    assert (topic.topic_id == UUID(int=7)) if version > 12 else (topic.topic == "orders")
+    (row,) = topic.partitions
+    assert (row.fetch_offset, row.last_fetched_epoch, row.current_leader_epoch) == (40, 3, 5)
     assert entity.isolation_level == 1
     assert entity.session_epoch == -1
 
 
-def answer(records: bytes | None) -> bytes:
+def answer(records: bytes | None, version: int = 12, **more: Any) -> bytes:
     partition = {
         "partition_index": 3,
         "error_code": 1,
@@ -181,28 +199,83 @@ def answer(records: bytes | None) -> bytes:
         "log_start_offset": 5,
         "aborted_transactions": [{"producer_id": 9, "first_offset": 8}],
         "records": records,
+        **more,
     }
-    return encoder("Fetch", 12, "response")(
-        {"responses": [{"topic": "orders", "partitions": [partition]}]}
+    topic = {"topic": "orders"} if version == 12 else {"topic_id": UUID(int=7)}
+    return encoder("Fetch", version, "response")(
+        {"responses": [{**topic, "partitions": [partition]}]}
     )
 
 
+@pytest.mark.parametrize("version", [12, 16])
 @pytest.mark.parametrize("records", [None, b"", b"x" * 300])
-def test_reads_an_answer_without_copying(records: bytes | None) -> None:
-    frame = memoryview(b"head" + answer(records))
-    code, (found,) = read_fetch(frame, 4, "broker")
+def test_reads_an_answer_without_copying(records: bytes | None, version: int) -> None:
+    frame = memoryview(b"head" + answer(records, version))
+    code, (found,) = read_fetch(frame, 4, "broker", version)
     assert (code, found.partition, found.error_code) == (0, 3, 1)
     assert (found.high_watermark, found.last_stable_offset, found.log_start_offset) == (50, 40, 5)
     assert found.aborted == (Aborted(9, 8),)
+    assert (found.parts, found.leader) == (None, None)
     assert bytes(found.records) == (records or b"")
     assert found.records.obj is frame.obj
 
 
 def test_refuses_an_answer_cut_anywhere() -> None:
-    whole = answer(b"x" * 300)
-    for size in range(len(whole) - 1):
-        with pytest.raises(MalformedResponse):
-            read_fetch(memoryview(whole[:size]), 0, "broker")
+    for more in ({}, PARTS, LEADS):
+        whole = answer(b"x" * 300, 16, **more)
+        for size in range(len(whole) - 1):
+            with pytest.raises(MalformedResponse):
+                read_fetch(memoryview(whole[:size]), 0, "broker", 16)
+
+
+PARTS: dict[str, Any] = {"diverging_epoch": {"epoch": 4, "end_offset": 9}}
+LEADS: dict[str, Any] = {"current_leader": {"leader_id": 2, "leader_epoch": 6}}
+
+
+def test_reads_where_logs_part_and_who_leads() -> None:
+    _, (found,) = read_fetch(memoryview(answer(None, 16, **PARTS, **LEADS)), 0, "broker", 16)
+    assert (found.parts, found.leader) == ((4, 9), (2, 6))
+
+
+def test_a_leader_of_before_is_not_believed() -> None:
+    subject = core(0, None)
+    assert subject.learn(0, (1, 5))
+    old = subject.request(1)
+    assert old is not None
+    assert old.asked == {0: Asked(0, -1, 5)}
+    assert not subject.outdated(0, old)
+    assert not subject.learn(0, (3, 4))
+    assert subject.nodes() == {1}
+    assert subject.learn(0, (2, 6))
+    assert subject.nodes() == {2}
+    assert subject.outdated(0, old)
+    assert not subject.learn(0, (-1, 6)), "no newer, and taken: there is nobody in this epoch now"
+    assert subject.nodes() == set()
+
+
+def test_a_position_has_the_epoch_of_the_record_before_it() -> None:
+    subject = core(0, None)
+    subject.learn(0, (1, 5))
+    first, second = bytearray(batch(0, 10)), bytearray(batch(10, 5))
+    first[12:16], second[12:16] = (3).to_bytes(4, "big"), (5).to_bytes(4, "big")
+    (run,) = subject.advance(fetched(bytes(first + second)))
+    assert run.behind == (5, 15)
+    request = subject.request(1)
+    assert request is not None
+    assert request.asked == {0: Asked(15, 5, 5)}
+    subject.advance(fetched(bytes(first)))
+    assert (subject.cursors[0].epoch, subject.cursors[0].position) == (5, 15)
+
+
+@pytest.mark.parametrize(("said", "left"), [((3, 12), (3, 12)), ((4, 20), (4, 15))])
+def test_what_was_given_up_is_told(said: tuple[int, int], left: tuple[int, int]) -> None:
+    subject = core(15, None)
+    subject.cursors[0].epoch = 5
+    subject.check(fetched(b""))
+    with pytest.raises(LogTruncated) as caught:
+        subject.check(replace(fetched(b""), parts=ReadPosition(*said)))
+    assert (caught.value.read, caught.value.left) == ((5, 15), left)
+    assert caught.value.offset == left[1]
 
 
 def test_whole_batches() -> None:

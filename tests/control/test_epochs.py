@@ -14,6 +14,7 @@ from penstock.control import (
     InvalidPartitions,
     InvalidQuorum,
     Reservation,
+    Resignation,
     StaleBroker,
     TooLarge,
     limits,
@@ -392,6 +393,47 @@ async def test_who_does_not_lead_the_open_epoch_says_nothing(control: ControlPla
     refused = await control.set_isr([unknown], broker_id=1, incarnation=NEWER)
     assert names(refused) == {unknown.key: "NotReplicated"}
     assert await control.image() is image
+
+
+# Resignations
+
+
+async def test_a_leader_has_another_one_claim(control: ControlPlane) -> None:
+    keys = await furnish(control)
+    before = await control.image()
+    asked = [Resignation(*keys[0], 0, 3), Resignation(*keys[1], 0, 2)]
+    assert await control.resign(asked, broker_id=1, incarnation=PROCESSES[1]) == {}
+    image = await control.image()
+    assert image.version == before.version + 1
+    rows = image.topics["replicated"].partitions
+    assert [(one.leader, one.leader_epoch) for one in rows] == [(3, 0), (2, 0), (1, 0), (1, 0)]
+    refused = await control.resign(asked, broker_id=1, incarnation=PROCESSES[1])
+    assert names(refused) == dict.fromkeys(keys[:2], "StaleEpoch")
+    assert await open_all(control, await claim(control, keys[:1], 3), 3) == {}
+    [row, *_] = (await control.image()).topics["replicated"].partitions
+    assert (row.leader, row.leader_epoch) == (3, 1)
+
+
+async def test_only_who_leads_resigns_and_for_another_replica(control: ControlPlane) -> None:
+    await furnish(control)
+    image = await control.image()
+    for one, by, why in (
+        (Resignation(*FIRST, 0, 3), 2, "StaleEpoch"),
+        (Resignation(*FIRST, 1, 3), 1, "StaleEpoch"),
+        (Resignation(*FIRST, 0, 1), 1, "NotReplica"),
+        (Resignation(*FIRST, 0, 9), 1, "NotReplica"),
+        (Resignation(UUID(int=9), 0, 0, 2), 1, "NotReplicated"),
+    ):
+        refused = await control.resign([one], broker_id=by, incarnation=PROCESSES[by])
+        assert names(refused) == {one.key: why}
+    with pytest.raises(StaleBroker):
+        await control.resign([Resignation(*FIRST, 0, 3)], broker_id=1, incarnation=NEWER)
+    assert await control.image() is image
+    await control.unregister_broker(broker_id=3, incarnation=PROCESSES[3])
+    refused = await control.resign(
+        [Resignation(*FIRST, 0, 3)], broker_id=1, incarnation=PROCESSES[1]
+    )
+    assert names(refused) == {FIRST: "NotReplica"}
 
 
 # What is read

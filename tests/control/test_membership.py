@@ -59,17 +59,28 @@ async def test_a_broker_that_renews_stays_and_others_expire(
 ) -> None:
     for broker_id in (1, 2, 3):
         await register(control, broker_id)
-    assert await control.expire_brokers(90_000) == []
+    assert await control.expire_brokers(90_000, by=2) == []
     before = await control.image()
     await elapse(80_000)
     await control.renew_broker(broker_id=2, incarnation=A)
     assert await control.image() is before, "a renewal is no change of metadata"
     await elapse(20_000)
-    assert await control.expire_brokers(90_000) == [1, 3]
-    assert await control.expire_brokers(90_000) == []
+    await control.renew_broker(broker_id=2, incarnation=A)
+    assert await control.expire_brokers(90_000, by=2) == [1, 3]
+    assert await control.expire_brokers(90_000, by=2) == []
     after = await control.image()
     assert [broker.broker_id for broker in after.brokers] == [2]
     assert (after.version, after.cluster_epoch) == (before.version + 1, before.cluster_epoch + 1)
+
+
+async def test_time_alone_expires_nobody(control: ControlPlane, elapse: Elapse) -> None:
+    """As when the plane stands still: nobody renews, and who looks is as old as the others."""
+    for broker_id in (1, 2):
+        await register(control, broker_id)
+    await elapse(100_000)
+    assert await control.expire_brokers(90_000, by=1) == []
+    assert await control.expire_brokers(90_000, by=9) == [], "who looks is not registered"
+    assert await registered(control) == [1, 2]
 
 
 async def test_an_expired_broker_learns_it_and_registers_anew(
@@ -77,13 +88,14 @@ async def test_an_expired_broker_learns_it_and_registers_anew(
 ) -> None:
     epoch = await register(control, 1)
     await elapse(100_000)
-    assert await control.expire_brokers(90_000) == [1]
+    await register(control, 2)
+    assert await control.expire_brokers(90_000, by=2) == [1]
     with pytest.raises(StaleBroker, match="not registered") as caught:
         await control.renew_broker(broker_id=1, incarnation=A)
     assert not caught.value.registered
     assert await register(control, 1) > epoch
     await control.renew_broker(broker_id=1, incarnation=A)
-    assert await control.expire_brokers(90_000) == []
+    assert await control.expire_brokers(90_000, by=2) == []
 
 
 async def test_a_superseded_broker_learns_it(control: ControlPlane) -> None:

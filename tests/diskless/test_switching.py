@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 import pytest
@@ -44,10 +45,20 @@ def append(logs: LogStore, log: PartitionLog, count: int, size: int = 1000) -> N
     assert log.durable_offset == log.log_end_offset
 
 
+class Copied(NamedTuple):
+    """All of a log that is durable is committed."""
+
+    log: PartitionLog
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.durable_offset
+
+
 def copy_of(world: World, *logs: PartitionLog, **settings: int) -> TopicCopy:
     return TopicCopy(
         TOPIC,
-        logs,
+        [Copied(log) for log in logs],
         DisklessSettings(**settings),
         plane=world.plane,
         store=world.store,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,6 +15,7 @@ from penstock.replication import links as links_module
 from penstock.replication.links import Address, Links, Outgoing
 from penstock.replication.messages import Append, Fenced
 from penstock.replication.peer_format import (
+    SIGN_OF_LIFE,
     Greeting,
     PartitionKey,
     Refusal,
@@ -53,12 +56,15 @@ class User:
 class Side:
     """A broker's links, and what came over them."""
 
-    def __init__(self, broker_id: int, incarnation: int = 1, cluster: str = "c") -> None:
+    def __init__(
+        self, broker_id: int, incarnation: int = 1, cluster: str = "c", silent: float = SECONDS
+    ) -> None:
         self.user = User()
         self.links = Links(
             broker_id=broker_id,
             incarnation=UUID(int=incarnation),
             cluster_id=cluster,
+            silent_seconds=silent,
             user=self.user,
         )
         self.address: Address = ("", 0)
@@ -68,8 +74,8 @@ class Side:
 async def sides() -> AsyncIterator[Callable[..., Side]]:
     made: list[Side] = []
 
-    def make(broker_id: int, incarnation: int = 1, cluster: str = "c") -> Side:
-        made.append(Side(broker_id, incarnation, cluster))
+    def make(broker_id: int, *more: Any, **named: Any) -> Side:
+        made.append(Side(broker_id, *more, **named))
         return made[-1]
 
     yield make
@@ -255,6 +261,37 @@ async def test_nonsense_ends_that_connection_alone(sides: Callable[..., Side], s
     await until(lambda: bool([sender for sender, _ in two.user.rows if sender == 1]))
     assert not [sender for sender, _ in two.user.rows if sender != 1]
     await until(lambda: len(two.links._open) == 1)
+
+
+async def test_who_falls_silent_is_left(sides: Callable[..., Side]) -> None:
+    """As over a network that is cut: nobody is told that the connection is none."""
+    two = sides(2, silent=0.1)
+    two.address = await two.links.listen("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*two.address)
+    writer.write(greeting())
+    await until(lambda: two.user.changes == [(9, True), (9, False)])
+    with suppress(ConnectionError):
+        assert SIGN_OF_LIFE in await asyncio.wait_for(reader.read(-1), SECONDS)
+    writer.close()
+
+
+async def test_a_link_over_which_nothing_is_said_stays(
+    sides: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = links_module.Link._look
+
+    def counted(link: links_module.Link) -> None:
+        nonlocal looks
+        looks += 1
+        look(link)
+
+    monkeypatch.setattr(links_module.Link, "_look", counted)
+    one, two = sides(1, silent=0.4), sides(2, silent=0.4)
+    await joined(one, two)
+    await until(lambda: looks > 20)  # each has looked more often than a silent link lives
+    assert one.user.changes == [(2, True)]
+    assert two.user.changes == [(1, True)]
 
 
 async def test_who_says_nothing_is_closed(

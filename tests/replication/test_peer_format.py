@@ -26,6 +26,7 @@ from penstock.replication.messages import (
     Position,
 )
 from penstock.replication.peer_format import (
+    Begun,
     GiveTo,
     Greeting,
     HandOver,
@@ -58,6 +59,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(Read, INT, INT, LONG, LONG),
     st.builds(HandOver, INT),
     st.builds(GiveTo, INT, INT),
+    st.builds(Begun, INT, INT, LONG, LONG),
     st.builds(Settle, INT),
     st.builds(AskChain, INT, INT, LONG, INT),
 ]

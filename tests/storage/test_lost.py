@@ -62,7 +62,7 @@ def test_any_log_of_the_store_may_be_concerned(tmp_path: Path, number: int, at: 
     harness = Harness(tmp_path, replicated=everything)
     for way in (harness.crash, harness.reopen, harness.crash):
         assert set(harness.store.lost) == {WHERE, OTHER}
-        assert "lost entries" in harness.store.lost[WHERE]
+        assert "may be gone" in harness.store.lost[WHERE]
         assert (harness.log(0).log_end_offset, harness.log(1).promised) == (end, 2)
         way()
     harness.log(0).set_limbo(4)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.apps.daemon import COLLECT_AFTER_OBJECTS
-from penstock.apps.wiring import Ready, address, build, start
+from penstock.apps.wiring import Ready, address, opened, start
 from penstock.control import StaleBroker
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ async def serve_until(
     """Run one broker until `stop` is set; `announce` is called when clients can connect.
 
     Raises:
-        PenstockError: it cannot start, or another process has registered under its node.id.
+        PenstockError: it cannot start, another process has registered under its node.id, or its
+            database was set back.
     """
     loop = asyncio.get_running_loop()
-    server = build(configuration, notices)
+    server = await opened(configuration, notices)
     ready = await start(server)
     announce(ready)
     gc.freeze()
@@ -46,4 +47,4 @@ async def serve_until(
         wait.cancel()
     logger.info("stopped")
     if server.superseded.is_set() and not stop.is_set():
-        raise StaleBroker(server.settings.node_id)
+        raise server.ended_by or StaleBroker(server.settings.node_id)

@@ -23,9 +23,10 @@ from penstock.base.metrics import Registry
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from penstock.apps.configuration import Configuration, PlaceSettings
+    from penstock.base.ids import TopicPartition
     from penstock.broker.server import BrokerServer
     from penstock.broker.settings import BrokerSettings
     from penstock.control import SqliteControlPlane
@@ -59,12 +60,68 @@ class Ready:
     admin: tuple[str, int] | None
 
 
-def build(configuration: Configuration, notices: SocketNotices | None = None) -> BrokerServer:
-    """Open the directory and make a broker of it, not yet started.
-
-    `notices` are those of a broker that shares the directory with others.
+async def opened(
+    configuration: Configuration, notices: SocketNotices | None = None
+) -> BrokerServer:
+    """As `build`; what a journal has lost is no reason to refuse where other brokers have copies.
 
     Raises:
+        CorruptLog: the journal has lost what was synced, and partitions have no other copies.
+        PenstockError: as `build`; the control plane cannot say which have some.
+    """
+    from penstock.storage import CorruptLog
+
+    try:
+        return build(configuration, notices)
+    except CorruptLog:
+        alone = await _held_alone(configuration, notices)
+    try:
+        return build(configuration, notices, alone=alone)
+    except CorruptLog as error:
+        error.add_note(
+            f"{len(alone)} partitions have no copy elsewhere, the first: {min(alone)}; restore"
+            f" {configuration.directory / configuration.log}, or give it another name: then what it"
+            " holds alone is lost, and copies are made anew"
+        )
+        raise
+
+
+async def _held_alone(
+    configuration: Configuration, notices: SocketNotices | None
+) -> set[TopicPartition]:
+    """The partitions of which this broker alone has a log."""
+    from penstock.base.ids import TopicPartition
+    from penstock.broker.diskless import is_diskless
+
+    control = _control(configuration.places.control_url, configuration.directory, notices)
+    try:
+        await control.start()
+        topics = (await control.image()).topics.values()
+    finally:
+        await control.close()
+    node_id = configuration.broker.node_id
+    return {
+        TopicPartition(topic.name, row.index)
+        for topic in topics
+        if not is_diskless(topic)
+        for row in topic.partitions
+        if row.leader == node_id and not row.has_epochs
+    }
+
+
+def build(
+    configuration: Configuration,
+    notices: SocketNotices | None = None,
+    *,
+    alone: Collection[TopicPartition] | None = None,
+) -> BrokerServer:
+    """Open the directory and make a broker of it, not yet started.
+
+    `notices` are those of a broker that shares the directory with others; `alone` are the
+    partitions that no other broker has copies of, None for all.
+
+    Raises:
+        CorruptLog: the journal has lost what was synced, and partitions have no other copies.
         InvalidConfiguration, InvalidSetting: the object store cannot be one.
         DirectoryUnusable: it cannot be created or written.
         UnavailableError: another broker holds it, or what it holds cannot be read.
@@ -83,6 +140,7 @@ def build(configuration: Configuration, notices: SocketNotices | None = None) ->
             configuration.storage,
             clock=SYSTEM_CLOCK,
             config_of=topics.config_of,
+            replicated=lambda where: alone is not None and where not in alone,
         )
     except StoreLocked as error:
         error.add_note("stop that broker, or choose another directory with --data-dir")

@@ -328,7 +328,8 @@ def _parse_str(value: object) -> str:
     raise ValueError("must be text")
 
 
-def _parse_list(value: object) -> tuple[str, ...]:
+def parse_list(value: object) -> tuple[str, ...]:
+    """The words of a list; raises ValueError if it is none."""
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
@@ -342,5 +343,5 @@ _PARSERS: Final[Mapping[str, Callable[[object], Value]]] = {
     "float": _parse_float,
     "bool": _parse_bool,
     "str": _parse_str,
-    "list": _parse_list,
+    "list": parse_list,
 }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Collection, Sequence, Sized
 
 from penstock.broker.admin_errors import InvalidReplicaAssignment, InvalidReplicationFactor
+from penstock.broker.settings import EXCLUDED_BROKERS
 from penstock.control import Broker
 from penstock.replication.placement import Replicas
 
 
-def check_factor(replication_factor: int, brokers: Sized) -> int:
-    """Return a replication factor if there are as many brokers.
+def check_factor(replication_factor: int, brokers: Sized, excluded: Collection[int] = ()) -> int:
+    """Return a replication factor if there are as many brokers, without those `excluded`.
 
     Raises:
         InvalidReplicationFactor: not positive, or above the number of brokers.
@@ -20,8 +21,11 @@ def check_factor(replication_factor: int, brokers: Sized) -> int:
             f"replication factor {replication_factor}: must be at least 1, or -1 for the default"
         )
     if replication_factor > len(brokers):
+        names = ", ".join(map(str, sorted(excluded)))
+        beside = f" beside {names}, which get no new replicas ({EXCLUDED_BROKERS})" if names else ""
         raise InvalidReplicationFactor(
             f"replication factor {replication_factor}: only {len(brokers)} broker(s) are registered"
+            + beside
         )
     return replication_factor
 

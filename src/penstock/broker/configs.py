@@ -27,12 +27,19 @@ from penstock.base.settings import (
     describe,
     load,
     parse,
+    parse_list,
     render,
     unknown,
     without_effect,
 )
 from penstock.broker.admin_errors import BadRequest, InvalidConfig
-from penstock.broker.settings import UNSET, BrokerSettings, TopicDefaults
+from penstock.broker.settings import (
+    EXCLUDED_BROKERS,
+    UNSET,
+    BrokerSettings,
+    TopicDefaults,
+    check_broker_ids,
+)
 from penstock.storage.config import LogConfig
 
 
@@ -123,8 +130,10 @@ def _synonyms() -> dict[str, tuple[tuple[str, int], ...]]:
 TOPIC_SYNONYMS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = _synonyms()
 """By a topic's name: the broker's names and the factors from their units, in their order."""
 
-DYNAMIC_BROKER_NAMES: Final = frozenset(info.name for info in describe(TopicDefaults))
-"""Broker configurations that AlterConfigs may change: the defaults of topics, read per image."""
+DYNAMIC_BROKER_NAMES: Final = frozenset(
+    {EXCLUDED_BROKERS, *(info.name for info in describe(TopicDefaults))}
+)
+"""Broker configurations that AlterConfigs may change: what new topics are like, read per image."""
 
 _SECRET_WORDS: Final = ("password", "secret")
 
@@ -311,8 +320,17 @@ def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
         if value is None:
             raise InvalidConfig(f"broker setting {name}: no value given")
         without_effect(info, value)
+        if name == EXCLUDED_BROKERS:
+            check_broker_ids(parse_list(value))
         given[name] = value
     return given
+
+
+def excluded_brokers(levels: Levels) -> frozenset[int]:
+    """The brokers that get no new replicas unless they are named by hand."""
+    settings, dynamic = levels.file[0], {**levels.cluster, **levels.broker}.get(EXCLUDED_BROKERS)
+    words = settings.placement_excluded_brokers if dynamic is None else parse_list(dynamic)
+    return frozenset([int(word) for word in words])
 
 
 def idle_topic_configs(configs: Mapping[str, str]) -> tuple[str, ...]:

@@ -74,12 +74,6 @@ class EligibleLeadersNotAvailable(RetriableError):
     code: ClassVar[str] = "eligible_leaders_not_available"
 
 
-class DisklessUnsupported(InvalidError):
-    """Something that diskless or replicated topics cannot do, or not yet."""
-
-    code: ClassVar[str] = "unsupported_version"
-
-
 class NoObjectStore(UnavailableError):
     """A diskless topic on a broker without an object store."""
 

@@ -2,7 +2,8 @@
 
 A replica is in sync if it had all of the leader's log not long ago, `replica.lag.time.max.ms`, and
 its broker is registered. It had all at the time of a look if it has everything durably that the log
-had then, now or later: a replica that is always a little behind keeps up.
+had then, now or later: a replica that is always a little behind keeps up. It does so as well where
+looks are farther apart than that time, for it is short or the broker held up.
 
 Only partitions about which something was heard or appended since the last look are looked at, and
 those of which time alone may change the answer: an idle one costs nothing.
@@ -100,7 +101,8 @@ class InSync:
             elif follower.joined and follower.durable >= seen.end:
                 caught_up_ms[replica] = seen.looked_ms
             last_ms = caught_up_ms.get(replica)
-            if replica in live and last_ms is not None and now_ms - last_ms < self._lag_ms:
+            since_ms = min(now_ms - self._lag_ms + 1, seen.looked_ms)
+            if replica in live and last_ms is not None and last_ms >= since_ms:
                 found.append(replica)
                 waits = waits or not has_all
         seen.end, seen.looked_ms = core.end, now_ms

@@ -1,4 +1,4 @@
-"""The check of a client's leader epoch against a partition's (KIP-320)."""
+"""The checks of what a client knows of leader epochs against a partition (KIP-320, KIP-595)."""
 
 from __future__ import annotations
 
@@ -22,3 +22,19 @@ def check_epoch(partition: Partition, epoch: int) -> None:
     known = partition.leader_epoch
     text = f"{partition.topic_partition} is at leader epoch {known}, the client at {epoch}"
     raise FencedLeaderEpoch(text) if epoch < known else UnknownLeaderEpoch(text)
+
+
+def parts_from(partition: Partition, epoch: int, offset: int) -> tuple[int, int] | None:
+    """Where a partition's log parts from one whose record before `offset` is of an epoch.
+
+    As the largest epoch not above that one, and where it ends; None if it does not part from it, as
+    far as is known. An epoch of -1 means that the client does not say. Diskless partitions are
+    never cut.
+
+    Raises:
+        NotLeading: what this broker has says nothing, as it does not lead the partition.
+    """
+    if epoch < 0 or partition.everywhere:
+        return None
+    known, end = partition.end_offset_for_epoch(epoch)
+    return (known, end) if known >= 0 and (known < epoch or end < offset) else None

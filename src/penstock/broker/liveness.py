@@ -13,9 +13,10 @@ clock counts. What comes of it:
 Whatever a broker believes of itself, the control plane's fences decide: writes name the membership
 or the incarnation by which they are made. Refusing early spares clients the wait.
 
-After the control plane was away nobody expires anybody until one session has passed: the others
-could not renew either. That a gap may last half a session leaves them time for one renewal and its
-retries.
+After the control plane was away, or slow, nobody expires anybody until one session has passed: the
+others could not renew either. That a gap may last half a session, from one renewal to the answer to
+the next, leaves them time for one renewal and its retries. Silent is who was renewed a session
+before the one that looks, so that a control plane that stands still makes nobody silent.
 
 Any broker expires the others; at worst several try at once, and one of them does it.
 
@@ -66,10 +67,10 @@ class Session:
         self._renewed = now
         self._unbroken_since = now
 
-    def renewed(self, asked: float) -> None:
-        """A renewal that was asked for at that time has succeeded."""
-        if asked - self._renewed > self._timeout / 2:
-            self._unbroken_since = asked
+    def renewed(self, asked: float, now: float) -> None:
+        """A renewal that was asked for at that time has succeeded now."""
+        if now - self._renewed > self._timeout / 2:
+            self._unbroken_since = now
         self._renewed = max(self._renewed, asked)
 
     def over(self, now: float) -> bool:
@@ -134,19 +135,28 @@ class Liveness:
         if self._beat is None or self._beat.done():
             self._beat = loop.create_task(self.beat())
 
+    def session_over(self) -> bool:
+        """Whether others may have taken this broker for dead."""
+        return self._session.over(self._monotonic())
+
     async def beat(self) -> None:
         """Renew once, and do what comes of it; then look for topics that become diskless.
 
-        A failure of either is logged, and tried at the next beat.
+        A failure of either is logged, and tried at the next beat. So is what takes longer than a
+        session: a connection that a network has cut may be waited for in vain when others work.
         """
+        await self._in_time("renew itself", self._renew)
+        await self._in_time("look for switches", self._parts.migrations.look)
+
+    async def _in_time(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        node_id = self._parts.node_id
         try:
-            await self._renew()
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                await work()
+        except TimeoutError:
+            logger.warning("broker %d could not %s in %d ms", node_id, what, self._timeout_ms)
         except PenstockError as error:
-            logger.warning("broker %d could not renew itself: %s", self._parts.node_id, error)
-        try:
-            await self._parts.migrations.look()
-        except PenstockError as error:
-            logger.warning("broker %d could not look for switches: %s", self._parts.node_id, error)
+            logger.warning("broker %d could not %s: %s", node_id, what, error)
 
     async def _renew(self) -> None:
         parts, asked = self._parts, self._monotonic()
@@ -155,11 +165,11 @@ class Liveness:
         except StaleBroker as stale:
             await self._lost(stale, asked)
             return
-        self._session.renewed(asked)
+        self._session.renewed(asked, self._monotonic())
         await self._resume()
         if not self._session.may_expire_others(self._monotonic()):
             return
-        expired = await parts.control.expire_brokers(self._timeout_ms)
+        expired = await parts.control.expire_brokers(self._timeout_ms, by=parts.node_id)
         if expired:
             logger.warning(
                 "brokers %s have not renewed themselves for %d ms", expired, self._timeout_ms
@@ -176,7 +186,7 @@ class Liveness:
             return
         logger.warning("broker %d was taken for dead, and registers anew", parts.node_id)
         await self._register()
-        self._session.renewed(asked)
+        self._session.renewed(asked, self._monotonic())
         await self._resume()
 
     async def _resume(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import (
-    DisklessUnsupported,
     NoObjectStore,
     NotLeader,
     UnknownTopicOrPartition,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.diskless.service import DisklessService
     from penstock.partitions import GroupCommits, Partition
     from penstock.replication.service import ReplicatedLog
-    from penstock.storage import LogStore, PartitionLog, ReplicaLog
+    from penstock.storage import LogStore, ReplicaLog
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +73,8 @@ class PartitionRegistry:
         self.topics_by_name: dict[bytes, ServedTopic] = {}
         self.topics_by_id: dict[bytes, ServedTopic] = {}
         self.generation = 0
+        self.may_be_gone: Callable[[], bool] = lambda: False
+        """Whether others may have taken this broker for dead, and lead its partitions."""
         """Rises whenever a partition that was found may be another one now."""
         self._node_id = node_id
         self._store = store
@@ -119,23 +120,16 @@ class PartitionRegistry:
             leader=(row.leader, row.leader_epoch) if row.leader >= 0 else None,
         )
 
-    def local_log(self, topic: str, index: int, what: str = "this call") -> PartitionLog:
-        """The log of a partition, for `what` needs one.
+    def with_log(self, topic: str, index: int) -> LocalPartition:
+        """A partition that this broker leads, and has in a log.
 
         Raises:
-            DisklessUnsupported: it is diskless; and as `partition`.
+            NotLeader: it is diskless by now; and as `partition`.
         """
         partition = self.partition(topic, index)
         if not isinstance(partition, LocalPartition):
-            raise DisklessUnsupported(
-                f"topic {topic!r} is diskless (diskless.enable = true):"
-                f" {what} does not serve such topics yet"
-            )
-        if isinstance(partition, ReplicatedPartition):
-            raise DisklessUnsupported(
-                f"topic {topic!r} has several replicas: {what} does not serve such topics yet"
-            )
-        return partition.log
+            raise NotLeader(f"topic {topic!r} is diskless: {topic}-{index} has no log here")
+        return partition
 
     def high_watermark(self, topic: str, index: int) -> int | None:
         """The end of a partition for consumers; None where it is not known here."""

@@ -8,7 +8,9 @@ lost and nobody listens at its address: a process that was killed is followed at
 that is silent after its session. Anybody may claim at any time: who leads is decided by epochs
 (`replication/`), and a leader that the image does not name any more stops.
 
-A broker that is to stop gives away what it leads before (`hand_over_all`), and claims nothing more.
+A leader that reaches too few copies for longer than a session has another one claim
+(`cut_off.py`). A broker that is to stop gives away what it leads before (`hand_over_all`), and
+claims nothing more.
 
 In-sync replicas are what clients see; no promise depends on them. A broker that is gone has none,
 nor one that has not had all of the leader's log for `replica.lag.time.max.ms`, as in Kafka.
@@ -25,6 +27,8 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
+from penstock.broker.cut_off import CutOff
+from penstock.broker.diskless import is_diskless
 from penstock.broker.identity import replication_address
 from penstock.broker.in_sync import InSync
 from penstock.broker.listeners import REPLICATION
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.broker.metadata import ImageDelta
     from penstock.broker.settings import BrokerSettings
-    from penstock.control import ControlPlane, MetadataImage
+    from penstock.control import Broker, ControlPlane, MetadataImage
     from penstock.control import Partition as PartitionRow
     from penstock.control.epochs.values import PartitionChain
     from penstock.partitions import GroupCommits
@@ -96,6 +100,8 @@ class Replicas:
         self._gone: dict[int, UUID] = {}
         """Incarnations of brokers that refuse connections, by broker id."""
         self._in_sync = InSync(parts.settings.replica_lag_time_max_ms)
+        session_seconds = parts.settings.broker_session_timeout_ms / 1000
+        self._cut_off = CutOff(parts.node_id, session_seconds)
         self._live: set[int] = set()
         self._looking: asyncio.Task[None] | None = None
         self._joined = self._leaving = False
@@ -114,6 +120,7 @@ class Replicas:
             broker_id=self._parts.node_id,
             incarnation=incarnation,
             cluster_id=(await self._parts.control.image()).cluster_id,
+            silent_seconds=self._parts.settings.broker_session_timeout_ms / 1000,
             user=self.replication,
         )
         self.replication.links = links
@@ -166,12 +173,7 @@ class Replicas:
         image = self._image
         if image is None:
             return
-        ready, gone = self.replication.links.ready, self._gone
-        live = {
-            one.broker_id
-            for one in image.brokers
-            if one.broker_id in ready or gone.get(one.broker_id) != one.incarnation
-        }
+        live = {one.broker_id for one in image.brokers if self._seems_alive(one)}
         claimed = []
         for log in logs:
             row = self._row(log.key)
@@ -183,6 +185,22 @@ class Replicas:
                 claimed.append(log.key)
         if claimed:
             self.replication.claim(claimed)
+
+    def _seems_alive(self, broker: Broker) -> bool:
+        """Whether a registered broker can be reached, or is not known to refuse."""
+        known = broker.broker_id in self.replication.links.ready
+        return known or self._gone.get(broker.broker_id) != broker.incarnation
+
+    def lives(self, broker_id: int) -> bool:
+        """Whether a broker is registered, and not known to be gone."""
+        broker = None if self._image is None else self._image.broker(broker_id)
+        return broker is not None and self._seems_alive(broker)
+
+    def unreachable(self) -> frozenset[int]:
+        """Registered brokers that have just lost their connection, or refuse one."""
+        brokers = self._image.brokers if self._gone and self._image is not None else ()
+        gone = [one.broker_id for one in brokers if not self._seems_alive(one)]
+        return self.replication.links.lost.union(gone)
 
     def _refused(self, broker_id: int) -> None:
         """Nobody listens at a broker's address: do not wait until its session is over."""
@@ -220,7 +238,7 @@ class Replicas:
 
     def _row(self, key: PartitionKey) -> PartitionRow | None:
         topic = None if self._image is None else self._image.topic_by_id(UUID(bytes=key.topic_id))
-        if topic is None or key.partition >= len(topic.partitions):
+        if topic is None or is_diskless(topic) or key.partition >= len(topic.partitions):
             return None
         return topic.partitions[key.partition]
 
@@ -425,6 +443,35 @@ class Replicas:
         row = self._row(key)
         return -1 if row is None else row.leader_epoch
 
+    # -- leaders that reach too few copies
+
+    async def _resign(self) -> None:
+        """Have others lead what this broker cannot."""
+        replication, image = self.replication, self._image
+        brokers = () if image is None else image.brokers
+        live = {one.broker_id for one in brokers if replication_address(one) is not None}
+        cut = live - {self._parts.node_id} - replication.links.ready.keys()
+        given_up = self._cut_off.look(
+            list(replication.logs.values()) if cut else (),
+            now=self._parts.clock.monotonic(),
+            live=live,
+            row_of=lambda log: self._row(log.key),
+        )
+        if not given_up:
+            return
+        refused = await self._parts.control.resign(
+            list(given_up.values()), broker_id=self._parts.node_id, incarnation=self._incarnation
+        )
+        logger.warning(
+            "%d partitions are for others to lead: brokers %s cannot be reached from here",
+            len(given_up) - len(refused), ", ".join(map(str, sorted(cut))),
+        )  # fmt: skip
+        for log, one in given_up.items():
+            if one.key not in refused and log.leading is not None:
+                log.leading.lost()
+                replication.stir(log)
+        await self.refresh()
+
     # -- in-sync replicas
 
     async def _look_on(self) -> None:
@@ -438,8 +485,9 @@ class Replicas:
                 if self.replication.failed:
                     self._pass_on()
                 await self._look_at_lag()
+                await self._resign()
             except PenstockError as error:
-                logger.warning("in-sync replicas were not stored: %s", error)
+                logger.warning("what was seen of replicas was not stored: %s", error)
             except Exception:
                 logger.exception("a look at replicated partitions was broken off")
 

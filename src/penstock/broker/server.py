@@ -38,6 +38,7 @@ from penstock.broker.metrics import RequestMetrics
 from penstock.broker.migration import MigrationParts, TopicMigrations
 from penstock.broker.partition_registry import PartitionRegistry
 from penstock.broker.parts import parts_of
+from penstock.broker.seen_database import DatabaseWatch, SeenParts
 from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
 from penstock.partitions import GroupCommits
@@ -104,7 +105,10 @@ class BrokerServer:
         self._admin: AdminServer | None = None
         self._liveness: Liveness | None = None
         self.superseded = asyncio.Event()
-        """Set when another process has registered with this broker's id: this one must end."""
+        """Set when this process must end: another one has registered with this broker's id, or the
+        database was set back."""
+        self.ended_by: PenstockError | None = None
+        """Why it must, if not because of another process."""
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
         self._ending = False
@@ -126,6 +130,7 @@ class BrokerServer:
         self.metrics = RequestMetrics()
         self.commits = GroupCommits(self.store)
         self.fetch_hub = FetchHub()
+        self.seen = DatabaseWatch(parts_of(SeenParts, self), on_set_back=self._set_back)
         self.replicas: Replicas | None = None
         """None where no address for other brokers is set."""
         if self.settings.replication_listener:
@@ -140,8 +145,10 @@ class BrokerServer:
             replicas=self.replicas,
         )
         self.cluster = ClusterMetadata(self.control, self.partitions)
+        self.cluster.check = self.seen.check
         if self.replicas is not None:
             self.replicas.refresh = self.cluster.refresh
+            self.cluster.unreachable = self.replicas.unreachable
         self.topic_admin = TopicAdmin(
             settings=self.settings,
             cluster=self.cluster,
@@ -176,6 +183,7 @@ class BrokerServer:
         """Bind, register, load the image, accept.
 
         Raises:
+            DatabaseSetBack: the database is not the one that this broker has seen.
             StoreMismatch: the object store is not the control plane's; nothing is registered.
             OSError: a listener's address cannot be bound.
         """
@@ -211,6 +219,9 @@ class BrokerServer:
             on_superseded=self.superseded.set,
         )
         self._liveness.start()
+        if self.replicas is not None:
+            over = self._liveness.session_over
+            self.replicas.replication.may_be_gone = self.partitions.may_be_gone = over
         self.coordinator.start()
         if self.settings.sink_staging_directory:
             await self._start_sinks()
@@ -227,6 +238,7 @@ class BrokerServer:
         _, host, port = endpoints[0]
         if self.replicas is not None:
             endpoints.append(self.replicas.endpoint)
+        await self.seen.before_registering()
         registered = await self.control.register_broker(
             broker_id=self.node_id,
             host=host,
@@ -235,6 +247,7 @@ class BrokerServer:
             incarnation=self._incarnation,
             endpoints=endpoints,
         )
+        await self.seen.registered(registered)
         if self.replicas is not None:
             self.replicas.registered(registered.epoch)
 
@@ -299,6 +312,7 @@ class BrokerServer:
 
     async def _stop_writing(self) -> None:
         """After the last request: finish what is being written."""
+        await self.seen.close()
         if self._noticing is not None:
             self._noticing.cancel()
         if self.diskless is not None:
@@ -415,6 +429,10 @@ class BrokerServer:
             pending.expire()
 
     # What other brokers change
+
+    def _set_back(self, error: PenstockError) -> None:
+        self.ended_by = error
+        self.superseded.set()
 
     def _image_noticed(self) -> None:
         """Metadata changed elsewhere, or notices may have been missed: look, once at a time."""

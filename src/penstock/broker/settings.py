@@ -10,13 +10,17 @@ Source: Kafka's `SocketServerConfigs`, `ServerConfigs`, `GroupCoordinatorConfig`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
 from penstock.broker.topic_defaults import UNSET, TopicDefaults
 
 __all__ = ["UNSET", "BrokerSettings", "TopicDefaults"]
+
+EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,10 @@ class BrokerSettings(TopicDefaults):
     default_replication_factor: int = setting(
         1, "Replicas of a topic that does not say.", 1, 32_767
     )
+    placement_excluded_brokers: tuple[str, ...] = setting(
+        (), "Brokers, by their numbers, that get no replicas of new topics and partitions, unless"
+        " they are named by hand. penstock broker drain sets it for the cluster.",
+    )  # fmt: skip
     topic_partitions_max: int = setting(
         10_000, "Most partitions that one topic may have.", 1, INT_MAX
     )
@@ -141,6 +149,10 @@ class BrokerSettings(TopicDefaults):
     offset_metadata_max_bytes: int = setting(
         4096, "Largest metadata text of a committed offset.", 0, INT_MAX
     )
+    offsets_commit_timeout_ms: int = setting(
+        5_000, "How long a commit of offsets waits for the control plane. A consumer's heartbeats"
+        " wait behind its commit: less than the session timeouts of groups.", 1, INT_MAX,
+    )  # fmt: skip
     offsets_retention_minutes: int = setting(
         10_080, "How long the offsets of a group without members are kept.", 1, INT_MAX
     )
@@ -184,5 +196,15 @@ class BrokerSettings(TopicDefaults):
                 "must not exceed group.max.session.timeout.ms = "
                 f"{self.group_max_session_timeout_ms}",
             )
+        check_broker_ids(self.placement_excluded_brokers)
         if not self.listeners:
             raise InvalidSetting("listeners", "", "must name at least one address")
+
+
+def check_broker_ids(words: Sequence[str]) -> None:
+    """Raise InvalidSetting unless these are numbers of brokers that may be left out."""
+    for word in words:
+        if not word.isascii() or not word.isdigit() or int(word) > INT_MAX:
+            raise InvalidSetting(
+                EXCLUDED_BROKERS, word, f"must be numbers of brokers from 0 to {INT_MAX}"
+            )

@@ -24,7 +24,7 @@ from penstock.broker.admin_errors import (
     TopicNameCollision,
 )
 from penstock.broker.assignments import check_assignment, check_factor
-from penstock.broker.configs import Levels, check_topic_configs, topic_config
+from penstock.broker.configs import Levels, check_topic_configs, excluded_brokers, topic_config
 from penstock.broker.diskless import configs_of_new, is_diskless
 from penstock.broker.identity import replication_address
 from penstock.broker.settings import BrokerSettings
@@ -85,7 +85,7 @@ def plan_topic(
         partitions = _assigned(spec, image)
         _check_count(spec.name, len(partitions), image, settings)
     else:
-        partitions = _placed(spec, topic_id, image, settings)
+        partitions = _placed(spec, topic_id, image, settings, excluded_brokers(levels))
     if configs.get(DISKLESS_CONFIG) != "true":
         check_reachable(spec.name, partitions, image)
     return TopicPlan(
@@ -104,6 +104,7 @@ def plan_partitions(
     assignments: Sequence[Replicas] | None,
     image: MetadataImage,
     settings: BrokerSettings,
+    levels: Levels,
 ) -> tuple[Replicas, ...]:
     """Decide where partitions go that grow a topic to `total_count`; only the new ones.
 
@@ -123,6 +124,7 @@ def plan_partitions(
         return _place(
             image,
             topic.topic_id,
+            excluded=excluded_brokers(levels),
             partitions=range(current, total_count),
             factor=factor,
             leaders=[partition.replicas[0] for partition in topic.partitions],
@@ -195,7 +197,11 @@ def _assigned(spec: TopicSpec, image: MetadataImage) -> tuple[Replicas, ...]:
 
 
 def _placed(
-    spec: TopicSpec, topic_id: UUID, image: MetadataImage, settings: BrokerSettings
+    spec: TopicSpec,
+    topic_id: UUID,
+    image: MetadataImage,
+    settings: BrokerSettings,
+    excluded: Collection[int],
 ) -> tuple[Replicas, ...]:
     count, factor = spec.partition_count, spec.replication_factor
     if count == -1:
@@ -208,29 +214,32 @@ def _placed(
             "or -1 for the default"
         )
     _check_count(spec.name, count, image, settings)
-    return _place(image, topic_id, partitions=range(count), factor=factor)
+    return _place(image, topic_id, excluded=excluded, partitions=range(count), factor=factor)
 
 
 def _place(
     image: MetadataImage,
     topic_id: UUID,
     *,
+    excluded: Collection[int],
     partitions: range,
     factor: int,
     leaders: Sequence[int] = (),
 ) -> tuple[Replicas, ...]:
     """Replicas on brokers that are registered; if they are too few, on some that are away, too.
 
-    Those have copies already, and get these when they are back; they do not lead.
+    Those have copies already, and get these when they are back; they do not lead. None are on
+    brokers that are `excluded`.
     """
-    present = {one.broker_id for one in image.brokers}
-    away = _away(image, present) if factor > len(present) else ()
-    brokers: tuple[Site, ...] = (*image.brokers, *away)
+    chosen = [one for one in image.brokers if one.broker_id not in excluded]
+    present = {one.broker_id for one in chosen}
+    away = _away(image, {*present, *excluded}) if factor > len(present) else ()
+    brokers: tuple[Site, ...] = (*chosen, *away)
     placed = place(
         brokers,
         topic_id,
         partitions=partitions,
-        replication_factor=check_factor(factor, brokers),
+        replication_factor=check_factor(factor, brokers, excluded),
         leaders=leaders,
     )
     if not away:

@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from penstock.client.errors import (
         BrokersUnreachable,
         InvalidArgument,
+        LogTruncated,
         MessageTooLarge,
         OffsetOutOfRange,
         TopicExists,
         UnknownTopic,
         UnreadableBatch,
     )
+    from penstock.client.fetch import ReadPosition
     from penstock.client.groups import Committed, GroupDescription, GroupListing, GroupMember
     from penstock.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+    from penstock.client.subscription import Subscription
     from penstock.client.writer import WriteReport
 
 _HOMES = {
@@ -32,11 +35,14 @@ _HOMES = {
     "GroupListing": "groups",
     "GroupMember": "groups",
     "InvalidArgument": "errors",
+    "LogTruncated": "errors",
     "MessageTooLarge": "errors",
     "Node": "metadata",
     "OffsetOutOfRange": "errors",
     "PartitionMetadata": "metadata",
     "RawFetch": "client",
+    "ReadPosition": "fetch",
+    "Subscription": "subscription",
     "TopicExists": "errors",
     "TopicMetadata": "metadata",
     "UnknownTopic": "errors",
@@ -54,11 +60,14 @@ __all__ = [
     "GroupListing",
     "GroupMember",
     "InvalidArgument",
+    "LogTruncated",
     "MessageTooLarge",
     "Node",
     "OffsetOutOfRange",
     "PartitionMetadata",
     "RawFetch",
+    "ReadPosition",
+    "Subscription",
     "TopicExists",
     "TopicMetadata",
     "UnknownTopic",

@@ -49,6 +49,8 @@ _SOURCES: Final = {
 }
 _SET: Final = 0
 _DELETE: Final = 1
+_APPEND: Final = 2
+_SUBTRACT: Final = 3
 
 ResourceKind = Literal["topic", "broker"]
 
@@ -319,15 +321,20 @@ class AdminCalls:
         changes: Mapping[str, str] | None = None,
         *,
         delete: Iterable[str] = (),
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
     ) -> None:
         """Set configurations, and take others back to their defaults.
+
+        `append` and `subtract` add to lists, and take from them.
 
         Raises:
             BrokerRefused: an unknown name or a value that is not allowed; nothing is changed.
         """
         entries: list[dict[str, Any]] = [
-            {"name": key, "config_operation": _SET, "value": str(value)}
-            for key, value in (changes or {}).items()
+            {"name": key, "config_operation": operation, "value": str(value)}
+            for operation, values in ((_SET, changes), (_APPEND, append), (_SUBTRACT, subtract))
+            for key, value in (values or {}).items()
         ]
         entries += [{"name": key, "config_operation": _DELETE, "value": None} for key in delete]
         resource = {

@@ -38,6 +38,7 @@ from penstock.client.errors import (
     Disconnected,
     InvalidArgument,
     UnknownTopic,
+    broker_error,
 )
 from penstock.client.pipeline import Pipeline, connect
 from penstock.client.produce import ProduceRequest, produce_call, read_acknowledgements
@@ -203,6 +204,26 @@ class Appender:
             PenstockError: no broker answers.
         """
         return len((await self._call(lambda: self._session.topic(topic))).partitions)
+
+    async def last_sequence(self, producer_partition: ProducerPartition) -> int | None:
+        """The last sequence that the partition's leader has of the producer; None for none.
+
+        Raises:
+            UnknownTopic: there is no such partition.
+            PenstockError: no leader answers.
+        """
+        where = producer_partition
+        return await self._call(lambda: self._session.retrying(lambda: self._last_sequence(where)))
+
+    def _last_sequence(self, where: ProducerPartition) -> int | None:
+        [leader] = self._session.leaders_of(where.topic, [where.partition])
+        body = {"topics": [{"name": where.topic, "partition_indexes": [where.partition]}]}
+        answer = self._session.call_node(leader, "DescribeProducers", body)
+        [found] = answer.topics[0].partitions
+        if found.error_code:
+            raise broker_error(int(found.error_code), str(where), found.error_message)
+        known = {int(one.producer_id): int(one.last_sequence) for one in found.active_producers}
+        return known.get(where.producer_id)
 
     def append(
         self,

@@ -98,6 +98,20 @@ def position(name: str, value: Any) -> Any:
     )
 
 
+def read_positions(name: str, value: Any) -> tuple[Any, dict[int, int]]:
+    """One end of a range, with (epoch, offset) for offsets: as `position`, and the epochs.
+
+    Raises:
+        InvalidArgument: it is none of them.
+    """
+    if not isinstance(value, Mapping):
+        return position(name, value), {}
+    known = {p: one for p, one in value.items() if isinstance(one, tuple) and len(one) == 2}
+    offsets = {p: known[p][1] if p in known else one for p, one in value.items()}
+    epochs = {p: epoch for p, (epoch, _) in known.items()}
+    return position(name, offsets), offsets_by_partition(f"{name}: epochs", epochs, minimum=-1)
+
+
 def topic_partition(value: Any) -> tuple[str, int]:
     """A topic and a partition number; raises `InvalidArgument`."""
     if not isinstance(value, tuple) or len(value) != 2:

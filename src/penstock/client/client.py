@@ -1,41 +1,47 @@
 """The client: columns in, columns out, and the calls around them.
 
-`write_arrow` and `read_arrow` carry whole tables; `iter_arrow` streams; `fetch_raw` hands out
-batches as they are stored. A client may be used by several threads at once: calls share
-connections through a pool, every reader and writer has its own while it runs.
+`write_arrow` and `read_arrow` carry whole tables; `iter_arrow` streams, `subscribe` follows a topic
+and knows where it stands; `fetch_raw` hands out batches as they are stored. A client may be used by
+several threads at once: calls share connections through a pool, every reader and writer has its own
+while it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.base.errors import CorruptError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.client import limits
-from penstock.client.admin import AdminCalls
 from penstock.client.arguments import (
     optional_whole,
     partition_list,
     position,
     positive,
+    read_positions,
     text,
     whole,
 )
 from penstock.client.columns import choose, open_stream, pick
-from penstock.client.errors import InvalidArgument, OffsetOutOfRange, UnreadableBatch
+from penstock.client.decoding import (
+    DEFAULT_COLUMNS,
+    Isolation,
+    decoded,
+    isolation_level,
+    schema_of,
+)
+from penstock.client.errors import InvalidArgument, OffsetOutOfRange
 from penstock.client.fetch import (
     Cursor,
     FetchCore,
+    ReadPosition,
     Run,
-    fetch_body,
     whole_batches,
 )
 from penstock.client.groups import GroupCalls
@@ -44,6 +50,7 @@ from penstock.client.producers import ProducerIdentities, ProducerIdentity
 from penstock.client.reader import Reader, ReadLimits, fetch_once
 from penstock.client.replicas import ReplicaCalls
 from penstock.client.session import Session
+from penstock.client.subscription import Subscription
 from penstock.client.writer import (
     Progress,
     WriteOptions,
@@ -53,18 +60,10 @@ from penstock.client.writer import (
     parse_codec,
     parse_level,
 )
-from penstock.records import HEADER_BYTES, RecordTooLarge, columnar, split_batches
-from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
+from penstock.records import HEADER_BYTES
 
 Position = str | int | Mapping[int, int]
 """`earliest`, `latest`, milliseconds since the epoch, or an offset per partition."""
-Isolation = Literal["read_uncommitted", "read_committed"]
-
-RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers")
-DEFAULT_COLUMNS: Final = ("partition", *RECORD_COLUMNS)
-_EXTRA_COLUMNS: Final = {"partition": pa.int32(), "timestamp_type": pa.int8()}
-_VIEWED: Final = ("key", "value")
-_ISOLATION: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,7 @@ class Waits:
     unanswered: tuple[Unanswered, ...]
 
 
-class Client(AdminCalls, ReplicaCalls, GroupCalls):
+class Client(ReplicaCalls, GroupCalls):
     """A connection to a cluster, for any number of threads.
 
     Args:
@@ -239,12 +238,12 @@ class Client(AdminCalls, ReplicaCalls, GroupCalls):
             UnreadableBatch: what is stored there cannot be read.
         """
         by_partition: dict[int, list[Any]] = {}
-        for index, batch in self._batches(
+        for run, batch in self._batches(
             topic, partitions, start, end, columns, max_records, isolation, ReadLimits(), views
         ):
-            by_partition.setdefault(index, []).append(batch)
+            by_partition.setdefault(run.partition, []).append(batch)
         batches = [batch for index in sorted(by_partition) for batch in by_partition[index]]
-        return pa.Table.from_batches(batches, schema=_schema(columns, views))
+        return pa.Table.from_batches(batches, schema=schema_of(columns, views))
 
     def iter_arrow(
         self,
@@ -270,21 +269,47 @@ class Client(AdminCalls, ReplicaCalls, GroupCalls):
         Raises:
             InvalidArgument: an argument that cannot be; nothing is sent.
             OffsetOutOfRange: a start that the log does not hold.
+            LogTruncated: records that came were given up by an election.
             UnknownTopic: there is no such topic or partition.
             UnreadableBatch: what is stored cannot be read; what is before it came.
         """
-        positive("idle_timeout_ms", idle_timeout_ms)
-        whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
-        bounds = ReadLimits(
-            max_bytes=max_bytes,
-            partition_max_bytes=min(max_bytes, limits.FETCH_PARTITION_BYTES),
-            max_wait_ms=whole("max_wait_ms", max_wait_ms, 0, INT_MAX),
-            idle_timeout_ms=idle_timeout_ms,
-        )
+        bounds = _bounds(max_bytes, max_wait_ms, idle_timeout_ms)
         found = self._batches(
             topic, partitions, start, end, columns, max_records, isolation, bounds, views
         )
         return (batch for _, batch in found)
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        start: Position | Mapping[int, ReadPosition] = "latest",
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        isolation: Isolation = "read_uncommitted",
+        views: bool = False,
+        max_bytes: int = limits.FETCH_BYTES,
+        max_wait_ms: int = limits.FETCH_WAIT_MS,
+        idle_timeout_ms: float | None = None,
+    ) -> Subscription:
+        """Follow a topic from `start` on: record batches, each of one partition, as they come.
+
+        It goes on with the next leader when one dies; no record is left out, none comes twice. Its
+        `positions` say where it stands, by leader epoch and offset. A `start` of that form goes on
+        there, and what was read before and is in the log no more is noticed. `latest` is what it
+        is when this call is made; other arguments are those of `iter_arrow`.
+
+        Raises:
+            InvalidArgument: an argument that cannot be; nothing is sent.
+            UnknownTopic: there is no such topic or partition.
+        """
+        schema = schema_of(columns, views)
+        bounds = _bounds(max_bytes, max_wait_ms, idle_timeout_ms)
+        offsets, epochs = read_positions("start", start)
+        core = self._core(topic, partitions, offsets, None, isolation, bounds)()
+        for partition in core.cursors.keys() & epochs.keys():
+            core.cursors[partition].epoch = epochs[partition]
+        return Subscription(core, self._read(lambda: core, bounds, schema, views, None))
 
     def fetch_raw(
         self,
@@ -303,17 +328,16 @@ class Client(AdminCalls, ReplicaCalls, GroupCalls):
             OffsetOutOfRange: the log does not hold `offset`.
         """
         whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
-        body = fetch_body(
-            text("topic", topic),
-            {whole("partition", partition, 0, INT_MAX): whole("offset", offset, 0, LONG_MAX)},
-            isolation=_isolation(isolation),
+        cursor = Cursor(whole("offset", offset, 0, LONG_MAX), None)
+        core = FetchCore(
+            topic=text("topic", topic),
+            cursors={whole("partition", partition, 0, INT_MAX): cursor},
+            isolation=isolation_level(isolation),
             max_bytes=max_bytes,
             partition_max_bytes=max_bytes,
             max_wait_ms=whole("max_wait_ms", max_wait_ms, 0, INT_MAX),
         )
-        found = self._session.retrying(
-            lambda: fetch_once(self._session, topic, partition, offset, body)
-        )
+        found = self._session.retrying(lambda: fetch_once(self._session, core))
         size_bytes, next_offset = whole_batches(found.records)
         return RawFetch(
             data=bytes(found.records[:size_bytes]),
@@ -334,37 +358,56 @@ class Client(AdminCalls, ReplicaCalls, GroupCalls):
         isolation: Isolation,
         bounds: ReadLimits,
         views: bool,
-    ) -> Iterator[tuple[int, Any]]:
-        """The range's batches with their partitions; arguments are checked by the call itself."""
-        text("topic", topic)
-        schema, level = _schema(columns, views), _isolation(isolation)
+    ) -> Generator[tuple[Run, Any]]:
+        """The range's batches with their runs; arguments are checked by the call itself."""
+        schema = schema_of(columns, views)
         left = optional_whole("max_records", max_records, 0, LONG_MAX)
-        chosen = partition_list(partitions)
+        made = self._core(topic, partitions, start, end, isolation, bounds)
+        return self._read(made, bounds, schema, views, left)
+
+    def _core(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None,
+        start: Position,
+        end: Position | None,
+        isolation: Isolation,
+        bounds: ReadLimits,
+    ) -> Callable[[], FetchCore]:
+        """What makes the core of a read; arguments are checked by the call itself."""
+        text("topic", topic)
+        level, chosen = isolation_level(isolation), partition_list(partitions)
         first, last = position("start", start), None if end is None else position("end", end)
+        return lambda: FetchCore(
+            topic=topic,
+            cursors=self._cursors(topic, chosen, first, last, level),
+            isolation=level,
+            max_bytes=bounds.max_bytes,
+            partition_max_bytes=bounds.partition_max_bytes,
+            max_wait_ms=bounds.max_wait_ms,
+        )
 
-        def read(left: int | None) -> Iterator[tuple[int, Any]]:
-            core = FetchCore(
-                topic=topic,
-                cursors=self._cursors(topic, chosen, first, last, level),
-                isolation=level,
-                max_bytes=bounds.max_bytes,
-                partition_max_bytes=bounds.partition_max_bytes,
-                max_wait_ms=bounds.max_wait_ms,
-            )
-            if left == 0:
-                return
-            with closing(Reader(self._session, core, bounds).runs()) as answers:
-                for run in chain.from_iterable(answers):
-                    for batch in _decoded(topic, run, schema, views):
-                        taken = batch if left is None else batch.slice(0, left)
-                        if taken.num_rows:
-                            yield run.partition, taken
-                        if left is not None:
-                            left -= taken.num_rows
-                        if left == 0:
-                            return
-
-        return read(left)
+    def _read(
+        self,
+        made: Callable[[], FetchCore],
+        bounds: ReadLimits,
+        schema: Any,
+        views: bool,
+        left: int | None,
+    ) -> Generator[tuple[Run, Any]]:
+        core = made()
+        if left == 0:
+            return
+        with closing(Reader(self._session, core, bounds).runs()) as answers:
+            for answered in chain.from_iterable(answers):
+                for run, batch in decoded(core.topic, answered, schema, views):
+                    taken = batch if left is None else batch.slice(0, left)
+                    if taken.num_rows:
+                        yield run, taken
+                    if left is not None:
+                        left -= taken.num_rows
+                    if left == 0:
+                        return
 
     def _cursors(
         self,
@@ -453,83 +496,12 @@ def _write_options(
     )
 
 
-def _isolation(name: str) -> int:
-    level = _ISOLATION.get(name)
-    if level is None:
-        raise InvalidArgument(f"isolation {name!r}: must be read_uncommitted or read_committed")
-    return level
-
-
-def _schema(columns: Sequence[str], views: bool) -> Any:
-    fields = []
-    for name in columns:
-        if name in _EXTRA_COLUMNS:
-            fields.append(pa.field(name, _EXTRA_COLUMNS[name]))
-        elif views and name in _VIEWED:
-            fields.append(pa.field(name, pa.binary_view()))
-        elif name in columnar.RECORD_SCHEMA.names:
-            fields.append(columnar.RECORD_SCHEMA.field(name))
-        else:
-            known = ", ".join((*DEFAULT_COLUMNS, "timestamp_type"))
-            raise InvalidArgument(f"column {name!r}: records have {known}")
-    if not fields:
-        raise InvalidArgument("columns: name at least one")
-    return pa.schema(fields)
-
-
-def _decoded(topic: str, run: Run, schema: Any, views: bool) -> Iterator[Any]:
-    """The records of a run; if a batch of it cannot be read, those before it, and then the error.
-
-    Raises:
-        UnreadableBatch: says which batch, and how to go on behind it.
-    """
-    try:
-        whole = _decode(run, schema, views)
-    except (CorruptError, RecordTooLarge):
-        headers = split_batches(run.data)
-    else:
-        yield whole
-        return
-    at = 0
-    for header in headers:
-        end = at + header.size_bytes
-        try:
-            yield _decode(replace(run, data=run.data[at:end]), schema, views)
-        except (CorruptError, RecordTooLarge) as error:
-            raise UnreadableBatch(topic, run.partition, header, error) from error
-        at = end
-
-
-def _decode(run: Run, schema: Any, views: bool) -> Any:
-    columns = schema.names
-    wanted = [name for name in columns if name not in ("partition", "timestamp_type")]
-    if "timestamp_type" in columns and "offset" not in wanted:
-        wanted.append("offset")
-    batch = columnar.decode_batches(
-        run.data,
-        columns=wanted or ("offset",),
-        start_offset=run.start_offset,
-        end_offset=run.end_offset,
-        views=views,
+def _bounds(max_bytes: int, max_wait_ms: int, idle_timeout_ms: float | None) -> ReadLimits:
+    positive("idle_timeout_ms", idle_timeout_ms)
+    whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
+    return ReadLimits(
+        max_bytes=max_bytes,
+        partition_max_bytes=min(max_bytes, limits.FETCH_PARTITION_BYTES),
+        max_wait_ms=whole("max_wait_ms", max_wait_ms, 0, INT_MAX),
+        idle_timeout_ms=idle_timeout_ms,
     )
-    if wanted == columns:
-        return batch
-    arrays = []
-    for name in columns:
-        if name == "partition":
-            arrays.append(pa.array(np.full(batch.num_rows, run.partition, np.int32)))
-        elif name == "timestamp_type":
-            arrays.append(_timestamp_types(run, batch.column("offset").to_numpy()))
-        else:
-            arrays.append(batch.column(name))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _timestamp_types(run: Run, offsets: Any) -> Any:
-    """Each record's timestamp type, that of the batch whose offsets it lies among."""
-    headers = split_batches(run.data)
-    bases = np.array([header.base_offset for header in headers], np.int64)
-    types = np.array([header.timestamp_type for header in headers], np.int8)
-    if len(types) == 0:
-        return pa.array(np.empty(0, np.int8))
-    return pa.array(types[np.searchsorted(bases, offsets, side="right") - 1])

@@ -85,6 +85,26 @@ class OffsetOutOfRange(BrokerRefused):
         self.offset = offset
 
 
+class LogTruncated(OffsetOutOfRange):
+    """Records that were read are not in the leader's log: an election gave them up.
+
+    `read` is how far the partition was read, `left` how far the leader has the same records, each
+    as (epoch, offset).
+    """
+
+    def __init__(
+        self, topic: str, partition: int, *, read: tuple[int, int], left: tuple[int, int]
+    ) -> None:
+        self.topic, self.read, self.left = topic, read, left
+        super().__init__(
+            f"{topic}-{partition} was read up to offset {read[1]} of leader epoch {read[0]}; its"
+            f" leader has the same records up to offset {left[1]} of epoch {left[0]} only: what"
+            " follows there was given up",
+            partition=partition,
+            offset=left[1],
+        )
+
+
 class MessageTooLarge(BrokerRefused):
     """A batch above the topic's max.message.bytes."""
 

@@ -1,21 +1,29 @@
 """The fetch core: positions, requests, and the reading of answers without a copy. No I/O here.
 
-A reader owns a position and an end per partition. `requests` groups the partitions that have
+A reader owns a position and an end per partition. `request` groups the partitions that have
 more to read by leader; `advance` moves positions over what an answer holds, which takes only the
 batch headers, so that the next request can leave before the last answer is opened.
 
-The answer of Fetch version 12 is read by hand: records stay views of the received frame.
+A position is an offset and the leader epoch of the record before it. A request says that epoch,
+and the epoch in which the reader takes a broker for the leader. A leader of another epoch refuses
+it; one whose log does not have what was read says where the two part (`check`). Who leads is learnt
+by epochs that only rise: nobody who says an older one is believed, and nothing is taken from a
+leader of before.
 
-    throttle i32 | error i16 | session i32 | topics [ name | partitions [
+The answer of Fetch is read by hand: records stay views of the received frame.
+
+    throttle i32 | error i16 | session i32 | topics [ name (-12) or id uuid (13+) | partitions [
       index i32 | error i16 | high watermark i64 | last stable offset i64 | log start offset i64
       | aborted [ producer id i64 | first offset i64 | tags ] | preferred replica i32
-      | records | tags ] tags ] tags          all lengths compact (value + 1, 0 is null)
+      | records | tags: 0 epoch i32, end i64 where logs part; 1 leader id i32, its epoch i32
+      ] tags ] tags                           all lengths compact (value + 1, 0 is null)
 
 For `read_committed` the batches of aborted transactions are left out here, by header: between
 the first offset of an aborted transaction and its abort marker, transactional batches of its
 producer are skipped.
 
-Source: `FetchResponse.json`, version 12; KIP-98 for the aborted index.
+Source: `FetchResponse.json`, versions 12 to 16; KIP-98 for the aborted index, KIP-320 and KIP-595
+for epochs, KIP-951 for the leader in answers.
 """
 
 from __future__ import annotations
@@ -23,29 +31,41 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from penstock.client import limits
-from penstock.client.errors import MalformedResponse
+from penstock.client.errors import LogTruncated, MalformedResponse
 from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags
 
-FETCH_VERSION: Final = 12
+BY_ID_FROM: Final = 13
+"""Version from which on a topic is named by its id."""
+_REPLICA_ID_UNTIL: Final = 14
 OFFSET_OUT_OF_RANGE: Final = 1
 _TOP: Final = struct.Struct(">ihi")
 _PARTITION: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = struct.Struct(">qq")
 _REPLICA: Final = struct.Struct(">i")
+_PARTS: Final = struct.Struct(">iq")
+_LEADER: Final = struct.Struct(">ii")
 
-# Of a batch: base offset at 0, length at 8, attributes at 21, last offset delta at 23,
-# producer id at 43; the first record begins at 61.
-_BATCH: Final = struct.Struct(">qi4xb4xhi")
+# Of a batch: base offset at 0, length at 8, leader epoch at 12, attributes at 21, last offset delta
+# at 23, producer id at 43; the first record begins at 61.
+_BATCH: Final = struct.Struct(">qiib4xhi")
 _PRODUCER_ID: Final = struct.Struct(">q")
 _BATCH_HEADER_BYTES: Final = 61
 _LENGTH_END: Final = 12
 _TRANSACTIONAL: Final = 1 << 4
 _CONTROL: Final = 1 << 5
+
+
+class ReadPosition(NamedTuple):
+    """The next offset to read, and the leader epoch of the record before it; -1 if not known."""
+
+    epoch: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +87,27 @@ class FetchedPartition:
     log_start_offset: int
     aborted: tuple[Aborted, ...]
     records: memoryview
+    parts: ReadPosition | None = None
+    """Where the leader's log parts from what was read: an epoch of it, and where that ends."""
+    leader: tuple[int, int] | None = None
+    """Who leads the partition, and in which epoch, where this broker does not."""
+
+
+class Asked(NamedTuple):
+    """What a request says of a partition; epochs are -1 where they are not known."""
+
+    offset: int
+    epoch: int = -1
+    """Of the record before the offset."""
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """What to ask one broker for: partition to position."""
+    """What to ask one broker for, by partition."""
 
     node_id: int
-    positions: Mapping[int, int]
-    body: Mapping[str, Any]
+    asked: Mapping[int, Asked]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +115,14 @@ class Run:
     """Whole batches of one partition, back to back, ready to be decoded.
 
     Of the records, those in [start_offset, end_offset) are wanted; `end_offset` None wants all.
+    `behind` is where to go on after them.
     """
 
     partition: int
     data: memoryview
     start_offset: int
     end_offset: int | None
+    behind: ReadPosition
 
 
 @dataclass(slots=True)
@@ -101,6 +135,8 @@ class Cursor:
     position: int
     end: int | None
     readable: int = -1
+    epoch: int = -1
+    """Of the record before the position, -1 before anything was read."""
 
     @property
     def done(self) -> bool:
@@ -118,25 +154,44 @@ class FetchCore:
 
     topic: str
     cursors: dict[int, Cursor]
+    topic_id: UUID | None = None
     isolation: int = READ_UNCOMMITTED
     max_bytes: int = limits.FETCH_BYTES
     partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
     max_wait_ms: int = limits.FETCH_WAIT_MS
+    leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The leader of each partition, -1 for nobody, and the epoch in which it leads."""
     _turn: int = field(default=0)
 
     @property
     def done(self) -> bool:
         return all(cursor.done for cursor in self.cursors.values())
 
-    def without_leader(self, leaders: Mapping[int, int]) -> list[int]:
+    def learn(self, partition: int, leader: tuple[int, int]) -> bool:
+        """Somebody says who leads a partition, in which epoch; whether that is a newer epoch.
+
+        Brokers hear of a new leader one after the other: one of an older epoch is not believed.
+        """
+        known = self.leaders.get(partition, (-1, -1))[1]
+        if leader[1] >= known:
+            self.leaders[partition] = leader
+        return leader[1] > known
+
+    def nodes(self) -> set[int]:
+        """The brokers that lead something."""
+        return {node for node, _ in self.leaders.values() if node >= 0}
+
+    def without_leader(self) -> list[int]:
         """Partitions that have more to read and nobody to ask."""
-        return [p for p, cursor in self.cursors.items() if not cursor.done and p not in leaders]
+        leaders = self.leaders
+        return [
+            p
+            for p, cursor in self.cursors.items()
+            if not cursor.done and leaders.get(p, (-1, -1))[0] < 0
+        ]
 
     def request(
-        self,
-        node_id: int,
-        leaders: Mapping[int, int],
-        under_way: Collection[FetchRequest] = (),
+        self, node_id: int, under_way: Collection[FetchRequest] = ()
     ) -> FetchRequest | None:
         """The next request to a broker, or None when it leads nothing that is wanted.
 
@@ -145,11 +200,12 @@ class FetchCore:
         are records: a second request leaves while one is `under_way` only for other partitions of
         which some are behind, and the first leaves it half of those that are.
         """
-        asked = {p for request in under_way for p in request.positions}
+        asked = {p for request in under_way for p in request.asked}
+        leaders = self.leaders
         wanted = [
             p
             for p, cursor in self.cursors.items()
-            if leaders.get(p) == node_id and not cursor.done and p not in asked
+            if p in leaders and leaders[p][0] == node_id and not cursor.done and p not in asked
         ]
         behind = [p for p in wanted if self.cursors[p].behind]
         if not wanted or (under_way and not behind):
@@ -160,18 +216,39 @@ class FetchCore:
         if not under_way:
             left = set(behind[(len(behind) + 1) // 2 :])
             wanted = [p for p in wanted if p not in left]
-        positions = {p: self.cursors[p].position for p in wanted}
-        return FetchRequest(node_id=node_id, positions=positions, body=self._body(positions))
+        cursors = self.cursors
+        return FetchRequest(
+            node_id=node_id,
+            asked={p: Asked(cursors[p].position, cursors[p].epoch, leaders[p][1]) for p in wanted},
+        )
 
-    def _body(self, positions: Mapping[int, int]) -> Mapping[str, Any]:
+    def body(self, request: FetchRequest, version: int) -> Mapping[str, Any]:
+        """The body of a request of a version."""
         return fetch_body(
             self.topic,
-            positions,
+            self.topic_id,
+            request.asked,
+            version=version,
             isolation=self.isolation,
             max_bytes=self.max_bytes,
             partition_max_bytes=self.partition_max_bytes,
             max_wait_ms=self.max_wait_ms,
         )
+
+    def outdated(self, partition: int, request: FetchRequest) -> bool:
+        """Whether an answer is of a leader after whom another one is known: it is not taken."""
+        return request.asked[partition].leader_epoch < self.leaders[partition][1]
+
+    def check(self, fetched: FetchedPartition) -> None:
+        """Raise LogTruncated if the leader's log does not have all that was read."""
+        parts, cursor = fetched.parts, self.cursors[fetched.partition]
+        if parts is not None:
+            raise LogTruncated(
+                self.topic,
+                fetched.partition,
+                read=ReadPosition(cursor.epoch, cursor.position),
+                left=ReadPosition(parts.epoch, min(parts.offset, cursor.position)),
+            )
 
     def advance(self, fetched: FetchedPartition) -> list[Run]:
         """Move the cursor over an answer's batches; returns what is to be decoded.
@@ -184,45 +261,52 @@ class FetchCore:
         if not len(fetched.records) or cursor.done:
             return []
         start = cursor.position
-        spans, next_offset = _spans(fetched.records, cursor.end, fetched.aborted)
-        cursor.position = max(cursor.position, next_offset)
+        spans, behind = _spans(fetched.records, cursor.end, fetched.aborted)
+        if behind.offset > cursor.position:
+            cursor.epoch, cursor.position = behind
         return [
             Run(
                 partition=fetched.partition,
                 data=fetched.records[begin:end],
                 start_offset=start,
                 end_offset=cursor.end,
+                behind=after,
             )
-            for begin, end in spans
+            for begin, end, after in spans
         ]
 
 
 def fetch_body(
     topic: str,
-    positions: Mapping[int, int],
+    topic_id: UUID | None,
+    asked: Mapping[int, Asked],
     *,
+    version: int,
     isolation: int,
     max_bytes: int,
     partition_max_bytes: int,
     max_wait_ms: int,
 ) -> dict[str, Any]:
     """The body of a Fetch request without a session."""
+    by_id = version >= BY_ID_FROM
     return {
-        "replica_id": -1,
+        **({"replica_id": -1} if version <= _REPLICA_ID_UNTIL else {}),
         "max_wait": max_wait_ms,
         "min_bytes": 1,
         "max_bytes": max_bytes,
         "isolation_level": isolation,
         "topics": [
             {
-                "topic": topic,
+                **({"topic_id": topic_id} if by_id else {"topic": topic}),
                 "partitions": [
                     {
                         "partition": partition,
-                        "fetch_offset": offset,
+                        "current_leader_epoch": one.leader_epoch,
+                        "fetch_offset": one.offset,
+                        "last_fetched_epoch": one.epoch,
                         "partition_max_bytes": partition_max_bytes,
                     }
-                    for partition, offset in positions.items()
+                    for partition, one in asked.items()
                 ],
             }
         ],
@@ -230,8 +314,10 @@ def fetch_body(
     }
 
 
-def read_fetch(frame: memoryview, offset: int, where: str) -> tuple[int, list[FetchedPartition]]:
-    """Read a Fetch answer of version 12: its error code, and its partitions.
+def read_fetch(
+    frame: memoryview, offset: int, where: str, version: int
+) -> tuple[int, list[FetchedPartition]]:
+    """Read a Fetch answer of version 12 or later: its error code, and its partitions.
 
     Raises:
         MalformedResponse: it does not follow the schema.
@@ -241,7 +327,9 @@ def read_fetch(frame: memoryview, offset: int, where: str) -> tuple[int, list[Fe
         topics, offset = read_uvarint(frame, offset + _TOP.size)
         found: list[FetchedPartition] = []
         for _ in range(topics - 1):
-            length, offset = read_uvarint(frame, offset)
+            length = 17
+            if version < BY_ID_FROM:
+                length, offset = read_uvarint(frame, offset)
             count, offset = read_uvarint(frame, offset + length - 1)
             for _ in range(count - 1):
                 partition, offset = _read_partition(frame, offset)
@@ -265,6 +353,7 @@ def _read_partition(frame: memoryview, offset: int) -> tuple[FetchedPartition, i
     end = offset + max(0, length - 1)
     if end > len(frame):
         raise IndexError(f"{length - 1} bytes of records, {len(frame) - offset} left")
+    parts, leader, behind = _read_tags(frame, end)
     partition = FetchedPartition(
         partition=index,
         error_code=error_code,
@@ -273,26 +362,47 @@ def _read_partition(frame: memoryview, offset: int) -> tuple[FetchedPartition, i
         log_start_offset=start,
         aborted=tuple(aborted),
         records=frame[offset:end],
+        parts=parts,
+        leader=leader,
     )
-    return partition, skip_tags(frame, end)
+    return partition, behind
+
+
+def _read_tags(
+    frame: memoryview, offset: int
+) -> tuple[ReadPosition | None, tuple[int, int] | None, int]:
+    """Where logs part, and who leads; and the offset behind a partition's tagged fields."""
+    parts, leader = None, None
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        tag, offset = read_uvarint(frame, offset)
+        length, offset = read_uvarint(frame, offset)
+        if tag == 0:
+            parts = ReadPosition(*_PARTS.unpack_from(frame, offset))
+        elif tag == 1:
+            leader = _LEADER.unpack_from(frame, offset)
+        offset += length
+    if offset > len(frame):
+        raise IndexError(f"tagged fields end at {offset} of {len(frame)} bytes")
+    return parts, leader, offset
 
 
 def whole_batches(records: memoryview) -> tuple[int, int]:
     """Size of the whole batches at the front of `records`, and the offset behind them (or -1)."""
-    spans, next_offset = _spans(records, None, ())
-    return (spans[-1][1] if spans else 0), next_offset
+    spans, behind = _spans(records, None, ())
+    return (spans[-1][1] if spans else 0), behind.offset
 
 
 def _spans(
     records: memoryview, end_offset: int | None, aborted: Sequence[Aborted]
-) -> tuple[list[tuple[int, int]], int]:
-    """Byte ranges of the batches wanted, and the offset behind the last batch seen."""
+) -> tuple[list[tuple[int, int, ReadPosition]], ReadPosition]:
+    """Byte ranges of the batches wanted, with what is behind each, and behind the last one seen."""
     filter_ = _AbortedFilter(aborted) if aborted else None
-    spans: list[tuple[int, int]] = []
+    spans: list[tuple[int, int, ReadPosition]] = []
     begin = position = 0
-    size, next_offset = len(records), -1
+    size, epoch, next_offset = len(records), -1, -1
     while position + _BATCH_HEADER_BYTES <= size:
-        base, length, _, attributes, delta = _BATCH.unpack_from(records, position)
+        base, length, batch_epoch, _, attributes, delta = _BATCH.unpack_from(records, position)
         end = position + _LENGTH_END + length
         if end > size or length < _BATCH_HEADER_BYTES - _LENGTH_END:
             break
@@ -301,13 +411,14 @@ def _spans(
             break
         if filter_ is not None and filter_.skips(records, position, base, attributes):
             if begin < position:
-                spans.append((begin, position))
+                spans.append((begin, position, ReadPosition(epoch, next_offset)))
             begin = end
-        next_offset = base + delta + 1
+        epoch, next_offset = batch_epoch, base + delta + 1
         position = end
+    behind = ReadPosition(epoch, next_offset)
     if begin < position:
-        spans.append((begin, position))
-    return spans, next_offset
+        spans.append((begin, position, behind))
+    return spans, behind
 
 
 class _AbortedFilter:

@@ -2,7 +2,8 @@
 
 `Negotiated` holds the version ranges that a broker advertises and chooses, for every call, the
 highest version that both know. The client's own maxima stay below the versions that name topics
-by id, so that a topic's name is all that it needs to know.
+by id, so that a topic's name is all that it needs to know; Fetch alone goes by ids, so that what is
+read is of one topic.
 
 A request is a list of pieces, so that record batches travel from the encoder to the socket
 without being joined. Bodies are written and read by the codecs that `penstock.wire.kafka`
@@ -26,7 +27,7 @@ from penstock.wire.kafka.framing import request_frame
 
 VERSION_MAX: Final[Mapping[str, int]] = {
     "Produce": 9,
-    "Fetch": 12,
+    "Fetch": 16,
     "ListOffsets": 7,
     "Metadata": 12,
     "OffsetCommit": 8,
@@ -49,9 +50,10 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "OffsetDelete": 0,
     "DescribeCluster": 0,
     "DescribeProducers": 0,
+    "DescribeLogDirs": 4,
     "UnregisterBroker": 0,
 }
-"""Highest version of each call that this client speaks; all of them name topics by name."""
+"""Highest version of each call that this client speaks."""
 VERSION_MIN: Final[Mapping[str, int]] = {"Produce": 9, "Fetch": 12, "Metadata": 9}
 """Lowest version of the calls whose older forms this client does not write."""
 

@@ -5,6 +5,9 @@ partitions, two. When an answer is in, its batch headers move the positions, the
 and only then is the answer opened: the broker reads and sends while this side decodes, and the
 kernel receives what the socket's buffer takes. What waits here is one answer. (A thread that
 received the next one meanwhile gained nothing: what one core received, another had to fetch.)
+
+A partition that another broker leads is asked there at once, if the answer says who does; else
+after fresh metadata.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import select
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.client import limits
@@ -23,12 +26,14 @@ from penstock.client.errors import (
     MessageTooLarge,
     OffsetOutOfRange,
     TimedOut,
+    UnknownTopic,
     broker_error,
     is_retriable,
 )
 from penstock.client.fetch import (
-    FETCH_VERSION,
+    BY_ID_FROM,
     OFFSET_OUT_OF_RANGE,
+    Asked,
     FetchCore,
     FetchedPartition,
     FetchRequest,
@@ -36,6 +41,7 @@ from penstock.client.fetch import (
     read_fetch,
 )
 from penstock.client.frames import Frames
+from penstock.client.metadata import TopicMetadata
 from penstock.client.protocol import make_call
 from penstock.client.session import Session
 
@@ -64,7 +70,7 @@ class Reader:
         self._requests: dict[int, deque[FetchRequest]] = {}
         self._heard_ms: dict[int, float] = {}
         self._frames = Frames()
-        self._leaders = session.leaders(core.topic)
+        self._learn_leaders(session.topic(core.topic))
         self._failures = 0
         self._failed_ms = 0.0
         self._retry_at_ms = 0.0
@@ -115,25 +121,34 @@ class Reader:
             return
         if self._failures and self._retry_at_ms:
             self._refresh_leaders()
-        if self._core.without_leader(self._leaders) and not self._retry_at_ms:
+        if self._core.without_leader() and not self._retry_at_ms:
             self._failed(broker_error(5, f"topic {self._core.topic!r}"))
-        for node_id in sorted(set(self._leaders.values()) - set(self._requests)):
+        for node_id in sorted(self._core.nodes() - set(self._requests)):
             self._send(node_id)
 
     def _refresh_leaders(self) -> None:
         self._retry_at_ms = 0.0
         self._session.forget(self._core.topic)
         try:
-            self._session.fetch_topic(self._core.topic)
-            self._leaders = self._session.leaders(self._core.topic)
+            self._learn_leaders(self._session.fetch_topic(self._core.topic))
         except (RetriableError, BrokersUnreachable) as error:
             self._failed(error)
+
+    def _learn_leaders(self, topic: TopicMetadata) -> None:
+        core = self._core
+        core.topic_id = core.topic_id or topic.topic_id
+        if topic.topic_id != core.topic_id:
+            raise UnknownTopic(
+                f"topic {core.topic!r} is not the one that was read: it was deleted and made anew"
+            )
+        for row in topic.partitions:
+            core.learn(row.index, (row.leader, row.leader_epoch))
 
     def _send(self, node_id: int) -> None:
         """Send what may be under way to a broker."""
         under_way = self._requests.get(node_id, ())
         while len(under_way) < limits.FETCHES_UNDER_WAY:
-            request = self._core.request(node_id, self._leaders, under_way)
+            request = self._core.request(node_id, under_way)
             if request is None or not self._send_one(node_id, request):
                 return
             under_way = self._requests[node_id]
@@ -143,16 +158,7 @@ class Reader:
             connection = self._connections.get(node_id)
             if connection is None:
                 connection = self._connections[node_id] = self._session.lease(node_id)
-            connection.negotiated.version("Fetch", connection.where)
-            connection.send(
-                make_call(
-                    "Fetch",
-                    FETCH_VERSION,
-                    request.body,
-                    correlation_id=connection.next_correlation_id(),
-                    client_id=connection.client_id,
-                )
-            )
+            _send_fetch(connection, self._core, request)
         except RetriableError as error:
             self._lost(node_id, error)
             return False
@@ -193,7 +199,9 @@ class Reader:
         except RetriableError as error:
             self._lost(node_id, error)
             return []
-        error_code, partitions = read_fetch(frame, call.response_header_bytes, connection.where)
+        error_code, partitions = read_fetch(
+            frame, call.response_header_bytes, connection.where, call.version
+        )
         self._heard_ms[node_id] = self._session.now_ms()
         request = self._requests[node_id].popleft()
         if not self._requests[node_id]:
@@ -211,18 +219,23 @@ class Reader:
 
     def _take(self, fetched: FetchedPartition, request: FetchRequest) -> list[Run]:
         subject = f"fetch of {self._core.topic}-{fetched.partition}"
-        position = request.positions.get(fetched.partition, -1)
+        core, position = self._core, request.asked[fetched.partition].offset
+        if fetched.leader is not None and core.learn(fetched.partition, fetched.leader):
+            return []
+        if core.outdated(fetched.partition, request):
+            return []
         if fetched.error_code == OFFSET_OUT_OF_RANGE:
-            raise _out_of_range(self._core.topic, fetched, position)
+            raise _out_of_range(core.topic, fetched, position)
         if fetched.error_code:
             self._refused(fetched.error_code, f"{subject} at offset {position}")
             return []
-        cursor = self._core.cursors[fetched.partition]
-        runs = self._core.advance(fetched)
+        core.check(fetched)
+        cursor = core.cursors[fetched.partition]
+        runs = core.advance(fetched)
         if len(fetched.records) and cursor.position == position and not cursor.done:
             raise MessageTooLarge(
                 f"{subject}: the batch at offset {position} is larger than the fetch limit of"
-                f" {self._core.partition_max_bytes} bytes, and the broker does not send it whole"
+                f" {core.partition_max_bytes} bytes, and the broker does not send it whole"
             )
         return runs
 
@@ -270,39 +283,44 @@ def _out_of_range(topic: str, fetched: FetchedPartition, position: int) -> Offse
     )
 
 
-def fetch_once(
-    session: Session,
-    topic: str,
-    partition: int,
-    position: int,
-    body: Any,
-) -> FetchedPartition:
-    """One fetch of one partition; the records lie in memory of their own.
+def _send_fetch(connection: Connection, core: FetchCore, request: FetchRequest) -> None:
+    version = connection.negotiated.version("Fetch", connection.where)
+    if core.topic_id is None:
+        version = min(version, BY_ID_FROM - 1)
+    connection.send(
+        make_call(
+            "Fetch",
+            version,
+            core.body(request, version),
+            correlation_id=connection.next_correlation_id(),
+            client_id=connection.client_id,
+        )
+    )
+
+
+def fetch_once(session: Session, core: FetchCore) -> FetchedPartition:
+    """One fetch of the one partition of a core; the records lie in memory of their own.
 
     Raises:
         PenstockError: the broker's error, or that of the connection.
     """
+    topic = core.topic
+    ((partition, cursor),) = core.cursors.items()
     (node_id,) = session.leaders_of(topic, [partition])
+    request = FetchRequest(node_id=node_id, asked={partition: Asked(cursor.position)})
     connection = session.lease(node_id)
     try:
-        connection.negotiated.version("Fetch", connection.where)
-        connection.send(
-            make_call(
-                "Fetch",
-                FETCH_VERSION,
-                body,
-                correlation_id=connection.next_correlation_id(),
-                client_id=connection.client_id,
-            )
-        )
+        _send_fetch(connection, core, request)
         call, frame = connection.receive_frame(Frames())
-        error_code, partitions = read_fetch(frame, call.response_header_bytes, connection.where)
+        error_code, partitions = read_fetch(
+            frame, call.response_header_bytes, connection.where, call.version
+        )
     finally:
         session.pool.give_back(connection)
     found = partitions[0] if partitions else None
     code = error_code or (found.error_code if found is not None else 0)
     if code == OFFSET_OUT_OF_RANGE and found is not None:
-        raise _out_of_range(topic, found, position)
+        raise _out_of_range(topic, found, cursor.position)
     if code or found is None:
         if is_retriable(code):
             session.forget(topic)

@@ -7,11 +7,12 @@ from typing import Any, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.base.settings import INT_MAX
+from penstock.client.admin import AdminCalls
 from penstock.client.arguments import text, whole
 from penstock.client.errors import TimedOut, broker_error
-from penstock.client.session import Session
 
 LOOK_SECONDS: Final = 0.5
+EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
 Place = tuple[str, int]
 """A topic and one of its partitions."""
 
@@ -24,11 +25,39 @@ class Reassignment(NamedTuple):
     removing: tuple[int, ...]
 
 
-class ReplicaCalls:
+class ReplicaCalls(AdminCalls):
     """The part of `Client` that is about replicas."""
 
-    _session: Session
     _request_timeout_ms: int
+
+    def excluded_brokers(self) -> frozenset[int]:
+        """The brokers that get no new replicas: those that are to go."""
+        found = {one.name: one.value or "" for one in self.describe_configs("broker", "")}
+        return frozenset(map(int, filter(None, found.get(EXCLUDED_BROKERS, "").split(","))))
+
+    def exclude_broker(self, broker_id: int, excluded: bool = True) -> None:
+        """Have a broker get no new replicas, or get them again; in all brokers' settings."""
+        changes = {EXCLUDED_BROKERS: str(whole("broker_id", broker_id, 0, INT_MAX))}
+        if excluded:
+            self.alter_configs("broker", "", append=changes)
+        elif broker_id in self.excluded_brokers():
+            self.alter_configs("broker", "", subtract=changes)
+
+    def partition_sizes(self) -> dict[Place, int]:
+        """Bytes of each partition that has a leader now, on that leader's disk."""
+        sizes: dict[Place, int] = {}
+
+        def once() -> None:
+            for node in self._session.nodes():
+                answer = self._session.call_node(node.node_id, "DescribeLogDirs", {"topics": None})
+                for directory in answer.results:
+                    for topic in directory.topics:
+                        for one in topic.partitions:
+                            place = str(topic.name), int(one.partition_index)
+                            sizes[place] = int(one.partition_size)
+
+        self._session.retrying(once)
+        return sizes
 
     def reassign(self, target: Mapping[Place, Sequence[int] | None]) -> dict[Place, PenstockError]:
         """Order other replicas of partitions, the preferred leader first; None cancels an order.

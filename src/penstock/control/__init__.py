@@ -53,6 +53,7 @@ from penstock.control.epochs.values import (
     PartitionLoss,
     Reassignment,
     Reservation,
+    Resignation,
 )
 from penstock.control.errors import (
     BrokerInUse,
@@ -176,6 +177,7 @@ __all__ = [
     "RecordChange",
     "RecordKey",
     "Reservation",
+    "Resignation",
     "Retained",
     "RunningMigration",
     "SavedRecords",

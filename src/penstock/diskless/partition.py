@@ -208,6 +208,9 @@ class DisklessPartition:
         """
         return (LEADER_EPOCH, self.high_watermark) if epoch >= LEADER_EPOCH else (-1, -1)
 
+    def check_end(self) -> None:
+        """All brokers append, and tell each other."""
+
     def epoch_at(self, offset: int) -> int:
         """The epoch of every batch, those too that were written while the topic was local."""
         return LEADER_EPOCH
@@ -219,6 +222,9 @@ class DisklessPartition:
             PenstockError: the control plane does not say.
         """
         return await self._serving.plane.extents(*self.key, start=start, end=end, limit=limit)
+
+    async def deleted(self, offset: int) -> None:
+        return
 
     async def delete_records(self, before_offset: int) -> int:
         """Move the start up to an offset; -1 is the high watermark. Returns the new start.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.partitions.errors import NotEnoughReplicas
 from penstock.partitions.replica_state import ReplicaState
+from penstock.records.appends import NO_APPEND
 from penstock.records.positions import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -26,6 +27,7 @@ from penstock.records.positions import (
 from penstock.storage.values import OffsetAndTimestamp, Read
 
 if TYPE_CHECKING:
+    from penstock.base.errors import PenstockError
     from penstock.records.appends import AppendResult, Done
     from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
@@ -98,6 +100,20 @@ class LocalPartition(ReplicaState):
                 f"{self.log.topic_partition} has 1 replica in sync, min.insync.replicas = {needed}"
             )
 
+    def fence(self, error: PenstockError) -> int:
+        """Refuse appends and deletions with an error until `unfence`; in which epoch."""
+        self.log.fence = error
+        return max(self.log.leader_epoch, 0)
+
+    def unfence(self) -> None:
+        """Take appends and deletions again."""
+        self.log.fence = None
+
+    def when_settled(self, done: Done) -> None:
+        """Call `done` when all that was appended until now is committed, or with an error."""
+        self._commits.appends.append((done, NO_APPEND))
+        self._commits.schedule()
+
     def read(
         self,
         offset: int,
@@ -134,6 +150,9 @@ class LocalPartition(ReplicaState):
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         return self.log.end_offset_for_epoch(epoch)
 
+    def check_end(self) -> None:
+        """Nobody else appends."""
+
     def epoch_at(self, offset: int) -> int:
         return self.log.latest_epoch_at(offset)
 
@@ -144,6 +163,9 @@ class LocalPartition(ReplicaState):
     async def delete_records(self, before_offset: int) -> int:
         """As `Partition.delete_records`; raises OffsetOutOfRange."""
         return self.log.delete_records(before_offset)
+
+    async def deleted(self, offset: int) -> None:
+        return
 
     async def producers(self) -> list[ProducerState]:
         return self.log.producers()

@@ -124,6 +124,13 @@ class Partition(Protocol):
         """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
         ...
 
+    def check_end(self) -> None:
+        """Raise NotLeading where nothing is to be waited for at the end of what is readable here.
+
+        Another broker may lead then, and this one be too cut off to hear of it.
+        """
+        ...
+
     def epoch_at(self, offset: int) -> int:
         """The epoch that wrote an offset; -1 if unknown."""
         ...
@@ -135,6 +142,14 @@ class Partition(Protocol):
 
         Raises:
             PenstockError: it cannot be looked up now, or what lies there is damaged.
+        """
+        ...
+
+    async def deleted(self, offset: int) -> None:
+        """Wait until no copy that lives has anything below an offset, as `delete_records` said it.
+
+        Raises:
+            NotLeading: another broker leads the partition by now.
         """
         ...
 

@@ -8,20 +8,27 @@ by consumers that are nearer to them than to the leader.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import asyncio
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange
+from penstock.records.appends import NO_APPEND
 from penstock.replication.errors import NotLeading
 from penstock.storage.values import Read
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from penstock.records.appends import Done
+    from penstock.records.appends import Done, Outcome
+    from penstock.records.idempotence import ProducerState
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import Lease
     from penstock.storage.values import OffsetAndTimestamp
+
+_LOOK_SECONDS: Final = 0.005
 
 
 class ReplicatedPartition(LocalPartition):
@@ -82,8 +89,53 @@ class ReplicatedPartition(LocalPartition):
         if not commits.scheduled:
             commits.schedule()
 
+    def fence(self, error: PenstockError) -> int:
+        """As `LocalPartition.fence`: of this leadership, as the next one goes by its own.
+
+        Raises:
+            NotLeading: this broker does not lead the partition now, or not yet.
+            PenstockError: it is fenced already.
+        """
+        leading = self.replicated.appendable()
+        leading.fence = error
+        return leading.core.epoch
+
+    def unfence(self) -> None:
+        """As `LocalPartition.unfence`, if the leadership that was fenced goes on."""
+        if self.replicated.leading is not None:
+            self.replicated.leading.fence = None
+
+    def when_settled(self, done: Done) -> None:
+        """As `LocalPartition.when_settled`: durable here and on a quorum."""
+
+        def durable(outcome: Outcome) -> None:
+            leading = self.replicated.leading
+            if isinstance(outcome, PenstockError):
+                done(outcome)
+            elif leading is None or not leading.leads:
+                done(NotLeading(f"{self.topic_partition} has no leader here any more"))
+            else:
+                leading.answer_at(leading.core.end, done, NO_APPEND)
+
+        super().when_settled(durable)
+
+    async def producers(self) -> list[ProducerState]:
+        """As `Partition.producers`, once what they have appended until now is committed.
+
+        Raises:
+            NotLeading: this broker does not lead the partition now, or not any more.
+            TooFewReplicas: it cannot be committed.
+        """
+        self.check_in_sync()
+        settled: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.when_settled(lambda outcome: None if settled.done() else settled.set_result(outcome))
+        outcome = await settled
+        if isinstance(outcome, PenstockError):
+            raise outcome
+        return await super().producers()
+
     def check_in_sync(self) -> None:
-        """Raise TooFewReplicas if fewer can be reached than must acknowledge."""
+        """Raise NotLeading or TooFewReplicas if fewer can be reached than must acknowledge."""
         self.replicated.check_reachable()
 
     def read(
@@ -110,29 +162,64 @@ class ReplicatedPartition(LocalPartition):
             instantly=instantly,
         )
 
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """As `Partition.end_offset_for_epoch`.
+
+        Raises:
+            NotLeading: this broker does not lead the partition now, or lacks some of it still: its
+                log ends where it happens to.
+        """
+        leading = self.replicated.leading
+        if leading is None or not leading.may_append(self.replicated.copy.core):
+            raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
+        return super().end_offset_for_epoch(epoch)
+
     async def delete_records(self, before_offset: int) -> int:
-        """As `Partition.delete_records`; the copies follow.
+        """As `Partition.delete_records`; the copies follow: see `deleted`.
 
         Raises:
             NotLeading: this broker does not lead the partition now.
             OffsetOutOfRange: nothing above the commit mark is deleted, nor what is not here yet.
+            PenstockError: the fence, where there is one.
         """
-        if not self._leads:
+        leading = self.replicated.leading
+        if leading is None or not leading.leads:
             raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
+        if leading.fence is not None:
+            raise leading.fence
         end = min(self.high_watermark, self.log.durable_offset)
         if before_offset > end:
             raise OffsetOutOfRange(self.topic_partition, before_offset, self.log_start_offset, end)
         return self.log.delete_records(end if before_offset == -1 else before_offset)
 
+    async def deleted(self, offset: int) -> None:
+        """As `Partition.deleted`: else who leads next may have it again."""
+        leading = self.replicated.leading
+        while leading is not None and leading.begins_below(offset):
+            await pause(_LOOK_SECONDS)
+            if leading is not self.replicated.leading or not leading.leads:
+                raise NotLeading(f"{self.topic_partition} is led by another broker by now")
+
+    def check_end(self) -> None:
+        """As `Partition.check_end`."""
+        if self._leads and self._may_be_over:
+            raise NotLeading(f"{self.topic_partition}: this broker is cut off from its replicas")
+
     def position(self, spec: int, *, committed: bool) -> OffsetAndTimestamp | None:
         """As `Partition.position`.
 
         Raises:
-            NotLeading: this broker does not lead the partition now, or not yet (KIP-207).
+            NotLeading: this broker does not lead the partition now, or not yet (KIP-207); or
+                another one may by now, as this one is cut off.
         """
-        if not self._leads:
+        if not self._leads or self._may_be_over:
             raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
         return super().position(spec, committed=committed)
+
+    @property
+    def _may_be_over(self) -> bool:
+        leading = self.replicated.leading
+        return leading is not None and leading.may_be_over()
 
     @property
     def _leads(self) -> bool:

@@ -24,6 +24,9 @@ class AppendResult(NamedTuple):
     message: str | None = None
 
 
+NO_APPEND: Final = AppendResult(-1, -1, -1)
+"""The outcome for who waits until the appends of others are committed."""
+
 _Fields = tuple[int, int, int, bool, str | None, str | None]
 placed: Final[Callable[[_Fields], AppendResult]] = partial(tuple.__new__, AppendResult)
 """`AppendResult._make` in C: a log makes one for each append."""

@@ -38,7 +38,7 @@ from penstock.replication.messages import (
     LogEnd,
     LogStart,
 )
-from penstock.replication.peer_format import Read, ReadAnswer, Said
+from penstock.replication.peer_format import Begun, Read, ReadAnswer, Said
 from penstock.replication.replica import Disk, Effects, Replica, Sync
 from penstock.storage.reading import part_of
 
@@ -108,6 +108,22 @@ class Copy:
             return False
         return self.core.writes != self.core.synced_writes or self.failed
 
+    @property
+    def trouble(self) -> str:
+        """Why this copy does not take part, or not in full; nothing if it does."""
+        core = self.core
+        if self.broken:
+            return "the disk has failed: it takes no part before the broker is restarted"
+        if core.halted:
+            return f"below offset {core.end} it has other records than its leader: it takes no part"
+        if self.silent:
+            return "the control plane has yet to tell what it may have promised"
+        if self.failed or self.resting:
+            return "its log has refused something, or a sync has failed: it begins anew"
+        if core.limbo and core.limbo >= core.epoch:
+            return "it may lack what it acknowledged, until it has all of its leader's log"
+        return ""
+
     def may_lack(self, opened: int) -> str | None:
         """Why this copy may lack what it promised or acknowledged, if it may.
 
@@ -154,6 +170,9 @@ class Copy:
             self._perform(core.fence(message))
         elif isinstance(message, LogStart):
             self._perform(core.log_start(message), data=data)
+            if core.authority == authority:
+                begun = Begun(authority, message.epoch, core.incarnation, core.base)
+                self._tell(sender, begun, [], 0)
         elif isinstance(message, LogEnd):
             self._perform(core.log_end(message))
         elif isinstance(message, Read):
@@ -232,6 +251,7 @@ class Copy:
             data, _ = part_of(data, effect.base, len(data), effect.next, at_least_one=True)
         end = self.log.append_replica(data, now_ms=now_ms)
         if end != effect.next:
+            self.log.truncate(effect.base, floor=self.mark)
             raise NotAsAnnounced(
                 f"{self.log.topic_partition}: batches to {end} were sent as those to {effect.next}"
             )

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from penstock.base.errors import PenstockError
 from penstock.replication.effects import Committed, EndFound, SealAndOpen, Stopped
 from penstock.replication.epoch import Effects, Epoch, Phase
-from penstock.replication.errors import LeadershipOver
+from penstock.replication.errors import LeadershipOver, NotLeading, TooFewReplicas
 from penstock.replication.messages import (
     Ack,
     Append,
@@ -37,7 +37,7 @@ from penstock.replication.messages import (
     LogStart,
     Position,
 )
-from penstock.replication.peer_format import LINKS_MAX, HandOver, Read, ReadAnswer, Said
+from penstock.replication.peer_format import LINKS_MAX, Begun, HandOver, Read, ReadAnswer, Said
 from penstock.replication.replica import Replica
 
 if TYPE_CHECKING:
@@ -61,6 +61,14 @@ class LeaderShell(Protocol):
 
     def reaches(self, broker_id: int) -> bool:
         """Whether there is a connection to a broker."""
+        ...
+
+    def lives(self, broker_id: int) -> bool:
+        """Whether a broker is registered, and not known to be gone."""
+        ...
+
+    def may_be_gone(self) -> bool:
+        """Whether others may have taken this broker for dead."""
         ...
 
     def room_bytes(self, broker_id: int) -> int:
@@ -90,8 +98,8 @@ class Leadership:
     """One claim of one partition, from its reservation on."""
 
     __slots__ = (
-        "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell",
-        "_told_waits", "_unread", "_waits", "core", "heir", "until_ms",
+        "_begun", "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell",
+        "_told_waits", "_unread", "_waits", "core", "fence", "heir", "until_ms",
     )  # fmt: skip
 
     def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
@@ -101,9 +109,13 @@ class Leadership:
         self._pending: deque[tuple[int, Done, AppendResult]] = deque()
         self._said: dict[int, Said] = {}
         """What each replica was told and has to answer, by broker id."""
+        self._begun: dict[int, Begun] = {}
+        """Where replicas say that they begin."""
         self._holder: int | None = None
         self._reading = self._unread = False
         """Whether a read is under way, or has failed and waits until things are said again."""
+        self.fence: PenstockError | None = None
+        """Set by the owner while nothing may be appended or deleted in this epoch."""
         self.heir: int | None = None
         """Who is to claim the partition next."""
         self.until_ms = 0
@@ -158,6 +170,39 @@ class Leadership:
         others = [one for one in self.core.followers if one != shell.broker_id]
         own = shell.broker_id in self.core.followers
         return own + sum([shell.reaches(one) for one in others])
+
+    def begins_below(self, offset: int) -> list[int]:
+        """The other replicas that live, and may still have what lies below an offset."""
+        shell = self._shell
+        others = [one for one in self.core.followers if one != shell.broker_id and shell.lives(one)]
+        return [one for one in others if self._begins(one) < offset]
+
+    def _begins(self, replica: int) -> int:
+        """Where this life of a replica begins, as far as it has said so."""
+        begun = self._begun.get(replica)
+        known = begun is not None and begun.incarnation == self.core.followers[replica].incarnation
+        return begun.base if begun is not None and known else 0
+
+    def check_reachable(self) -> None:
+        """Raise if fewer replicas can be reached than must acknowledge.
+
+        Raises:
+            NotLeading: and another one may lead by now.
+            TooFewReplicas: and no other one does.
+        """
+        found, where = self.reachable(), self._log.topic_partition
+        needed = max(self.core.quorum.acks, self._log.config.min_insync_replicas)
+        if found < needed:
+            if self.may_be_over():
+                raise NotLeading(f"{where}: this broker is cut off, another one may lead by now")
+            raise TooFewReplicas(
+                f"{where}: {found} of {len(self.core.followers)} replicas can be reached, {needed}"
+                " must acknowledge"
+            )
+
+    def may_be_over(self) -> bool:
+        """Whether another one may lead, and this broker be too cut off to hear of it."""
+        return self._shell.may_be_gone() and self.reachable() < self.core.quorum.acks
 
     # -- the next leader
 
@@ -351,6 +396,10 @@ class Leadership:
         core = self.core
         if isinstance(message, Ack):
             self._perform(core.acknowledged(replica, message))
+            return
+        if isinstance(message, Begun):
+            if message.authority == core.epoch:
+                self._begun[replica] = message
             return
         if isinstance(message, AskChain):  # it is told again when the chain is another
             if message.authority == core.epoch and len(core.chain) < LINKS_MAX:

@@ -5,13 +5,17 @@ when the connection is lost. A side greets with who it is; one of another cluste
 version, or that takes itself for somebody else is told why, and closed. A broker that comes back
 under a new incarnation takes the place of its former connection.
 
+A cut network tells nobody, and neither does a process that is stopped. So each side says something
+every `LOOK_SECONDS` at least; who has heard nothing for `silent_seconds` ends the connection, of
+which the other side is told as well if that can be.
+
 What is sent while there is no connection is dropped: the cores say everything again, and whoever
 sends is told when a link comes up or goes down (`LinkUser`). Frames that cannot be trusted end a
 connection.
 
 Bounds: a frame has at most `FRAME_BYTES_MAX`; who sends asks `room_bytes` first, so that no more
-than `WINDOW_BYTES` wait in a connection, and is told when there is room again; a greeting must come
-within `GREETING_SECONDS`.
+than `WINDOW_BYTES` wait in a connection, and is told when there is room again; a connection is made
+within `CONNECT_SECONDS`, and a greeting must come within `GREETING_SECONDS`.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from uuid import UUID
 
 from penstock.base.pause import pause
 from penstock.replication.peer_format import (
+    SIGN_OF_LIFE,
     VERSION,
     Greeting,
     Refusal,
@@ -40,7 +45,11 @@ logger = logging.getLogger(__name__)
 
 FRAME_BYTES_MAX: Final = 32 << 20
 WINDOW_BYTES: Final = 8 << 20
+CONNECT_SECONDS: Final = 3.0
 GREETING_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 0.5
+_LOOKS_MIN: Final = 4
+"""So often at least a link is looked at, and something said, before it counts as silent."""
 _BLOCK_BYTES: Final = 128 << 10
 _LOOK_SECONDS: Final = 0.02
 _DIAL_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -76,9 +85,17 @@ class Links:
     """See the module's text; belongs to the event loop."""
 
     def __init__(
-        self, *, broker_id: int, incarnation: UUID, cluster_id: str, user: LinkUser
+        self,
+        *,
+        broker_id: int,
+        incarnation: UUID,
+        cluster_id: str,
+        silent_seconds: float,
+        user: LinkUser,
     ) -> None:
         self.broker_id = broker_id
+        self.silent_seconds = silent_seconds
+        self.look_seconds = min(LOOK_SECONDS, silent_seconds / _LOOKS_MIN)
         self.user = user
         self.ready: dict[int, Link] = {}
         """The connections that rows may be sent over, by the other broker's id."""
@@ -101,6 +118,11 @@ class Links:
         self._server = await loop.create_server(lambda: Link(self, None), host or None, port)
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(host), int(port)
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Brokers whose connection was lost, and of which it is not known yet if they are there."""
+        return frozenset([one for one, task in self._looking.items() if not task.done()])
 
     def reach(self, addresses: Mapping[int, Address]) -> None:
         """Keep connections to these brokers, and to no others; to none once this is closed."""
@@ -149,9 +171,9 @@ class Links:
         failures = 0
         while True:
             try:
-                async with asyncio.timeout(GREETING_SECONDS):
+                async with asyncio.timeout(CONNECT_SECONDS):
                     _, link = await loop.create_connection(lambda: Link(self, broker_id), *address)
-                    await link.greeted
+                await link.greeted
                 failures = 0
                 await link.lost
             except (OSError, TimeoutError, LinkRefused) as error:
@@ -244,6 +266,10 @@ class Link(asyncio.BufferedProtocol):
         self._block = memoryview(bytearray(_BLOCK_BYTES))
         self._start = self._filled = 0
         self._frame_bytes_max = 0
+        self._heard = False
+        """Whether anything has come since the last look."""
+        self._quiet = 0
+        """For so many looks nothing has come."""
         self._timer: asyncio.TimerHandle | None = None
         self.peer: int | None = None
         loop = asyncio.get_running_loop()
@@ -301,6 +327,7 @@ class Link(asyncio.BufferedProtocol):
         return self._block[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
+        self._heard = True
         self._filled += count
         try:
             self._take_frames()
@@ -319,7 +346,7 @@ class Link(asyncio.BufferedProtocol):
             self._start += size
             if self.peer is None:
                 self._greet(parts[0])
-            else:
+            elif bytes(parts[0][: len(SIGN_OF_LIFE)]) != SIGN_OF_LIFE:
                 self._links.user.rows_came(self.peer, decode_rows(*parts))
         self._make_room(needed)
 
@@ -342,12 +369,34 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(encode_parts(encode_refusal(why), 0))
             self._refuse(why)
             return
+        if self.greeted.done():
+            self.close("who dialled waits no more")
+            return
         self.peer = found.broker_id
         self._frame_bytes_max = min(found.frame_bytes_max, FRAME_BYTES_MAX)
         if self._timer is not None:
             self._timer.cancel()
+        self._look_later()
         self._links.greeted(self, found)
         self.greeted.set_result(None)
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._links.look_seconds, self._look)
+
+    def _look(self) -> None:
+        """Say something; end the link if nothing has come for long.
+
+        Looks are counted and not seconds: a loop that stood still has not listened meanwhile.
+        """
+        self._quiet = 0 if self._heard else self._quiet + 1
+        self._heard = False
+        if self._quiet * self._links.look_seconds >= self._links.silent_seconds:
+            self.close(f"nothing has come for {self._links.silent_seconds:g} s")
+            return
+        if not self.waiting_bytes:
+            self._transport.write(encode_parts(SIGN_OF_LIFE, 0))
+        self._look_later()
 
     def _refuse(self, why: str) -> None:
         if not self.greeted.done():

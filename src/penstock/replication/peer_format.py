@@ -26,10 +26,11 @@ endian; a row begins with
    14 LogStart      authority i32, epoch i32, base i64, bytes of producers u32
    15 AskChain      authority i32, epoch i32, incarnation i64, newest i32
    16 Settle        authority i32
+   17 Begun         authority i32, epoch i32, incarnation i64, base i64
 
 The first frame of either side is a greeting instead: "PSPR", version u16, broker id i32, its
 incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
-answers "PSNO" and the reason as UTF-8, and closes.
+answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP" is a sign of life.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ LINKS_MAX: Final = 4096
 
 _GREETING: Final = b"PSPR"
 _REFUSAL: Final = b"PSNO"
+SIGN_OF_LIFE: Final = b"PSUP"
 
 
 class HandOver(NamedTuple):
@@ -80,6 +82,15 @@ class Settle(NamedTuple):
     """Whoever cannot lead after epoch `authority` should go by the replicas that have answered."""
 
     authority: int
+
+
+class Begun(NamedTuple):
+    """A copy has heard where its leader's log begins: so does it, at `base` or above."""
+
+    authority: int
+    epoch: int
+    incarnation: int
+    base: int
 
 
 class Read(NamedTuple):
@@ -125,6 +136,7 @@ _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
     14: (LogStart, Struct(">iiq")),
     15: (AskChain, Struct(">iiqi")),
     16: (Settle, Struct(">i")),
+    17: (Begun, Struct(">iiqq")),
 }
 _JOIN_KIND: Final = 4
 _WITH_DATA: Final = (7, 11, 14)
@@ -137,7 +149,7 @@ _NOTHING: Final = memoryview(b"")
 
 Said = (
     Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | AskChain | Append | Ack | LogStart
-    | LogEnd | Read | ReadAnswer | HandOver | GiveTo | Settle
+    | LogEnd | Read | ReadAnswer | HandOver | GiveTo | Settle | Begun
 )  # fmt: skip
 """What is said of a partition: by the cores, for reading what is to be written back, and for a
 leadership that is given away."""

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from penstock.replication.peer_format import PartitionKey
 
 
+class Owner(Protocol):
+    """Who serves a replicated partition to clients."""
+
+    def committed_to(self, offset: int) -> bool:
+        """Everything below an offset is committed."""
+        ...
+
+
 class Reserved(NamedTuple):
     """The highest epochs of a partition that were reserved, and opened."""
 
@@ -44,6 +52,10 @@ class Register(Protocol):
 
     async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
         """What is reserved and opened now; without partitions that are no more."""
+        ...
+
+    def lives(self, broker_id: int) -> bool:
+        """Whether a broker is registered, and not known to be gone."""
         ...
 
     async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:

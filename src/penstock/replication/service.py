@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.replication.calls import Calls
@@ -21,7 +21,7 @@ from penstock.replication.chain import Chain
 from penstock.replication.copies import Copy
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Epoch, Phase
-from penstock.replication.errors import LeadershipOver, NotLeading, TooFewReplicas
+from penstock.replication.errors import LeadershipOver, NotLeading
 from penstock.replication.leadership import Leadership
 from penstock.replication.links import Outgoing
 from penstock.replication.messages import Append, Fence, Join, LogEnd, LogStart
@@ -36,7 +36,7 @@ from penstock.replication.peer_format import (
     Settle,
     encode_row,
 )
-from penstock.replication.register import Register, Reserved
+from penstock.replication.register import Owner, Register, Reserved
 from penstock.storage.errors import StorageFailed
 
 if TYPE_CHECKING:
@@ -55,14 +55,6 @@ _LIVES_BITS: Final = 32
 HAND_OVER_MS: Final = 3_000
 """What an heir has to claim a partition, before who gives it away goes on leading."""
 _ALL: Final = -1
-
-
-class Owner(Protocol):
-    """Who serves a replicated partition to clients."""
-
-    def committed_to(self, offset: int) -> bool:
-        """Everything below an offset is committed."""
-        ...
 
 
 class ReplicatedLog:
@@ -106,11 +98,9 @@ class ReplicatedLog:
         Raises:
             NotLeading: this broker does not lead it now.
             TooFewReplicas: fewer can be reached than must acknowledge.
-            PenstockError: as `PartitionLog.append`.
+            PenstockError: the fence, where there is one; as `PartitionLog.append`.
         """
-        leading = self.leading
-        if leading is None or not leading.may_append(self.copy.core):
-            raise NotLeading(f"{self.log.topic_partition} has no leader here, or not yet")
+        leading = self.appendable()
         if acks == _ALL:
             self.check_reachable()
         log = self.log
@@ -124,18 +114,19 @@ class ReplicatedLog:
         leading.answer_at(log.log_end_offset, done, result)
         return None
 
-    def check_reachable(self) -> None:
-        """Raise TooFewReplicas if fewer replicas can be reached than must acknowledge."""
+    def appendable(self) -> Leadership:
+        """The leadership that takes appends now; raises NotLeading, or the fence."""
         leading = self.leading
-        if leading is None:
-            return
-        found = leading.reachable()
-        needed = max(leading.core.quorum.acks, self.log.config.min_insync_replicas)
-        if found < needed:
-            raise TooFewReplicas(
-                f"{self.log.topic_partition}: {found} of {len(leading.core.followers)} replicas can"
-                f" be reached, {needed} must acknowledge"
-            )
+        if leading is None or not leading.may_append(self.copy.core):
+            raise NotLeading(f"{self.log.topic_partition} has no leader here, or not yet")
+        if leading.fence is not None:
+            raise leading.fence
+        return leading
+
+    def check_reachable(self) -> None:
+        """As `Leadership.check_reachable`; nothing where nobody leads here."""
+        if self.leading is not None:
+            self.leading.check_reachable()
 
     # -- what a leadership asks (`LeaderShell`)
 
@@ -145,6 +136,12 @@ class ReplicatedLog:
 
     def reaches(self, broker_id: int) -> bool:
         return broker_id in self._service.links.ready
+
+    def lives(self, broker_id: int) -> bool:
+        return self._service.epochs.lives(broker_id)
+
+    def may_be_gone(self) -> bool:
+        return self._service.may_be_gone()
 
     def room_bytes(self, broker_id: int) -> int:
         return self._service.room_bytes(broker_id)
@@ -220,9 +217,11 @@ class Replication:
         self.advanced = advanced
         self.links: Links
         self.logs: dict[PartitionKey, ReplicatedLog] = {}
-        self._epochs = epochs
+        self.epochs = epochs
         self._flush = flush
         self._clock = clock
+        self.may_be_gone: Callable[[], bool] = lambda: False
+        """Whether others may have taken this broker for dead."""
         self.on_refused: Callable[[int], None] = _nothing
         """Told of a broker whose process is gone, as far as its address says."""
         self.on_settle: Callable[[ReplicatedLog], None] = _nothing
@@ -297,13 +296,8 @@ class Replication:
             return
         if gone.leading is not None:
             gone.leading.lost()
-        for logs in (
-            self._stirred,
-            self._waiting,
-            self._limited,
-            self._resting,
-            *self._short.values(),
-        ):
+        places = self._stirred, self._waiting, self._limited, self._resting
+        for logs in (*places, *self._short.values()):
             logs.pop(gone, None)
         self._silent.drop(gone)
 
@@ -555,7 +549,7 @@ class Replication:
     async def _claim(
         self, asked: Sequence[tuple[PartitionKey, None]]
     ) -> Sequence[Claim | PenstockError]:
-        return await self._epochs.claim([key for key, _ in asked])
+        return await self.epochs.claim([key for key, _ in asked])
 
     def _claimed(self, key: PartitionKey, _: None, answer: Claim | PenstockError) -> None:
         log = self.logs.get(key)
@@ -574,7 +568,7 @@ class Replication:
     async def _reserved(
         self, asked: Sequence[tuple[ReplicatedLog, None]]
     ) -> Sequence[Reserved | None]:
-        found = await self._epochs.reserved([log.key for log, _ in asked])
+        found = await self.epochs.reserved([log.key for log, _ in asked])
         return [found.get(log.key) for log, _ in asked]
 
     def _hear_reserved(self, log: ReplicatedLog, _: None, there: Reserved | None) -> None:
@@ -583,7 +577,7 @@ class Replication:
             self.stir(log)
 
     async def _ask_older(self, asked: Sequence[tuple[ReplicatedLog, int]]) -> Sequence[Chain]:
-        return await self._epochs.older([(log.key, below) for log, below in asked])
+        return await self.epochs.older([(log.key, below) for log, below in asked])
 
     def _hear_older(self, log: ReplicatedLog, _: int, older: Chain) -> None:
         if log.leading is not None and older:

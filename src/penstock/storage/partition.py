@@ -315,7 +315,7 @@ class PartitionLog:
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
         self.load()
-        return self.epochs.end_offset_for(epoch, self.durable_offset)
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def latest_epoch_at(self, offset: int) -> int:
         """The epoch that wrote `offset`, -1 if unknown."""

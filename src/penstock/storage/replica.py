@@ -160,7 +160,15 @@ class ReplicaLog(PartitionLog):
         """Why the replica may lack what was synced, if it may; see `LogStore.lost`."""
         if self.damage is not None:
             return str(self.damage)
-        return "the journal has lost entries that were synced" if self.standing.lost else None
+        return "what was synced may be gone" if self.standing.lost else None
+
+    def note_loss(self) -> None:
+        """What was synced may be gone, from now on; durable, and told, as what the journal lost.
+
+        Raises:
+            StorageError, LogDeleted: nothing becomes durable any more.
+        """
+        self._keep(self.standing._replace(lost=True))
 
     def promise(self, epoch: int) -> None:
         """Refuse lower epochs from now on; durable once a flush after this is done.

@@ -81,6 +81,7 @@ class LogStore:
         lock: int,
         replicated: Callable[[TopicPartition], bool],
     ) -> None:
+        self.config_of = parts.config_of
         self._parts = parts
         self._replicated = replicated
         self._files = parts.segment_files.files

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from penstock.apps.configuration import Given, configure
-from penstock.apps.wiring import address, build, start
+from penstock.apps.wiring import address, opened, start
 from penstock.base.errors import UnavailableError
 from penstock.testing.loop_thread import END_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS, End, LoopThread
 
@@ -179,7 +179,7 @@ class _BrokerThread:
         self._thread.stop()
 
     async def _begin(self) -> tuple[tuple[str, str], End]:
-        self.server = build(configure(file=None, environment={}, flags=self._flags))
+        self.server = await opened(configure(file=None, environment={}, flags=self._flags))
         ready = await start(self.server)
         return (address(ready.kafka), address(ready.admin)), self.server.stop
 

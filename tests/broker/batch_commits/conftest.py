@@ -164,7 +164,7 @@ class House:
         return await self.sinks.post(query=query, batch_id=batch, owner=owner, manifest=manifest)
 
     def values(self, topic: str, partition: int = 0) -> list[str]:
-        log = self.broker.partitions.local_log(topic, partition)
+        log = self.broker.partitions.with_log(topic, partition).log
         found: list[str] = []
         offset = log.log_start_offset
         while offset < log.durable_offset:

@@ -350,7 +350,7 @@ async def test_producers_of_open_intents_do_not_expire(tmp_path: Path) -> None:
     house.clock.ahead_ms = 30 * 86_400_000
     await house.start()
     assert house.sinks.prepared_commits == 1
-    log = house.broker.partitions.local_log("t", 0)
+    log = house.broker.partitions.with_log("t", 0).log
     log.load()
     assert len(log.producers()) == 2
     house.clock.ahead_ms += 10
@@ -383,7 +383,7 @@ async def test_a_log_that_lost_its_end_gets_a_new_producer(house: House, open_in
     blob = house.stage("b", [Part("t", 0, values(2))])
     if open_intent:
         original = house.control.on_save
-        known = house.broker.partitions.local_log("t", 0).producer_states
+        known = house.broker.partitions.with_log("t", 0).log.producer_states
         producers = dict(known._producers)
         known._producers.clear()  # at the intent nothing is known, at the drive the old end is
 
@@ -560,7 +560,7 @@ async def test_others_append_in_between(house: House) -> None:
     blob = house.stage("b", [Part("t", 0, big)], records_per_batch=20)
     post = asyncio.create_task(house.post(0, [blob]))
     other, _ = encode(house, ["other"])
-    log = house.broker.partitions.local_log("t", 0)
+    log = house.broker.partitions.with_log("t", 0).log
     appended = 0
     while not post.done():
         if log.log_end_offset and appended < 5:

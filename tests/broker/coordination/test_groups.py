@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -464,6 +465,22 @@ async def unheard(broker: BrokerServer, broker_id: int) -> None:
     await broker.control.register_broker(
         broker_id=broker_id, host="h", port=1, rack=None, incarnation=UUID(int=broker_id)
     )
+
+
+async def test_a_commit_does_not_wait_longer_than_its_limit(
+    broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats wait behind it on the same connection."""
+
+    async def never(**_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(broker.control, "commit_offsets", never)
+    broker.settings = replace(broker.settings, offsets_commit_timeout_ms=10)
+    give(broker)
+    offset = CommittedOffset(topic_id=UUID(int=1), topic="b", partition=0, offset=3)
+    with pytest.raises(CoordinatorNotAvailable, match=r"offsets\.commit\.timeout\.ms = 10"):
+        await asyncio.wait_for(broker.coordinator.commit("g", [offset]), 60)
 
 
 async def test_a_coordinator_that_has_not_heard_stores_nothing_of_others(

@@ -248,7 +248,7 @@ async def test_fence_stays_until_the_commit_is_known(
     async def lossy(migration: TopicMigration) -> Any:
         calls.append(migration)
         refused.append((await other.produce("t", batch(b"x"))).error_code)
-        assert isinstance(broker.partitions.local_log("t", 0).fence, NotLeader)
+        assert isinstance(broker.partitions.with_log("t", 0).log.fence, NotLeader)
         if len(calls) == 1:
             raise ControlUnavailable("nothing came back")
         answer = await real(migration)

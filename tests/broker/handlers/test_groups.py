@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.handlers import groups as handlers
 from penstock.broker.server import BrokerServer
+from penstock.control import ControlUnavailable, MetadataImage
 from tests.broker.handlers.calls import call, names, versions
 
 
@@ -106,6 +108,25 @@ async def test_finds_coordinators(broker: BrokerServer, version: int) -> None:
     assert [(c.node_id, c.host, c.port) for c in found] == [(1, "127.0.0.1", 9092)] * len(found)
     if version >= 4:
         assert [c.key for c in found] == ["g", "h"]
+
+
+@pytest.mark.parametrize("failure", [None, ControlUnavailable("away")])
+async def test_finds_coordinators_while_the_database_is_away(
+    broker: BrokerServer, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
+) -> None:
+    """By what is known: fetches of the same connection wait behind the answer."""
+
+    async def image() -> MetadataImage:
+        if failure is not None:
+            raise failure
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(handlers, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(broker.control, "image", image)
+    request: dict[str, Any] = {"key": "g", "key_type": 0, "coordinator_keys": ["g"]}
+    response = await asyncio.wait_for(call(broker, "FindCoordinator", 4, request), 60)
+    assert [one.node_id for one in response.coordinators] == [1]
 
 
 async def test_finds_no_coordinators_of_other_kinds(broker: BrokerServer) -> None:

@@ -21,7 +21,7 @@ def sizes(result: Any) -> dict[str, dict[int, int]]:
 def fill(broker: BrokerServer, topic: str, partition: int, *values: bytes) -> int:
     """Append a batch; returns its size in bytes."""
     data = memoryview(bytearray(batch(*values)))
-    broker.partitions.local_log(topic, partition).append(data, now_ms=1_700_000_000_000)
+    broker.partitions.with_log(topic, partition).log.append(data, now_ms=1_700_000_000_000)
     return len(data)
 
 

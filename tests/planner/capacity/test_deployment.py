@@ -79,6 +79,14 @@ def test_slower_processors_need_more(name: str) -> None:
     assert found.value("brokers_by_cores") > plan(messages_per_second=1e6).value("brokers_by_cores")
 
 
+def test_replicas_cost_what_was_measured_with_three() -> None:
+    load: dict[str, Any] = {"messages_per_second": 1e6, "replication": 3}
+    usual = plan(**load)
+    assert "2.43 (assumed" in usual.figure("brokers_by_cores").formula
+    slow = plan(measured(replicated_produce_cpu_s_per_gb=100), **load)
+    assert slow.value("brokers_by_cores") > usual.value("brokers_by_cores")
+
+
 def test_measured_latencies() -> None:
     slow = measured(put_p50_ms=40, put_p99_ms=90, commit_p50_ms=20, commit_p99_ms=30)
     found = plan(slow, storage="diskless", store="directory")

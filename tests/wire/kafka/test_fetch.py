@@ -110,6 +110,7 @@ _ANSWERS = st.builds(
     buffers=st.lists(st.binary(max_size=200), max_size=3),
     aborted=st.booleans(),
     leader=LEADERS,
+    parts=st.none() | st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)),
 ).map(lambda answer: _sized(answer))
 
 
@@ -177,7 +178,11 @@ def _partition(module: Any, version: int, answer: PartitionAnswer) -> Any:
     }
     if version >= 5:
         fields["log_start_offset"] = answer.log_start_offset
-    if version >= 16 and answer.leader is not None:
+    if version >= 12 and answer.parts is not None:
+        fields["diverging_epoch"] = module.EpochEndOffset(
+            epoch=answer.parts[0], end_offset=answer.parts[1]
+        )
+    elif version >= 16 and answer.leader is not None:
         fields["current_leader"] = module.LeaderIdAndEpoch(
             leader_id=answer.leader[0], leader_epoch=answer.leader[1]
         )

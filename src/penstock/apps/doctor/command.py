@@ -17,6 +17,7 @@ from penstock.apps.configuration import Configuration, Given, configure
 from penstock.apps.doctor import Finding, look
 from penstock.apps.doctor.brokers import admin_addresses, broker_checks, reach
 from penstock.apps.doctor.consumers import consumers
+from penstock.apps.doctor.copies import copies_check
 from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import partitions
@@ -63,7 +64,12 @@ def doctor(
         addresses = admin_addresses(state.setting("admin", admin, ""))
         checks += broker_checks(state, reached, addresses)
         if reached is not None:
-            checks += [partitions(state), loss_check(state, reached, addresses), consumers(state)]
+            checks += [
+                partitions(state),
+                copies_check(state, reached, addresses),
+                loss_check(state, reached, addresses),
+                consumers(state),
+            ]
         checks += installation(configuration)
     checks += [agent(socket), outbox(root), certificates()]
     checks += [*data_directory(configuration.directory), *programs()]

@@ -31,15 +31,27 @@ def broker() -> None:
 @broker.command("drain")
 @click.argument("broker_id", type=click.IntRange(min=0))
 @click.option("--dry-run", is_flag=True, help="Show what would move where.")
+@click.option("--undo", is_flag=True, help="Let it get new replicas again; nothing moves back.")
 @waiting_options
 @client_options
-def drain(state: State, broker_id: int, dry_run: bool, no_wait: bool, limit: float) -> None:
+def drain(
+    state: State, broker_id: int, dry_run: bool, undo: bool, no_wait: bool, limit: float
+) -> None:
     """Move all replicas of a broker to others, which have none of the partition yet.
 
     Where to is decided by the weights that new topics are placed by, in other racks where there are
-    any. The broker may be off already. Topics that are created meanwhile may be placed on it.
+    any. The broker may be off already. From now on it gets no replicas of new topics
+    (placement.excluded.brokers).
     """
+    if undo and dry_run:
+        raise click.UsageError("give one of --dry-run and --undo")
     with state.client() as client:
+        if undo:
+            client.exclude_broker(broker_id, False)
+            say(state, f"broker {broker_id} may get new replicas", broker=broker_id)
+            return
+        if not dry_run:
+            client.exclude_broker(broker_id)
         target = _away(client, broker_id)
         if not dry_run:
             order(client, target)
@@ -61,7 +73,7 @@ def _away(client: Client, broker_id: int) -> dict[Place, Sequence[int]]:
     """The replicas that partitions are to have without a broker."""
     found = client.metadata()
     ordered = client.reassignments()
-    others = sites(found, but=broker_id)
+    others = sites(found, {broker_id, *client.excluded_brokers()})
     target: dict[Place, Sequence[int]] = {}
     for name, topic in sorted(found.topics.items()):
         held = [one for one in topic.partitions if broker_id in one.replicas]
@@ -86,4 +98,5 @@ def remove(state: State, broker_id: int) -> None:
     """Forget a broker that is gone for good: it must be off, and hold no replicas."""
     with state.client() as client:
         client.unregister_broker(broker_id)
+        client.exclude_broker(broker_id, False)
     say(state, f"broker {broker_id} is removed", broker=broker_id)

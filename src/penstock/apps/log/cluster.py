@@ -1,22 +1,25 @@
-"""`penstock cluster status`: brokers, what they lead and copy, and what partitions lack."""
+"""`penstock cluster status|advise`: what brokers lead and copy, what partitions lack, moves."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.apps.log.replicas import DISKLESS, sites, write_plan
 from penstock.apps.session import State, client_options, show
 
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.client.metadata import ClusterMetadata, PartitionMetadata
     from penstock.client.replicas import Place, Reassignment
+    from penstock.replication.advice import Held
 
 _MINIMUM: Final = "min.insync.replicas"
-_DISKLESS: Final = "diskless.enable"
+RATE_MB_S: Final = 50.0
+"""What a broker is taken to copy: no measurement, the disks and networks of clusters differ."""
 
 
 @click.group("cluster", short_help="Brokers and the state of their partitions.")
@@ -54,6 +57,101 @@ def status(state: State) -> None:
     if not state.json:
         for loss in lost or ():
             click.echo(f"given up: {described(loss)}")
+
+
+@cluster.command("advise")
+@click.option(
+    "--moves",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Partitions that may change, at most.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=RATE_MB_S,
+    show_default=True,
+    help="MB/s that a broker copies, for the estimate of time.",
+)
+@click.option(
+    "--write", "file", type=click.File("w"), help="Write a file for penstock topic reassign --file."
+)
+@client_options
+def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
+    """Show moves that even out bytes and leaders over brokers, and what each costs.
+
+    Brokers that are to go (`penstock broker drain`) end up with nothing, replicas of a partition
+    lie in as many racks as there are, each broker's bytes are within 10 % of the mean, and leaders
+    are even but for one. A move of a leader alone copies nothing: `penstock topic elect` makes it.
+    Nothing is changed here. Diskless topics, and what moves already, are left out.
+    """
+    from penstock.replication import advice
+
+    with state.client() as client:
+        found = client.metadata()
+        held = list(_held(client, found))
+        excluded = client.excluded_brokers()
+    made = advice.advise(sites(found, ()), held, excluded=excluded, moves_max=moves)
+    rows = [
+        {
+            "topic": move.place[0],
+            "partition": move.place[1],
+            "replicas": list(move.before),
+            "to": list(move.after),
+            "why": ", ".join(move.why),
+            "copied_bytes": move.copied_bytes,
+            "seconds": round(move.copied_bytes / (rate * 1e6), 1),
+        }
+        for move in made.moves
+    ]
+    brokers = [
+        {
+            "broker": old.broker_id,
+            "bytes": old.size_bytes,
+            "bytes_after": new.size_bytes,
+            "leads": old.leads,
+            "leads_after": new.leads,
+            "to_go": old.broker_id in excluded,
+        }
+        for old, new in zip(made.before, made.after, strict=True)
+    ]
+    if file is not None:
+        write_plan(file, {move.place: move.after for move in made.moves})
+    copied = sum(move.copied_bytes for move in made.moves)
+    seconds = round(made.busiest_bytes / (rate * 1e6), 1)
+    facts = {
+        "brokers": brokers,
+        "moves": rows,
+        "copied_bytes": copied,
+        "seconds": seconds,
+        "unfinished": made.unfinished,
+    }
+    more = "; there would be more after these" if made.unfinished else ""
+    title = f"{len(rows)} moves copy {copied} bytes, in about {seconds} s at {rate:g} MB/s{more}"
+    columns = ("broker", "bytes", "bytes_after", "leads", "leads_after", "to_go")
+    show(state, brokers, columns, title=title, all_as_json=facts)
+    if not state.json and rows:
+        show(
+            state, rows, ("topic", "partition", "replicas", "to", "why", "copied_bytes", "seconds")
+        )
+
+
+def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
+    """Partitions on brokers' disks that do not move now."""
+    from penstock.replication.advice import Held
+
+    ordered, sizes = client.reassignments(), client.partition_sizes()
+    for name, topic in sorted(found.topics.items()):
+        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        if configs.get(DISKLESS) == "true":
+            continue
+        for one in topic.partitions:
+            place = name, one.index
+            if place not in ordered:
+                yield Held(
+                    place=place, replicas=one.replicas, size_bytes=max(0, sizes.get(place, 0))
+                )
 
 
 def _brokers(found: ClusterMetadata) -> list[dict[str, Any]]:
@@ -102,7 +200,7 @@ def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]
         if not lacking:
             continue
         configs = {one.name: one.value for one in client.describe_configs("topic", name)}
-        if configs.get(_DISKLESS) == "true":
+        if configs.get(DISKLESS) == "true":
             continue
         minimum = int(configs.get(_MINIMUM) or 1)
         for one in lacking:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import click
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 ORDERED_AT_ONCE: Final = 1_000
 TOLD_MAX: Final = 5
+PLAN_BYTES_MAX: Final = 64 << 20
 DISKLESS: Final = "diskless.enable"
 
 
@@ -34,9 +37,10 @@ class Site(NamedTuple):
     rack: str | None
 
 
-def sites(found: ClusterMetadata, *, but: int = -1) -> list[Site]:
-    """The brokers that are there."""
-    return [Site(one.node_id, one.rack) for one in found.nodes.values() if one.node_id != but]
+def sites(found: ClusterMetadata, excluded: Collection[int]) -> list[Site]:
+    """The brokers that are there and may get replicas."""
+    nodes = found.nodes.values()
+    return [Site(one.node_id, one.rack) for one in nodes if one.node_id not in excluded]
 
 
 def again(
@@ -89,20 +93,24 @@ def progress(state: State) -> Callable[[int, int], None]:
 
 
 @click.command("reassign")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
 @click.option("--replicas", "brokers", metavar="ID,…", help="Brokers; the first is to lead.")
 @click.option("--factor", type=click.IntRange(min=1), help="So many replicas; most stay.")
 @click.option("--cancel", is_flag=True, help="Give up what is ordered.")
+@click.option(
+    "--file", "plan", type=click.Path(path_type=Path), help="Partitions of any topics, as JSON."
+)
 @waiting_options
 @client_options
 def reassign(
     state: State,
-    name: str,
+    name: str | None,
     partitions: tuple[int, ...],
     brokers: str | None,
     factor: int | None,
     cancel: bool,
+    plan: Path | None,
     no_wait: bool,
     limit: float,
 ) -> None:
@@ -110,11 +118,23 @@ def reassign(
 
     Brokers that are added copy the log, then they take over, then copies that are removed are
     deleted. What is acknowledged is on a quorum of replicas at every moment.
+
+    A file names topics and partitions itself: {"version": 1, "partitions": [{"topic": "orders",
+    "partition": 0, "replicas": [1, 2, 3]}]}, as `penstock cluster advise` and Kafka's
+    kafka-reassign-partitions.sh write it.
     """
-    if (brokers is not None) + (factor is not None) + cancel != 1:
-        raise click.UsageError("give one of --replicas, --factor and --cancel")
+    ways = (brokers is not None) + (factor is not None) + cancel
+    if plan is not None:
+        if name is not None or partitions or ways:
+            raise click.UsageError("--file names topics, partitions and replicas itself")
+        with state.client() as client:
+            _carry_out(state, client, read_plan(plan), no_wait, limit)
+        return
+    if name is None or ways != 1:
+        raise click.UsageError("give --file, or a topic and one of --replicas, --factor, --cancel")
     with state.client() as client:
         found, ordered = client.metadata(), client.reassignments()
+        brokers_left = sites(found, client.excluded_brokers())
         topic = client.describe_topic(name)
         chosen = _chosen(topic, partitions)
         target: dict[Place, Sequence[int] | None] = {}
@@ -123,7 +143,7 @@ def reassign(
                 target[name, one.index] = _broker_ids(brokers)
             elif factor is not None:
                 known = ordered.get((name, one.index))
-                target[name, one.index] = again(sites(found), topic, one, known, factor)
+                target[name, one.index] = again(brokers_left, topic, one, known, factor)
         if cancel:
             target = {(name, one.index): None for one in chosen if (name, one.index) in ordered}
         order(client, target)
@@ -131,6 +151,44 @@ def reassign(
             client.await_reassigned(target, limit, progress(state))
     done = "cancelled" if cancel else "ordered" if no_wait else "moved"
     say(state, f"{len(target)} partitions of {name} {done}", topic=name, partitions=len(target))
+
+
+def _carry_out(
+    state: State, client: Client, target: Mapping[Place, Sequence[int]], no_wait: bool, limit: float
+) -> None:
+    order(client, target)
+    if not no_wait:
+        client.await_reassigned(target, limit, progress(state))
+    done = "ordered" if no_wait else "moved"
+    say(state, f"{len(target)} partitions {done}", partitions=len(target))
+
+
+def read_plan(path: Path) -> dict[Place, Sequence[int]]:
+    """Replicas by topic and partition from Kafka's JSON of a reassignment; raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            rows = json.loads(file.read(PLAN_BYTES_MAX + 1))["partitions"]
+        target: dict[Place, Sequence[int]] = {
+            (row["topic"], row["partition"]): tuple(row["replicas"]) for row in rows
+        }
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise click.UsageError(
+            f"--file {path}: must be JSON of at most {PLAN_BYTES_MAX >> 20} MiB with"
+            f' {{"partitions": [{{"topic": …, "partition": …, "replicas": […]}}]}}: {error!r}'
+        ) from error
+    if len(target) != len(rows):
+        raise click.UsageError(f"--file {path}: a partition is named more than once")
+    return target
+
+
+def write_plan(file: IO[str], target: Mapping[Place, Sequence[int]]) -> None:
+    """What `read_plan` reads."""
+    rows = [
+        {"topic": name, "partition": index, "replicas": list(replicas)}
+        for (name, index), replicas in target.items()
+    ]
+    json.dump({"version": 1, "partitions": rows}, file, indent=1)
+    file.write("\n")
 
 
 @click.command("elect")

@@ -107,6 +107,7 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
         _route("/readyz", _health(own, readiness.look)),
         _route("/metrics", _metrics(own.registry, parts_of(metrics.Parts, broker))),
         _route("/v1/cluster", _json(viewed, views.cluster)),
+        _route("/v1/copies", _json(viewed, views.copies)),
         _route("/v1/losses", _json(viewed, views.losses)),
         _route("/v1/topics", _json(viewed, views.topics)),
         _route("/v1/topics/{topic}", _json(viewed, views.topic)),

@@ -7,7 +7,7 @@ coordinator, their offsets from the control plane.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicOrPartition
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
     from penstock.broker.partition_registry import PartitionRegistry, ServedTopic
+    from penstock.broker.replicas import Replicas
     from penstock.control import CommittedOffset, ControlPlane
+
+TROUBLED_MAX: Final = 1000
+"""Copies that one answer names; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,7 @@ class Parts:
     partitions: PartitionRegistry
     coordinator: GroupCoordinator
     migrations: TopicMigrations
+    replicas: Replicas | None
 
 
 async def losses(parts: Parts, request: Request) -> dict[str, Any]:
@@ -52,6 +57,25 @@ async def losses(parts: Parts, request: Request) -> dict[str, Any]:
         for one in await parts.control.partition_losses()
     ]
     return {"losses": rows}
+
+
+async def copies(parts: Parts, request: Request) -> dict[str, Any]:
+    """The copies on this broker that do not take part, or not in full, and how many there are."""
+    logs = [] if parts.replicas is None else list(parts.replicas.replication.logs.values())
+    troubled = [(log, why) for log in logs if (why := log.copy.trouble)]
+    return {
+        "node_id": parts.node_id,
+        "count": len(logs),
+        "troubled_count": len(troubled),
+        "troubled": [
+            {
+                "topic": log.log.topic_partition.topic,
+                "partition": log.log.topic_partition.partition,
+                "why": why,
+            }
+            for log, why in troubled[:TROUBLED_MAX]
+        ],
+    }
 
 
 async def cluster(parts: Parts, request: Request) -> dict[str, Any]:

@@ -29,6 +29,8 @@ number of batches, because a log loses nothing but its end.
 An unknown producer means that nothing is there because producers of open intents do not expire.
 A log loses its end, without damage, only where `log.flush.policy` allows it.
 
+What leaders of replicated partitions remember is asked of them (`replicated.py`).
+
 All that is for logs on brokers. Partitions of diskless topics get their offsets in the transaction
 that saves the row as done (`objects.py`): their targets have no producer, and a commit of nothing
 else has no intent.

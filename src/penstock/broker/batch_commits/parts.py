@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from penstock.base.metrics import Registry
     from penstock.base.system import Clock, Randomness
+    from penstock.broker.identity import Identity
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.settings import BrokerSettings
@@ -32,5 +33,6 @@ class SinkParts:
     cluster: ClusterMetadata
     partitions: PartitionRegistry
     commits: GroupCommits
+    identity: Identity
     diskless: DisklessService | None
     stopping: asyncio.Event

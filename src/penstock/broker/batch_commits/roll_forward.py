@@ -31,7 +31,9 @@ from penstock.broker.batch_commits.limits import RENEWALS_MAX, UNSYNCED_BYTES_MA
 from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition, decode_manifest
 from penstock.broker.batch_commits.objects import commit_objects
 from penstock.broker.batch_commits.pieces import Piece, PieceReader
+from penstock.broker.batch_commits.replicated import ReplicatedAppends, ReplicatedTarget
 from penstock.control.values import SEQUENCES
+from penstock.partitions import LocalPartition, ReplicatedPartition
 from penstock.storage import AppendBacklog
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.batch_commits.metrics import SinkCounters
     from penstock.broker.batch_commits.parts import SinkParts
+    from penstock.broker.partition_registry import ServedTopic
     from penstock.control import SinkCommit, SinkTarget
     from penstock.partitions import Partition
     from penstock.storage import PartitionLog
@@ -55,13 +58,14 @@ class AppendsUndone(RetriableError):
 class _Survey:
     """Where the partitions of an intent stand."""
 
-    __slots__ = ("appended", "behind", "logs", "remotes")
+    __slots__ = ("appended", "behind", "logs", "remotes", "replicated")
 
     def __init__(self) -> None:
         self.logs: dict[TopicIdPartition, PartitionLog] = {}
         self.appended: dict[TopicIdPartition, int] = {}
         self.behind: set[TopicIdPartition] = set()
         self.remotes: dict[TopicIdPartition, Partition] = {}
+        self.replicated: dict[TopicIdPartition, ReplicatedTarget] = {}
 
 
 class RollForward:
@@ -80,6 +84,7 @@ class RollForward:
         self._directory = directory
         self._counters = counters
         self._save = save
+        self._replicated = ReplicatedAppends(parts.identity)
         self._unsynced: deque[tuple[asyncio.Future[PenstockError | None], int]] = deque()
         self._unsynced_bytes = 0
         self._last: dict[TopicIdPartition, int | None] = {}
@@ -92,8 +97,11 @@ class RollForward:
             PenstockError: not finished; another attempt goes on from here.
         """
         manifest = await asyncio.to_thread(decode_manifest, row.manifest)
-        row, survey = await self._stand(row)
-        await self._append_all(row, manifest, survey)
+        try:
+            row, survey = await self._stand(row)
+            await self._append_all(row, manifest, survey)
+        finally:
+            await self._replicated.close()
         done = dataclasses.replace(
             row,
             state="done",
@@ -114,7 +122,7 @@ class RollForward:
 
     async def _stand(self, row: SinkCommit) -> tuple[SinkCommit, _Survey]:
         for _ in range(RENEWALS_MAX):
-            survey = self._survey(row)
+            survey = await self._survey(row)
             if not survey.behind:
                 return row, survey
             count = len(survey.behind)
@@ -124,7 +132,7 @@ class RollForward:
             row = await self._save(dataclasses.replace(row, targets=targets))
         raise AppendsUndone(f"the logs of query {row.query_id!r} go on losing their ends")
 
-    def _survey(self, row: SinkCommit) -> _Survey:
+    async def _survey(self, row: SinkCommit) -> _Survey:
         survey = _Survey()
         for target in row.targets:
             if not target.records:
@@ -137,11 +145,15 @@ class RollForward:
             if not has_producer(target):
                 survey.remotes[key] = self._parts.partitions.partition_of(topic, target.partition)
                 continue
-            log = self._parts.partitions.local_log(
-                topic.topic.name, target.partition, "an open commit of a sink"
-            )
-            survey.logs[key] = log
-            last = self._last[key] = last_sequence(log, target.producer_id)
+            found = target_of(self._parts, topic, target.partition)
+            if isinstance(found, ReplicatedTarget):
+                survey.replicated[key] = found
+                last = await self._replicated.last_sequence(found, target.producer_id)
+            else:
+                log = survey.logs[key] = self._parts.partitions.with_log(
+                    topic.topic.name, target.partition
+                ).log
+                last = self._last[key] = last_sequence(log, target.producer_id)
             try:
                 survey.appended[key] = appended_records(target, last)
             except TargetBehind as behind:
@@ -161,7 +173,10 @@ class RollForward:
 
     async def _append_all(self, row: SinkCommit, manifest: Manifest, survey: _Survey) -> None:
         runs = schedule(manifest, row.targets, survey.appended)
-        configs = {key: log.config for key, log in survey.logs.items()}
+        configs = {
+            **{key: log.config for key, log in survey.logs.items()},
+            **{key: one.config for key, one in survey.replicated.items()},
+        }
         reader = PieceReader(self._directory, runs, configs)
         while pieces := await asyncio.to_thread(reader.read):
             for piece in pieces:
@@ -172,12 +187,23 @@ class RollForward:
                     self._skip(where.topic, where.partition, row)
                 elif log is not None:
                     await self._append(log, piece, row)
-            self._flush(sum([len(piece.data) for piece in pieces]))
+                elif piece.run.target in survey.replicated:
+                    self._append_replicated(survey.replicated[piece.run.target], piece)
+            if survey.logs:
+                own = [len(one.data) for one in pieces if one.run.target in survey.logs]
+                self._flush(sum(own))
             while self._unsynced_bytes > UNSYNCED_BYTES_MAX:
                 await self._wait_for_oldest()
-        self._flush(0)
+        if survey.logs:
+            self._flush(0)
         while self._unsynced:
             await self._wait_for_oldest()
+
+    def _append_replicated(self, target: ReplicatedTarget, piece: Piece) -> None:
+        self._unsynced.append((self._replicated.append(target, piece), len(piece.data)))
+        self._unsynced_bytes += len(piece.data)
+        self._counters.records += piece.records
+        self._counters.size_bytes += len(piece.data)
 
     def _is_deleted(self, log: PartitionLog) -> bool:
         return (
@@ -237,6 +263,21 @@ class RollForward:
         if offsets is None or survey.appended.get(key_of(target)) != 0:
             return target
         return dataclasses.replace(target, base_offset=offsets[0], next_offset=offsets[1])
+
+
+def target_of(parts: SinkParts, topic: ServedTopic, index: int) -> Partition | ReplicatedTarget:
+    """A partition that is written to with a producer, as it is written to.
+
+    Raises:
+        NotLeader: another broker leads it, and nobody else has its log.
+    """
+    found = topic.partitions[index]
+    if found is None and not topic.topic.partitions[index].has_epochs:
+        return parts.partitions.partition_of(topic, index)
+    if isinstance(found, LocalPartition) and not isinstance(found, ReplicatedPartition):
+        return found
+    name = topic.topic.name
+    return ReplicatedTarget(topic=name, partition=index, config=parts.store.config_of(name))
 
 
 def last_sequence(log: PartitionLog, producer_id: int) -> int | None:

@@ -53,7 +53,8 @@ from penstock.broker.batch_commits.manifest import (
 from penstock.broker.batch_commits.metrics import SinkCounters, sink_samples
 from penstock.broker.batch_commits.objects import check_size, commit_objects
 from penstock.broker.batch_commits.pieces import PieceReader, check_blobs, remove_blobs
-from penstock.broker.batch_commits.roll_forward import RollForward, last_sequence
+from penstock.broker.batch_commits.replicated import ReplicatedTarget
+from penstock.broker.batch_commits.roll_forward import RollForward, last_sequence, target_of
 from penstock.broker.batch_commits.staging import StagingArea
 from penstock.broker.errors import (
     ShuttingDown,
@@ -258,7 +259,11 @@ class SinkService:
             await self._verify(manifest, now_ms)
             found = self._partitions(manifest)
             local = {key: one.log for key, one in found.items() if isinstance(one, LocalPartition)}
-            remotes = {key: one for key, one in found.items() if key not in local}
+            remotes = {
+                key: one
+                for key, one in found.items()
+                if not isinstance(one, (LocalPartition, ReplicatedTarget))
+            }
             check_size(self._parts, manifest, remotes)
             begun = SinkCommit(
                 query_id=query,
@@ -269,7 +274,7 @@ class SinkService:
                 updated_ms=now_ms,
                 version=0 if row is None else row.version,
             )
-            at_once = bool(remotes) and not local
+            at_once = bool(remotes) and len(remotes) == len(found)
             if not at_once:
                 stored = await asyncio.to_thread(encode_manifest, manifest)
                 begun = dataclasses.replace(begun, manifest=stored)
@@ -352,9 +357,11 @@ class SinkService:
         except OSError as error:
             raise StagingUnavailable(f"reading {directory} failed: {error}") from error
 
-    def _partitions(self, manifest: Manifest) -> dict[TopicIdPartition, Partition]:
+    def _partitions(
+        self, manifest: Manifest
+    ) -> dict[TopicIdPartition, Partition | ReplicatedTarget]:
         parts = self._parts
-        partitions: dict[TopicIdPartition, Partition] = {}
+        partitions: dict[TopicIdPartition, Partition | ReplicatedTarget] = {}
         for key, (name, _) in manifest.targets().items():
             topic = parts.partitions.topics.get(name)
             if topic is None:
@@ -369,11 +376,13 @@ class SinkService:
                 raise InvalidCommit(
                     f"topic {name!r} has partitions 0 to {count - 1}, not {key.partition}"
                 )
-            found = partitions[key] = parts.partitions.partition_of(topic, key.partition)
+            if topic.diskless:
+                partitions[key] = parts.partitions.partition_of(topic, key.partition)
+                continue
+            found = partitions[key] = target_of(parts, topic, key.partition)
             if isinstance(found, LocalPartition):
-                log = parts.partitions.local_log(name, key.partition, "an exactly-once sink")
-                if log.fence is not None:
-                    raise log.fence
+                if found.log.fence is not None:
+                    raise found.log.fence
                 found.check_in_sync()
         return partitions
 
@@ -394,7 +403,7 @@ class SinkService:
                 if key in known
             },
         )
-        count = len(logs) - len(going_on)
+        count = len(manifest.targets().keys() - going_on.keys() - {*diskless})
         ids = await self._parts.control.allocate_producer_ids(count) if count else range(0)
         topics = self._parts.partitions.topics.values()
         return plan_targets(

@@ -11,6 +11,7 @@ Source: Kafka's `GroupCoordinatorService`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -209,12 +210,21 @@ class GroupCoordinator:
 
         Raises:
             StaleClusterEpoch: brokers have come or gone; as for clients, another one coordinates.
+            CoordinatorNotAvailable: not within `offsets.commit.timeout.ms`; whether they are
+                stored is unknown.
         """
-        await self._fenced(
-            self._control.commit_offsets(
-                group_id=group_id, offsets=offsets, cluster_epoch=self.ownership.cluster_epoch
-            )
+        limit_ms = self._settings.offsets_commit_timeout_ms
+        commit = self._control.commit_offsets(
+            group_id=group_id, offsets=offsets, cluster_epoch=self.ownership.cluster_epoch
         )
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await self._fenced(commit)
+        except TimeoutError:
+            raise CoordinatorNotAvailable(
+                f"offsets of {group_id!r} were not stored within offsets.commit.timeout.ms ="
+                f" {limit_ms}"
+            ) from None
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
         """Forget offsets of a group that this broker owns; raises as `commit`."""

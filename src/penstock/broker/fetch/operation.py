@@ -17,10 +17,13 @@ A diskless partition has no bytes here. Those that are not loaded yet are asked 
 the budget of the request, and the request waits on: it is woken when they are there. If that takes
 longer than `max_wait` it is answered without them, and the next request finds them.
 
+A client that says in which epoch the record before its offset was written is told where the log
+parts from what it has, instead of records, if it does.
+
 A consumer that names its rack is sent to a replica in it (KIP-392), which is read up to the commit
 mark that it knows. Who names none reads from leaders.
 
-Source: KIP-74 (limits), KIP-227, KIP-320 (leader epochs); Kafka's `DelayedFetch`.
+Source: KIP-74 (limits), KIP-227, KIP-320 and KIP-595 (leader epochs); Kafka's `DelayedFetch`.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from penstock.broker.errors import (
 )
 from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
 from penstock.broker.identity import endpoints_of
-from penstock.broker.leader_epochs import check_epoch
+from penstock.broker.leader_epochs import check_epoch, parts_from
 from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
 from penstock.partitions import ReplicatedPartition
 from penstock.records.positions import READ_COMMITTED
@@ -241,6 +244,7 @@ class FetchOperation:
         sources: list[object] = []
         generation, committed = self._parts.partitions.generation, self._committed
         rack = self._request.rack
+        sure = not self._parts.partitions.may_be_gone()
         for partition in self._in_turn():
             try:
                 source = partition.source
@@ -250,12 +254,14 @@ class FetchOperation:
                 end = source.last_stable_offset if committed else source.high_watermark
                 if (
                     partition.offset == end
+                    and sure
                     and not partition.sent_error
                     and not rack
                     and (
                         partition.leader_epoch == -1
                         or partition.leader_epoch == source.leader_epoch
                     )
+                    and (partition.last_epoch == -1 or partition.last_epoch == source.leader_epoch)
                 ):
                     continue
                 answer = self._read(source, partition, end, budget - self._size, reads)
@@ -264,7 +270,11 @@ class FetchOperation:
             if answer is None:
                 news = news or partition.sent_error != 0
                 continue
-            if answer.error != partition.sent_error or answer.preferred_replica >= 0:
+            if (
+                answer.error != partition.sent_error
+                or answer.preferred_replica >= 0
+                or answer.parts is not None
+            ):
                 news = True
             found[partition] = answer
             self._size += answer.size_bytes
@@ -312,18 +322,20 @@ class FetchOperation:
         reads: SharedReads | None,
     ) -> PartitionAnswer | None:
         """The records at a partition's offset; None when there are none, or none yet."""
-        if partition.leader_epoch >= 0:
-            check_epoch(source, partition.leader_epoch)
-        if self._request.rack:
-            nearer = self._nearer(source, partition)
-            if nearer >= 0:
-                answer = self._headers(source, partition)
-                answer.preferred_replica = nearer
-                return answer
+        check_epoch(source, partition.leader_epoch)
         offset = partition.offset
+        nearer = self._nearer(source, partition) if self._request.rack else -1
+        parts = parts_from(source, partition.last_epoch, offset)
+        if nearer >= 0 or parts is not None:
+            answer = self._headers(source, partition)
+            answer.preferred_replica, answer.parts = nearer, parts
+            return answer
         first = self._size == 0
         limit = min(partition.max_bytes, budget)
-        if offset == end or (limit <= 0 and not first):
+        if offset == end:
+            source.check_end()
+            return None
+        if limit <= 0 and not first:
             return None
         place, read = (0, 0, 0, 0), None
         if reads is not None:

@@ -56,8 +56,8 @@ class FetchPartition:
     """
 
     __slots__ = (
-        "generation", "index", "key", "leader_epoch", "max_bytes", "offset", "sent_error",
-        "sent_high_watermark", "sent_log_start_offset", "source",
+        "generation", "index", "key", "last_epoch", "leader_epoch", "max_bytes", "offset",
+        "sent_error", "sent_high_watermark", "sent_log_start_offset", "source",
     )  # fmt: skip
 
     def __init__(self, key: bytes, row: PartitionRequest) -> None:
@@ -65,13 +65,13 @@ class FetchPartition:
         self.sent_error = 0
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
-        self.index, self.leader_epoch, self.offset, _, self.max_bytes = row
+        self.index, self.leader_epoch, self.offset, self.last_epoch, self.max_bytes = row
         self.source: Partition | None = None
         self.generation = -1
 
     def update(self, row: PartitionRequest) -> None:
         """Take over what a later request says; at another position an error is news again."""
-        _, epoch, offset, _, self.max_bytes = row
+        _, epoch, offset, self.last_epoch, self.max_bytes = row
         if (epoch, offset) != (self.leader_epoch, self.offset):
             self.sent_error = 0
             self.leader_epoch, self.offset = epoch, offset

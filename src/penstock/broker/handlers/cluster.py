@@ -102,8 +102,7 @@ async def describe_topic_partitions(parts: Parts, context: RequestContext, reque
             continue
         end = min(len(topic.partitions), first + left)
         partitions = parts.cluster.shown(topic, rack_of(context.client_id, parts.cluster.image))
-        live = {broker.broker_id for broker in parts.cluster.image.brokers}
-        topics.append(_described(topic, partitions[first:end], live))
+        topics.append(_described(topic, partitions[first:end], parts.cluster.live))
         left -= max(0, end - first)
         if end < len(topic.partitions):
             return _page(topics, name, end)
@@ -141,7 +140,7 @@ def _unknown(name: str) -> Entry:
     return {"error_code": error_number(code), "name": name, "partitions": ()}
 
 
-def _described(topic: Topic, partitions: Sequence[Partition], live: set[int]) -> Entry:
+def _described(topic: Topic, partitions: Sequence[Partition], live: frozenset[int]) -> Entry:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -150,7 +149,7 @@ def _described(topic: Topic, partitions: Sequence[Partition], live: set[int]) ->
         "partitions": [
             {
                 "partition_index": partition.index,
-                "leader_id": partition.leader,
+                "leader_id": partition.leader if partition.leader in live else -1,
                 "leader_epoch": partition.leader_epoch,
                 "replica_nodes": partition.copies,
                 "isr_nodes": partition.isr,

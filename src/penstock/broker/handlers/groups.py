@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
 
+LOOK_SECONDS: Final = 1.0
+"""How long FindCoordinator waits for the newest image: a consumer's fetches wait behind it."""
 GROUP: Final = 0
 TRANSACTION: Final = 1
 KEYS_VERSION: Final = 4
@@ -80,7 +82,7 @@ def unexpected(response: object) -> BugError:
 
 
 async def find_coordinator(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    await parts.cluster.refresh()
+    await parts.cluster.look(LOOK_SECONDS)
     key_type = getattr(request, "key_type", GROUP)
     if context.version < KEYS_VERSION:
         return _coordinator(parts, context, request.key, key_type)

@@ -5,6 +5,10 @@ list), for some, by name or from version 10 on by id. A topic that is asked for 
 not exist is created when both the client and `auto.create.topics.enable` allow it; one that is not
 known here is looked for in the control plane, where another broker may have put it.
 
+Who leads a partition whose leader seems to be gone will be known in a moment, and a client that is
+told of the old one, or of none, asks again after as much as a second (librdkafka). So an answer
+waits for a new leader, `LED_ANEW_SECONDS` at most; then there is none.
+
 The leaders of diskless partitions depend on the client's rack as well; see `broker/diskless.py`.
 
 Source: `MetadataRequest.json`; KIP-430 (authorised operations), KIP-516 (topic ids).
@@ -12,6 +16,7 @@ Source: `MetadataRequest.json`; KIP-430 (authorised operations), KIP-516 (topic 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LED_ANEW_SECONDS: Final = 0.3
 _NAME: Final = APIS[METADATA].name
 Wanted = list[tuple[str | None, Any]]
 
@@ -88,6 +94,9 @@ class Parts:
 
 def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
     """Answer from the cache, from the image, or after creating what is missing."""
+    unreachable = parts.cluster.unreachable()
+    if unreachable and unreachable & _leaders(parts, _wanted(context.version, request)):
+        return _answer_when_led(parts, context, request)
     key = _key(parts, context, request)
     cached = parts.metadata_cache.get(key)
     if cached is not None:
@@ -99,6 +108,36 @@ def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awa
             return _create_and_answer(parts, context, request, wanted, missing)
         if any(_is_unknown(parts, *one) for one in wanted):
             return _look_and_answer(parts, context, request, wanted)
+    return _answer(parts, context, request, wanted, {})
+
+
+def _leaders(parts: Parts, wanted: Wanted | None) -> set[int]:
+    """Who leads the replicated partitions that are asked for."""
+    image = parts.cluster.image
+    topics = (
+        image.topics.values()
+        if wanted is None
+        else [
+            image.topics.get(name or "") if topic_id is None else image.topic_by_id(topic_id)
+            for name, topic_id in wanted
+        ]
+    )
+    return {
+        partition.leader
+        for topic in topics
+        if topic is not None
+        for partition in topic.partitions
+        if partition.has_epochs
+    }
+
+
+async def _answer_when_led(parts: Parts, context: RequestContext, request: Any) -> bytes:
+    loop, wanted = asyncio.get_running_loop(), _wanted(context.version, request)
+    until = loop.time() + LED_ANEW_SECONDS
+    while (left := until - loop.time()) > 0:
+        await parts.cluster.next_image(left)
+        if _leaders(parts, wanted) <= parts.cluster.live:
+            break
     return _answer(parts, context, request, wanted, {})
 
 
@@ -131,10 +170,11 @@ def _not_looked_up(wanted: Wanted, cause: PenstockError) -> dict[Any, PenstockEr
     return {topic_id or name: error for name, topic_id in wanted}
 
 
-def _key(parts: Parts, context: RequestContext, request: Any) -> tuple[int, Any, str, str]:
+def _key(parts: Parts, context: RequestContext, request: Any) -> tuple[Any, ...]:
     """What an answer depends on beside the image. A client that names no rack has the empty one."""
     rack = rack_of(context.client_id, parts.cluster.image)
-    return context.version, request, rack, context.connection.listener
+    unreachable = parts.cluster.unreachable()
+    return context.version, request, rack, context.connection.listener, unreachable
 
 
 def _wanted(version: int, request: Any) -> Wanted | None:
@@ -185,7 +225,7 @@ def _answer(
     operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
     key = _key(parts, context, request)
     rack, image = key[2], parts.cluster.image
-    live = {broker.broker_id for broker in image.brokers}
+    live = parts.cluster.live
     if wanted is None:
         topics = [
             _topic(topic, parts.cluster.shown(topic, rack), operations, live)
@@ -223,7 +263,7 @@ def _wanted_topic(
     topic_id: Any,
     rack: str,
     operations: int,
-    live: set[int],
+    live: frozenset[int],
     errors: Mapping[Any, PenstockError],
 ) -> dict[str, Any]:
     if topic_id is not None:
@@ -251,7 +291,7 @@ def _missing(name: str | None, topic_id: Any, number: int) -> dict[str, Any]:
 
 
 def _topic(
-    topic: Topic, partitions: Sequence[Partition], operations: int, live: set[int]
+    topic: Topic, partitions: Sequence[Partition], operations: int, live: frozenset[int]
 ) -> dict[str, Any]:
     leaderless = error_number("leader_not_available")
     return {
@@ -262,9 +302,9 @@ def _topic(
         "topic_authorized_operations": operations,
         "partitions": [
             {
-                "error_code": 0 if partition.leader >= 0 else leaderless,
+                "error_code": 0 if partition.leader in live else leaderless,
                 "partition_index": partition.index,
-                "leader_id": partition.leader,
+                "leader_id": partition.leader if partition.leader in live else -1,
                 "leader_epoch": partition.leader_epoch,
                 "replica_nodes": partition.copies,
                 "isr_nodes": partition.isr,

@@ -22,7 +22,12 @@ from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDeletionDisabled
 from penstock.broker.configs import describe_topic, idle_topic_configs, topic_config
 from penstock.broker.connection import RequestContext
-from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_of
+from penstock.broker.errors import (
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_number,
+    error_of,
+)
 from penstock.broker.topic_admin import CONCURRENT_CHANGES_MAX
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions
 from penstock.control import Topic, UnknownTopic
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import ControlPlane
+    from penstock.partitions import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -206,6 +212,7 @@ async def _grow(parts: Parts, asked: Any, *, validate_only: bool) -> Entry:
             else [tuple(item.broker_ids) for item in asked.assignments],
             image=parts.cluster.image,
             settings=parts.settings,
+            levels=parts.topic_admin.levels(),
         )
         if not validate_only:
             config = topic_config(parts.topic_admin.levels(), topic.configs)
@@ -225,18 +232,38 @@ async def _grow(parts: Parts, asked: Any, *, validate_only: bool) -> Entry:
 
 
 async def delete_records(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [await _trimmed(parts, topic.name, one) for one in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+    """The leaders' logs at once, then the copies of all of them, for as long as the client waits.
+
+    What is answered as timed out is deleted at the leader, and by the copies when they hear of it.
+    """
+    waiting: list[tuple[Partition, Entry]] = []
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                await _trimmed(parts, topic.name, one, waiting) for one in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    left = dict(enumerate(waiting))
+    try:
+        async with asyncio.timeout(request.timeout.total_seconds()):
+            for number, (partition, answer) in enumerate(waiting):
+                try:
+                    await partition.deleted(answer["low_watermark"])
+                except PenstockError as error:
+                    answer |= {"low_watermark": -1, "error_code": error_of(error)[0]}
+                del left[number]
+    except TimeoutError:
+        for _, answer in left.values():
+            answer |= {"low_watermark": -1, "error_code": error_number("request_timed_out")}
+    return {"topics": topics}
 
 
-async def _trimmed(parts: Parts, name: str, partition: Any) -> Entry:
+async def _trimmed(
+    parts: Parts, name: str, partition: Any, waiting: list[tuple[Partition, Entry]]
+) -> Entry:
     index = partition.partition_index
     answer: Entry = {"partition_index": index, "low_watermark": -1}
     try:
@@ -247,6 +274,7 @@ async def _trimmed(parts: Parts, name: str, partition: Any) -> Entry:
                 f"topic {name!r}: cleanup.policy is {','.join(policy)}, without delete"
             )
         answer["low_watermark"] = await found.delete_records(partition.offset)
+        waiting.append((found, answer))
     except PenstockError as error:
         answer["error_code"], _ = error_of(error)
     return answer

@@ -12,7 +12,8 @@ It belongs to the event-loop thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.base.errors import PenstockError
@@ -42,11 +43,18 @@ class ClusterMetadata:
     def __init__(self, control: ControlPlane, follower: Follower) -> None:
         self.loaded: MetadataImage | None = None
         """None until `refresh` has run once."""
+        self.check: Callable[[MetadataImage], Awaitable[None]] = _nothing
+        """Raises if this broker must not go by an image."""
         self.on_image: list[Callable[[], None]] = []
+        self.unreachable: Callable[[], frozenset[int]] = frozenset
+        """Brokers that are registered and seem to be gone."""
         self.control = control
         self._follower = follower
         self._settled: MetadataImage | None = None
         self._refreshing = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        self._next: asyncio.Future[None] | None = None
+        """Done with the next image."""
         self._placements: dict[str, Placement] = {}
         self._placed_for: MetadataImage | None = None
 
@@ -57,6 +65,12 @@ class ClusterMetadata:
             raise PenstockError("the broker has not loaded its metadata yet")
         return self.loaded
 
+    @property
+    def live(self) -> frozenset[int]:
+        """The ids of the brokers that clients may be sent to."""
+        brokers = frozenset([broker.broker_id for broker in self.image.brokers])
+        return brokers - self.unreachable()
+
     async def refresh(self) -> None:
         """Load the newest image and bring what this broker holds in line with it."""
         if await self.control.image() is self._settled:
@@ -65,6 +79,7 @@ class ClusterMetadata:
             image = await self.control.image()
             if image is self._settled:
                 return
+            await self.check(image)
             delta = delta_of(self._settled, image)
             self._settled = None
             await self._follower.prepare(delta)
@@ -72,8 +87,27 @@ class ClusterMetadata:
             self._follower.apply(delta)
             for listener in self.on_image:
                 listener()
+            if self._next is not None:
+                self._next.set_result(None)
+                self._next = None
             await self._follower.clean_up(delta)
             self._settled = image
+
+    async def look(self, seconds: float) -> None:
+        """Have the newest image if it can be had in this time; else the one there is will do."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._try_to_refresh())
+        await asyncio.wait([self._looking], timeout=seconds)
+
+    async def _try_to_refresh(self) -> None:
+        with suppress(PenstockError):
+            await self.refresh()
+
+    async def next_image(self, seconds: float) -> None:
+        """Wait until there is another image, or for so long."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._next], timeout=seconds)
 
     def shown(self, topic: Topic, rack: str = "") -> Sequence[Partition]:
         """A topic's partitions as clients are told of them.
@@ -89,3 +123,7 @@ class ClusterMetadata:
         if placement is None:
             placement = self._placements[rack] = Placement(image.brokers, rack)
         return placement.partitions(topic)
+
+
+async def _nothing(_: MetadataImage) -> None:
+    return

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from penstock.control import MigrationParticipant, Topic
     from penstock.diskless.migration import MigrationPart, TopicCopy
     from penstock.diskless.service import DisklessService
-    from penstock.partitions import GroupCommits
-    from penstock.storage import PartitionLog
+    from penstock.partitions import LocalPartition
+    from penstock.records.appends import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,6 @@ class MigrationParts:
     clock: Clock
     cluster: ClusterMetadata
     partitions: PartitionRegistry
-    commits: GroupCommits
     diskless: DisklessService | None
     posts_ended: Callable[[], Awaitable[None]]
 
@@ -44,7 +43,7 @@ def is_of_living(parts: MigrationParts, participant: MigrationParticipant) -> bo
 
 
 class LocalParticipant:
-    """Its logs: copied while they are used, fenced, copied to their ends. Any of them may be none.
+    """What it leads, which may be nothing: copied while it is used, fenced, copied to its end.
 
     `state` is copying, ready, fenced, or what follows on that.
     """
@@ -57,7 +56,7 @@ class LocalParticipant:
         self.part = part
         self._parts = parts
         self._copy: TopicCopy | None = None
-        self._logs: list[PartitionLog] = []
+        self._partitions: list[LocalPartition] = []
 
     @property
     def copied_bytes(self) -> int:
@@ -77,12 +76,12 @@ class LocalParticipant:
             PenstockError: as `MigrationPart.copy_of` and `TopicCopy.catch_up`.
         """
         name, me = self.topic.name, self._parts.node_id
-        self._logs = [
-            self._parts.partitions.local_log(name, one.index)
+        self._partitions = [
+            self._parts.partitions.with_log(name, one.index)
             for one in self.topic.partitions
             if one.leader == me
         ]
-        self._copy = await self.part.copy_of(self.topic, self._logs)
+        self._copy = await self.part.copy_of(self.topic, self._partitions)
         while self.passes < SWITCH_PASSES_MAX:
             if await self.keep_up() <= SWITCH_TAIL_BYTES:
                 self.state = "ready"
@@ -98,19 +97,20 @@ class LocalParticipant:
         return await self.copy.catch_up()
 
     async def stop_producers(self) -> None:
-        """Fence; everything that was appended becomes durable and is copied.
+        """Fence; everything that was appended is committed and copied.
 
         Raises:
             MigrationFailed: it takes too long.
-            PenstockError: store, log or control plane failed.
+            PenstockError: store, log or control plane failed, or another broker leads by now.
         """
         self.state = "fenced"
         name = self.topic.name
-        self._fence(NotLeader(f"topic {name!r} is becoming diskless: ask for its leader again"))
+        fence = NotLeader(f"topic {name!r} is becoming diskless: ask for its leader again")
+        self.copy.fenced_in([one.fence(fence) for one in self._partitions])
         try:
             async with asyncio.timeout(SWITCH_FENCE_SECONDS):
                 await self._parts.posts_ended()
-                await self._durable()
+                await asyncio.gather(*map(_settled, self._partitions))
                 await self.copy.catch_up(at_once=True)
                 await self.copy.renew()
         except TimeoutError:
@@ -121,22 +121,20 @@ class LocalParticipant:
     def let_producers_in(self) -> None:
         """Lift the fence: the migration can never take effect any more."""
         self.state = "copying"
-        self._fence(None)
+        for one in self._partitions:
+            one.unfence()
 
-    def _fence(self, error: PenstockError | None) -> None:
-        for log in self._logs:
-            log.fence = error
 
-    async def _durable(self) -> None:
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def _settled(partition: LocalPartition) -> None:
+    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def ended(error: PenstockError | None) -> None:
-            if durable.done():
-                return
-            if error is None:
-                durable.set_result(None)
-            else:
-                durable.set_exception(error)
+    def ended(outcome: Outcome) -> None:
+        if settled.done():
+            return
+        if isinstance(outcome, PenstockError):
+            settled.set_exception(outcome)
+        else:
+            settled.set_result(None)
 
-        self._parts.commits.flush_then(ended)
-        await durable
+    partition.when_settled(ended)
+    await settled

@@ -13,6 +13,7 @@ from penstock.control.batch_index.migration_values import (
     TopicMigration,
 )
 from penstock.control.drivers.statements import Operation
+from penstock.control.epochs import operations as epochs
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import Topic
@@ -49,8 +50,9 @@ def close_migration(request: MigrationRequest) -> Operation[None]:
 def migrate_topic(
     images: Images, migration: TopicMigration
 ) -> Operation[tuple[Topic, StampedImage]]:
-    """Make a local topic diskless, unless these objects have made it so already."""
+    """Make a topic with logs diskless, unless these objects have made it so already."""
     known = yield from images.locked()
+    reserved = yield from _highest_reserved(known.topic(migration.topic_id))
     participants = migration_rules.all_participants(
         migration,
         (yield from migrations.lock_request(migration.topic_id)),
@@ -65,12 +67,20 @@ def migrate_topic(
         participants,
         states={object_id: one.state for object_id, one in found.items()},
         sinks=(yield from sinks.read_all()),
+        reserved=reserved,
     )
     if plan.is_made:
         return plan.topic, known
     yield from _write(plan)
     yield migrations.delete_request(migration.topic_id)
     return plan.topic, (yield from images.store(known, plan.image))
+
+
+def _highest_reserved(topic: Topic | None) -> Operation[dict[int, int]]:
+    """By partition, the highest epoch that replicas may have promised; locked until the end."""
+    keys = [] if topic is None else [(topic.topic_id, one.index) for one in topic.partitions]
+    found = yield from epochs.reservations(keys, lock=True)
+    return {index: one.reserved for (_, index), one in found.items()}
 
 
 def _write(plan: migration_rules.MigrationPlan) -> Operation[None]:

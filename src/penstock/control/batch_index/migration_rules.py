@@ -1,11 +1,13 @@
-"""The rules by which a local topic becomes diskless: from its copied logs to rows and an image.
+"""The rules by which a topic becomes diskless: from its copied logs to rows and an image.
 
 Pure functions that every form of the control plane participants, as in `rules.py`.
 
 The brokers that lead the partitions have stopped appends and copied everything below their ends.
 That nobody else appends is what the compare-and-set is for: the incarnations of those brokers must
 own their ids, and configs, partitions and leader epochs must be those that they saw. A transaction
-of a process that has died since, come as late as it may, finds another incarnation.
+of a process that has died since, come as late as it may, finds another incarnation. Of a partition
+with several replicas, the next leader's epoch is either opened before, and the commit refused; or
+after, and the opening refused, as there are no epochs any more. Nothing is acknowledged in between.
 
 Where there are several, their participants are stored under a request, which anyone may delete: a
 commit finds the request of its own `migration_id`, or is refused for good. So a broker that has
@@ -41,7 +43,7 @@ from penstock.control.errors import (
 )
 from penstock.control.limits import SWITCH_EXTENTS_MAX, SWITCH_PRODUCERS_MAX
 from penstock.control.metadata.rules import check_incarnation, with_topics
-from penstock.control.values import MetadataImage, SinkCommit, Topic
+from penstock.control.values import MetadataImage, Partition, SinkCommit, Topic
 
 
 class MigrationPlan(NamedTuple):
@@ -166,8 +168,12 @@ def plan_migration(
     *,
     states: Mapping[int, ObjectState],
     sinks: Iterable[SinkCommit],
+    reserved: Mapping[int, int],
 ) -> MigrationPlan:
     """What a migration changes; `states` are those of its participants' objects that have a row.
+
+    `reserved` are the highest epochs that were reserved of partitions with several replicas: the
+    topic's are above, should it ever have replicas again.
 
     Raises as `DisklessPlane.migrate_topic`.
     """
@@ -203,12 +209,15 @@ def plan_migration(
     changed = replace(
         topic,
         configs=dict(migration.configs),
-        partitions=tuple(
-            [replace(one, leader_epoch=one.leader_epoch + 1) for one in topic.partitions]
-        ),
+        partitions=tuple([_switched(one, reserved.get(one.index, 0)) for one in topic.partitions]),
     )
     rows = {(topic.topic_id, part.partition): _row(part) for part in partitions}
     return MigrationPlan(with_topics(image, [changed]), changed, rows, partitions)
+
+
+def _switched(row: Partition, reserved: int) -> Partition:
+    epoch = max(row.leader_epoch, reserved) + 1
+    return replace(row, leader_epoch=epoch, target=(), move=0)
 
 
 def _partition(part: MigratedPartition) -> int:

@@ -31,6 +31,7 @@ from penstock.control.epochs.values import (
     PartitionLoss,
     Reassignment,
     Reservation,
+    Resignation,
 )
 from penstock.control.errors import NotReplicated
 from penstock.control.limits import CHAIN_EPOCHS_MAX
@@ -151,6 +152,23 @@ def set_isr(
         else:
             refused[one.key] = reason
     return refused, (yield from images.store(known, _moved(known, stored)))
+
+
+def resign(
+    images: Images, asked: Sequence[Resignation], *, broker_id: int, incarnation: UUID
+) -> Operation[tuple[Refused, StampedImage]]:
+    """Have the image name other leaders, which are to claim what this broker gives up."""
+    known = yield from images.locked()
+    check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
+    refused: dict[PartitionKey, PenstockError] = {}
+    moved: dict[PartitionKey, dict[str, Any]] = {}
+    for one in asked:
+        got = rules.resign(one, known.image, known.partition(one.key), broker_id=broker_id)
+        if isinstance(got, PenstockError):
+            refused[one.key] = got
+        else:
+            moved[one.key] = got
+    return refused, (yield from images.store(known, _moved(known, moved)))
 
 
 def reservations(

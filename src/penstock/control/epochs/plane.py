@@ -25,6 +25,7 @@ from penstock.control.epochs.values import (
     PartitionLoss,
     Reassignment,
     Reservation,
+    Resignation,
 )
 from penstock.control.limits import LOSSES_MAX, OWED_EPOCHS_MAX
 from penstock.control.metadata.plane import Metadata
@@ -105,6 +106,28 @@ class ReplicatedPartitions(Metadata):
                 operations.set_isr,
                 self._images,
                 changes,
+                broker_id=broker_id,
+                incarnation=incarnation,
+            )
+        )
+
+    async def resign(
+        self, asked: Sequence[Resignation], *, broker_id: int, incarnation: UUID
+    ) -> Mapping[PartitionKey, PenstockError]:
+        """Have other replicas claim what this process leads by the image; what was refused.
+
+        Refusals: StaleEpoch where it does not lead in that epoch, NotReplica for an heir that is
+        no other registered replica, NotReplicated.
+
+        Raises:
+            StaleBroker: this incarnation is not registered.
+        """
+        rules.check_call([one.key for one in asked])
+        return await self._apply(
+            partial(
+                operations.resign,
+                self._images,
+                asked,
                 broker_id=broker_id,
                 incarnation=incarnation,
             )

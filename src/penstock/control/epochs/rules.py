@@ -51,6 +51,7 @@ from penstock.control.epochs.values import (
     PartitionEpoch,
     Reassignment,
     Reservation,
+    Resignation,
 )
 from penstock.control.errors import (
     DatabaseSetBack,
@@ -262,6 +263,20 @@ def check_in_sync(
             *change.key, change.epoch, f"epoch {newest.epoch} of broker {newest.leader} is open"
         )
     return _not_in_sync(change.key, change.isr, newest.replicas, broker_id)
+
+
+def resign(
+    asked: Resignation, image: MetadataImage, row: Partition | None, *, broker_id: int
+) -> dict[str, Any] | PenstockError:
+    """What the image says of a partition that its leader gives up; or a refusal."""
+    if row is None or not row.has_epochs:
+        return NotReplicated(*asked.key)
+    if (row.leader, row.leader_epoch) != (broker_id, asked.epoch):
+        reason = f"broker {row.leader} leads in epoch {row.leader_epoch}"
+        return StaleEpoch(*asked.key, asked.epoch, reason)
+    if asked.heir == broker_id or asked.heir not in row.replicas or not image.broker(asked.heir):
+        return NotReplica(*asked.key, asked.heir, row.replicas)
+    return {"leader": asked.heir}
 
 
 def with_partitions(

@@ -155,6 +155,22 @@ class InSyncReplicas(NamedTuple):
         return self.topic_id, self.partition
 
 
+class Resignation(NamedTuple):
+    """Has another replica lead what the image says a broker leads in an epoch.
+
+    The epoch stays open until the heir has claimed the next one.
+    """
+
+    topic_id: UUID
+    partition: int
+    epoch: int
+    heir: int
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic_id, self.partition
+
+
 class OwedEpoch(NamedTuple):
     """An epoch in whose placement a broker is."""
 

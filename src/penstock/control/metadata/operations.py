@@ -50,15 +50,17 @@ def renew_broker(broker_id: int, incarnation: UUID) -> Operation[bool]:
     return count == 1
 
 
-def overdue(timeout_ms: int) -> Operation[list[int]]:
-    """The brokers whose renewal is longer ago than that."""
-    return [broker_id for (broker_id,) in (yield statements.read_overdue(timeout_ms))]
+def overdue(timeout_ms: int, by: int) -> Operation[list[int]]:
+    """The brokers that were renewed so long before a broker."""
+    return [broker_id for (broker_id,) in (yield statements.read_overdue(timeout_ms, by))]
 
 
-def expire_brokers(images: Images, timeout_ms: int) -> Operation[tuple[list[int], StampedImage]]:
-    """Unregister those whose renewal is longer ago than that, and say which."""
+def expire_brokers(
+    images: Images, timeout_ms: int, by: int
+) -> Operation[tuple[list[int], StampedImage]]:
+    """Unregister those that were renewed so long before a broker, and say which."""
     known = yield from images.locked()
-    expired = [broker_id for (broker_id,) in (yield statements.lock_overdue(timeout_ms))]
+    expired = [broker_id for (broker_id,) in (yield statements.lock_overdue(timeout_ms, by))]
     stored = yield from images.store(known, rules.expire_brokers(known.image, expired))
     return expired, stored
 

@@ -103,15 +103,17 @@ class Metadata(OverDatabase):
             )
             raise StaleBroker(broker_id, registered=False)
 
-    async def expire_brokers(self, timeout_ms: int) -> list[int]:
-        """Remove brokers that were registered or renewed longer ago than that; which ones.
+    async def expire_brokers(self, timeout_ms: int, *, by: int) -> list[int]:
+        """Remove brokers whose last renewal is so much older than that of one; which ones.
 
-        Any broker may do it for all. Callers give others time to renew after the plane itself
-        was away.
+        Any registered broker may do it, `by` its own renewal: however long this call waits, it
+        removes nobody who could renew itself as well as the caller. Callers give others time to
+        renew after the plane itself was away.
         """
-        if not await self._database.read(partial(operations.overdue, timeout_ms)):
+        if not await self._database.read(partial(operations.overdue, timeout_ms, by)):
             return []
-        return await self._apply(partial(operations.expire_brokers, self._images, timeout_ms))
+        expire = partial(operations.expire_brokers, self._images, timeout_ms, by)
+        return await self._apply(expire)
 
     async def create_topic(
         self,

@@ -82,12 +82,12 @@ delete_offsets = Each(
 # Brokers
 
 _OVERDUE: Final = (
-    "SELECT broker_id FROM brokers WHERE registered AND renewed_ms < penstock_now_ms() - $1"
-    " ORDER BY broker_id"
+    "SELECT broker_id FROM brokers WHERE registered AND renewed_ms <"
+    " (SELECT renewed_ms FROM brokers WHERE broker_id = $2 AND registered) - $1 ORDER BY broker_id"
 )
 _OVERDUE_SQLITE: Final = (
-    "SELECT broker_id FROM renewals JOIN brokers USING (broker_id)"
-    " WHERE registered AND renewed_ms < penstock_now_ms() - $1 ORDER BY broker_id"
+    "SELECT broker_id FROM renewals JOIN brokers USING (broker_id) WHERE registered AND"
+    " renewed_ms < (SELECT renewed_ms FROM renewals WHERE broker_id = $2) - $1 ORDER BY broker_id"
 )
 RENEWALS_SQLITE: Final = (
     "CREATE TABLE IF NOT EXISTS {place}.renewals"

@@ -1,6 +1,6 @@
 """Copying the logs of a topic into sealed objects, while producers go on.
 
-    log       [0 … … … … … … … … … … … …|high watermark
+    log       [0 … … … … … … … … … … … …|high watermark: what is committed
     pass 1    |──object──|──object──|─|
     pass 2                             |──|
     fenced                                |─|   nothing is appended any more
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from penstock.archive.segments import GrowingPart, SealedSegment, SegmentPart
@@ -51,13 +51,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class CopiedPartition(Protocol):
+    """A partition that this broker leads, and has in a log; `high_watermark` is committed."""
+
+    @property
+    def log(self) -> PartitionLog: ...
+    @property
+    def high_watermark(self) -> int: ...
+
+
 class TopicCopy:
     """The copy of those partitions of a topic that a broker leads; in the thread of their logs."""
 
     def __init__(
         self,
         topic_id: UUID,
-        logs: Sequence[PartitionLog],
+        partitions: Sequence[CopiedPartition],
         settings: DisklessSettings,
         *,
         plane: DisklessPlane,
@@ -65,10 +74,10 @@ class TopicCopy:
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = pause,
     ) -> None:
-        """`logs` are those of the partitions that this broker leads, by index."""
+        """`partitions` are those that this broker leads, by index."""
         self.copied_bytes = 0
         self._topic_id = topic_id
-        self._copies = [_LogCopy(log) for log in logs]
+        self._copies = [_LogCopy(one) for one in partitions]
         self._plane = plane
         self._store = store
         self._clock = clock
@@ -94,8 +103,13 @@ class TopicCopy:
                 await self._copy_object(copy, end, at_once=at_once)
         return self.copied_bytes - before
 
+    def fenced_in(self, epochs: Sequence[int]) -> None:
+        """The leader epochs in which nothing is appended any more, by partition."""
+        for copy, epoch in zip(self._copies, epochs, strict=True):
+            copy.leader_epoch = epoch
+
     def partitions(self) -> tuple[MigratedPartition, ...]:
-        """What was copied, with all else that is known of the logs now."""
+        """What was copied, with all else that is known of the fenced logs now."""
         return tuple([copy.switched() for copy in self._copies])
 
     async def renew(self) -> None:
@@ -152,9 +166,11 @@ class TopicCopy:
 class _LogCopy:
     """One partition's log, and what of it lies in objects."""
 
-    def __init__(self, log: PartitionLog) -> None:
-        log.load()
-        self.log = log
+    def __init__(self, partition: CopiedPartition) -> None:
+        partition.log.load()
+        self.log = log = partition.log
+        self.leader_epoch = -1
+        self._partition = partition
         self.next_offset = log.log_start_offset
         self.objects: list[MigratedObject] = []
         self._extents: list[Extent] = []
@@ -165,7 +181,11 @@ class _LogCopy:
         if self.next_offset < start:
             self.next_offset = start
             self.objects, self._extents = [], []
-        return self.log.durable_offset
+        return self._end()
+
+    def _end(self) -> int:
+        """Up to where the log is committed, and is here."""
+        return min(self._partition.high_watermark, self.log.durable_offset)
 
     def read(self, offset: int, end: int) -> bytes:
         read = self.log.read(offset, max_bytes=CHUNK_BYTES, end_offset=end)
@@ -182,9 +202,9 @@ class _LogCopy:
         log = self.log
         return MigratedPartition(
             partition=log.topic_partition.partition,
-            leader_epoch=max(log.leader_epoch, 0),
+            leader_epoch=self.leader_epoch,
             log_start_offset=log.log_start_offset,
-            high_watermark=log.durable_offset,
+            high_watermark=self._end(),
             objects=tuple(self.objects),
             extents=tuple(self._extents),
             producers=log.producer_states.states(),

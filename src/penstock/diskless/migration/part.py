@@ -11,7 +11,7 @@ from penstock.control.batch_index.migration_values import (
     MigrationRequest,
     TopicMigration,
 )
-from penstock.diskless.migration.copying import TopicCopy
+from penstock.diskless.migration.copying import CopiedPartition, TopicCopy
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.plane import DisklessPlane
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
-    from penstock.storage import PartitionLog
 
 
 class MigrationPart:
@@ -48,15 +47,15 @@ class MigrationPart:
         self._broker_id = broker_id
         self._incarnation = incarnation
 
-    async def copy_of(self, topic: Topic, logs: Sequence[PartitionLog]) -> TopicCopy:
-        """What copies the logs of a local topic, which this broker leads, into the store.
+    async def copy_of(self, topic: Topic, partitions: Sequence[CopiedPartition]) -> TopicCopy:
+        """What copies partitions with logs, which this broker leads, into the store.
 
         Raises:
             NotServing: store or control plane cannot be used.
         """
         return TopicCopy(
             topic.topic_id,
-            logs,
+            partitions,
             self._settings,
             plane=self.plane,
             store=await self._ready_store(),

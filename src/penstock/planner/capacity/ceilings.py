@@ -34,6 +34,9 @@ ASSUMED: Final[Mapping[str, Assumed]] = {
     "diskless_produce_mb_per_s": Assumed(157, f"{OWN_BENCHMARKS}: diskless topic, S3 and 50 ms"),
     "consume_mb_per_s": Assumed(615, f"{OWN_BENCHMARKS}: fetches of 1 KiB, 12 partitions"),
     "produce_cpu_s_per_gb": Assumed(4.25, f"{OWN_BENCHMARKS}: local topic, 1 KiB, 4 partitions"),
+    "replicated_produce_cpu_s_per_gb": Assumed(
+        2.43, f"{OWN_BENCHMARKS}: 1 KiB, large batches; 7.3 on 3 brokers with 3 replicas"
+    ),
     "diskless_produce_cpu_s_per_gb": Assumed(4.4, f"{OWN_BENCHMARKS}: diskless, on a directory"),
     "consume_cpu_s_per_gb": Assumed(0.9, f"{OWN_BENCHMARKS}: fetches of 1 KiB, 12 partitions"),
     "partition_produce_mb_per_s": Assumed(
@@ -75,9 +78,15 @@ class Deployment:
             return f"{self.ceiling(name):g} (measured on this host: {name})"
         return f"{self.ceiling(name):g} (assumed: {ASSUMED[name].origin})"
 
-    def produce_name(self, inputs: CapacityInputs, what: str = "mb_per_s") -> str:
-        """Which figure bounds what a broker takes in, or with `cpu_s_per_gb` says what it costs."""
-        return f"{'diskless_' if inputs.storage == 'diskless' else ''}produce_{what}"
+    def produce_name(self, inputs: CapacityInputs) -> str:
+        """Which figure bounds what a broker takes in."""
+        return f"{'diskless_' if inputs.storage == 'diskless' else ''}produce_mb_per_s"
+
+    def produce_cpu_name(self, inputs: CapacityInputs) -> str:
+        """Which figure says what a GB on one replica costs; batches that are small cost more."""
+        if inputs.storage == "diskless":
+            return "diskless_produce_cpu_s_per_gb"
+        return f"{'replicated_' if inputs.copies > 1 else ''}produce_cpu_s_per_gb"
 
     def put_names(self, inputs: CapacityInputs) -> tuple[str, str]:
         """Which figures stand for a PUT, to a directory or to a store over a network."""

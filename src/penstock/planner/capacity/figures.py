@@ -21,7 +21,7 @@ def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizin
     figure = partial(Figure, group="brokers", source=ARITHMETIC, unit="brokers")
     free = sizing.free
     produce = deployment.said(deployment.produce_name(inputs))
-    cpu = deployment.said(deployment.produce_name(inputs, "cpu_s_per_gb"))
+    cpu = deployment.said(deployment.produce_cpu_name(inputs))
     needs = {
         "throughput": f"(written with replicas / {produce} MB/s"
         f" + read / {deployment.said('consume_mb_per_s')} MB/s) / {free}, at the peak",

@@ -211,8 +211,9 @@ def durability_findings(inputs: CapacityInputs) -> Iterator[Finding]:
             )
         yield note(
             "replication",
-            "what replicas add to a broker's processor time and latency is estimated: it has not"
-            " been measured yet",
+            "processor time is that of large batches on three brokers, 7.3 s/GB of all; 100 bytes"
+            " a batch without linger took 24: see linger.ms of the producers. What replicas add to"
+            " latency is estimated",
         )
     if inputs.storage == "tiered":
         yield fail(

@@ -225,7 +225,7 @@ class Sizing:
         produce = deployment.ceiling(deployment.produce_name(inputs)) * MEGABYTE * processes
         consume = deployment.ceiling("consume_mb_per_s") * MEGABYTE * processes
         core_seconds = (
-            written / 1e9 * deployment.ceiling(deployment.produce_name(inputs, "cpu_s_per_gb"))
+            written / 1e9 * deployment.ceiling(deployment.produce_cpu_name(inputs))
             + read / 1e9 * deployment.ceiling("consume_cpu_s_per_gb")
         )
         network = max(self.network_in_bytes_per_second, self.network_out_bytes_per_second)

@@ -26,7 +26,13 @@ from typing import Final
 
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
 from penstock.wire.kafka.errors import MalformedRequest
-from penstock.wire.kafka.leader_hints import Endpoint, Leader, current_leader, node_endpoints
+from penstock.wire.kafka.leader_hints import (
+    Endpoint,
+    Leader,
+    current_leader,
+    diverging_epoch,
+    node_endpoints,
+)
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags, uvarint
 
 FLEXIBLE_FROM: Final = 12
@@ -91,6 +97,8 @@ class PartitionAnswer:
     """The broker that the consumer should rather ask; its records are then left out."""
     leader: Leader | None = None
     """Who leads the partition, where this broker does not."""
+    parts: tuple[int, int] | None = None
+    """Where the log parts from what the client has: an epoch, and its end (from version 12)."""
 
 
 TopicAnswer = tuple[bytes, Sequence[PartitionAnswer]]
@@ -339,6 +347,8 @@ class ResponseWriter:
             self._join()
             self._pieces.extend(answer.buffers)
             self.size_bytes += size
-        if self._flexible:
+        if self._flexible and answer.parts is not None:
+            pending.append(diverging_epoch(answer.parts))
+        elif self._flexible:
             told = answer.leader is not None and self._version >= LEADERS_FROM
             pending.append(current_leader(1, answer.leader) if told else b"\0")

@@ -1,9 +1,12 @@
 """The tagged fields by which an error names the leader that should be asked, and its address.
 
     partition   tag 0 (Produce) or 1 (Fetch): leader id i32, leader epoch i32
+                tag 0 (Fetch): an epoch i32, and where it ends i64 in a log that parts there from
+                what was fetched
     response    tag 0: [node id i32, host string, port i32, rack string or null]
 
-Source: KIP-951; `ProduceResponse.json` (from version 10), `FetchResponse.json` (from version 16).
+Source: KIP-951, KIP-595; `ProduceResponse.json` (from version 10), `FetchResponse.json` (from
+versions 16 and 12).
 """
 
 from __future__ import annotations
@@ -20,12 +23,18 @@ Endpoint = tuple[int, str, int, str | None]
 """A broker's id, host, port and rack."""
 
 _LEADER: Final = struct.Struct(">BBBiix")
+_DIVERGING: Final = struct.Struct(">BBBiqx")
 _I32: Final = struct.Struct(">i")
 
 
 def current_leader(tag: int, leader: Leader | None) -> bytes:
     """The section of tagged fields of a partition."""
     return b"\0" if leader is None else _LEADER.pack(1, tag, 9, *leader)
+
+
+def diverging_epoch(parts: tuple[int, int]) -> bytes:
+    """The section of tagged fields of a fetched partition whose log parts from what was fetched."""
+    return _DIVERGING.pack(1, 0, 13, *parts)
 
 
 def node_endpoints(endpoints: Sequence[Endpoint]) -> bytes:

@@ -1,0 +1,289 @@
+"""Which replicas should lie elsewhere: moves that even out bytes and leaders over brokers.
+
+The goals stand in their order; a later one undoes nothing of an earlier one:
+
+1. Brokers that are to go hold nothing.
+2. The replicas of a partition lie in as many racks as there are.
+3. Each broker's bytes are within `TOLERANCE` of the mean: from the fullest broker to the emptiest
+   one goes the largest replica that makes both more even.
+4. Leaders are even but for one: another one of its replicas leads a partition. Nothing is copied.
+
+That is a greedy search, of so many moves as are asked for; what it leaves is the next one's.
+Brokers that are not there now keep what they have, and get nothing. Partitions that move already
+are the caller's to leave out.
+
+Source: Cruise Control's goals (replica distribution on dead brokers, RackAwareGoal,
+DiskUsageDistributionGoal with its balance threshold of 1.10, LeaderReplicaDistributionGoal).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from penstock.replication.placement import Replicas, Site
+
+TOLERANCE: Final = 0.1
+"""How far a broker's bytes may be from the mean of all, as a part of that."""
+TARGETS_MAX: Final = 8
+"""Brokers to which a replica of the fullest one may go, the emptiest first."""
+STEPS_PER_MOVE: Final = 4
+"""How often partitions may change in the search for each move that may be advised."""
+
+Place = tuple[str, int]
+Why = Literal["broker is to go", "racks", "bytes", "leaders"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A partition: its replicas, of which the first is to lead, and the bytes of each copy."""
+
+    place: Place
+    replicas: Replicas
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one broker has, and leads where each partition is led by its first replica."""
+
+    broker_id: int
+    copies: int
+    leads: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A partition that should have other replicas, or another one of them first."""
+
+    place: Place
+    before: Replicas
+    after: Replicas
+    why: tuple[Why, ...]
+    copied_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Moves, the loads before and after them, and the bytes through the busiest broker's disk.
+
+    `unfinished`: there would be more moves.
+    """
+
+    moves: tuple[Move, ...]
+    before: tuple[Load, ...]
+    after: tuple[Load, ...]
+    busiest_bytes: int
+    unfinished: bool
+
+
+def advise(
+    brokers: Collection[Site],
+    partitions: Sequence[Held],
+    *,
+    excluded: Collection[int] = (),
+    moves_max: int = 100,
+) -> Advice:
+    """Moves of at most so many partitions; see the module's text."""
+    search = _Search(
+        racks={one.broker_id: one.rack or "" for one in brokers},
+        targets=sorted(one.broker_id for one in brokers if one.broker_id not in excluded),
+        held={one.place: one for one in partitions},
+        now={one.place: one.replicas for one in partitions},
+        moves_max=moves_max,
+    )
+    before = search.loads()
+    if search.targets:
+        search.leave(excluded)
+        search.spread_over_racks()
+        search.even_out_bytes()
+        search.even_out_leaders()
+    moves = tuple(search.moves())
+    through = Counter[int]()
+    for move in moves:
+        size_bytes = search.held[move.place].size_bytes
+        came = {*move.after} - {*move.before}
+        through.update(dict.fromkeys(came, size_bytes))
+        through[move.before[0]] += size_bytes * len(came)
+    return Advice(
+        moves=moves,
+        before=before,
+        after=search.loads(),
+        busiest_bytes=max(through.values(), default=0),
+        unfinished=search.unfinished,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    racks: Mapping[int, str]
+    targets: Sequence[int]
+    held: Mapping[Place, Held]
+    now: dict[Place, Replicas]
+    moves_max: int
+    why: dict[Place, dict[Why, None]] = field(default_factory=dict)
+    unfinished: bool = False
+    size_bytes: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        for one in self.held.values():
+            self.size_bytes.update(dict.fromkeys(one.replicas, one.size_bytes))
+
+    # -- what is found
+
+    def loads(self) -> tuple[Load, ...]:
+        copies = Counter(one for replicas in self.now.values() for one in replicas)
+        leads = Counter(replicas[0] for replicas in self.now.values() if replicas)
+        return tuple(
+            Load(
+                broker_id=one,
+                copies=copies[one],
+                leads=leads[one],
+                size_bytes=self.size_bytes[one],
+            )
+            for one in sorted({*self.racks, *copies})
+        )
+
+    def moves(self) -> Iterator[Move]:
+        for place, why in self.why.items():
+            before, after = self.held[place].replicas, self.now[place]
+            if before != after:
+                came = len({*after} - {*before})
+                yield Move(
+                    place=place,
+                    before=before,
+                    after=after,
+                    why=tuple(why),
+                    copied_bytes=self.held[place].size_bytes * came,
+                )
+
+    # -- goals
+
+    def leave(self, excluded: Collection[int]) -> None:
+        """Brokers that are to go hold nothing."""
+        for place in sorted(self.now, key=self._smallest_first):
+            for one in self.now[place]:
+                if one in excluded:
+                    self._replace(place, one, "broker is to go")
+
+    def spread_over_racks(self) -> None:
+        """No two replicas of a partition are in one rack while another one has none."""
+        for place in sorted(self.now, key=self._smallest_first):
+            for one in reversed(self.now[place]):  # who leads stays, if it can
+                replicas = self.now[place]
+                others = [self._rack(other) for other in replicas if other != one]
+                free = {self.racks[it] for it in self.targets} - {*others, self._rack(one)}
+                if one in self.racks and self._rack(one) in others and free:
+                    self._replace(place, one, "racks")
+
+    def even_out_bytes(self) -> None:
+        """Each broker's bytes are close to the mean."""
+        for _ in range(STEPS_PER_MOVE * self.moves_max):
+            found = self._next_step()
+            if found is None or not self._put(*found, "bytes"):
+                return
+
+    def _next_step(self) -> tuple[Place, int, int] | None:
+        """What goes from the fullest broker that something can go from."""
+        order = sorted(self.targets, key=lambda one: (self.size_bytes[one], one))
+        slack = 2 * TOLERANCE * sum(self.size_bytes[one] for one in order) / len(order)
+        for source in reversed(order):
+            if self.size_bytes[source] - self.size_bytes[order[0]] <= slack:
+                return None
+            found = self._best(source, order[:TARGETS_MAX])
+            if found is not None:
+                return found
+        return None
+
+    def _best(self, source: int, targets: Sequence[int]) -> tuple[Place, int, int] | None:
+        """The largest replica of a broker that makes it and a target more even."""
+        mine = [place for place, replicas in self.now.items() if source in replicas]
+        mine.sort(key=lambda place: (-self.held[place].size_bytes, place))
+        for target in targets:
+            room = self.size_bytes[source] - self.size_bytes[target]
+            for place in mine:
+                size_bytes = self.held[place].size_bytes
+                if 0 < size_bytes < room and self._fits(place, source, target):
+                    return place, source, target
+        return None
+
+    def even_out_leaders(self) -> None:
+        """Leaders are even but for one, as far as replicas lie for that."""
+        leads = Counter(replicas[0] for replicas in self.now.values() if replicas)
+        led: dict[int, list[Place]] = {}
+        for place in sorted(self.now):
+            led.setdefault(self.now[place][0], []).append(place)
+        stuck: set[int] = set()
+        while left := [one for one in self.targets if one not in stuck]:
+            most = max(left, key=lambda one: (leads[one], one))
+            found = self._other_leader(led.get(most, ()), leads, most)
+            if found is None:
+                stuck.add(most)
+                continue
+            place, leader = found
+            others = [one for one in self.now[place] if one != leader]
+            if not self._set(place, (leader, *others), "leaders"):
+                return
+            led[most].remove(place)
+            led.setdefault(leader, []).append(place)
+            leads[most] -= 1
+            leads[leader] += 1
+            stuck.clear()
+
+    def _other_leader(
+        self, led: Sequence[Place], leads: Mapping[int, int], most: int
+    ) -> tuple[Place, int] | None:
+        """A partition, and the replica of it that leads the fewest, at least two fewer."""
+        found: tuple[int, int, Place] | None = None
+        for place in led:
+            for one in self.now[place][1:]:
+                if one in self.targets and leads[one] < leads[most] - 1:
+                    found = min(found or (leads[one], one, place), (leads[one], one, place))
+        return None if found is None else (found[2], found[1])
+
+    # -- steps
+
+    def _replace(self, place: Place, one: int, why: Why) -> None:
+        """Put a replica to the emptiest broker, in a rack of its own if there is one."""
+        replicas = self.now[place]
+        others = {self._rack(other) for other in replicas if other != one}
+        order = sorted(self.targets, key=lambda target: (self.size_bytes[target], target))
+        order = [target for target in order if target not in replicas]
+        apart = [target for target in order if self._rack(target) not in others]
+        if apart or (order and why == "broker is to go"):
+            self._put(place, one, (apart or order)[0], why)
+
+    def _fits(self, place: Place, source: int, target: int) -> bool:
+        """Whether a replica may go there, without fewer racks for its partition than now."""
+        replicas = self.now[place]
+        if target in replicas:
+            return False
+        others = {self._rack(one) for one in replicas if one != source}
+        return self._rack(target) not in others or self._rack(source) in others
+
+    def _put(self, place: Place, source: int, target: int, why: Why) -> bool:
+        replicas = tuple([target if one == source else one for one in self.now[place]])
+        if not self._set(place, replicas, why):
+            return False
+        size_bytes = self.held[place].size_bytes
+        self.size_bytes[source] -= size_bytes
+        self.size_bytes[target] += size_bytes
+        return True
+
+    def _set(self, place: Place, replicas: Replicas, why: Why) -> bool:
+        """Give a partition these replicas; False if that were one move too many."""
+        if place not in self.why and len(self.why) >= self.moves_max:
+            self.unfinished = True
+            return False
+        self.why.setdefault(place, {})[why] = None
+        self.now[place] = replicas
+        return True
+
+    def _rack(self, broker_id: int) -> str | None:
+        return self.racks.get(broker_id)
+
+    def _smallest_first(self, place: Place) -> tuple[int, Place]:
+        return self.held[place].size_bytes, place

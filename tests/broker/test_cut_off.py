@@ -1,0 +1,117 @@
+"""Leaders that other brokers cannot be reached from, while all are registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.broker.replicas import Replicas
+from penstock.control import ControlUnavailable, MetadataImage
+from penstock.replication.links import Links
+from tests.broker.test_replicated import Cluster, has, until
+from tests.broker.test_replicated import cluster as cluster
+from tests.broker.wire_client import batch
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def links(cluster: Cluster, node_id: int) -> Links:
+    replicas = cluster.brokers[node_id].replicas
+    assert isinstance(replicas, Replicas)
+    return replicas.replication.links
+
+
+def cut(cluster: Cluster, node_id: int) -> None:
+    """No broker talks to this one, which goes on to renew itself and to serve clients."""
+    own = links(cluster, node_id)
+    own.refusal_of = lambda greeting, expected: "a cut"  # type: ignore[method-assign]
+    for one in list(own._open):
+        one.close("a cut")
+
+
+def heal(cluster: Cluster, node_id: int) -> None:
+    del links(cluster, node_id).refusal_of
+
+
+def leads(cluster: Cluster, node_id: int) -> bool:
+    leading = cluster.log(node_id).leading
+    return leading is not None and leading.leads
+
+
+async def produces(cluster: Cluster, node_id: int, value: bytes) -> str:
+    answer = await cluster.clients[node_id].produce("t", batch(value), acks=-1)
+    return str(answer.error_code.name)
+
+
+async def test_who_is_cut_off_from_the_others_has_one_of_them_lead(cluster: Cluster) -> None:
+    leader = await cluster.create()
+    assert await produces(cluster, leader, b"before") == "none"
+    copies = [cluster.log(node_id) for node_id in (1, 2, 3)]
+    await until(lambda: all(has(one, 1) and not one.copy.core.limbo for one in copies))
+    cut(cluster, leader)
+    others = [one for one in (1, 2, 3) if one != leader]
+    await until(lambda: cluster.leader() in others)
+    heir = await cluster.led()
+    assert await produces(cluster, heir, b"meanwhile") == "none"
+    assert await produces(cluster, leader, b"in vain") == "not_leader_or_follower"
+    image = cluster.brokers[heir].cluster.image
+    assert [one.broker_id for one in image.brokers] == [1, 2, 3], "all are registered"
+    heal(cluster, leader)
+    await until(lambda: cluster.log(leader).log.log_end_offset == 2)
+    assert cluster.leader() == heir
+
+
+async def test_who_hears_of_nobody_sends_clients_away(cluster: Cluster) -> None:
+    """Cut off from the database, too: clients that reach it must not stay with it."""
+    leader = await cluster.create()
+    assert await produces(cluster, leader, b"before") == "none"
+    copies = [cluster.log(node_id) for node_id in (1, 2, 3)]
+    await until(lambda: all(has(one, 1) and not one.copy.core.limbo for one in copies))
+    server, client = cluster.brokers[leader], cluster.clients[leader]
+    known = server.cluster.image
+
+    async def stale() -> MetadataImage:
+        return known
+
+    async def away(*_: object, **__: object) -> Any:
+        raise ControlUnavailable("away")
+
+    server.cluster.control.image = stale  # type: ignore[method-assign]
+    server.cluster.control.resign = away  # type: ignore[method-assign]
+    assert server._liveness is not None
+    await server._liveness.stop()
+    cut(cluster, leader)
+    await until(lambda: cluster.log(leader).leading.may_be_over())  # type: ignore[union-attr]
+    own = cluster.log(leader).leading
+    assert own is not None
+    assert own.leads
+    assert await produces(cluster, leader, b"in vain") == "not_leader_or_follower"
+    assert (await client.fetch("t", 1)).error_code.name == "not_leader_or_follower"
+    assert (await client.fetch("t", 0)).records, "what is there is read"
+    end = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    asked = [{"name": "t", "partitions": [end]}]
+    request = {"replica_id": -1, "isolation_level": 0, "topics": asked}
+    answer = await client.call("ListOffsets", 6, request)
+    assert answer.topics[0].partitions[0].error_code.name == "not_leader_or_follower"
+    others = [node_id for node_id in (1, 2, 3) if node_id != leader]
+    await until(lambda: any(leads(cluster, node_id) for node_id in others))
+
+
+async def test_who_reaches_nobody_either_passes_it_on(cluster: Cluster) -> None:
+    """Each tries for a while; whoever reaches enough again leads."""
+    leader = await cluster.create()
+    for node_id in (1, 2, 3):
+        cut(cluster, node_id)
+    named: set[int] = set()
+
+    def all_were() -> bool:
+        named.add(cluster.brokers[1].cluster.image.topics["t"].partitions[0].leader)
+        return len(named) == 3
+
+    await until(all_were)
+    for node_id in (1, 2, 3):
+        heal(cluster, node_id)
+    await until(lambda: cluster.leader() > 0)
+    assert await produces(cluster, cluster.leader(), b"again") == "none"
+    assert leader in named
