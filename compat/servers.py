@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Protocol
 
@@ -111,7 +111,7 @@ class PenstockProcess:
         deadline = self._clock() + START_TIMEOUT_SECONDS
         said = b""
         while self._clock() < deadline:
-            if select.select([self._process.stdout], [], [], 0.1)[0]:
+            if wait([self._process.stdout.fileno()], 0.1):
                 piece = os.read(self._process.stdout.fileno(), 65536)
                 said += piece
                 if found := READY.search(said):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def agent(*flags: str) -> Iterator[str]:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         assert process.stdout is not None
         try:
-            readable, _, _ = select.select([process.stdout], [], [], TIMEOUT_SECONDS)
+            readable = wait([process.stdout.fileno()], TIMEOUT_SECONDS)
             line = process.stdout.readline() if readable else b""
             assert line.startswith(b"penstock host ready"), (Path(folder) / "log").read_text()
             yield path

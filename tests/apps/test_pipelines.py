@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import shlex
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -439,6 +439,6 @@ def read_until(descriptor: int, *words: str) -> str:
     end = time.monotonic() + TIMEOUT_SECONDS
     while not all(word in text for word in words):
         assert time.monotonic() < end, text[-2_000:]
-        if select.select([descriptor], [], [], 1.0)[0]:
+        if wait([descriptor], 1.0):
             text += os.read(descriptor, 1 << 16).decode(errors="replace")
     return text

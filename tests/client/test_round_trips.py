@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable
+from multiprocessing.connection import wait
 
 import numpy as np
 import pandas as pd
@@ -168,7 +168,7 @@ class HeldUp:
     def monotonic(self) -> float:
         waiting = [connection for connection in self._pool._lent if connection.under_way]
         if waiting:
-            assert select.select(waiting, [], [], 60)[0], "no answer came"
+            assert wait([one.fileno() for one in waiting], 60), "no answer came"
             self._ahead += 3600
         return SYSTEM_CLOCK.monotonic() + self._ahead
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import select
 import time
 from collections.abc import Awaitable, Callable
+from multiprocessing.connection import wait
 
 import pytest
 import uvloop
@@ -289,7 +289,7 @@ def test_a_fenced_producer_stops(run: Run, path: str) -> None:
             assert client.state == "closed"
             cpu = time.thread_time()
             await asyncio.sleep(0.2)
-            assert not select.select([agent.listener], [], [], 0)[0], "it came back"
+            assert not wait([agent.listener], 0), "it came back"
             assert time.thread_time() - cpu < 0.1
 
     with PlayedAgent(path) as agent:

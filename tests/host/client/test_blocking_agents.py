@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import threading
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -300,7 +300,7 @@ def test_a_fenced_producer_stops(path: str) -> None:
         while agent.receive() is not None:
             pass
         cpu = cpu_seconds(keeper_of(client))
-        assert not select.select([agent.listener], [], [], 0.3)[0], "it came back"
+        assert not wait([agent.listener], 0.3), "it came back"
         assert cpu_seconds(keeper_of(client)) - cpu < 0.1
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +75,7 @@ class OwnBroker:
         line, deadline = b"", SYSTEM_CLOCK.monotonic() + START_TIMEOUT_SECONDS
         while not line.endswith(b"\n"):
             left = max(0.0, deadline - SYSTEM_CLOCK.monotonic())
-            if not select.select([self._process.stdout], [], [], left)[0]:
+            if not wait([self._process.stdout.fileno()], left):
                 raise UnavailableError(f"no broker started within {START_TIMEOUT_SECONDS:g} s")
             piece = os.read(self._process.stdout.fileno(), 4096)
             if not piece:
