@@ -15,7 +15,7 @@ from penstock.broker.server import BrokerServer
 from penstock.storage import CorruptLog
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, MAGIC
 from tests.broker.test_lost_copies import is_whole
-from tests.broker.test_replicated import Cluster, everything, knows, until
+from tests.broker.test_replicated import Cluster, everything, until
 from tests.broker.wire_client import WireClient
 
 pytestmark = pytest.mark.timeout(300)
@@ -65,13 +65,8 @@ def damage(directory: Path) -> None:
 @pytest.fixture
 async def wired(tmp_path: Path, postgres_url: str) -> AsyncIterator[Wired]:
     made = Wired(tmp_path, postgres_url)
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-    for server in made.brokers.values():
-        await until(partial(knows, server, 3))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 @pytest.mark.parametrize("alone", [False, True])

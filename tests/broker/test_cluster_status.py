@@ -21,12 +21,8 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 async def trio(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, postgres_url)
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-    await until(lambda: all(knows(one, 3) for one in made.brokers.values()))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 async def asked(cluster: Cluster, *words: str, status: int = 0) -> str:

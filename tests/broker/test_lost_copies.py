@@ -16,7 +16,7 @@ import pytest
 from penstock.control.errors import ControlUnavailable
 from penstock.control.postgres import PostgresControlPlane
 from penstock.replication.service import ReplicatedLog
-from tests.broker.test_replicated import Cluster, everything, knows, until
+from tests.broker.test_replicated import Cluster, everything, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,13 +24,8 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, postgres_url)
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-    for server in made.brokers.values():
-        await until(partial(knows, server, 3))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 async def wipe(cluster: Cluster, node_id: int) -> None:

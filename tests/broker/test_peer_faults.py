@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import pytest
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.replication.messages import Ack, Append, LogStart
 from penstock.replication.peer_format import Begun, Row, Said
-from tests.broker.test_replicated import Cluster, everything, has, knows, until
+from tests.broker.test_replicated import Cluster, everything, has, until
 from tests.broker.test_replicated_faults import others, replication
 from tests.postgres import postgres_server
 from tests.storage.batches import stamped
@@ -30,13 +29,8 @@ async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, postgres_url)
     made.settings["broker.session.timeout.ms"] = 60_000
     made.clocks = {1: Off(HOUR_MS), 2: Off(-HOUR_MS)}
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-    for server in made.brokers.values():
-        await until(partial(knows, server, 3))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 class Off(NamedTuple):
@@ -118,12 +112,7 @@ async def test_while_the_database_is_away_appends_go_on_and_nobody_takes_over(
 ) -> None:
     with postgres_server() as database:
         made = Cluster(tmp_path, database.schema())
-        for node_id in (1, 2, 3):
-            await made.start(node_id)
-        silent = None
-        try:
-            for server in made.brokers.values():
-                await until(partial(knows, server, 3))
+        async with made.running(1, 2, 3):
             leader = await made.create()
             epoch = made.log(leader).copy.core.epoch
             await made.produce(b"before")
@@ -145,8 +134,4 @@ async def test_while_the_database_is_away_appends_go_on_and_nobody_takes_over(
             following = await made.led()
             assert await made.produce(b"after") == 4
             assert (await made.values(following)).count(b"meanwhile") == 3
-        finally:
-            for node_id in list(made.brokers):
-                await made.stop(node_id)
-            if silent is not None:
-                await silent.stop()
+            await silent.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,19 @@ class Cluster:
     ) -> DisklessService | None:
         """What serves diskless topics; nothing here."""
         return None
+
+    @asynccontextmanager
+    async def running(self, *node_ids: int) -> AsyncIterator[None]:
+        """Brokers run, and know each other; those that still do at the end are stopped."""
+        try:
+            for node_id in node_ids:
+                await self.start(node_id)
+            for server in self.brokers.values():
+                await until(partial(knows, server, len(node_ids)))
+            yield
+        finally:
+            for node_id in list(self.brokers):
+                await self.stop(node_id)
 
     async def stop(self, node_id: int) -> None:
         await self.clients.pop(node_id).close()
@@ -208,13 +222,8 @@ async def until(condition: Callable[[], Any]) -> None:
 @pytest.fixture
 async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, postgres_url)
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-    for server in made.brokers.values():
-        await until(partial(knows, server, 3))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 async def test_all_replicas_get_what_is_acknowledged(cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from penstock.broker.replicas import Replicas
 from penstock.control import Partition
 from penstock.replication.service import ReplicatedLog
-from tests.broker.test_replicated import Cluster, everything, has, knows, until
+from tests.broker.test_replicated import Cluster, everything, has, until
 from tests.broker.wire_client import WireClient, batch
 
 pytestmark = pytest.mark.timeout(300)
@@ -27,13 +27,8 @@ async def three(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, postgres_url)
     # Nobody is taken for dead here: whoever leads next was told to.
     made.settings = {"shutdown.timeout.ms": 10_000, "broker.session.timeout.ms": 60_000}
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-    for server in made.brokers.values():
-        await until(partial(knows, server, 3))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 def replicas(cluster: Cluster, node_id: int) -> Replicas:

@@ -23,13 +23,8 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 async def four(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, postgres_url)
-    for node_id in (1, 2, 3, 4):
-        await made.start(node_id)
-    for server in made.brokers.values():
-        await until(partial(knows, server, 4))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3, 4):
+        yield made
 
 
 def via(cluster: Cluster) -> int:

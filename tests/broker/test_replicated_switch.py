@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from penstock.objects import FetchSettings, MemoryStore
 from penstock.records import split_batches
 from tests.broker.diskless.conftest import QUICK
 from tests.broker.diskless.test_configs import altered
-from tests.broker.test_replicated import Cluster, knows, until
+from tests.broker.test_replicated import Cluster, until
 from tests.broker.wire_client import WireClient
 from tests.storage.batches import batch as numbered
 
@@ -76,13 +75,8 @@ class StoreCluster(Cluster):
 @pytest.fixture
 async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[StoreCluster]:
     made = StoreCluster(tmp_path, postgres_url)
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-    for server in made.brokers.values():
-        await until(partial(knows, server, 3))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 @pytest.mark.parametrize("asked", ["leader", "follower"])

@@ -19,7 +19,7 @@ from penstock.control.postgres import PostgresControlPlane
 from penstock.storage import CorruptFile
 from tests.broker.test_drain import ran
 from tests.broker.test_lost_copies import is_whole
-from tests.broker.test_replicated import SECONDS, Cluster, knows, until
+from tests.broker.test_replicated import SECONDS, Cluster, until
 from tests.ports import free_port
 from tests.postgres import PostgresServer
 
@@ -56,13 +56,8 @@ class Backup:
 async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, postgres_url)
     made.settings["broker.session.timeout.ms"] = 60_000
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-    for server in made.brokers.values():
-        await until(partial(knows, server, 3))
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 async def start_refused(cluster: Cluster, node_id: int, error: type[Exception], why: str) -> None:

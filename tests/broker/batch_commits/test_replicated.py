@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ import pytest
 from penstock.broker.batch_commits import Committed, SinkService
 from penstock.broker.batch_commits.errors import NotFinished
 from penstock.broker.batch_commits.manifest import parse_post
+from penstock.broker.server import BrokerServer
 from penstock.control import ControlUnavailable, SinkCommit
 from penstock.records.columnar import decode_batches
 from tests.broker.batch_commits.sink_client import Part, encode_blob
-from tests.broker.test_replicated import Cluster, knows, until
+from tests.broker.test_replicated import Cluster, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,15 +27,9 @@ VALUES = [f"value {number}" for number in range(100)]
 class SinkCluster(Cluster):
     """Three brokers, each with a directory for staged blobs."""
 
-    async def start_all(self) -> None:
-        for node_id in (1, 2, 3):
-            await self.start_with_sinks(node_id)
-        for server in self.brokers.values():
-            await until(partial(knows, server, 3))
-
-    async def start_with_sinks(self, node_id: int) -> None:
+    async def start(self, node_id: int) -> BrokerServer:
         self.settings = {"sink.staging.directory": str(self.staging(node_id))}
-        await self.start(node_id)
+        return await super().start(node_id)
 
     def staging(self, node_id: int) -> Path:
         return self.root / f"staging-{node_id}"
@@ -75,10 +69,8 @@ class SinkCluster(Cluster):
 @pytest.fixture
 async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[SinkCluster]:
     made = SinkCluster(tmp_path, postgres_url)
-    await made.start_all()
-    yield made
-    for node_id in list(made.brokers):
-        await made.stop(node_id)
+    async with made.running(1, 2, 3):
+        yield made
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -127,7 +119,7 @@ async def test_what_was_appended_before_a_crash_is_not_appended_again(
     with pytest.raises(NotFinished):
         await cluster.post(node_id, 0, entry)
     await cluster.stop(node_id)
-    await cluster.start_with_sinks(node_id)
+    await cluster.start(node_id)
     await cluster.stop(leader)
     await until(lambda: cluster.sinks(node_id).prepared_commits == 0)
     assert (await cluster.post(node_id, 0, entry)).outcome == "replayed"

@@ -97,6 +97,10 @@ def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awa
     unreachable = parts.cluster.unreachable()
     if unreachable and unreachable & _leaders(parts, _wanted(context.version, request)):
         return _answer_when_led(parts, context, request)
+    return _answer_now(parts, context, request)
+
+
+def _answer_now(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
     key = _key(parts, context, request)
     cached = parts.metadata_cache.get(key)
     if cached is not None:
@@ -138,7 +142,8 @@ async def _answer_when_led(parts: Parts, context: RequestContext, request: Any) 
         await parts.cluster.next_image(left)
         if _leaders(parts, wanted) <= parts.cluster.live:
             break
-    return _answer(parts, context, request, wanted, {})
+    answer = _answer_now(parts, context, request)
+    return answer if isinstance(answer, bytes) else await answer
 
 
 def _is_unknown(parts: Parts, name: str | None, topic_id: Any) -> bool:
