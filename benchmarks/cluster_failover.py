@@ -10,6 +10,8 @@ refresh, 0.2 s. A thousand partitions are one claim and one opening for each of 
 left, and each partition's fence is a row in a frame: 1 ms each, so that 10,000 take 10 s less what
 two brokers do at the same time. A copy that was away takes what it missed at the pace of a broker
 that receives and writes twice, a third of what the disk could take.
+
+`PENSTOCK_BENCH_KILLS` says of how many kills the longest gap is the worst (10; `--quick`: 1).
 """
 
 from __future__ import annotations
