@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Test processes; each takes whole files (tests/schedule.py) and has its own brokers and Spark session.
-WORKERS ?= 2
+WORKERS ?= 3
 STAMP := $(VENV)/.ready
 
 .PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster check bench bench-record serve lock clean

@@ -1,11 +1,12 @@
-"""The order of the tests, and which of two processes runs which.
+"""The order of the tests, and which process runs which.
 
 What costs most is what several files share: Spark's session, the foreign clients and their server,
 brokers, PostgreSQL, S3. Each process has its own, and those of a folder end when the process goes
 on to another. So files go in the order of their folders, Spark's first and the foreign clients'
-last, the short ones between: processes of even numbers take them from the front and those of odd
-numbers from the back. The two meet where files are short, so both work until the end, and one
-alone has a session of Spark.
+last, the short ones between. The first process takes them from the front, those of odd numbers from
+the back, the others behind Spark's folder, as long as there is anything else: they meet where files
+are short, so that all work until the end, and one alone has a session of Spark. There are three for
+two cores, as half of the time tests wait for servers, timeouts and disks.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from xdist.workermanage import WorkerController
 DEAR = ("spark", "scenarios", "host", "deploy", "broker", "outbox", "apps")
 """Folders of this one, dearest first; the others follow by name."""
 
+SPARKS = f"tests/{DEAR[0]}/"
+
 
 def rank(item: pytest.Item) -> int:
     """Where the folder of a test stands among all."""
@@ -30,9 +33,14 @@ def rank(item: pytest.Item) -> int:
 
 
 class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
-    """Whole files, in order, to each process from its own end."""
+    """Whole files, in order, to each process from its own place."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if self.nodes.index(node) % 2:
-            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        number, files = self.nodes.index(node), self.workqueue
+        first = next(iter(files))
+        if number % 2:
+            first = next(reversed(files))
+        elif number:
+            first = next((file for file in files if not file.startswith(SPARKS)), first)
+        files.move_to_end(first, last=False)
         super()._assign_work_unit(node)
