@@ -8,18 +8,24 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pytest
+from compat.servers import bootstrap_of, running_brokers
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from penstock.base.errors import PenstockError
+from penstock.client import Client
 from penstock.client.admin_http import AdminHttp
 from penstock.spark import LogSink
 from penstock.spark.sink.commits import Commits
 from penstock.testing import Broker
+from tests.postgres import PostgresServer
 from tests.spark.conftest import KEEP, Topic
 from tests.spark.sink.conftest import Target
 
@@ -167,74 +173,140 @@ def test_a_worker_that_dies(topic: Topic, target: Target, tmp_path: Path) -> Non
     assert all(name.startswith(f"s-{target.name}-0-0-") for name in left)
 
 
+class Killable(Protocol):
+    """A broker in a process of its own."""
+
+    @property
+    def admin_url(self) -> str: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> object: ...
+
+
 class Restarting:
     """Kills a broker when the commit of a batch is recorded, or answered; starts it again."""
 
-    def __init__(self, broker: Broker, application: str, batch_id: int) -> None:
+    def __init__(self, broker: Killable, application: str, batch_id: int) -> None:
         self._broker = broker
         self._batch_id = batch_id
         self._path = f"/v1/sinks/{application}"
         self.state = ""
         self._answered = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self._thread.start()
 
     def _run(self) -> None:
-        address = AdminHttp(self._broker.admin_url)
-        while self.state == "":
-            ended = self._answered.is_set()
-            answer = address.call("GET", self._path, timeout_seconds=30)
-            if answer.body.get("batch") == self._batch_id:
-                self.state = str(answer.body["state"])
-            if ended:
-                break
-        address.close()
+        with closing(AdminHttp(self._broker.admin_url)) as address:
+            while self.state == "":
+                ended = self._answered.is_set()
+                answer = address.call("GET", self._path, timeout_seconds=30)
+                if answer.body.get("batch") == self._batch_id:
+                    self.state = str(answer.body["state"])
+                if ended:
+                    break
         self._broker.kill()
         self._broker.start()
 
-    def join(self) -> None:
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
         self._answered.set()
         self._thread.join()
         assert self.state
 
 
-@pytest.mark.timeout(300)
-def test_a_broker_that_dies(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def killed(broker: Killable) -> Iterator[None]:
+    """Between staging and commit; it starts again while the commit is tried."""
+    broker.kill()
+    starting = threading.Thread(target=broker.start)
+    starting.start()
+    try:
+        yield
+    finally:
+        starting.join()
+
+
+Deaths = dict[int, Callable[[], AbstractContextManager[None]]]
+"""During what the commits of some batches are tried, once."""
+
+
+def write_over(
+    deaths: Deaths,
+    spark: SparkSession,
+    sink: LogSink,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int = 200_000,
 ) -> None:
+    """Write batches to the topic `out` over deaths: each row is there once, without a hole."""
     plain = Commits.commit
+
+    def between(self: Commits, batch_id: int, *more: Any) -> Any:
+        with deaths.pop(batch_id, nullcontext)():
+            return plain(self, batch_id, *more)
+
+    monkeypatch.setattr(Commits, "commit", between)
+    batches = max(deaths) + 2
+    for batch_id in range(batches):
+        numbers = spark.range(batch_id * rows, (batch_id + 1) * rows, numPartitions=2)
+        frame = numbers.select(F.col("id").cast("string").alias("value"))
+        try:
+            done = sink.write(frame, batch_id)
+        except PenstockError:
+            done = sink.write(frame, batch_id)  # as Spark would after a restart
+        assert done.replayed or done.records == rows
+    assert not deaths
+    assert sink.write(frame, batches - 1).replayed
+    found = client.read_arrow("out", columns=("partition", "offset", "value"))
+    values = found["value"].to_pylist()
+    assert sorted(map(int, values)) == list(range(batches * rows))
+    places = set(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True))
+    ends = client.list_offsets("out", "latest")
+    assert places == {(p, n) for p, end in ends.items() for n in range(end)}
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_that_dies(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker(process=True) as broker, broker.client() as client:
         client.create_topic("out", partitions=3, configs=KEEP)
         sink = LogSink(
             application="app", topic="out", bootstrap=broker.bootstrap, admin_url=broker.admin_url
         )
+        deaths: Deaths = {1: partial(killed, broker), 2: partial(Restarting, broker, "app", 2)}
+        write_over(deaths, spark, sink, client, monkeypatch)
 
-        def between(self: Commits, batch_id: int, *more: Any) -> Any:
-            """Between staging and commit."""
-            if batch_id == 1:
-                broker.kill()
-                starting = threading.Thread(target=broker.start)
-                starting.start()  # while the commit is tried
-                try:
-                    return plain(self, batch_id, *more)
-                finally:
-                    starting.join()
-            restarting = Restarting(broker, "app", batch_id) if batch_id == 2 else None
-            try:
-                return plain(self, batch_id, *more)
-            finally:
-                if restarting is not None:
-                    restarting.join()
 
-        monkeypatch.setattr(Commits, "commit", between)
-        for batch_id in range(4):
-            rows = spark.range(batch_id * 200_000, (batch_id + 1) * 200_000, numPartitions=2)
-            frame = rows.select(F.col("id").cast("string").alias("value"))
-            try:
-                done = sink.write(frame, batch_id)
-            except PenstockError:
-                done = sink.write(frame, batch_id)  # as Spark would after a restart
-            assert done.replayed or done.records == 200_000
-        values = client.read_arrow("out", columns=("value",)).column("value").to_pylist()
-        assert len(values) == 800_000
-        assert len(set(values)) == 800_000
+@pytest.mark.timeout(300)
+def test_brokers_with_copies_that_die(
+    spark: SparkSession,
+    tmp_path: Path,
+    postgres: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A leader without the staged files, then the broker that has them, then the next leader."""
+    configs = {
+        "replication.listener": "127.0.0.1:0",
+        "broker.session.timeout.ms": "2000",
+        "broker.heartbeat.interval.ms": "250",
+    }
+    with (
+        running_brokers(postgres, tmp_path, 3, configs) as brokers,
+        Client(bootstrap_of(brokers)) as client,
+    ):
+        client.create_topic("out", partitions=3, replication_factor=3, configs=KEEP)
+        staged, *others = brokers
+        sink = LogSink(
+            application="app",
+            topic="out",
+            bootstrap=bootstrap_of(brokers),
+            admin_url=staged.admin_url,
+        )
+        deaths: Deaths = {
+            1: partial(killed, others[0]),
+            2: partial(Restarting, staged, "app", 2),
+            3: partial(killed, others[1]),
+            4: partial(killed, staged),
+        }
+        write_over(deaths, spark, sink, client, monkeypatch)
