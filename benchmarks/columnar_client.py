@@ -12,7 +12,9 @@ another process, which writes and syncs them to a file, and back again. That fil
 every run, so that its pages are in memory already. A log keeps what it is given: beside it stands
 the bare log, which does no more than a durable log must. It takes the checksum of what it receives,
 writes it over a journal and into a new file, syncs the journal, and sends the new file back. What
-it takes more than the raw limit is the kernel's copy into pages that are new.
+it takes more than the raw limit is the kernel's copy into pages that are new. The last limit is the
+bare log with a table before it, which is encoded into batches, by the partitions of its keys where
+it has keys, and decoded from what comes back: who writes and reads columns cannot leave that out.
 """
 
 from __future__ import annotations
@@ -33,10 +35,16 @@ from benchmarks.harness import Row, figure, seconds
 from penstock.apps.loads.figures import cpu_seconds, interleaved
 from penstock.base.crc import crc32c
 from penstock.client import Client
+from penstock.client.limits import BATCH_BYTES
+from penstock.client.spreading import spread
+from penstock.records.columnar import decode_batches, encode_batches, read_input
 from penstock.testing import Broker
 
 RECORD_BYTES = 100
 PARTITIONS = 4
+ROWS_AT_A_TIME = 70_000
+BATCHES_AT_A_TIME = 8
+"""What a client sends and is sent at a time: 8 MB, in batches of 1 MB."""
 PREDICTED = {"write": 6.5, "read": 14.0, "read as views": 16.0, "both": 4.5}
 
 
@@ -55,6 +63,7 @@ class RawLimit:
 
     def __init__(self, folder: Path, payload: bytes, *, log: bool = False) -> None:
         self._payload = payload
+        self._size_bytes = len(payload)
         self._log = log
         self._path = folder / ("journal" if log else "raw")
         self._segment = folder / "segment"
@@ -77,7 +86,7 @@ class RawLimit:
             connection.sendall(self._payload)
             connection.recv(1)
             buffer = bytearray(1 << 20)
-            left = len(self._payload)
+            left = self._size_bytes
             while left:
                 left -= connection.recv_into(buffer)
 
@@ -88,7 +97,7 @@ class RawLimit:
         if self._log:
             self._segment.unlink(missing_ok=True)
             kept = os.open(self._segment, os.O_RDWR | os.O_CREAT, 0o600)
-        left = len(self._payload)
+        left = self._size_bytes
         while left:
             piece = buffer[: connection.recv_into(buffer)]
             if self._log:
@@ -99,12 +108,45 @@ class RawLimit:
         os.fdatasync(descriptor)
         connection.sendall(b"+")
         position = 0
-        while position < len(self._payload):
+        while position < self._size_bytes:
             count = os.preadv(kept, [buffer], position)
             connection.sendall(buffer[:count])
             position += count
         connection.recv(1)
         connection.close()
+
+
+class ColumnsLimit(RawLimit):
+    """The bare log's peer that encodes a table, and decodes what comes back."""
+
+    def __init__(self, folder: Path, data: pa.Table) -> None:
+        super().__init__(folder, b"", log=True)
+        self._data = data
+        self._sizes = [len(batch) for batch in self._encoded()]
+        self._size_bytes = sum(self._sizes)
+
+    def _encoded(self) -> Iterator[bytes | memoryview]:
+        for begin in range(0, self._data.num_rows, ROWS_AT_A_TIME):
+            (chunk,) = self._data.slice(begin, ROWS_AT_A_TIME).combine_chunks().to_batches()
+            parts = [(0, read_input(chunk, 0))]
+            if "key" in chunk.schema.names:
+                parts = list(spread(chunk, parts[0][1], topic="", count=PARTITIONS, unkeyed=0))
+            for _, part in parts:
+                for batch in encode_batches(part, now_ms=0, max_batch_bytes=BATCH_BYTES):
+                    yield batch.data
+
+    def _exchange(self, address: tuple[str, int]) -> None:
+        with socket.create_connection(address) as connection:
+            for batch in self._encoded():
+                connection.sendall(batch)
+            connection.recv(1)
+            for begin in range(0, len(self._sizes), BATCHES_AT_A_TIME):
+                size = sum(self._sizes[begin : begin + BATCHES_AT_A_TIME])
+                answer = memoryview(bytearray(size))
+                filled = 0
+                while filled < size:
+                    filled += connection.recv_into(answer[filled:])
+                decode_batches(answer, columns=("value",))
 
 
 @contextmanager
@@ -119,13 +161,14 @@ def measure(*, quick: bool = False) -> list[Row]:
     rows: list[Row] = []
     with scratch() as folder, Broker(process=True) as broker, broker.client() as client:
         payload = b"v" * (RECORD_BYTES + 7) * records
-        limits = {"raw": RawLimit(folder, payload), "log": RawLimit(folder, payload, log=True)}
+        raw = {"raw": RawLimit(folder, payload), "log": RawLimit(folder, payload, log=True)}
         shapes = {
             "values": table(records, keyed=False),
             "keyed": table(records, keyed=True),
             "values in chunks of 1,000": table(records, keyed=False, chunk_rows=1000),
         }
         for kind, data in shapes.items():
+            limits = raw | {"columns": ColumnsLimit(folder, data)}
             rounds = Rounds(client, broker.pid, kind, data, limits)
             rows += rounds.rows(3 if quick else 5)
     return rows
@@ -154,7 +197,7 @@ class Rounds:
         """What each step took, and of the processors' time, by this process and by its peer."""
         records = self._data.num_rows
         contenders = {"round": self._round}
-        for step in ("raw", "log", *PREDICTED):
+        for step in (*self._limits, *PREDICTED):
             for part in ("", " here", " there"):
                 contenders[step + part] = partial(self._take, step + part)
         figures = interleaved(contenders, runs=runs)
@@ -163,12 +206,13 @@ class Rounds:
             here, there = (figures[f"{step} {part}"] / millions for part in ("here", "there"))
             note = f"{here:.3f} CPU s a million records in the client, {there:.3f} in the broker"
             if step == "both":
-                cpu = (figures["log here"] + figures["log there"]) / millions
-                note += (
-                    f"; the bare log {figure(millions / figures['log'])} M records/s, {cpu:.3f} CPU"
-                    f" s: {figures['log'] / figures[step]:.2f} of it, {cpu / (here + there):.2f} by"
-                    " CPU"
-                )
+                for limit, name in (("log", "the bare log"), ("columns", "with columns")):
+                    cpu = (figures[f"{limit} here"] + figures[f"{limit} there"]) / millions
+                    note += (
+                        f"; {name} {figure(millions / figures[limit])} M records/s, {cpu:.3f} CPU"
+                        f" s: {figures[limit] / figures[step]:.2f} of it,"
+                        f" {cpu / (here + there):.2f} by CPU"
+                    )
             yield Row(
                 name=f"{self._kind}: {step}",
                 value=millions / figures[step],
