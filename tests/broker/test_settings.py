@@ -39,6 +39,9 @@ def test_loads_text_and_typed_values() -> None:
         ({"listeners": ""}, "listeners"),
         ({"group.max.session.timeout.ms": 5}, "group.min.session.timeout.ms"),
         ({"no.such.name": 1}, "no.such.name"),
+        ({"broker.roles": "ingestion,broker"}, "must be one or both of ingestion, persistence"),
+        ({"broker.roles": "ingestion,ingestion"}, "broker.roles"),
+        ({"broker.roles": ""}, "broker.roles"),
         ({"log.cleanup.policy": "burn"}, "log.cleanup.policy"),
     ],
 )

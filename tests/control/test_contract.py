@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -158,6 +159,7 @@ async def test_a_broker_has_an_address_for_each_listener(control: ControlPlane) 
         )
 
     plain = await register()
+    assert plain.roles == ("ingestion", "persistence")
     broker = await register(*endpoints)
     assert broker.epoch > plain.epoch
     assert await register(*endpoints) == broker
@@ -167,6 +169,23 @@ async def test_a_broker_has_an_address_for_each_listener(control: ControlPlane) 
         ("near", 9092), ("far", 9093), ("near", 9092)
     ]  # fmt: skip
     assert plain.endpoint("OUT") == ("near", 9092)
+
+
+async def test_a_broker_says_what_it_is_for(control: ControlPlane) -> None:
+    register = partial(
+        control.register_broker, broker_id=1, host="near", port=9092, rack=None, incarnation=A
+    )
+    broker = await register(roles=("persistence",))
+    assert await register(roles=("persistence",)) == broker
+    image = await control.image()
+    assert image.brokers == image.storing == image.serving == (broker,), "nobody else could serve"
+    await control.register_broker(
+        broker_id=2, host="h", port=1, rack=None, incarnation=B, roles=("ingestion",)
+    )
+    image = await control.image()
+    assert [one.broker_id for one in image.serving] == [2]
+    assert [one.broker_id for one in image.storing] == [1]
+    assert (await register()).epoch > broker.epoch
 
 
 async def test_producer_ids_are_never_handed_out_twice(control: ControlPlane) -> None:

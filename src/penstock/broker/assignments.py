@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence, Sized
 
 from penstock.broker.admin_errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from penstock.broker.settings import EXCLUDED_BROKERS
-from penstock.control import Broker
+from penstock.control import Broker, MetadataImage
+from penstock.control.values import PERSISTENCE
 from penstock.replication.placement import Replicas
 
 
@@ -22,7 +23,8 @@ def check_factor(replication_factor: int, brokers: Sized, excluded: Collection[i
         )
     if replication_factor > len(brokers):
         names = ", ".join(map(str, sorted(excluded)))
-        beside = f" beside {names}, which get no new replicas ({EXCLUDED_BROKERS})" if names else ""
+        why = f"({EXCLUDED_BROKERS}, or broker.roles without {PERSISTENCE})"
+        beside = f" beside {names}, which get no new replicas {why}" if names else ""
         raise InvalidReplicationFactor(
             f"replication factor {replication_factor}: only {len(brokers)} broker(s) are registered"
             + beside
@@ -61,3 +63,20 @@ def check_assignment(
             f"but the partitions before it have {replication_factor}"
         )
     return tuple(replicas)
+
+
+def check_roles(
+    placed: Sequence[Replicas], image: MetadataImage, holding: Collection[int] = ()
+) -> None:
+    """Refuse replicas on brokers that are to have none, unless they are `holding` some already.
+
+    Raises:
+        InvalidReplicaAssignment: a broker has not the role for it.
+    """
+    named = {one for replicas in placed for one in replicas}.difference(holding)
+    for one in image.brokers:
+        if one.broker_id in named and PERSISTENCE not in one.roles:
+            raise InvalidReplicaAssignment(
+                f"broker {one.broker_id} gets no replicas: its broker.roles is"
+                f" {','.join(one.roles)}, without {PERSISTENCE}"
+            )

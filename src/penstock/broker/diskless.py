@@ -109,7 +109,7 @@ def rack_of(client_id: str | None, image: MetadataImage) -> str:
         return ""
     found = RACK_IN_CLIENT_ID.search(client_id)
     rack = found[1] if found else ""
-    return rack if any(broker.rack == rack for broker in image.brokers) else ""
+    return rack if any(broker.rack == rack for broker in image.serving) else ""
 
 
 class Placement:
@@ -168,7 +168,7 @@ def preferred(image: MetadataImage, rack: str, node_id: int, key: tuple[UUID, in
     own = image.broker(node_id)
     if own is not None and own.rack == rack:
         return -1
-    near = [broker for broker in image.brokers if broker.rack == rack]
+    near = [broker for broker in image.serving if broker.rack == rack]
     if not near:
         return -1
     return Placement(near, rack).replicas(*key)[0]

@@ -246,6 +246,7 @@ class BrokerServer:
             rack=self.settings.broker_rack or None,
             incarnation=self._incarnation,
             endpoints=endpoints,
+            roles=self.settings.broker_roles,
         )
         await self.seen.registered(registered)
         if self.replicas is not None:

@@ -17,6 +17,7 @@ from typing import Final
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
 from penstock.broker.topic_defaults import UNSET, TopicDefaults
+from penstock.control.values import ROLES
 
 __all__ = ["UNSET", "BrokerSettings", "TopicDefaults"]
 
@@ -31,6 +32,10 @@ class BrokerSettings(TopicDefaults):
     broker_rack: str = setting(
         "", "Rack or zone of this broker, for rack-aware assignment and fetches."
     )
+    broker_roles: tuple[str, ...] = setting(
+        ROLES, "What this broker is for: persistence, it holds replicas of partitions, and leads"
+        " them; ingestion, it leads partitions of diskless topics and coordinates groups.",
+    )  # fmt: skip
     broker_session_timeout_ms: int = setting(
         9_000, "A broker that has not renewed its registration for this long counts as gone;"
         " others take over its groups.", 100, INT_MAX,
@@ -197,6 +202,10 @@ class BrokerSettings(TopicDefaults):
                 f"{self.group_max_session_timeout_ms}",
             )
         check_broker_ids(self.placement_excluded_brokers)
+        roles = self.broker_roles
+        if not roles or {*roles} - {*ROLES} or len({*roles}) != len(roles):
+            known = f"must be one or both of {', '.join(ROLES)}"
+            raise InvalidSetting("broker.roles", ",".join(roles), known)
         if not self.listeners:
             raise InvalidSetting("listeners", "", "must name at least one address")
 

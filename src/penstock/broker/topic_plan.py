@@ -23,7 +23,7 @@ from penstock.broker.admin_errors import (
     PolicyViolation,
     TopicNameCollision,
 )
-from penstock.broker.assignments import check_assignment, check_factor
+from penstock.broker.assignments import check_assignment, check_factor, check_roles
 from penstock.broker.configs import Levels, check_topic_configs, excluded_brokers, topic_config
 from penstock.broker.diskless import configs_of_new, is_diskless
 from penstock.broker.identity import replication_address
@@ -81,12 +81,15 @@ def plan_topic(
     configs = check_topic_configs(spec.name, levels, dict(spec.configs))
     config = topic_config(levels, configs)
     configs = configs_of_new(spec.name, configs, config, default=settings.log_diskless_enable)
+    stored = configs.get(DISKLESS_CONFIG) != "true"
     if spec.assignments:
         partitions = _assigned(spec, image)
         _check_count(spec.name, len(partitions), image, settings)
     else:
-        partitions = _placed(spec, topic_id, image, settings, excluded_brokers(levels))
-    if configs.get(DISKLESS_CONFIG) != "true":
+        excluded = _excluded(image, levels, stored=stored)
+        partitions = _placed(spec, topic_id, image, settings, excluded)
+    if stored:
+        check_roles(partitions, image)
         check_reachable(spec.name, partitions, image)
     return TopicPlan(
         topic_id=topic_id,
@@ -124,7 +127,7 @@ def plan_partitions(
         return _place(
             image,
             topic.topic_id,
-            excluded=excluded_brokers(levels),
+            excluded=_excluded(image, levels, stored=not is_diskless(topic)),
             partitions=range(current, total_count),
             factor=factor,
             leaders=[partition.replicas[0] for partition in topic.partitions],
@@ -135,12 +138,15 @@ def plan_partitions(
             f"but {len(assignments)} assignment(s) are given"
         )
     _check_count(topic.name, total_count, image, settings, already=current)
-    return tuple(
+    assigned = tuple(
         check_assignment(
             replicas, image.brokers, partition=current + index, replication_factor=factor
         )
         for index, replicas in enumerate(assignments)
     )
+    if not is_diskless(topic):
+        check_roles(assigned, image)
+    return assigned
 
 
 def check_new_name(name: str, image: MetadataImage) -> None:
@@ -215,6 +221,13 @@ def _placed(
         )
     _check_count(spec.name, count, image, settings)
     return _place(image, topic_id, excluded=excluded, partitions=range(count), factor=factor)
+
+
+def _excluded(image: MetadataImage, levels: Levels, *, stored: bool) -> frozenset[int]:
+    """The brokers that a new topic, or partition, is not for: by their roles, or as they go."""
+    chosen = {one.broker_id for one in (image.storing if stored else image.serving)}
+    others = [one.broker_id for one in image.brokers if one.broker_id not in chosen]
+    return excluded_brokers(levels).union(others)
 
 
 def _place(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
@@ -13,6 +14,9 @@ from penstock.client.errors import TimedOut, broker_error
 
 LOOK_SECONDS: Final = 0.5
 EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
+ROLES: Final = "broker.roles"
+PERSISTENCE: Final = "persistence"
+_BROKER: Final = 4
 Place = tuple[str, int]
 """A topic and one of its partitions."""
 
@@ -34,6 +38,33 @@ class ReplicaCalls(AdminCalls):
         """The brokers that get no new replicas: those that are to go."""
         found = {one.name: one.value or "" for one in self.describe_configs("broker", "")}
         return frozenset(map(int, filter(None, found.get(EXCLUDED_BROKERS, "").split(","))))
+
+    def broker_roles(self) -> dict[int, tuple[str, ...]]:
+        """What brokers are for, by their ids; without those that cannot be asked now."""
+        found: dict[int, tuple[str, ...]] = {}
+        for node in self._session.retrying(self._session.nodes):
+            asked = {
+                "resource_type": _BROKER,
+                "resource_name": str(node.node_id),
+                "configuration_keys": (ROLES,),
+            }
+            body = {
+                "resources": [asked],
+                "include_synonyms": False,
+                "include_documentation": False,
+            }
+            with suppress(PenstockError):
+                answer = self._session.call_node(node.node_id, "DescribeConfigs", body)
+                for result in answer.results:
+                    for one in result.configs:
+                        found[node.node_id] = tuple((one.value or "").split(","))
+        return found
+
+    def unplaceable_brokers(self) -> frozenset[int]:
+        """The brokers that get no new replicas: those that are to go, and by their roles."""
+        roles = self.broker_roles()
+        without = [one for one, names in roles.items() if PERSISTENCE not in names]
+        return self.excluded_brokers().union(without)
 
     def exclude_broker(self, broker_id: int, excluded: bool = True) -> None:
         """Have a broker get no new replicas, or get them again; in all brokers' settings."""

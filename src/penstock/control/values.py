@@ -18,6 +18,11 @@ SEQUENCES: Final = 2**31
 
 SinkState = Literal["intent", "done"]
 
+INGESTION: Final = "ingestion"
+PERSISTENCE: Final = "persistence"
+ROLES: Final = (INGESTION, PERSISTENCE)
+"""What brokers are for: what needs no replica on their disks; replicas on their disks."""
+
 WatermarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
 """Takes (topic id, partition, high watermark, log start offset), any number of them."""
 
@@ -85,6 +90,7 @@ class Broker:
     incarnation: UUID
     epoch: int
     endpoints: tuple[tuple[str, str, int], ...] = ()
+    roles: tuple[str, ...] = ROLES
 
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Host and port for clients of a listener."""
@@ -135,6 +141,16 @@ class MetadataImage:
     def broker(self, broker_id: int) -> Broker | None:
         """The registered broker of this id; None if there is none."""
         return next((b for b in self.brokers if b.broker_id == broker_id), None)
+
+    @property
+    def serving(self) -> tuple[Broker, ...]:
+        """The brokers that do what needs no replica; all, where none has that role."""
+        return tuple([one for one in self.brokers if INGESTION in one.roles]) or self.brokers
+
+    @property
+    def storing(self) -> tuple[Broker, ...]:
+        """The brokers that may get replicas."""
+        return tuple([one for one in self.brokers if PERSISTENCE in one.roles])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.apps.doctor.findings import Check, Finding, Status
+from penstock.apps.log.cluster import troubled
+from penstock.apps.log.replicas import DISKLESS
+from penstock.client.replicas import PERSISTENCE
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
+    from penstock.client import Client, ClusterMetadata
 
 NAME: Final = "partitions"
 NAMED_MAX: Final = 5
@@ -33,20 +37,48 @@ def partitions(state: State) -> Check:
 
 
 def _look(state: State) -> list[Finding]:
-    from penstock.apps.log.cluster import troubled
-
     alike: dict[Trouble, list[str]] = defaultdict(list)
     with state.client() as client:
         found = client.metadata()
+        others = _roles(client, found)
         for row in troubled(client, found):
             gone = tuple(sorted({*row["replicas"]} - found.nodes.keys()))
             behind = tuple(sorted({*row["replicas"]} - {*row["isr"], *gone}))
             trouble = Trouble(row["state"], gone, behind, row["needed"])
             alike[trouble].append(f"{row['topic']}-{row['partition']}")
     if alike:
-        return [_finding(trouble, names) for trouble, names in sorted(alike.items())]
+        return [_finding(trouble, names) for trouble, names in sorted(alike.items())] + others
     count = sum(len(topic.partitions) for topic in found.topics.values())
-    return [Finding(check=NAME, status="ok", cause=f"{count}, all led, all copies in sync")]
+    return [
+        Finding(check=NAME, status="ok", cause=f"{count}, all led, all copies in sync"),
+        *others,
+    ]
+
+
+def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
+    """Brokers that still have replicas, and by their roles should have none."""
+    return [
+        Finding(
+            check="roles",
+            status="warn",
+            cause=f"broker {broker_id} has broker.roles = {','.join(names)}, and replicas of"
+            f" {len(held)} partitions, as of {held[0]}",
+            fix=f"penstock broker drain {broker_id}, or give it the role {PERSISTENCE}",
+        )
+        for broker_id, names in sorted(client.broker_roles().items())
+        if PERSISTENCE not in names and (held := _held(client, found, broker_id))
+    ]
+
+
+def _held(client: Client, found: ClusterMetadata, broker_id: int) -> list[str]:
+    """The partitions of which a broker has replicas on its disk."""
+    held = []
+    for name, topic in sorted(found.topics.items()):
+        here = [f"{name}-{one.index}" for one in topic.partitions if broker_id in one.replicas]
+        configs = client.describe_configs("topic", name) if here else ()
+        if all([(one.name, one.value) != (DISKLESS, "true") for one in configs]):
+            held += here
+    return held
 
 
 def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:

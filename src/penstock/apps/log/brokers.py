@@ -73,7 +73,7 @@ def _away(client: Client, broker_id: int) -> dict[Place, Sequence[int]]:
     """The replicas that partitions are to have without a broker."""
     found = client.metadata()
     ordered = client.reassignments()
-    others = sites(found, {broker_id, *client.excluded_brokers()})
+    others = sites(found, {broker_id, *client.unplaceable_brokers()})
     target: dict[Place, Sequence[int]] = {}
     for name, topic in sorted(found.topics.items()):
         held = [one for one in topic.partitions if broker_id in one.replicas]

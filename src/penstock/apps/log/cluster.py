@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -39,9 +39,10 @@ def status(state: State) -> None:
     with state.client() as client:
         found = client.metadata()
         lacking = list(troubled(client, found))
+        roles = client.broker_roles()
     from penstock.apps.doctor.losses import described, given_up
 
-    brokers, lost = _brokers(found), given_up(state, found)
+    brokers, lost = _brokers(found, roles), given_up(state, found)
     facts = {
         "cluster_id": found.cluster_id,
         "brokers": brokers,
@@ -50,7 +51,7 @@ def status(state: State) -> None:
     }
     count = sum(len(topic.partitions) for topic in found.topics.values())
     title = f"cluster {found.cluster_id}: {len(brokers)} brokers, {count} partitions"
-    columns = ("broker", "address", "rack", "leads", "copies", "behind")
+    columns = ("broker", "address", "rack", "roles", "leads", "copies", "behind")
     show(state, brokers, columns, title=title, all_as_json=facts)
     if not state.json and lacking:
         show(state, lacking, ("topic", "partition", "state", "leader", "replicas", "isr", "needed"))
@@ -81,7 +82,8 @@ def status(state: State) -> None:
 def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
     """Show moves that even out bytes and leaders over brokers, and what each costs.
 
-    Brokers that are to go (`penstock broker drain`) end up with nothing, replicas of a partition
+    Brokers that are to go (`penstock broker drain`), or to have no replicas by their roles, end up
+    with nothing, replicas of a partition
     lie in as many racks as there are, each broker's bytes are within 10 % of the mean, and leaders
     are even but for one. A move of a leader alone copies nothing: `penstock topic elect` makes it.
     Nothing is changed here. Diskless topics, and what moves already, are left out.
@@ -91,7 +93,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
     with state.client() as client:
         found = client.metadata()
         held = list(_held(client, found))
-        excluded = client.excluded_brokers()
+        excluded = client.unplaceable_brokers()
     made = advice.advise(sites(found, ()), held, excluded=excluded, moves_max=moves)
     rows = [
         {
@@ -154,7 +156,7 @@ def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
                 )
 
 
-def _brokers(found: ClusterMetadata) -> list[dict[str, Any]]:
+def _brokers(found: ClusterMetadata, roles: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
     """Those that are registered, and those that are not and should have copies."""
     partitions = [one for topic in found.topics.values() for one in topic.partitions]
     leads = Counter(one.leader for one in partitions)
@@ -168,6 +170,7 @@ def _brokers(found: ClusterMetadata) -> list[dict[str, Any]]:
                 "broker": broker_id,
                 "address": "gone" if node is None else node.address,
                 "rack": None if node is None else node.rack,
+                "roles": list(roles[broker_id]) if broker_id in roles else None,
                 "leads": leads[broker_id],
                 "copies": copies[broker_id],
                 "behind": behind[broker_id],

@@ -134,7 +134,7 @@ def reassign(
         raise click.UsageError("give --file, or a topic and one of --replicas, --factor, --cancel")
     with state.client() as client:
         found, ordered = client.metadata(), client.reassignments()
-        brokers_left = sites(found, client.excluded_brokers())
+        brokers_left = sites(found, client.unplaceable_brokers())
         topic = client.describe_topic(name)
         chosen = _chosen(topic, partitions)
         target: dict[Place, Sequence[int] | None] = {}

@@ -92,6 +92,7 @@ async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
                 "host": broker.host,
                 "port": broker.port,
                 "rack": broker.rack,
+                "roles": broker.roles,
                 "epoch": broker.epoch,
             }
             for broker in image.brokers

@@ -1,4 +1,4 @@
-"""Who coordinates a key: one of the registered brokers, by the key's hash over all of them."""
+"""Who coordinates a key: one of the brokers with the role for it, by the key's hash over all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cluster(Protocol):
 
 
 def owner_of(image: MetadataImage, key: str) -> Broker:
-    """The broker that coordinates a group or a transaction: by the key, over all brokers.
+    """The broker that coordinates a group or a transaction: by the key.
 
     Raises:
         CoordinatorNotAvailable: no broker is registered.
@@ -47,7 +47,7 @@ def owner_of(image: MetadataImage, key: str) -> Broker:
 
 
 def _ordered(image: MetadataImage) -> Sequence[Broker]:
-    return sorted(image.brokers, key=lambda broker: broker.broker_id)
+    return sorted(image.serving, key=lambda broker: broker.broker_id)
 
 
 def _owner(brokers: Sequence[Broker], key: str) -> Broker:

@@ -73,7 +73,7 @@ async def describe_cluster(parts: Parts, context: RequestContext, request: Any) 
     return {
         "endpoint_type": endpoint_type,
         "cluster_id": image.cluster_id,
-        "controller_id": min((broker.broker_id for broker in image.brokers), default=-1),
+        "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
         "brokers": [
             {
                 "broker_id": broker.broker_id,

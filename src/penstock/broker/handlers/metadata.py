@@ -250,7 +250,7 @@ def _answer(
                 for broker in image.brokers
             ],
             "cluster_id": image.cluster_id,
-            "controller_id": min((broker.broker_id for broker in image.brokers), default=-1),
+            "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
             "topics": topics,
             "cluster_authorized_operations": (
                 CLUSTER_OPERATIONS if cluster_operations else NOT_ASKED

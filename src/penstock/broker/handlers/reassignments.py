@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError
 from penstock.broker.admin_errors import InvalidReplicaAssignment, InvalidReplicationFactor
-from penstock.broker.assignments import check_assignment
+from penstock.broker.assignments import check_assignment, check_roles
 from penstock.broker.configs import topic_config
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import is_diskless
@@ -112,6 +112,7 @@ def _order(
     placed = check_assignment(
         replicas, image.brokers, partition=row.index, replication_factor=factor
     )
+    check_roles([placed], image, holding=row.copies)
     check_reachable(topic.name, [(*row.replicas, *placed)], image)
     minimum = topic_config(parts.topic_admin.levels(), topic.configs).min_insync_replicas
     if len(placed) < minimum:

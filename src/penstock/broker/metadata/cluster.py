@@ -121,7 +121,7 @@ class ClusterMetadata:
             self._placed_for, self._placements = image, {}
         placement = self._placements.get(rack)
         if placement is None:
-            placement = self._placements[rack] = Placement(image.brokers, rack)
+            placement = self._placements[rack] = Placement(image.serving, rack)
         return placement.partitions(topic)
 
 

@@ -233,7 +233,11 @@ def _store_brokers(known: MetadataImage, image: MetadataImage) -> Operation[None
             if one not in known.brokers:
                 address = one.broker_id, one.host, one.port, one.rack
                 yield statements.write_broker(
-                    *address, one.incarnation, one.epoch, json.dumps(one.endpoints)
+                    *address,
+                    one.incarnation,
+                    one.epoch,
+                    json.dumps(one.endpoints),
+                    json.dumps(one.roles),
                 )
     for broker, configs in image.broker_configs.items():
         if known.broker_configs.get(broker) is not configs:

@@ -12,7 +12,7 @@ from penstock.control.drivers.statements import Lock, Operation, OverDatabase
 from penstock.control.errors import StaleBroker
 from penstock.control.metadata import operations, rules
 from penstock.control.metadata.images import Images, Rule, StampedImage
-from penstock.control.values import Broker, MetadataImage, Topic
+from penstock.control.values import ROLES, Broker, MetadataImage, Topic
 
 T = TypeVar("T")
 
@@ -50,10 +50,11 @@ class Metadata(OverDatabase):
         rack: str | None,
         incarnation: UUID,
         endpoints: Sequence[tuple[str, str, int]] = (),
+        roles: Sequence[str] = ROLES,
     ) -> Broker:
         """Register one incarnation of a broker and give it a new, higher epoch.
 
-        Idempotent for the same incarnation and addresses. `endpoints` are as in `Broker`.
+        Idempotent for the same incarnation, addresses and roles, which are as in `Broker`.
         """
         return await self._apply(
             partial(
@@ -65,6 +66,7 @@ class Metadata(OverDatabase):
                 rack=rack,
                 incarnation=incarnation,
                 endpoints=endpoints,
+                roles=roles,
             )
         )
 

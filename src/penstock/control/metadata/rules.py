@@ -33,6 +33,7 @@ from penstock.control.limits import (
     TOPIC_PARTITIONS_MAX,
 )
 from penstock.control.values import (
+    ROLES,
     Broker,
     MetadataImage,
     Partition,
@@ -57,6 +58,7 @@ def register_broker(
     incarnation: UUID,
     highest_epoch: int,
     endpoints: Sequence[tuple[str, str, int]] = (),
+    roles: Sequence[str] = ROLES,
 ) -> tuple[MetadataImage, Broker]:
     """Register a broker in an epoch above `highest_epoch`, the highest its id ever had."""
     if broker_id < 0:
@@ -66,7 +68,7 @@ def register_broker(
         known is not None
         and known.incarnation == incarnation
         and (known.host, known.port, known.rack) == (host, port, rack)
-        and known.endpoints == tuple(endpoints)
+        and (known.endpoints, known.roles) == (tuple(endpoints), tuple(roles))
     ):
         return image, known
     broker = Broker(
@@ -77,6 +79,7 @@ def register_broker(
         incarnation=incarnation,
         epoch=highest_epoch + 1,
         endpoints=tuple(endpoints),
+        roles=tuple(roles),
     )
     others = [other for other in image.brokers if other.broker_id != broker_id]
     return _with_brokers(image, [*others, broker]), broker

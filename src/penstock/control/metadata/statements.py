@@ -95,18 +95,19 @@ RENEWALS_SQLITE: Final = (
 )
 
 read_brokers = rows(
-    "SELECT broker_id, host, port, rack, incarnation, epoch, endpoints FROM brokers"
+    "SELECT broker_id, host, port, rack, incarnation, epoch, endpoints, roles FROM brokers"
     " WHERE registered ORDER BY broker_id"
 )
 read_incarnation = value("SELECT incarnation FROM brokers WHERE broker_id = $1 AND registered")
 read_epoch = value("SELECT epoch FROM brokers WHERE broker_id = $1")
 write_broker = changed(
-    "INSERT INTO brokers VALUES ($1, $2, $3, $4, $5, $6, true, penstock_now_ms(), $7)"
+    "INSERT INTO brokers VALUES ($1, $2, $3, $4, $5, $6, true, penstock_now_ms(), $7, $8)"
     " ON CONFLICT (broker_id) DO UPDATE SET host = excluded.host, port = excluded.port,"
     " rack = excluded.rack, incarnation = excluded.incarnation, epoch = excluded.epoch,"
-    " registered = true, renewed_ms = excluded.renewed_ms, endpoints = excluded.endpoints",
+    " registered = true, renewed_ms = excluded.renewed_ms, endpoints = excluded.endpoints,"
+    " roles = excluded.roles",
     (
-        "INSERT OR REPLACE INTO brokers VALUES ($1, $2, $3, $4, $5, $6, 1, $7)",
+        "INSERT OR REPLACE INTO brokers VALUES ($1, $2, $3, $4, $5, $6, 1, $7, $8)",
         "INSERT OR REPLACE INTO renewals VALUES ($1, penstock_now_ms())",
     ),
 )
@@ -140,7 +141,7 @@ allocate_producer_ids = value(
 
 
 def broker_of(found: Any) -> Broker:
-    broker_id, host, port, rack, incarnation, epoch, endpoints = found
+    broker_id, host, port, rack, incarnation, epoch, endpoints, roles = found
     return Broker(
         broker_id=broker_id,
         host=host,
@@ -149,6 +150,7 @@ def broker_of(found: Any) -> Broker:
         incarnation=uuid_of(incarnation),
         epoch=epoch,
         endpoints=tuple((name, host, port) for name, host, port in json.loads(endpoints)),
+        roles=tuple(json.loads(roles)),
     )
 
 

@@ -92,6 +92,7 @@ TABLES: Final[Sequence[Table]] = (
             "registered",
             "endpoints",
             "renewed_ms",
+            "roles",
         ),
         of_postgres=("renewed_ms",),
         doc="Brokers that are or were registered; their epochs only rise.",
