@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import BugError
 from penstock.control import Broker
-from penstock.replication.placement import claim_order, place, placed_again, succession
+from penstock.replication.placement import place, placed_again, succession
 
 TOPIC = UUID(int=0x5EED)
 PARTITIONS = 10_000
@@ -171,23 +171,6 @@ def test_the_leader_is_one_of_the_replicas(
 def test_a_factor_that_nobody_checked_is_a_bug(factor: int) -> None:
     with pytest.raises(BugError, match=f"{factor} replicas"):
         place(brokers(2), TOPIC, partitions=[0], replication_factor=factor)
-
-
-def test_claims_go_in_the_order_of_the_placement_and_the_dead_come_last() -> None:
-    assert claim_order((3, 1, 2), leader=3, down=()) == (1, 2)
-    assert claim_order((3, 1, 2), leader=1, down=()) == (3, 2)
-    assert claim_order((3, 1, 2), leader=3, down={1, 3}) == (2, 1)
-    assert claim_order((3,), leader=3, down={3}) == ()
-
-
-def test_what_a_broker_led_is_spread_over_all_others() -> None:
-    known = brokers(10)
-    placed = place(known, TOPIC, partitions=range(PARTITIONS), replication_factor=3)
-    next_ones = Counter(
-        claim_order(replicas, leader=1, down={1})[0] for replicas in placed if replicas[0] == 1
-    )
-    assert len(next_ones) == 9
-    assert max(next_ones.values()) < 1.4 * next_ones.total() / 9
 
 
 def test_weights_do_not_change() -> None:

@@ -135,16 +135,6 @@ def placed_again(
     return tuple(made)
 
 
-def claim_order(replicas: Sequence[int], *, leader: int, down: Collection[int]) -> Replicas:
-    """The order in which replicas should claim a partition whose leader is gone.
-
-    That of its placement, `leader` left out; brokers that are `down` by what gossip says come
-    last, since it may be wrong. An order is not a permission: the claim itself decides.
-    """
-    left = [one for one in replicas if one != leader]
-    return tuple(sorted(left, key=lambda one: one in down))
-
-
 def _mixed(value: int) -> int:
     """Spread a number over 64 bits, each to another one (splitmix64's finaliser)."""
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
