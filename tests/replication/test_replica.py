@@ -216,6 +216,20 @@ def test_a_copy_of_which_nothing_is_in_the_chain_takes_no_part() -> None:
     assert replica.fence(Fence(4, 2)) == ()
 
 
+def test_a_mark_goes_down_with_what_an_unclean_election_gave_up() -> None:
+    """Else it would speak of other records that have these offsets by then."""
+    replica = joined(6)
+    replica.append(Append(1, 1, 6, 9, 9))
+    synced(replica)
+    assert (replica.mark, replica.kept_mark, replica.readable) == (9, 9, 9)
+    assert TruncateTo(4) in replica.join(Join(2, TWO))
+    assert (replica.mark, replica.kept_mark) == (4, 4)
+    assert replica.append(Append(2, 2, 4, 8, 4)) == (Write(4, 8),)
+    assert replica.readable == 4
+    replica.fence(Fence(3, 2))
+    assert synced(replica)[-1] == FenceAnswer(3, 1, 8, 4, 0)
+
+
 def test_a_range_over_several_epochs_has_their_history() -> None:
     replica = Replica(1, Disk())
     replica.join(Join(5, (*TWO, Link(3, 4), Link(5, 9))))

@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +246,65 @@ class Cluster:
         logs = [node.log for node in self.nodes.values()]
         ends = {log.log.durable_offset for log in logs} | {log.copy.mark for log in logs}
         return len(ends) == 1 and any(node.leads for node in self.nodes.values())
+
+
+async def test_a_live_copy_is_cut_below_what_it_knew_as_committed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was cut off while what is left was led by an unclean election."""
+    cluster = Cluster(tmp_path, 0)
+    logs = {name: node.log for name, node in cluster.nodes.items()}
+
+    async def until(what: Callable[[], object]) -> None:
+        for turn in range(LATER):
+            if what():
+                return
+            await cluster.turn()
+            if turn % 50 == 0:
+                cluster.say_again()
+        raise AssertionError("it did not come to that")
+
+    def apart(*pairs: tuple[int, int]) -> None:
+        cluster.cut = {frozenset(pair) for pair in pairs}
+        cluster.changed([(1, 2), (2, 3), (1, 3)])
+
+    def known(*names: int, above: int = 0) -> bool:
+        ends = {logs[one].log.durable_offset for one in names}
+        return (
+            len(ends) == 1 and max(ends) > above and ends == {logs[one].copy.mark for one in names}
+        )
+
+    async def led(name: int) -> None:
+        cluster.nodes[name].replication.claim([KEY])
+        await until(lambda: logs[name].leading is not None)
+
+    await led(1)
+    await until(lambda: cluster.nodes[1].leads)
+    cluster.append()
+    await until(lambda: known(1, 2, 3))
+    common = logs[3].copy.mark
+    apart((1, 3), (2, 3))
+    cluster.append()
+    await until(lambda: known(1, 2, above=common))
+    apart((1, 2), (1, 3), (2, 3))
+    await led(3)
+    leading = logs[3].leading
+    assert leading is not None
+    await until(leading.settle)
+    await until(lambda: cluster.nodes[3].leads)
+    cluster.acknowledged.clear()
+    apart()
+    leading.learn((1, 2))
+    cluster.nodes[3].replication.stir(logs[3])
+    await until(lambda: known(1, 2, 3, above=common - 1))
+    assert [logs[one].copy.trouble for one in NODES] == [""] * 3
+    cluster.append()
+    await until(lambda: known(1, 2, 3, above=common))
+    assert len({bytes(read_all(log.log, max_bytes=400)) for log in logs.values()}) == 1
+    told = [one for one in caplog.messages if "an unclean election has given it up" in one]
+    assert len(told) == 2, "by each of the copies that are cut"
+    for node in cluster.nodes.values():
+        await node.die()
 
 
 @pytest.mark.parametrize("seed", [*range(6), 1795])

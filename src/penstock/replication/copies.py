@@ -239,12 +239,22 @@ class Copy:
         elif isinstance(effect, PersistLimbo):
             log.set_limbo(effect.limbo or -1)
         elif isinstance(effect, TruncateTo):
-            log.truncate(effect.end, floor=self.mark)
+            self._cut(effect.end)
         elif isinstance(effect, StartAt):
             logger.info("%s: this copy begins anew at %d", log.topic_partition, effect.base)
             log.start_at(effect.base, producers=bytes(data), floor=self.mark)
         else:
             log.move_start(effect.base)
+
+    def _cut(self, end: int) -> None:
+        """Cut what is not in the chain; where that was committed, it is not any more."""
+        if end < self.mark:
+            logger.error(
+                "%s: what was committed from offset %d on, up to %d, is cut here: an unclean"
+                " election has given it up", self.log.topic_partition, end, self.mark,
+            )  # fmt: skip
+            self._move(end)
+        self.log.truncate(end, floor=self.mark)
 
     def _write(self, effect: Write, message: Append | None, data: memoryview, now_ms: int) -> None:
         if message is not None and effect.base > message.base:

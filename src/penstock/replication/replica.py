@@ -318,6 +318,8 @@ class Replica:
     def _cut(self, keep: int) -> Effects:
         self.end = keep
         self.durable = min(self.durable, keep)
+        # The chain goes below what was committed after an unclean election, and only then.
+        self.mark, self.kept_mark = min(self.mark, keep), min(self.kept_mark, keep)
         self.history = cut_history(self.history, keep)
         if self.owed is not None and self.owed.durable > keep:
             self.owed = None
