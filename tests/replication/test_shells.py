@@ -206,10 +206,14 @@ class Cluster:
         self.changed([tuple(pair)])  # type: ignore[list-item]
 
     async def restart(self) -> None:
-        """A broker dies and comes back, sometimes with nothing, if all others have all."""
+        """A broker dies and comes back, sometimes with nothing, if all others have all.
+
+        One that has promised nothing yet is not told from one whose disk was lost.
+        """
         name = self.dice.choice(NODES)
         whole = all(
-            node.log.log.limbo < 0 and not node.log.copy.silent for node in self.nodes.values()
+            node.log.log.promised >= 0 > node.log.log.limbo and not node.log.copy.silent
+            for node in self.nodes.values()
         )
         await self.nodes.pop(name).die()
         if whole and self.dice.random() < 0.3:
