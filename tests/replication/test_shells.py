@@ -317,6 +317,7 @@ async def test_what_was_acknowledged_is_there(tmp_path: Path, seed: int) -> None
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7_200)
 async def test_what_was_acknowledged_is_there_whatever_the_seed(tmp_path: Path) -> None:
     """Bounded by processor: 66 ms a story."""
     for seed in range(int(os.environ.get("PENSTOCK_SHELL_SEEDS", "1000"))):
