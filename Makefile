@@ -32,7 +32,8 @@ test: setup
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-long: setup
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m long --hypothesis-profile search $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m long --timeout 900 \
+		--hypothesis-profile search $(ARGS)
 
 # Foreign clients with every topic diskless: on SQLite and a directory, on PostgreSQL and S3.
 compat-diskless: setup
