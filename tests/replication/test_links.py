@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -303,9 +304,25 @@ async def test_who_says_nothing_is_closed(
     assert await answer_to(two, b"") == (None, b"")
 
 
-async def test_who_answers_as_another_is_refused(sides: Callable[..., Side]) -> None:
+async def test_who_answers_as_another_is_refused(
+    sides: Callable[..., Side], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And keeps the connection that it has."""
     one, three = sides(1), sides(3)
-    three.address = await three.links.listen("127.0.0.1", 0)
-    one.links.reach({2: three.address})
-    await until(lambda: (1, False) in three.user.changes)
-    assert not one.user.changes
+    await joined(one, three)
+    asked = len(caplog.messages)
+    three_again = 0
+
+    def dialled(links: Links, found: Greeting, expected: int | None) -> str | None:
+        nonlocal three_again
+        three_again += expected == 2
+        return Links.refusal_of(links, found, expected)
+
+    one.links.refusal_of = partial(dialled, one.links)  # type: ignore[method-assign]
+    one.links.reach({2: three.address, 3: three.address})
+    await until(lambda: three_again == 3)
+    assert one.user.changes == [(3, True)]
+    assert three.user.changes == [(1, True)]
+    host, port = three.address
+    why = f"broker 2 at {host}:{port}: broker 3 answers where 2 should"
+    assert caplog.messages[asked:] == [why], "once, and nothing else"

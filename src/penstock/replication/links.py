@@ -1,9 +1,10 @@
 """One connection to every other broker, for what they tell each other of replicated partitions.
 
 Of each pair the broker with the lower id dials the other one's replication address, and dials again
-when the connection is lost. A side greets with who it is; one of another cluster, of another
-version, or that takes itself for somebody else is told why, and closed. A broker that comes back
-under a new incarnation takes the place of its former connection.
+when the connection is lost. A side greets with who it is, first the one that was dialled; one of
+another cluster, of another version, or that is not whom the other wanted is told why, and closed.
+So no connection counts, or takes the place of another one, that the other side does not want. A
+broker that comes back under a new incarnation takes the place of its former connection.
 
 A cut network tells nobody, and neither does a process that is stopped. So each side says something
 every `LOOK_SECONDS` at least; who has heard nothing for `silent_seconds` ends the connection, of
@@ -184,9 +185,12 @@ class Links:
 
     # -- what connections ask
 
-    def opened(self, link: Link) -> bytes:
-        """The greeting to send on a new connection."""
+    def opened(self, link: Link) -> None:
+        """There is a new connection."""
         self._open.add(link)
+
+    def greeting(self) -> bytes:
+        """Who this broker is, as the header of a frame."""
         return encode_greeting(
             Greeting(self.broker_id, self._incarnation, self._cluster_id, FRAME_BYTES_MAX)
         )
@@ -305,7 +309,9 @@ class Link(asyncio.BufferedProtocol):
         self._transport = transport
         # So `resume_writing` is called whenever there was no room.
         self._transport.set_write_buffer_limits(high=WINDOW_BYTES - 1, low=WINDOW_BYTES // 2)
-        self._transport.write(encode_parts(self._links.opened(self), 0))
+        self._links.opened(self)
+        if self._expected is None:
+            self._say_who()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(GREETING_SECONDS, self.close, "no greeting came")
 
@@ -372,6 +378,8 @@ class Link(asyncio.BufferedProtocol):
         if self.greeted.done():
             self.close("who dialled waits no more")
             return
+        if self._expected is not None:
+            self._say_who()
         self.peer = found.broker_id
         self._frame_bytes_max = min(found.frame_bytes_max, FRAME_BYTES_MAX)
         if self._timer is not None:
@@ -379,6 +387,9 @@ class Link(asyncio.BufferedProtocol):
         self._look_later()
         self._links.greeted(self, found)
         self.greeted.set_result(None)
+
+    def _say_who(self) -> None:
+        self._transport.write(encode_parts(self._links.greeting(), 0))
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()

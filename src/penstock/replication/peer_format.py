@@ -28,7 +28,8 @@ endian; a row begins with
    16 Settle        authority i32
    17 Begun         authority i32, epoch i32, incarnation i64, base i64
 
-The first frame of either side is a greeting instead: "PSPR", version u16, broker id i32, its
+The first frame of either side is a greeting instead, of the side that was dialled before the other
+one's: "PSPR", version u16, broker id i32, its
 incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
 answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP" is a sign of life.
 """
