@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.ids import TopicPartition
 from penstock.storage import (
     AppendBacklog,
     DiskFull,
@@ -24,7 +25,7 @@ from penstock.storage import (
 )
 from tests.faulty_files import FaultyFiles
 from tests.machine import disk_of, lacking, system_tool
-from tests.storage.batches import Harness, Owner, abandon, batch, offsets, read_all
+from tests.storage.batches import TOPIC_ID, Harness, Owner, abandon, batch, offsets, read_all
 
 
 def failing_sync(suffix: str) -> Callable[[str, str], int | None]:
@@ -78,6 +79,40 @@ def test_a_lone_append_of_policy_os_is_refused_whole_and_may_be_repeated(
     harness.store.close()
     harness = Harness(tmp_path, log_flush_policy="os")
     assert read_all(harness.log()) == expected
+    harness.store.close()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("create", [False, True])
+def test_a_disk_that_takes_nothing_any_more_is_read(
+    tmp_path: Path, number: int, *, create: bool
+) -> None:
+    """Also files that are not open: on a read-only one they cannot be opened to be written."""
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    harness.put(batch(2))
+    done: list[StorageError | None] = []
+    harness.store.checkpoint(done.append)
+    assert done == [None]
+    expected = read_all(harness.log())
+    harness.crash()
+    log = harness.log()
+    refused = {"make_directory", "write_at", *(["open"] if number == errno.EROFS else [])}
+    files.fail = lambda name, path: number if name in refused else None
+    if create:
+        with pytest.raises(StorageFailed, match="cannot create"):
+            harness.store.create(TopicPartition("other", 0), topic_id=TOPIC_ID, leader_epoch=0)
+    else:
+        harness.append(batch())
+        assert isinstance(harness.commit(), StorageFailed)
+    assert os.strerror(number) in str(harness.store.failed)
+    assert read_all(log) == expected
+    with pytest.raises(StorageFailed):
+        harness.append(batch())
+    files.fail = lambda name, path: None
+    harness.crash()
+    assert read_all(harness.log()) == expected
+    assert harness.put(batch()) == 2
     harness.store.close()
 
 

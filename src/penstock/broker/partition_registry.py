@@ -195,7 +195,10 @@ class PartitionRegistry:
             if topic is not None and not gone:
                 gone = self._is_removed(topic.partitions[where.partition])
             if gone and where in store.partitions:
-                store.delete(where)
+                try:
+                    store.delete(where)
+                except PenstockError as error:
+                    logger.error("the log of %s stays until the next start: %s", where, error)
                 count += 1
                 if count % LOGS_CHANGED_PER_TURN == 0:
                     await _next_turn()

@@ -225,16 +225,20 @@ class Replicas:
         return first == own and not log.claims and not log.copy.broken
 
     def _pass_on(self) -> None:
-        """The disk has failed: have others claim what is led here by the image, one by one."""
+        """The disk has failed: have others claim what is led here by the image, one by one.
+
+        Of some there is no log: they are newer than the failure.
+        """
         own, self._passed = self._parts.node_id, self._passed + 1
         ready = self.replication.links.ready
-        for log in self.replication.logs.values():
-            row = self._row(log.key)
-            if row is not None and row.leader == own:
+        topics = () if self._image is None else self._image.topics.values()
+        for topic in topics:
+            for row in () if is_diskless(topic) else topic.partitions:
                 others = [one for one in row.replicas if one != own and one in ready]
-                if others:
+                if row.leader == own and row.has_epochs and others:
                     heir = others[self._passed % len(others)]
-                    self.replication.pass_on(log, heir, row.leader_epoch)
+                    key = PartitionKey(topic.topic_id.bytes, row.index)
+                    self.replication.pass_on(key, heir, row.leader_epoch)
 
     def _row(self, key: PartitionKey) -> PartitionRow | None:
         topic = None if self._image is None else self._image.topic_by_id(UUID(bytes=key.topic_id))
@@ -482,7 +486,9 @@ class Replicas:
                     self.replication.say_again()
                     self._look_at(self.replication.kept())
                     self._moves.go_on()
-                if self.replication.failed:
+                failed = self._parts.commits.failed
+                if failed is not None:
+                    self.replication.end(failed)
                     self._pass_on()
                 await self._look_at_lag()
                 await self._resign()

@@ -184,6 +184,11 @@ class GroupCommits:
         self.scheduled = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
 
+    @property
+    def failed(self) -> StorageError | None:
+        """Why nothing is committed any more, if it is so."""
+        return self._store.failed
+
     def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         """Name the loop whose turns count; without one, every request is committed by `flush`."""
         self._call_soon = call_soon

@@ -443,7 +443,7 @@ class Replication:
         self, tokens: list[tuple[ReplicatedLog, Replica, Sync]], error: StorageError | None
     ) -> None:
         if isinstance(error, StorageFailed):
-            self._end(error)
+            self.end(error)
             return
         for one, core, token in tokens:
             copy = one.copy
@@ -460,7 +460,7 @@ class Replication:
                 self._give_away(one)
         self._send()
 
-    def _end(self, error: StorageFailed) -> None:
+    def end(self, error: StorageError) -> None:
         """The disk has failed for good: others are to lead, also what nobody writes to."""
         if self.failed:
             return
@@ -471,10 +471,10 @@ class Replication:
             self._give_away(one)
         self._send()
 
-    def pass_on(self, log: ReplicatedLog, heir: int, epoch: int) -> None:
+    def pass_on(self, key: PartitionKey, heir: int, epoch: int) -> None:
         """Have another broker claim what the image says is led here, in an epoch, and is not."""
-        epoch = max(epoch, self.known_epoch(log.key))
-        self.links.send(heir, [(encode_row(log.key, HandOver(epoch)), (), 0)])
+        told = HandOver(max(epoch, self.known_epoch(key)))
+        self.links.send(heir, [(encode_row(key, told), (), 0)])
 
     def _give_away(self, one: ReplicatedLog) -> None:
         """Have another broker lead where this one's log takes no appends, or has lost some."""

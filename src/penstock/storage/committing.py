@@ -155,7 +155,10 @@ class Committer:
 
     def _perform(self, group: Group, sync: bool) -> None:
         if not self.root_synced:
-            sync_directory(self._files, self._root)
+            try:
+                sync_directory(self._files, self._root)
+            except OSError as error:
+                raise StorageFailed(f"syncing {self._root} failed: {error}") from error
             self.root_synced = True
         self._journal.write(group.items, sync=sync)
 

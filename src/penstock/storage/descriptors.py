@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
 
 from penstock.base.files import Files
@@ -34,15 +35,23 @@ class Descriptors:
         return len(self._open)
 
     def get(self, path: str, *, create: bool = False) -> Handle:
-        """The open file of a path; opened, and created if asked, when it is not."""
+        """The open file of a path; opened, and created if asked, when it is not.
+
+        On a disk that is read-only by now it is there to be read.
+        """
         handle = self._open.get(path)
         if handle is not None:
             self._open.move_to_end(path)
             return handle
         if len(self._open) >= self._limit:
             self._evict()
-        handle = Handle(path, self._files.open(path, create=create))
-        self._open[path] = handle
+        try:
+            descriptor = self._files.open(path, create=create)
+        except OSError as error:
+            if create or error.errno != errno.EROFS:
+                raise
+            descriptor = self._files.open_file(path)
+        handle = self._open[path] = Handle(path, descriptor)
         return handle
 
     def pin(self, handle: Handle) -> Handle:

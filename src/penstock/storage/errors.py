@@ -17,6 +17,8 @@ from penstock.records.errors import InvalidProducerEpoch as InvalidProducerEpoch
 from penstock.records.errors import OutOfOrderSequence as OutOfOrderSequence
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+BROKEN: Final = frozenset({errno.EROFS, errno.EIO, errno.ENXIO, errno.ENODEV})
+"""A disk that says so takes nothing more: what is in its caches may be gone as well."""
 
 
 class StorageError(UnavailableError):
@@ -26,7 +28,8 @@ class StorageError(UnavailableError):
 
 
 class StorageFailed(StorageError):
-    """A sync failed: what the disk holds is unknown until the store is reopened and recovered."""
+    """A sync failed, or the disk takes no writes any more: what it holds is unknown until the store
+    is reopened and recovered."""
 
 
 class DiskFull(StorageError):
@@ -42,6 +45,12 @@ def disk_full(error: OSError, path: str | Path) -> DiskFull | None:
     if error.errno in NO_SPACE:
         return DiskFull(Path(path), error.strerror or str(error))
     return None
+
+
+def write_error(error: OSError, path: str | Path, what: str) -> StorageError:
+    """The error to report of a write below a path that failed before any sync."""
+    kind = StorageFailed if error.errno in BROKEN else StorageError
+    return disk_full(error, path) or kind(f"{what}: {error}")
 
 
 class AppendBacklog(RetriableError):

@@ -22,7 +22,7 @@ from contextlib import suppress
 
 from penstock.base.files import Files, sync_directory, write_all
 from penstock.storage.appended import Appended, LogT
-from penstock.storage.errors import StorageError, StorageFailed, disk_full
+from penstock.storage.errors import StorageFailed, write_error
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, ROW, encode_entry, padded
 from penstock.storage.limits import JOURNAL_ENTRY_BYTES_MAX, JOURNAL_PREWRITE_BYTES
 from penstock.storage.names import JOURNAL_SUFFIX
@@ -121,7 +121,8 @@ class Journal:
         Raises:
             DiskFull: no room; nothing was written as far as anyone can see.
             StorageError: another error before the sync; the same.
-            StorageFailed: a sync failed; the journal must not be used again.
+            StorageFailed: a sync failed, or the disk takes nothing more; the journal must not be
+                used again.
         """
         active, position, sequence = self._active, self._position, self.sequence
         checksum, unsynced = self._previous_checksum, len(self._unsynced)
@@ -135,9 +136,7 @@ class Journal:
             del self._unsynced[unsynced:]
             self._take_back(active, position)
             path = self._directory
-            raise disk_full(error, path) or StorageError(
-                f"cannot write the journal in {path}: {error}"
-            ) from error
+            raise write_error(error, path, f"cannot write the journal in {path}") from error
         if sync:
             self.sync()
 

@@ -38,8 +38,10 @@ from penstock.storage.errors import (
     CorruptLog,
     LogDeleted,
     StorageError,
+    StorageFailed,
     StoreLocked,
     TopicIdMismatch,
+    write_error,
 )
 from penstock.storage.formats.checkpoint import Checkpoint, RecoveryPoint, decode_checkpoint
 from penstock.storage.formats.partition_metadata import (
@@ -283,7 +285,11 @@ class LogStore:
             path = os.path.join(directory, METADATA_FILE)
             write_file(files, path, encode_partition_metadata(topic_id), sync=False)
         except OSError as error:
-            raise StorageError(f"cannot create {directory}: {error}") from error
+            failure = write_error(error, directory, f"cannot create {directory}")
+            if isinstance(failure, StorageFailed):
+                self._parts.queue.fail(failure)
+                logger.critical("the log takes no appends any more: %s", failure)
+            raise failure from error
         self._committer.root_synced = False
         log = self._add(tp, topic_id, RecoveryPoint(0, 0, 0, 0, 0, leader_epoch, 0))
         self._parts.changes.of(log)
