@@ -431,5 +431,8 @@ def await_committed(
 
     with Confluent(bootstrap) as driver:
         eventually(
-            lambda: committed() == dict(ends), committed, seconds=RECOVER_SECONDS, clock=clock
+            lambda: committed() == dict(ends),
+            lambda: f"{committed()} of {dict(ends)}, at {reader.count}{reader.story}",
+            seconds=RECOVER_SECONDS,
+            clock=clock,
         )

@@ -1,12 +1,13 @@
-"""Two brokers, one database, one object store: kill -9 of either, under load, and long pauses.
+"""Brokers with one database and one object store: kill -9 of any, under load, and long pauses.
 
 Diskless topics have no home: what one broker takes the other serves. An idempotent producer and a
 consumer group go on while the brokers are killed in turn and started again, and every third time
 paused until they count as gone; whatever was acknowledged is there once and in order. A local
 topic of which both lead partitions becomes diskless in one step, or stays local, whichever of them
-is killed meanwhile. The database is PostgreSQL, the objects lie in a shared directory, or in S3
-with `PENSTOCK_COMPAT_STORES=postgres-s3`. `PENSTOCK_PAIR_KILLS` sets the number of kills and
-pauses, and of the topics that are switched under a kill.
+is killed meanwhile; and so does one that has copies on three brokers. The database is PostgreSQL,
+the objects lie in a shared directory, or in S3 with `PENSTOCK_COMPAT_STORES=postgres-s3`.
+`PENSTOCK_PAIR_KILLS` sets the number of kills and pauses, and of the topics that are switched under
+a kill.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
 from functools import partial
 from operator import gt
 from pathlib import Path
@@ -38,7 +38,7 @@ from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.drivers.port import WAIT_SECONDS
 from compat.history import History
-from compat.servers import PenstockProcess, running_brokers
+from compat.servers import PenstockProcess, bootstrap_of, running_brokers
 from compat.survivors import (
     PARTITIONS,
     RECOVER_SECONDS,
@@ -63,23 +63,47 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
+def stores() -> Iterator[dict[str, str]]:
+    """Where the objects are, if not in a directory."""
+    if os.environ.get("PENSTOCK_COMPAT_STORES", "") != "postgres-s3":
+        yield {}
+        return
+    with s3_server() as s3:
+        options = ",".join(f"{option}={value}" for option, value in s3.options().items())
+        yield {"diskless.storage.url": s3.fresh_url(), "diskless.storage.options": options}
+
+
+@pytest.fixture
 def pair(
-    postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest
+    postgres: PostgresServer,
+    stores: dict[str, str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> Iterator[list[PenstockProcess]]:
     """Two running brokers. A test whose brokers are to count as gone soon gives their session."""
-    configs = {
+    configs = stores | {
         "log.diskless.enable": "true",
         "broker.session.timeout.ms": str(getattr(request, "param", 20_000)),
         "broker.heartbeat.interval.ms": "500",
     }
-    with ExitStack() as stack:
-        if os.environ.get("PENSTOCK_COMPAT_STORES", "") == "postgres-s3":
-            s3 = stack.enter_context(s3_server())
-            configs["diskless.storage.url"] = s3.fresh_url()
-            configs["diskless.storage.options"] = ",".join(
-                f"{option}={value}" for option, value in s3.options().items()
-            )
-        yield stack.enter_context(running_brokers(postgres, tmp_path, 2, configs))
+    with running_brokers(postgres, tmp_path, 2, configs) as brokers:
+        yield brokers
+
+
+@pytest.fixture
+def three(
+    postgres: PostgresServer, stores: dict[str, str], tmp_path: Path
+) -> Iterator[list[PenstockProcess]]:
+    """Three running brokers, each with a copy of every topic."""
+    configs = stores | {
+        "replication.listener": "127.0.0.1:0",
+        "default.replication.factor": "3",
+        "min.insync.replicas": "2",
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "250",
+    }
+    with running_brokers(postgres, tmp_path, 3, configs) as brokers:
+        yield brokers
 
 
 def test_what_one_takes_the_other_serves(pair: list[PenstockProcess]) -> None:
@@ -127,7 +151,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
 ) -> None:
     rng = random.Random(SEED)
     topic, group = "killed", "survivors"
-    bootstrap = ",".join(broker.bootstrap for broker in pair)
+    bootstrap = bootstrap_of(pair)
     with Confluent(bootstrap) as driver:
         driver.create_topic(topic, PARTITIONS, {})
     with at_work(bootstrap, topic, group) as (load, reader):
@@ -156,21 +180,31 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
 def test_local_topic_of_both_becomes_diskless_while_brokers_die(
     pair: list[PenstockProcess],
 ) -> None:
+    switched_while_they_die(pair)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_topic_with_copies_becomes_diskless_while_brokers_die(three: list[PenstockProcess]) -> None:
+    switched_while_they_die(three)
+
+
+def switched_while_they_die(brokers: list[PenstockProcess]) -> None:
+    """Switch some topics under load, the first without a fault, the others while a broker dies."""
     rng = random.Random(SEED)
-    bootstrap = ",".join(broker.bootstrap for broker in pair)
+    bootstrap = bootstrap_of(brokers)
     for number in range(KILLS + 1):
         topic = f"switched-{number}"
         with Confluent(bootstrap) as driver:
             driver.create_topic(topic, PARTITIONS, {"diskless.enable": "false"})
-        for broker in pair:
+        for broker in brokers:
             _await_topic(broker, topic)
         with at_work(bootstrap, topic, topic) as (load, reader), _admin(bootstrap) as asked:
             await_progress(load, reader)
             first = _switch(asked, topic)
             if number:
-                # The first topic is switched without a fault.
                 time.sleep(rng.uniform(0, 1.5))
-                broker = pair[number % 2]
+                broker = brokers[number % len(brokers)]
                 broker.kill()
                 broker.start()
             eventually(

@@ -96,6 +96,8 @@ async def test_all_that_is_acknowledged_becomes_diskless(cluster: StoreCluster, 
     await until(lambda: not any([one.store.partitions for one in servers]))
     row = cluster.brokers[leader].cluster.image.topics["t"].partitions[0]
     assert row.leader_epoch > epoch
+    batches = split_batches(await cluster.values(leader))
+    assert {one.partition_leader_epoch for one in batches} == {row.leader_epoch}, "none fell"
     key = cluster.brokers[leader].cluster.image.topics["t"].topic_id, 0
     assert await cluster.brokers[leader].control.partition_chains([key]) == {}
     assert all([not one.replicas.replication.logs for one in servers if one.replicas])

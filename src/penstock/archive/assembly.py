@@ -1,9 +1,10 @@
 """From the bytes of objects to batches that a consumer takes: checked, copied, stamped.
 
 The bytes of a write-ahead object are as producers sent them. A reader gives every batch its base
-offset and leader epoch 0, in a copy, and the time of its append where the topic wants it, which
-renews the checksum. Before that, what was read must be what the batch index says: sizes and
-offsets of every header as in the layout, and the checksum, since bytes from a store may be damaged.
+offset and the partition's leader epoch, in a copy, and the time of its append where the topic wants
+it, which renews the checksum. Before that, what was read must be what the batch index says: sizes
+and offsets of every header as in the layout, and the checksum, since bytes from a store may be
+damaged.
 
 No record is opened. One `Run` is what a partition answers: batches back to back.
 """
@@ -26,7 +27,7 @@ from penstock.records import (
 )
 
 LEADER_EPOCH = 0
-"""Diskless partitions never change their leader's epoch: none of the brokers leads."""
+"""Of partitions that were always diskless: none of the brokers leads, so it never changes."""
 
 Result = memoryview | PenstockError
 
@@ -85,11 +86,12 @@ def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -
 
 
 def assemble(
-    pieces: Sequence[Piece], results: Sequence[Result]
+    pieces: Sequence[Piece], results: Sequence[Result], leader_epoch: int = LEADER_EPOCH
 ) -> tuple[Run | None, PenstockError | None]:
     """The run of adjacent pieces, up to the first that failed, and why that one failed.
 
-    `results` has the bytes of each piece, or an error, in the order of the pieces.
+    `results` has the bytes of each piece, or an error, in the order of the pieces. A consumer that
+    read the partition before it was diskless takes a lower epoch than its last for the older one.
     """
     view = memoryview(bytearray(sum(piece.size_bytes for piece in pieces)))
     offsets: list[int] = []
@@ -102,7 +104,7 @@ def assemble(
             break
         position, offset = ends[-1] if ends else 0, piece.base_offset
         try:
-            _copy(piece, result, view[position : position + piece.size_bytes])
+            _copy(piece, result, view[position : position + piece.size_bytes], leader_epoch)
         except CorruptObject as error:
             failure = error
             break
@@ -117,8 +119,8 @@ def assemble(
     return Run(view[: ends[-1]], offsets, ends, next_offset), failure
 
 
-def _copy(piece: Piece, data: memoryview, target: memoryview) -> None:
-    """Copy the batches and give them their offsets, after a check against the layout."""
+def _copy(piece: Piece, data: memoryview, target: memoryview, leader_epoch: int) -> None:
+    """Copy the batches and give them offsets and epoch, after a check against the layout."""
     if len(data) != piece.size_bytes:
         raise CorruptObject(f"{_where(piece)} has {piece.size_bytes} bytes, {len(data)} were read")
     target[:] = data
@@ -136,7 +138,7 @@ def _copy(piece: Piece, data: memoryview, target: memoryview) -> None:
             verify_crc(target, header, position)
         except (CorruptBatch, LegacyBatch) as error:
             raise CorruptObject(f"{_where(piece)}: {error}") from None
-        stamp(target, position, offset, header.batch_length, LEADER_EPOCH)
+        stamp(target, position, offset, header.batch_length, leader_epoch)
         if append_time_ms >= 0:
             stamp_append_time(target, position, append_time_ms)
         position += size_bytes

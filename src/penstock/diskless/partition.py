@@ -62,7 +62,7 @@ class DisklessPartition:
         topic_id: UUID,
         leader_epoch: int = LEADER_EPOCH,
     ) -> None:
-        """`leader_epoch` is 0, or above that where the topic was local once; batches have 0."""
+        """`leader_epoch` is 0, or above all others where the topic was local; batches have it."""
         self._serving = serving
         self.leader_epoch = leader_epoch
         self.topic_partition = topic_partition
@@ -174,11 +174,9 @@ class DisklessPartition:
             )
         if offset == end_offset:
             return Read([], 0, offset)
-        serving = self._serving
-        read = serving.to_read().reader.read(
-            self.key, offset, max_bytes=max_bytes, at_least_one=at_least_one, instantly=instantly
-        )
-        return Later(serving.load, Want(self.key, offset, max_bytes)) if read is None else read
+        serving, want = self._serving, Want(self.key, offset, max_bytes, self.leader_epoch)
+        read = serving.to_read().reader.read(want, at_least_one=at_least_one, instantly=instantly)
+        return Later(serving.load, want) if read is None else read
 
     def position(
         self, spec: int, *, committed: bool
@@ -192,28 +190,29 @@ class DisklessPartition:
         """
         positions = self._serving.to_read().positions
         if spec == LATEST:
-            return OffsetAndTimestamp(self.high_watermark, -1, LEADER_EPOCH)
+            return OffsetAndTimestamp(self.high_watermark, -1, self.leader_epoch)
         if spec in (EARLIEST, EARLIEST_LOCAL):
-            return OffsetAndTimestamp(self.log_start_offset, -1, LEADER_EPOCH)
+            return OffsetAndTimestamp(self.log_start_offset, -1, self.leader_epoch)
         if spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return None
         bounds = self.log_start_offset, self.high_watermark
-        return positions.of(self.key, None if spec == MAX_TIMESTAMP else spec, *bounds)
+        timestamp = None if spec == MAX_TIMESTAMP else spec
+        return positions.of(self.key, timestamp, *bounds, self.leader_epoch)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch of a batch not above `epoch`: 0, which ends where the log does.
+        """The largest epoch not above `epoch`, and where it ends; (-1, -1) for epochs below 0.
 
-        That holds for what was written before a local topic became diskless, too: nothing of it
-        was ever cut off. (-1, -1) for epochs below 0.
+        That is where the log ends. For an epoch in which the topic was local, too: who read in it
+        finds all of that still there.
         """
-        return (LEADER_EPOCH, self.high_watermark) if epoch >= LEADER_EPOCH else (-1, -1)
+        return (min(epoch, self.leader_epoch), self.high_watermark) if epoch >= 0 else (-1, -1)
 
     def check_end(self) -> None:
         """All brokers append, and tell each other."""
 
     def epoch_at(self, offset: int) -> int:
         """The epoch of every batch, those too that were written while the topic was local."""
-        return LEADER_EPOCH
+        return self.leader_epoch
 
     async def extents(self, start: int, end: int, *, limit: int) -> Sequence[Extent]:
         """Where the whole batches that hold [start, end) lie in objects, at most `limit` of them.

@@ -105,7 +105,7 @@ class House:
                 await self._changed.wait()
 
     def read(self, partition: int, offset: int, max_bytes: int = ALL) -> Read | None:
-        return self.reader.read((TOPIC, partition), offset, max_bytes=max_bytes, at_least_one=True)
+        return self.reader.read(Want((TOPIC, partition), offset, max_bytes), at_least_one=True)
 
     def offsets(self, partition: int, offset: int) -> list[int]:
         read = self.read(partition, offset)
@@ -154,7 +154,7 @@ async def test_what_is_in_the_cache_is_read_at_once(house: House) -> None:
     house.paths.memory = house.world.kept
     assert house.offsets(0, 0) == [0, 1, 2, 3, 4]
     assert house.offsets(0, 4) == [3, 4]
-    nothing_fits = house.reader.read((TOPIC, 1), 0, max_bytes=10, at_least_one=False)
+    nothing_fits = house.reader.read(Want((TOPIC, 1), 0, 10), at_least_one=False)
     assert nothing_fits == Read([], 0, 0)
     assert house.offsets(1, 0) == [0]
     assert house.paths.calls == []

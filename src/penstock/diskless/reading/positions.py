@@ -38,7 +38,12 @@ class Positions:
         self._turns = asyncio.Semaphore(limits.LOOKUPS_AT_ONCE)
 
     async def of(
-        self, key: PartitionKey, timestamp: int | None, start: int, end: int
+        self,
+        key: PartitionKey,
+        timestamp: int | None,
+        start: int,
+        end: int,
+        leader_epoch: int = LEADER_EPOCH,
     ) -> OffsetAndTimestamp | None:
         """The first record of [start, end) at or after a time, or of the highest, if there is one.
 
@@ -48,10 +53,12 @@ class Positions:
         try:
             async with self._turns:
                 if timestamp is None:
-                    return await self._newest(key, start, end)
-                return await self._first(key, timestamp, start, end)
+                    found = await self._newest(key, start, end)
+                else:
+                    found = await self._first(key, timestamp, start, end)
         except PenstockError as error:
             raise told(error) from None
+        return None if found is None else found._replace(leader_epoch=leader_epoch)
 
     async def _first(
         self, key: PartitionKey, timestamp: int, start: int, end: int

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from penstock.archive.assembly import Result, Run, assemble, results_of
+from penstock.archive.assembly import LEADER_EPOCH, Result, Run, assemble, results_of
 from penstock.archive.planning import Piece, merge, newest_timestamp, trim
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import (
@@ -64,11 +64,12 @@ class Paths(Protocol):
 
 
 class Want(NamedTuple):
-    """What a fetch asks of one partition."""
+    """What a fetch asks of one partition, whose batches get its leader epoch."""
 
     key: PartitionKey
     offset: int
     max_bytes: int
+    leader_epoch: int = LEADER_EPOCH
 
 
 Lot = tuple[Want, list[Piece]]
@@ -110,16 +111,8 @@ class Reader:
         for key, extents in answer.extents.items():
             self._coordinates.add(key, extents, now)
 
-    def read(
-        self,
-        key: PartitionKey,
-        offset: int,
-        *,
-        max_bytes: int,
-        at_least_one: bool,
-        instantly: bool = True,
-    ) -> Read | None:
-        """What is ready from `offset` on; None if it must be loaded first.
+    def read(self, want: Want, *, at_least_one: bool, instantly: bool = True) -> Read | None:
+        """What is ready of what is wanted; None if it must be loaded first.
 
         With `instantly` a little of what is in the cache is made ready for it.
 
@@ -127,21 +120,20 @@ class Reader:
             OffsetOutOfRange, PartitionGone: the control plane says so.
             PenstockError: loading it failed a moment ago.
         """
-        run = self._ready.run(key, offset)
+        run = self._ready.run(want.key, want.offset)
         if run is not None:
-            return _read(run, offset, max_bytes, at_least_one)
-        failure = self._ready.failure(key, offset, self._clock.monotonic())
+            return _read(run, want.offset, want.max_bytes, at_least_one)
+        failure = self._ready.failure(want.key, want.offset, self._clock.monotonic())
         if failure is not None and not failure.quiet:
             raise failure.error
         if failure is not None or not instantly:
             return None
-        return self._read_cached(key, offset, max_bytes, at_least_one)
+        return self._read_cached(want, at_least_one)
 
-    def _read_cached(
-        self, key: PartitionKey, offset: int, max_bytes: int, at_least_one: bool
-    ) -> Read | None:
+    def _read_cached(self, want: Want, at_least_one: bool) -> Read | None:
         """What this broker wrote or loaded a moment ago, without a turn of the loop."""
         now = self._clock.monotonic()
+        key, offset, max_bytes, leader_epoch = want
         extents = self._coordinates.find(key, offset, max(1, max_bytes), now)
         if not extents:
             return None
@@ -157,7 +149,7 @@ class Reader:
         )
         if contents is None:
             return None
-        run, _ = assemble(pieces, results_of(pieces, plan, contents))
+        run, _ = assemble(pieces, results_of(pieces, plan, contents), leader_epoch)
         if run is None:
             return None
         self.counters.known += 1
@@ -261,7 +253,7 @@ class Reader:
                 self._coordinates.drop(want.key)
                 again.append(want)
                 continue
-            run, failure = await _assembled(lot, part)
+            run, failure = await _assembled(lot, part, want.leader_epoch)
             if run is not None:
                 self._ready.put(want.key, run, self._clock.monotonic())
                 self.counters.batches_bytes += len(run)
@@ -346,12 +338,12 @@ def _trimmed(located: Iterable[tuple[Want, Sequence[Extent]]], max_bytes: int) -
 
 
 async def _assembled(
-    pieces: Sequence[Piece], results: Sequence[Result]
+    pieces: Sequence[Piece], results: Sequence[Result], leader_epoch: int = LEADER_EPOCH
 ) -> tuple[Run | None, PenstockError | None]:
     size_bytes = sum(piece.size_bytes for piece in pieces)
     if size_bytes <= limits.INLINE_BYTES_MAX:
-        return assemble(pieces, results)
-    return await asyncio.to_thread(assemble, pieces, results)
+        return assemble(pieces, results, leader_epoch)
+    return await asyncio.to_thread(assemble, pieces, results, leader_epoch)
 
 
 def _refusal(want: Want, found: Found) -> PenstockError:
