@@ -236,8 +236,8 @@ class PartitionRegistry:
             before, served.partitions[row.index] = served.partitions[row.index], None
             try:
                 log = self._log(topic, row)
-            except PenstockError:
-                logger.exception("cannot open the log of %s-%d", topic.name, row.index)
+            except PenstockError as error:
+                logger.error("%s-%d is not served here: %s", topic.name, row.index, error)
                 continue
             if self._replicas is not None and row.has_epochs:
                 replica = self._replica(self._replicas.open(row, log))

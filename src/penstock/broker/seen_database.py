@@ -171,6 +171,7 @@ class DatabaseWatch:
     # -- the file
 
     async def _keep_on(self) -> None:
+        told = ""
         while True:
             await pause(KEEP_SECONDS)
             try:
@@ -179,7 +180,9 @@ class DatabaseWatch:
             except DatabaseSetBack:
                 return  # which was told
             except PenstockError as error:
-                logger.warning("whether the database was set back is not known: %s", error)
+                if told != str(error):
+                    logger.warning("what is seen of the database is not known, or kept: %s", error)
+                told = str(error)
 
     async def _keep(self, seen: SeenDatabase) -> None:
         """Have a file say this, and how far images have come meanwhile."""

@@ -286,7 +286,7 @@ class LogStore:
             write_file(files, path, encode_partition_metadata(topic_id), sync=False)
         except OSError as error:
             failure = write_error(error, directory, f"cannot create {directory}")
-            if isinstance(failure, StorageFailed):
+            if isinstance(failure, StorageFailed) and self.failed is None:
                 self._parts.queue.fail(failure)
                 logger.critical("the log takes no appends any more: %s", failure)
             raise failure from error
