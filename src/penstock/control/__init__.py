@@ -14,6 +14,7 @@ from penstock.control.batch_index.migration_values import (
     MigrationRequest,
     RunningMigration,
     TopicMigration,
+    TopicReplication,
 )
 from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import (
@@ -76,6 +77,7 @@ from penstock.control.errors import (
     NotReassigned,
     NotReplica,
     NotReplicated,
+    NotWritable,
     ObjectLeaseLost,
     OffsetBeyondEnd,
     StaleBroker,
@@ -160,6 +162,7 @@ __all__ = [
     "NotReassigned",
     "NotReplica",
     "NotReplicated",
+    "NotWritable",
     "ObjectCommit",
     "ObjectKind",
     "ObjectLease",
@@ -203,6 +206,7 @@ __all__ = [
     "TopicExists",
     "TopicIdTaken",
     "TopicMigration",
+    "TopicReplication",
     "UnknownBroker",
     "UnknownTopic",
     "UnstorableText",

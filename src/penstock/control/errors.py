@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 from uuid import UUID
 
-from penstock.base.errors import FencedError, InvalidError, UnavailableError
+from penstock.base.errors import FencedError, InvalidError, RetriableError, UnavailableError
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
 
 
@@ -293,17 +293,23 @@ class OffsetBeyondEnd(InvalidError):
         self.offset = offset
 
 
+class NotWritable(RetriableError):
+    """The control plane does not decide of a partition's ends: they are its brokers', or rest."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+
 class StaleMigration(FencedError):
-    """The attempt to make a topic diskless is over: by its end, or because somebody gave it up."""
+    """The attempt to move a topic's records is over: by its end, or because somebody gave it up."""
 
     code: ClassVar[str] = "invalid_update_version"
 
     def __init__(self, topic_id: UUID) -> None:
-        super().__init__(f"the attempt to make topic {topic_id} diskless is over")
+        super().__init__(f"the attempt to move the records of topic {topic_id} is over")
         self.topic_id = topic_id
 
 
 class MigrationRefused(InvalidError):
-    """A topic cannot become diskless; the message says why."""
+    """A topic cannot become diskless, or get replicas again; the message says why."""
 
     code: ClassVar[str] = "invalid_config"

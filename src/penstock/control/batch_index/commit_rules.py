@@ -20,7 +20,7 @@ from penstock.control.batch_index.rules import (
     ProducerKey,
     TopicOf,
     layout_totals,
-    refusal,
+    write_refusal,
 )
 from penstock.control.batch_index.values import (
     BatchEntry,
@@ -188,7 +188,7 @@ class _Planner:
         key = (entry.topic_id, entry.partition)
         row = self.rows.get(key)
         if row is None:
-            refused = refusal(self.topic_of(entry.topic_id), *key)
+            refused = write_refusal(self.topic_of(entry.topic_id), *key)
             if refused is None:
                 raise BugError(f"partition {key} is written to without its row")
             return AppendResult(-1, -1, -1, error=refused[0], message=refused[1])

@@ -138,7 +138,7 @@ def _partitions(
     keys: Iterable[PartitionKey], topic_of: rules.TopicOf
 ) -> Operation[dict[PartitionKey, rules.PartitionRow]]:
     """The rows of partitions that may be written to, locked."""
-    wanted = [key for key in keys if rules.refusal(topic_of(key[0]), *key) is None]
+    wanted = [key for key in keys if rules.write_refusal(topic_of(key[0]), *key) is None]
     return (yield from partitions.lock_or_add(wanted))
 
 

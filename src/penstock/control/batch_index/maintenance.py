@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from penstock.control.batch_index import extents, index_rules, objects, partitions
+from penstock.control.batch_index.rules import write_refusal
 from penstock.control.batch_index.values import (
     MarkedObject,
     PartitionKey,
@@ -17,13 +18,17 @@ from penstock.control.batch_index.values import (
     Watermarks,
 )
 from penstock.control.drivers.statements import Operation
-from penstock.control.errors import ObjectLeaseLost
+from penstock.control.errors import NotWritable, ObjectLeaseLost
 from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
+from penstock.control.metadata.images import Images
 from penstock.records.extents import Extent
 
 
-def delete_records(key: PartitionKey, before_offset: int) -> Operation[Watermarks]:
+def delete_records(images: Images, key: PartitionKey, before_offset: int) -> Operation[Watermarks]:
     """Move a partition's start up to an offset."""
+    refused = write_refusal((yield from images.current()).topic(key[0]), *key)
+    if refused is not None and refused[0] == NotWritable.code:
+        raise NotWritable(refused[1])
     row = yield from partitions.lock_one(key)
     row = row._replace(log_start_offset=index_rules.deletion_start(row, *key, before_offset))
     yield partitions.write_rows([row])

@@ -6,12 +6,20 @@ partitions.
 
 from __future__ import annotations
 
-from penstock.control.batch_index import extents, migration_rules, migrations, objects, partitions
+from penstock.control.batch_index import (
+    extents,
+    migration_rules,
+    migrations,
+    objects,
+    partitions,
+    replicating_rules,
+)
 from penstock.control.batch_index.migration_values import (
     MigrationParticipant,
     MigrationRequest,
     TopicMigration,
 )
+from penstock.control.batch_index.replicating_rules import Targets
 from penstock.control.drivers.statements import Operation
 from penstock.control.epochs import operations as epochs
 from penstock.control.metadata.images import Images, StampedImage
@@ -20,18 +28,20 @@ from penstock.control.values import Topic
 
 
 def open_migration(
-    images: Images, request: MigrationRequest
+    images: Images, request: MigrationRequest, targets: Targets
 ) -> Operation[tuple[MigrationRequest, StampedImage]]:
     """Store a request in the place of the topic's earlier one, if its broker is gone."""
     known = yield from images.locked()
     found = yield from migrations.lock_request(request.topic_id)
     if found == request:
         return found, known
-    first = migration_rules.check_request(known.image, request, found)
-    if first is None:
-        yield migrations.delete_request(request.topic_id)
-        yield migrations.write_request(*request)
-    return first or request, known
+    first = migration_rules.check_request(known.image, request, found, diskless=bool(targets))
+    if first is not None:
+        return first, known
+    yield migrations.delete_request(request.topic_id)
+    yield migrations.write_request(*request)
+    image = replicating_rules.order(known.image, request, targets) if targets else known.image
+    return request, (yield from images.store(known, image))
 
 
 def join_migration(request: MigrationRequest, participant: MigrationParticipant) -> Operation[None]:
@@ -41,10 +51,16 @@ def join_migration(request: MigrationRequest, participant: MigrationParticipant)
     yield migrations.write_participant(request.topic_id, participant)
 
 
-def close_migration(request: MigrationRequest) -> Operation[None]:
-    """Delete a request and its participants, if it is open still."""
-    if (yield from migrations.lock_request(request.topic_id)) == request:
-        yield migrations.delete_request(request.topic_id)
+def close_migration(
+    images: Images, request: MigrationRequest
+) -> Operation[tuple[None, StampedImage]]:
+    """Delete a request and its participants, with its order and fence, if it is open still."""
+    known = yield from images.locked()
+    if (yield from migrations.lock_request(request.topic_id)) != request:
+        return None, known
+    yield migrations.delete_request(request.topic_id)
+    image = replicating_rules.called_off(known.image, request)
+    return None, (yield from images.store(known, image))
 
 
 def migrate_topic(

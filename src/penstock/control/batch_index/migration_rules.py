@@ -30,8 +30,10 @@ from penstock.control.batch_index.migration_values import (
     MigrationRequest,
     TopicMigration,
 )
+from penstock.control.batch_index.replicating_rules import check_sinks
 from penstock.control.batch_index.rules import DISKLESS_CONFIG, PartitionRow, adjoin, layout_totals
 from penstock.control.batch_index.values import ObjectState, PartitionKey
+from penstock.control.epochs.rules import is_diskless
 from penstock.control.errors import (
     InvalidCommit,
     MigrationRefused,
@@ -74,9 +76,15 @@ def objects_of(partitions: Iterable[MigratedPartition]) -> list[MigratedObject]:
 
 
 def check_request(
-    image: MetadataImage, request: MigrationRequest, found: MigrationRequest | None
+    image: MetadataImage,
+    request: MigrationRequest,
+    found: MigrationRequest | None,
+    *,
+    diskless: bool = False,
 ) -> MigrationRequest | None:
     """The request of another broker that lives, which goes before this one.
+
+    `diskless` is what the topic must be.
 
     Raises as `DisklessPlane.open_migration`.
     """
@@ -84,8 +92,9 @@ def check_request(
     topic = image.topic_by_id(request.topic_id)
     if topic is None:
         raise UnknownTopic(request.topic_id)
-    if topic.configs.get(DISKLESS_CONFIG) == "true":
-        raise StaleTopic(topic.name, DISKLESS_CONFIG, "false", "true")
+    if is_diskless(topic) is not diskless:
+        kinds = ("true", "false") if diskless else ("false", "true")
+        raise StaleTopic(topic.name, DISKLESS_CONFIG, *kinds)
     if found is None or found.broker_id == request.broker_id:
         return None
     owner = image.broker(found.broker_id)
@@ -198,14 +207,7 @@ def plan_migration(
     for one in objects_of(partitions):
         if states.get(one.object_id) != "pending":
             raise ObjectLeaseLost(one.object_id)
-    for sink in sinks:
-        if sink.state == "intent" and any(
-            [target.topic_id == topic.topic_id for target in sink.targets]
-        ):
-            raise MigrationRefused(
-                f"topic {topic.name!r}: query {sink.query_id!r} has not finished its commit of"
-                f" batch {sink.batch_id}; ask again when it is done"
-            )
+    check_sinks(topic, sinks)
     changed = replace(
         topic,
         configs=dict(migration.configs),

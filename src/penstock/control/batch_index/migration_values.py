@@ -1,4 +1,4 @@
-"""The values of a local topic that becomes diskless: copied logs, and brokers that take part.
+"""The values of a topic that becomes diskless, or local again: copied logs, brokers that take part.
 
 Where several brokers lead its partitions, the one that is asked coordinates. Each of them has a
 *part*, which is stored as far as it is: COPYING, READY when its logs are copied but for what is
@@ -60,8 +60,24 @@ class TopicMigration:
     migration_id: UUID | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReplication:
+    """A diskless topic that gets replicas: its configs before and after, and by whom.
+
+    `broker_id` has what it is to hold; what others have is under the request of `migration_id`.
+    """
+
+    topic_id: UUID
+    broker_id: int
+    incarnation: UUID
+    expected: Mapping[str, str]
+    configs: Mapping[str, str]
+    min_insync_replicas: int
+    migration_id: UUID
+
+
 class MigrationRequest(NamedTuple):
-    """That a topic is to become diskless; by whom, and which attempt it is."""
+    """That a topic is to become diskless, or to get replicas; by whom, and which attempt it is."""
 
     topic_id: UUID
     migration_id: UUID

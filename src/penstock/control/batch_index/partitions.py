@@ -51,6 +51,8 @@ write_rows = Each(
     sqlite="UPDATE diskless_partitions SET log_start_offset = $2, high_watermark = $3,"
     " size_bytes = $4, wal_extents = $5, wal_bytes = $6 WHERE partition_id = $1",
 )
+retire = changed("UPDATE diskless_partitions SET topic_id = $2 WHERE topic_id = $1")
+"""Give a topic's partitions to one that there is not: they are dropped like those of one."""
 drop_row = changed("DELETE FROM diskless_partitions WHERE partition_id = $1")
 forgotten = value(
     "SELECT p.partition_id FROM diskless_partitions p"

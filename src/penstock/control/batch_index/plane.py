@@ -30,6 +30,7 @@ from penstock.control.batch_index import (
     migrations,
     objects,
     partitions,
+    replicating,
 )
 from penstock.control.batch_index.commit_rules import check_commit
 from penstock.control.batch_index.commits import commit_sink_objects
@@ -39,7 +40,9 @@ from penstock.control.batch_index.migration_values import (
     MigrationRequest,
     RunningMigration,
     TopicMigration,
+    TopicReplication,
 )
+from penstock.control.batch_index.replicating_rules import Targets
 from penstock.control.batch_index.values import (
     Backlog,
     CommitAnswer,
@@ -60,7 +63,7 @@ from penstock.control.metadata.plane import Metadata
 from penstock.control.sink_commits.object_rules import SinkAnswer, check_sink_objects
 from penstock.control.values import SinkCommit, Topic
 from penstock.records.extents import Extent
-from penstock.records.idempotence import ProducerState
+from penstock.records.idempotence import Producer, ProducerState
 
 
 class DisklessPlane(Metadata):
@@ -245,6 +248,12 @@ class DisklessPlane(Metadata):
         """The idempotent producers that a partition remembers, by producer id."""
         return await self._database.read(partial(finds.producers, (topic_id, partition)))
 
+    async def remembered_producers(
+        self, topic_id: UUID, partition: int
+    ) -> list[tuple[int, Producer]]:
+        """The same with their batches, for the logs that a partition gets."""
+        return await self._database.read(partial(partitions.producers_of, (topic_id, partition)))
+
     async def backlogs(self, *, min_extents: int, limit: int) -> list[Backlog]:
         """Partitions with at least so many extents in write-ahead objects, the most first."""
         return await self._database.read(partial(partitions.backlogs, min_extents, limit))
@@ -256,10 +265,12 @@ class DisklessPlane(Metadata):
 
         Raises:
             OffsetBeyondEnd: above the high watermark, or below -1.
+            NotWritable: the topic is not diskless any more, or is getting replicas.
         """
         key = (topic_id, partition)
         watermarks = await self._database.change(
-            partial(maintenance.delete_records, key, before_offset)
+            partial(maintenance.delete_records, self._images, key, before_offset),
+            lock=Lock.TOPICS,
         )
         self._tell({key: watermarks})
         return watermarks
@@ -314,17 +325,23 @@ class DisklessPlane(Metadata):
 
     # Topics that become diskless
 
-    async def open_migration(self, request: MigrationRequest) -> MigrationRequest:
+    async def open_migration(
+        self, request: MigrationRequest, targets: Targets = ()
+    ) -> MigrationRequest:
         """Ask the brokers that lead a topic's partitions for their shares in its switch.
+
+        With `targets`, of a diskless topic that is to get replicas, those that are to have them.
 
         What is asked for from then on: this request, or the one of another broker that lives.
 
         Raises:
             StaleBroker: another incarnation owns the broker's id.
-            StaleTopic: it is diskless, and nobody would bring a share.
+            StaleTopic: it is diskless, or is not, and nobody would bring a share; or there are
+                other partitions than targets.
+            InvalidReplicas: a target is none.
             UnknownTopic: no topic of this id.
         """
-        return await self._apply(partial(migrating.open_migration, self._images, request))
+        return await self._apply(partial(migrating.open_migration, self._images, request, targets))
 
     async def running_migrations(self) -> list[RunningMigration]:
         """All requests that are open."""
@@ -344,9 +361,10 @@ class DisklessPlane(Metadata):
     async def close_migration(self, request: MigrationRequest) -> None:
         """Delete a request and its shares; one that is over does not matter.
 
-        On return no commit of it can take effect any more, unless it has.
+        On return no commit of it can take effect any more, unless it has. A diskless topic may be
+        appended to again.
         """
-        await self._database.change(partial(migrating.close_migration, request))
+        await self._apply(partial(migrating.close_migration, self._images, request))
 
     async def migrate_topic(self, migration: TopicMigration) -> Topic:
         """Make a local topic diskless: its objects, extents, producers, configs, all at once.
@@ -367,3 +385,33 @@ class DisklessPlane(Metadata):
         """
         check_partitions(migration.topic_id, migration.partitions)
         return await self._apply(partial(migrating.migrate_topic, self._images, migration))
+
+    async def fence_topic(self, request: MigrationRequest) -> None:
+        """Let nothing be appended to, or deleted from, a diskless topic that is to get replicas.
+
+        Until the request is closed; its partitions end then where `watermarks` says.
+
+        Raises:
+            StaleMigration: the request is over.
+            StaleBroker, UnknownTopic: as `open_migration`.
+            StaleTopic: it has got partitions since.
+            MigrationRefused: an exactly-once sink has an unfinished commit to it.
+        """
+        await self._apply(partial(replicating.fence_topic, self._images, request))
+
+    async def replicate_topic(self, replication: TopicReplication) -> Topic:
+        """Give a fenced topic the replicas that are ordered, in the epoch of their logs.
+
+        All of them have shares under the request that are FENCED, but for the caller's own, which
+        need not be stored. The batch index of the topic is dropped. A topic that has replicas
+        already is answered with as it is.
+
+        Raises:
+            StaleBroker: another incarnation owns the broker's id.
+            UnknownTopic: no topic of this id.
+            StaleTopic: its configs are not those that are expected.
+            StaleMigration: the request is over.
+            MigrationRefused: one has no such share, or was restarted since; or as `fence_topic`.
+            InvalidQuorum: `min.insync.replicas` is above the number of replicas.
+        """
+        return await self._apply(partial(replicating.replicate_topic, self._images, replication))

@@ -134,8 +134,16 @@ def adjoin(extents: Sequence[Extent]) -> bool:
     return all(one.next_offset == other.base_offset for one, other in pairwise(extents))
 
 
+def write_refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:
+    """As `refusal`, for what moves a partition's ends: of a topic that gets replicas they rest."""
+    refused = refusal(topic, topic_id, partition)
+    if refused is None and topic is not None and topic.partitions[partition].move:
+        return "not_leader_or_follower", f"topic {topic.name!r} is getting replicas: ask again"
+    return refused
+
+
 def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:
-    """Why a partition is not to be written or read here: error name and message, or None."""
+    """Why a partition is not to be read here: error name and message, or None."""
     if topic is None:
         return "unknown_topic_id", f"there is no topic of id {topic_id}"
     if topic.configs.get(DISKLESS_CONFIG) != "true":

@@ -1,0 +1,44 @@
+"""How a diskless topic gets replicas: its fence, and the switch; it is ordered with the request.
+
+Locks as in `migrating.py`. What the index has of the topic is given to one that there is not, so
+that it is dropped piece by piece like what deleted topics leave, and the topic may become diskless
+again at once.
+"""
+
+from __future__ import annotations
+
+from penstock.control.batch_index import migrations, partitions, replicating_rules
+from penstock.control.batch_index.migration_values import MigrationRequest, TopicReplication
+from penstock.control.drivers.statements import Operation
+from penstock.control.epochs.openings import add_first
+from penstock.control.metadata.images import Images, StampedImage
+from penstock.control.sink_commits import operations as sinks
+from penstock.control.values import Topic
+
+
+def fence_topic(images: Images, request: MigrationRequest) -> Operation[tuple[None, StampedImage]]:
+    """Let nothing be appended to a topic that is to get replicas."""
+    known = yield from images.locked()
+    found = yield from migrations.lock_request(request.topic_id)
+    image = replicating_rules.fence(known.image, request, found, (yield from sinks.read_all()))
+    return None, (yield from images.store(known, image))
+
+
+def replicate_topic(
+    images: Images, replication: TopicReplication
+) -> Operation[tuple[Topic, StampedImage]]:
+    """Give a topic the replicas that have been ordered, unless it has them already."""
+    known = yield from images.locked()
+    plan = replicating_rules.plan_replication(
+        known.image,
+        replication,
+        (yield from migrations.lock_request(replication.topic_id)),
+        (yield from migrations.participants(replication.topic_id)),
+        (yield from sinks.read_all()),
+    )
+    if not plan.epochs:
+        return plan.topic, known
+    yield from add_first(plan.epochs)
+    yield partitions.retire(plan.topic.topic_id, replication.migration_id)
+    yield migrations.delete_request(plan.topic.topic_id)
+    return plan.topic, (yield from images.store(known, plan.image))
