@@ -1,6 +1,6 @@
 """Which topics are diskless, and which broker a client is sent to for their partitions.
 
-A topic is diskless if its own `diskless.enable` is set, when it is created or later (`switching`):
+A topic is diskless if its own `diskless.enable` is set, when it is created or later (`migration`):
 `log.diskless.enable` is written into a topic when it is created, and does not change it later.
 Compaction needs the local log, so the two exclude each other.
 
@@ -73,15 +73,15 @@ def kept(wanted: Mapping[str, str | None], current: Mapping[str, str]) -> dict[s
 
 
 def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> dict[str, str]:
-    """The configurations that a topic is changed to; a local one may become diskless.
+    """The configurations that a topic is changed to; it may become diskless, or local.
 
     Raises:
-        InvalidConfig: it would cease to be diskless, or be diskless and compacted.
+        InvalidConfig: it would cease to be diskless without a word, or be diskless and compacted.
     """
-    if is_diskless(topic) and not effective.diskless_enable:
+    if is_diskless(topic) and DISKLESS_CONFIG not in configs:
         raise InvalidConfig(
-            f"topic {topic.name!r} is diskless and stays so: {DISKLESS_CONFIG} cannot be changed"
-            " back to false; create another topic and copy the records"
+            f"topic {topic.name!r} is diskless: {DISKLESS_CONFIG} cannot be deleted; set it to"
+            " false, and its records are copied to brokers"
         )
     if effective.diskless_enable and "compact" in effective.cleanup_policy:
         raise _compacted(topic.name, effective)

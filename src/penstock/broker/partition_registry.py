@@ -81,6 +81,9 @@ class PartitionRegistry:
         self._commits = commits
         self.diskless = diskless
         self._replicas = replicas
+        self._filled: dict[TopicPartition, bool] = {}
+        """Logs that are filled for a diskless topic that gets replicas, and whether all is there.
+        They outlive images in which it is diskless."""
 
     # -- look-ups ----------------------------------------------------------------------------
 
@@ -139,6 +142,28 @@ class PartitionRegistry:
         log = served.partitions[index]
         return None if log is None or log.high_watermark < 0 else log.high_watermark
 
+    # -- logs of topics that get replicas ----------------------------------------------------
+
+    def begin_log(self, topic: Topic, index: int) -> ReplicaLog:
+        """A new, empty log of a diskless partition; an older one of an attempt that failed goes.
+
+        Raises:
+            StorageError: it cannot be made.
+        """
+        where = TopicPartition(topic.name, index)
+        self._store.delete(where)
+        self._filled[where] = False
+        return self._store.create(where, topic_id=topic.topic_id, leader_epoch=-1)
+
+    def finish_log(self, where: TopicPartition) -> None:
+        """It has all of its partition: who gets replicas, gets this one."""
+        self._filled[where] = True
+
+    def drop_log(self, where: TopicPartition) -> None:
+        """Nothing comes of it, unless an image has taken it over."""
+        if self._filled.pop(where, None) is not None:
+            self._delete(where)
+
     # -- a new image -------------------------------------------------------------------------
 
     async def prepare(self, delta: ImageDelta) -> None:
@@ -187,21 +212,27 @@ class PartitionRegistry:
     async def clean_up(self, delta: ImageDelta) -> None:
         """Delete the logs of partitions that there are no more, a few in each turn of the loop."""
         if self.diskless is not None:
-            self.diskless.forget_gone(delta.image, None if delta.whole else delta.gone)
+            left = [one for one in delta.changed if not is_diskless(one)]
+            self.diskless.forget_gone(delta.image, None if delta.whole else (*delta.gone, *left))
         store, count = self._store, 0
         for where in list(store.partitions) if delta.whole else list(_logs_to_look_at(delta)):
             topic = delta.image.topics.get(where.topic)
             gone = topic is None or is_diskless(topic) or where.partition >= len(topic.partitions)
+            if topic is not None and is_diskless(topic) and where in self._filled:
+                continue
             if topic is not None and not gone:
                 gone = self._is_removed(topic.partitions[where.partition])
             if gone and where in store.partitions:
-                try:
-                    store.delete(where)
-                except PenstockError as error:
-                    logger.error("the log of %s stays until the next start: %s", where, error)
+                self._delete(where)
                 count += 1
                 if count % LOGS_CHANGED_PER_TURN == 0:
                     await _next_turn()
+
+    def _delete(self, where: TopicPartition) -> None:
+        try:
+            self._store.delete(where)
+        except PenstockError as error:
+            logger.error("the log of %s stays until the next start: %s", where, error)
 
     def _kept(self, topic: Topic) -> ServedTopic | None:
         """What is served of a local topic, of which partitions may stay as they are."""
@@ -272,6 +303,8 @@ class PartitionRegistry:
 
     def _log(self, topic: Topic, row: PartitionRow) -> ReplicaLog:
         where = TopicPartition(topic.name, row.index)
+        if self._filled.pop(where, True) is False:
+            self._store.delete(where)  # what it lacks must not be taken for never acknowledged
         log = self._store.partitions.get(where)
         if log is not None and log.topic_id != topic.topic_id:
             self._store.delete(where)

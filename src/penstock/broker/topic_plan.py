@@ -30,7 +30,7 @@ from penstock.broker.identity import replication_address
 from penstock.broker.settings import BrokerSettings
 from penstock.control import MetadataImage, Topic, TopicExists
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
-from penstock.replication.placement import Replicas, Site, place
+from penstock.replication.placement import Replicas, Site, place, placed_again
 
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
@@ -279,6 +279,39 @@ def _away(image: MetadataImage, present: Collection[int]) -> tuple[_Away, ...]:
     ]
     known = {broker_id for held in replicas for broker_id in held}
     return tuple([_Away(broker_id=one) for one in sorted(known.difference(present))])
+
+
+def plan_replicas(topic: Topic, *, image: MetadataImage, levels: Levels) -> list[Replicas]:
+    """Which brokers get the logs of a diskless topic: as many as it had, or was created with.
+
+    They are those that it had before, as far as they are there.
+
+    Raises:
+        InvalidReplicationFactor: there are not so many that can hold a replica.
+    """
+    excluded = excluded_brokers(levels)
+    brokers = [
+        one
+        for one in image.storing
+        if one.broker_id not in excluded and replication_address(one) is not None
+    ]
+    factor = max([len(row.replicas) for row in topic.partitions])
+    if factor > len(brokers):
+        raise InvalidReplicationFactor(
+            f"topic {topic.name!r} is to have {factor} replicas, and the brokers that can hold them"
+            f" are {sorted([one.broker_id for one in brokers])}: those that run with"
+            " replication.listener, have the role for it, and are not excluded"
+        )
+    return [
+        placed_again(
+            brokers,
+            topic.topic_id,
+            row.index,
+            replicas=row.replicas,
+            replication_factor=len(row.replicas),
+        )
+        for row in topic.partitions
+    ]
 
 
 def check_reachable(name: str, partitions: Sequence[Replicas], image: MetadataImage) -> None:

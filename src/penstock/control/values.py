@@ -32,7 +32,7 @@ class Partition:
     """One partition of a topic: who leads it, in which epoch, and where its replicas are.
 
     `target` are the replicas that it is to have, while `move`, which numbers the orders for that,
-    is not 0.
+    is not 0. A diskless one has a target while logs are filled, and a `move` while it is fenced.
     """
 
     index: int

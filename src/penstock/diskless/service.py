@@ -199,9 +199,13 @@ class DisklessService:
         return partition
 
     def forget_gone(self, image: MetadataImage, gone: Iterable[Topic] | None) -> None:
-        """Drop the partitions of topics that are gone; None is for all that an image has not."""
+        """Drop the partitions of topics that are gone or not diskless; None: of all such."""
         if gone is None:
-            there = {topic.topic_id for topic in image.topics.values()}
+            there = {
+                topic.topic_id
+                for topic in image.topics.values()
+                if topic.configs.get(DISKLESS_CONFIG) == "true"
+            }
             keys = [key for key in self._partitions if key[0] not in there]
         else:
             keys = [(one.topic_id, index) for one in gone for index in range(len(one.partitions))]
@@ -209,7 +213,7 @@ class DisklessService:
             partition = self._partitions.pop(key, None)
             if partition is None:
                 continue
-            partition.closed = NotServing(f"{partition.topic_partition} is deleted")
+            partition.closed = NotServing(f"{partition.topic_partition} is diskless no more")
             if self._serving.parts is not None:
                 self._serving.parts.reader.forget(key)
 

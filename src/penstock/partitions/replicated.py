@@ -165,6 +165,10 @@ class ReplicatedPartition(LocalPartition):
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """As `Partition.end_offset_for_epoch`.
 
+        Of an epoch below the first one there was, the answer is where that one ends: when the
+        partition got epochs, all that it had was taken over into it. So nothing was cut off of what
+        was read before, while it was diskless.
+
         Raises:
             NotLeading: this broker does not lead the partition now, or lacks some of it still: its
                 log ends where it happens to.
@@ -172,6 +176,10 @@ class ReplicatedPartition(LocalPartition):
         leading = self.replicated.leading
         if leading is None or not leading.may_append(self.replicated.copy.core):
             raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
+        first, *later = leading.core.chain[:2]
+        known = self.log.epochs.entries
+        if first.start == 0 <= epoch < first.epoch and (not known or epoch < known[0][0]):
+            return epoch, later[0].start if later else self.log_end_offset
         return super().end_offset_for_epoch(epoch)
 
     async def delete_records(self, before_offset: int) -> int:

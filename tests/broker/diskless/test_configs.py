@@ -72,11 +72,13 @@ async def test_compaction_and_diskless_exclude_each_other(create: Create) -> Non
     assert "cleanup.policy = compact,delete needs the records on brokers" in refused.error_message
 
 
-async def test_there_is_no_way_back(client: WireClient, create: Create) -> None:
+async def test_records_go_to_brokers_that_can_hold_replicas(
+    client: WireClient, create: Create
+) -> None:
     await create("t")
     refused = await altered(client, "t", diskless_enable="false")
-    assert refused.error_code == INVALID_CONFIG
-    assert "is diskless and stays so" in refused.error_message
+    assert refused.error_code.name == "invalid_replication_factor"
+    assert "1 replicas, and the brokers that can hold them are []" in refused.error_message
     assert (await altered(client, "t", diskless_enable="true")).error_code == 0
     assert (await configs_of(client, "t"))["diskless.enable"] == "true"
 

@@ -279,7 +279,7 @@ async def _apply_topic(
 ) -> tuple[str, ...]:
     topic = _topic(parts, alteration.resource.resource_name)
     configs = _changed_topic(parts, alteration, topic)
-    if configs.get(DISKLESS_CONFIG) == "true" and not is_diskless(topic):
+    if (configs.get(DISKLESS_CONFIG) == "true") is not is_diskless(topic):
         parts.migrations.check(topic)
         if not validate_only:
             await parts.migrations.migrate(topic, partial(_changed_topic, parts, alteration))

@@ -17,8 +17,19 @@ The outcome of the commit may be unknown. Then the fence stays, and the commit i
 it is known: records appended behind a commit that took effect would be lost. A commit that comes
 after this process has died is refused, as another incarnation owns the broker's id by then.
 
+**The other way round** a diskless topic gets replicas. Every broker that is to have a log fills its
+own from the store; the fence is the control plane's, and goes when the request does:
+
+| state      | producers                  | consumers    | after a crash                           |
+|------------|----------------------------|--------------|-----------------------------------------|
+| copying    | submit to objects          | read objects | a diskless topic; logs are thrown away  |
+| fenced     | NOT_LEADER, and retry      | read objects | as above; who sees it lifts the fence   |
+| the control plane commits: configs, replicas and their first epoch; the index is dropped         |
+| replicated | NOT_LEADER, then to a log  | read the log | replicas, all of which have all of it   |
+
 `migrations.py` has the migrations of this broker, `participant.py` the copy and the fence of what
-it leads, `leader.py` and `follower.py` what passes between several leaders.
+it leads, `filler.py` the logs that it fills, `leader.py` and `follower.py` what passes between
+several brokers.
 
 Source: KIP-405 (segments in an archive), KIP-101 (leader epochs); Inkless has no such migration.
 """

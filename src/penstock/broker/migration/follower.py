@@ -1,8 +1,8 @@
-"""A topic's migration at a broker that leads some of its partitions, and does not coordinate it.
+"""A topic's migration at a broker that has a part in it, and does not coordinate it.
 
 The broker goes in step with the others, see `leader.py`. Once it has stopped its producers
-and stored its part, it keeps them out until the request is gone: then the topic is diskless, or
-the migration can never take effect any more. If that takes too long, or the broker that coordinates
+and stored its part, it keeps them out until the request is gone: then the topic is made, or the
+migration can never take effect any more. If that takes too long, or the broker that coordinates
 is away, it deletes the request itself.
 """
 
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
-from penstock.broker.diskless import is_diskless
 from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASS_SECONDS, SWITCH_POLL_SECONDS
 from penstock.broker.migration.participant import is_of_living
 from penstock.broker.migration.retrying import retry_until_known
@@ -27,7 +26,7 @@ from penstock.control import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.migration.participant import LocalParticipant, MigrationParts
+    from penstock.broker.migration.participant import MigrationParts, Participant
     from penstock.control.batch_index.migration_values import ParticipantState
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ class MigrationFollower:
     """One topic on its way."""
 
     def __init__(
-        self, parts: MigrationParts, participant: LocalParticipant, request: MigrationRequest
+        self, parts: MigrationParts, participant: Participant, request: MigrationRequest
     ) -> None:
         self.participant = participant
         self._parts = parts
@@ -49,7 +48,7 @@ class MigrationFollower:
         """Bring this broker's part, and keep producers out until it is known what came of it.
 
         Raises:
-            PenstockError: this broker cannot; the others were told, and its partitions are local.
+            PenstockError: this broker cannot; the others were told, and the topic is as it was.
         """
         try:
             await self._bring()
@@ -75,7 +74,7 @@ class MigrationFollower:
             if waited >= SWITCH_PASS_SECONDS:
                 waited = 0.0
                 await self.participant.keep_up()
-        await self.participant.stop_producers()
+        await self.participant.stop_producers(self._request)
         await retry_until_known(
             self._name,
             partial(self._tell, "fenced"),
@@ -83,9 +82,7 @@ class MigrationFollower:
         )
 
     async def _tell(self, state: ParticipantState, reason: str = "") -> None:
-        copy = self.participant.copy if state == "fenced" else None
-        participant = self.participant.part.participant(state, reason, copy)
-        await self._plane.join_migration(self._request, participant)
+        await self._plane.join_migration(self._request, self.participant.share(state, reason))
 
     async def _running(self) -> RunningMigration:
         """The migration as it stands; raises StaleMigration where it is over."""
@@ -104,8 +101,7 @@ class MigrationFollower:
             for one in running.participants
             if one.state in ("ready", "fenced") and is_of_living(self._parts, one)
         }
-        leaders = {one.leader for one in self.participant.topic.partitions}
-        return ready >= leaders | {self._request.broker_id}
+        return ready >= self.participant.brokers() | {self._request.broker_id}
 
     async def _over(self) -> None:
         """Wait until the request is gone; its end is this broker's to make if it does not come."""
@@ -133,7 +129,5 @@ class MigrationFollower:
         """See what the topic is now that nothing more can become of the migration."""
         await retry_until_known(self._name, self._parts.cluster.refresh)
         found = self._parts.partitions.topics_by_id.get(self._request.topic_id.bytes)
-        if found is not None and is_diskless(found.topic):
-            self.participant.state = "diskless"
-            return
-        self.participant.let_producers_in()
+        made = found is not None and self.participant.is_made(found.topic)
+        self.participant.ended(made=made)

@@ -1,7 +1,7 @@
 """A topic's migration at the broker that was asked for it.
 
-If it leads all partitions, it copies, fences and commits. If others lead some, it asks them for
-their participants in the control plane, and all go in step:
+If it leads all partitions of a local topic, it copies, fences and commits. If others have a part in
+it, it asks them for their participants in the control plane, and all go in step:
 
     this broker   open ── copying ── ready ──┬── fenced ──────────┬── commit
     the others           copying ── ready ──┘ └── fenced, stored ──┘  └── see that it is over
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.broker.admin_errors import InvalidConfig
-from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import UnknownTopicId
 from penstock.broker.limits import (
     SWITCH_COMMITS_MAX,
@@ -35,6 +34,7 @@ from penstock.broker.migration.participant import is_of_living
 from penstock.broker.migration.retrying import retry_until_known
 from penstock.control import (
     InvalidCommit,
+    InvalidQuorum,
     MigrationParticipant,
     MigrationRefused,
     MigrationRequest,
@@ -46,13 +46,14 @@ from penstock.control import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.migration.participant import LocalParticipant, MigrationParts
+    from penstock.broker.migration.participant import MigrationParts, Participant
 
 Changed = Callable[[Topic], Mapping[str, str]]
 """What a topic's configs become, as the topic is now."""
 
 REFUSALS: Final = (
     InvalidCommit,
+    InvalidQuorum,
     ObjectLeaseLost,
     StaleMigration,
     StaleTopic,
@@ -66,9 +67,7 @@ REFUSALS: Final = (
 class MigrationLeader:
     """One topic on its way."""
 
-    def __init__(
-        self, parts: MigrationParts, participant: LocalParticipant, changed: Changed
-    ) -> None:
+    def __init__(self, parts: MigrationParts, participant: Participant, changed: Changed) -> None:
         self.participant = participant
         self._parts = parts
         self._changed = changed
@@ -77,13 +76,11 @@ class MigrationLeader:
         self._request: MigrationRequest | None = None
 
     async def run(self) -> None:
-        """Make the topic diskless, or take part where another broker was asked before.
+        """Move the topic, or take part where another broker was asked before.
 
         Its state says what became of it; raises as `TopicMigrations.migrate`.
         """
-        leaders = {one.leader for one in self.participant.topic.partitions}
-        others = leaders - {self._parts.node_id}
-        if others:
+        if self.participant.needs_request:
             request = self.participant.part.request(self.participant.topic)
             opened = await self._open(request)
             if opened != request:
@@ -91,30 +88,31 @@ class MigrationLeader:
                 return
             self._request = request
         try:
-            await self._copy(others)
+            await self._copy()
         except Exception:
             if self._request is not None:
                 await retry_until_known(
                     self._name, partial(self._plane.close_migration, self._request)
                 )
-            self.participant.let_producers_in()
+            self.participant.ended(made=False)
             raise
-        self.participant.state = "diskless"
         await retry_until_known(self._name, self._parts.cluster.refresh)
+        self.participant.ended(made=True)
 
     async def _open(self, request: MigrationRequest) -> MigrationRequest:
         """Store a request; the one that is open then, which may be another broker's."""
         try:
-            return await self._plane.open_migration(request)
+            return await self.participant.open(request)
         except PenstockError:
             # It may be stored all the same, and others would wait for this broker in vain.
             await retry_until_known(self._name, partial(self._plane.close_migration, request))
             raise
 
-    async def _copy(self, others: set[int]) -> None:
+    async def _copy(self) -> None:
+        others = self.participant.brokers() - {self._parts.node_id}
         await self.participant.catch_up()
         await self._ready(others)
-        await self.participant.stop_producers()
+        await self.participant.stop_producers(self._request)
         await self._fenced(others)
         await self._commit()
 
@@ -122,8 +120,7 @@ class MigrationLeader:
         """Tell that this broker is ready, and wait until all others are."""
         if self._request is None:
             return
-        own = self.participant.part.participant("ready")
-        await self._plane.join_migration(self._request, own)
+        await self._plane.join_migration(self._request, self.participant.share("ready"))
         waited = passed = 0.0
         while not _all_are(await self._participants(others), "ready", "fenced"):
             await pause(SWITCH_POLL_SECONDS)
@@ -135,7 +132,7 @@ class MigrationLeader:
             ]
             if silent and waited >= SWITCH_JOIN_SECONDS:
                 raise MigrationFailed(
-                    f"topic {self._name!r}: brokers {silent}, which lead partitions of it,"
+                    f"topic {self._name!r}: brokers {silent}, which have a part in it,"
                     f" did not join its switch within {SWITCH_JOIN_SECONDS} s"
                 )
             if waited - passed >= SWITCH_PASS_SECONDS:
@@ -167,8 +164,7 @@ class MigrationLeader:
         for broker_id in sorted(others):
             if self._parts.cluster.image.broker(broker_id) is None:
                 raise MigrationFailed(
-                    f"topic {self._name!r}: broker {broker_id}, which leads partitions of it, is"
-                    " away"
+                    f"topic {self._name!r}: broker {broker_id}, which has a part in it, is away"
                 )
             participant = participants.get(broker_id)
             if participant is not None and participant.state == "failed":
@@ -191,15 +187,9 @@ class MigrationLeader:
         self.participant.state = "committing"
         for attempt in range(1, SWITCH_COMMITS_MAX + 1):
             topic = self._now()
-            if is_diskless(topic):
+            if self.participant.is_made(topic):
                 return
-            commit = partial(
-                self.participant.part.commit,
-                topic,
-                self._changed(topic),
-                self.participant.copy,
-                self._request,
-            )
+            commit = partial(self.participant.commit, topic, self._changed(topic), self._request)
             try:
                 await retry_until_known(self._name, commit, refusals=REFUSALS)
             except StaleTopic:

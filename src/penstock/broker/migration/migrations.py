@@ -18,15 +18,18 @@ from penstock.broker.diskless import check_local, is_diskless
 from penstock.broker.limits import SWITCH_WAIT_SECONDS
 from penstock.broker.metrics import migration_samples
 from penstock.broker.migration.errors import MigrationFailed, MigrationRunning
+from penstock.broker.migration.filler import FillingParticipant
 from penstock.broker.migration.follower import MigrationFollower
 from penstock.broker.migration.leader import Changed, MigrationLeader
 from penstock.broker.migration.participant import LocalParticipant
+from penstock.broker.topic_plan import plan_replicas
 from penstock.control import MigrationParticipant, MigrationRequest, Topic
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
+from penstock.control.epochs.rules import ack_quorum
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
-    from penstock.broker.migration.participant import MigrationParts
+    from penstock.broker.migration.participant import MigrationParts, Participant
     from penstock.diskless.migration import MigrationPart
 
 logger = logging.getLogger(__name__)
@@ -40,22 +43,42 @@ class TopicMigrations:
     def __init__(self, parts: MigrationParts) -> None:
         self._parts = parts
         self._running: dict[UUID, tuple[_Running, asyncio.Task[None]]] = {}
+        self._looked = False
+        """Whether what an earlier process of this broker has left was seen."""
         self._copied_bytes = 0
         self._outcomes = {"done": 0, "failed": 0}
 
     def check(self, topic: Topic) -> None:
-        """Raise InvalidConfig if a local topic cannot become diskless."""
+        """Look whether a topic can become what it is not: diskless, or replicated.
+
+        Raises:
+            InvalidConfig: this broker has no object store, or the topic is internal.
+            InvalidReplicationFactor: there are too few brokers that could hold a replica.
+            InvalidQuorum: `min.insync.replicas` is above the number of replicas.
+        """
         if self._parts.diskless is None:
             check_local(topic.name, {DISKLESS_CONFIG: "true"})
+        if is_diskless(topic):
+            self._targets(topic)
+            return
         if topic.internal:
             raise InvalidConfig(f"topic {topic.name!r} is internal and cannot become diskless")
 
+    def _targets(self, topic: Topic) -> list[tuple[int, ...]]:
+        levels = self._parts.topic_admin.levels()
+        targets = plan_replicas(topic, image=self._parts.cluster.image, levels=levels)
+        minimum = self._parts.store.config_of(topic.name).min_insync_replicas
+        ack_quorum(min(map(len, targets)), minimum)
+        return targets
+
     async def migrate(self, topic: Topic, changed: Changed) -> None:
-        """Make a local topic diskless, or join whoever does; on return it is.
+        """Make a local topic diskless, or give a diskless one replicas; on return it is made.
+
+        Whoever does so already is joined.
 
         Raises:
             MigrationRunning: it goes on.
-            MigrationFailed, MigrationRefused, ObjectLeaseLost: the topic is local as before.
+            MigrationFailed, MigrationRefused, ObjectLeaseLost: the topic is as before.
             PenstockError: so it is; store, log or control plane failed.
         """
         service = self._parts.diskless
@@ -63,26 +86,34 @@ class TopicMigrations:
             check_local(topic.name, {DISKLESS_CONFIG: "true"})
             return
         if topic.topic_id not in self._running:
-            participant = LocalParticipant(self._parts, service.migration, topic)
+            participant: Participant = (
+                FillingParticipant(self._parts, service.migration, topic, self._targets(topic))
+                if is_diskless(topic)
+                else LocalParticipant(self._parts, service.migration, topic)
+            )
             self._begin(MigrationLeader(self._parts, participant, changed))
         running, task = self._running[topic.topic_id]
         done, _ = await asyncio.wait([task], timeout=SWITCH_WAIT_SECONDS)
         if not done:
             raise MigrationRunning(
-                f"topic {topic.name!r} is becoming diskless: {running.participant.state},"
+                f"topic {topic.name!r} is becoming {running.participant.goal}:"
+                f" {running.participant.state},"
                 f" {running.participant.copied_bytes} bytes copied here; it goes on, ask again"
             )
         task.result()
-        if running.participant.state != "diskless":
-            raise MigrationFailed(f"topic {topic.name!r} did not become diskless; ask again")
+        goal = running.participant.goal
+        if running.participant.state != goal:
+            raise MigrationFailed(f"topic {topic.name!r} did not become {goal}; ask again")
 
     async def look(self) -> None:
         """Join the migrations that other brokers ask for, and end those whose broker is gone."""
         service = self._parts.diskless
-        if service is None or len(self._parts.cluster.image.brokers) < 2:
+        alone = self._looked and len(self._parts.cluster.image.brokers) < 2
+        if service is None or alone:
             return
         part = service.migration
         running = await part.plane.running_migrations()
+        self._looked = True
         if running:
             await self._parts.cluster.refresh()
         for request, participants in running:
@@ -105,10 +136,11 @@ class TopicMigrations:
 
     def _join(self, part: MigrationPart, request: MigrationRequest) -> None:
         found = self._parts.partitions.topics_by_id.get(request.topic_id.bytes)
-        if found is None or is_diskless(found.topic) or request.topic_id in self._running:
+        if found is None or request.topic_id in self._running:
             return
-        if self._parts.node_id in [one.leader for one in found.topic.partitions]:
-            participant = LocalParticipant(self._parts, part, found.topic)
+        kind = FillingParticipant if is_diskless(found.topic) else LocalParticipant
+        participant: Participant = kind(self._parts, part, found.topic)
+        if self._parts.node_id in participant.brokers():
             self._begin(MigrationFollower(self._parts, participant, request))
 
     def _begin(self, running: _Running) -> None:
@@ -124,15 +156,16 @@ class TopicMigrations:
         if task.cancelled():
             return
         error = task.exception()
-        if error is None and participant.state == "diskless":
+        goal = participant.goal
+        if error is None and participant.state == goal:
             self._outcomes["done"] += 1
-            logger.info("topic %s is diskless: %d bytes", name, participant.copied_bytes)
+            logger.info("topic %s is %s: %d bytes", name, goal, participant.copied_bytes)
             return
         self._outcomes["failed"] += 1
         if error is None or isinstance(error, PenstockError):
-            logger.warning("topic %s did not become diskless: %s", name, error or "given up")
+            logger.warning("topic %s did not become %s: %s", name, goal, error or "given up")
         else:
-            logger.error("topic %s did not become diskless", name, exc_info=error)
+            logger.error("topic %s did not become %s", name, goal, exc_info=error)
 
     async def stop(self) -> None:
         """End all; their topics stay local, unless their commit is under way."""

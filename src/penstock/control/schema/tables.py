@@ -203,7 +203,7 @@ TABLES: Final[Sequence[Table]] = (
         name="diskless_switches",
         key=("topic_id",),
         value=("switch_id", "broker_id", "incarnation"),
-        doc="Topics that are to become diskless, of whose partitions several brokers are leaders.",
+        doc="Topics that become diskless, or get replicas, in which several brokers have a part.",
         writer="batch_index/migrations.py",
     ),
     Table(

@@ -1,6 +1,7 @@
-"""What copies the logs of a local topic into the object store, so that it can become diskless."""
+"""What copies the logs of a topic into the object store, and out of it into logs again."""
 
 from penstock.diskless.migration.copying import TopicCopy
+from penstock.diskless.migration.filling import FilledLog, TopicFilling
 from penstock.diskless.migration.part import MigrationPart
 
-__all__ = ["MigrationPart", "TopicCopy"]
+__all__ = ["FilledLog", "MigrationPart", "TopicCopy", "TopicFilling"]

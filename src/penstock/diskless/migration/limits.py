@@ -1,4 +1,4 @@
-"""Bounds of copying a local topic that are no settings."""
+"""Bounds of copying logs to the store, and back, that are no settings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ PUT_ATTEMPTS_MAX: Final = 5
 
 PUT_BACKOFF: Final = Backoff(first_ms=200)
 """Pauses between them."""
+
+EXTENTS_PER_CHUNK: Final = 64
+"""Extents of which one chunk for a log is read, side by side."""
+
+GET_ATTEMPTS_MAX: Final = 5
+"""How often reading a chunk is tried, and appending it to a log that has too much under way."""
 
 RENEWALS_PER_LIFE: Final = 4
 """How often within their life the leases of what is copied are renewed."""

@@ -1,4 +1,4 @@
-"""One broker's part in topics that become diskless: who it is, and what it brings."""
+"""One broker's part in topics that become diskless, or local: who it is, and what it brings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from penstock.control.batch_index.migration_values import (
     MigrationParticipant,
     MigrationRequest,
     TopicMigration,
+    TopicReplication,
 )
 from penstock.diskless.migration.copying import CopiedPartition, TopicCopy
+from penstock.diskless.migration.filling import FilledLog, Flush, TopicFilling
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
@@ -62,8 +64,19 @@ class MigrationPart:
             clock=self._clock,
         )
 
+    async def filling_of(self, logs: Sequence[FilledLog], flush: Flush) -> TopicFilling:
+        """What fills logs of this broker from the store; raises as `copy_of`."""
+        return TopicFilling(
+            logs,
+            self._settings,
+            plane=self.plane,
+            store=await self._ready_store(),
+            clock=self._clock,
+            flush=flush,
+        )
+
     def request(self, topic: Topic) -> MigrationRequest:
-        """A new request to make a topic diskless, which others lead parts of."""
+        """A new request to make a topic diskless, or local again, which others have a part in."""
         return MigrationRequest(
             topic.topic_id, self._randomness.uuid(), self._broker_id, self._incarnation
         )
@@ -100,5 +113,29 @@ class MigrationPart:
                 configs=configs,
                 partitions=copy.partitions(),
                 migration_id=None if request is None else request.migration_id,
+            )
+        )
+
+    async def replicate(
+        self,
+        topic: Topic,
+        configs: Mapping[str, str],
+        request: MigrationRequest,
+        *,
+        min_insync_replicas: int,
+    ) -> None:
+        """Commit the logs of all participants: the topic has replicas from then on.
+
+        Raises as `DisklessPlane.replicate_topic`.
+        """
+        await self.plane.replicate_topic(
+            TopicReplication(
+                topic_id=topic.topic_id,
+                broker_id=self._broker_id,
+                incarnation=self._incarnation,
+                expected=topic.configs,
+                configs=configs,
+                min_insync_replicas=min_insync_replicas,
+                migration_id=request.migration_id,
             )
         )

@@ -1,0 +1,166 @@
+"""What this broker brings when a diskless topic gets replicas: the logs that it is to hold.
+
+Every broker that is to have a log fills its own, while the topic is used as always. Then all
+appends are refused by the control plane, and the logs become whole
+(`diskless/migration/filling.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.base.errors import BugError
+from penstock.base.ids import TopicPartition
+from penstock.broker.diskless import is_diskless
+from penstock.broker.errors import UnknownTopicId
+from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASSES_MAX, SWITCH_TAIL_BYTES
+from penstock.broker.migration.errors import MigrationFailed
+from penstock.control.batch_index.replicating_rules import epoch_of_copies
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.broker.migration.participant import MigrationParts
+    from penstock.control import MigrationParticipant, MigrationRequest, Topic
+    from penstock.control.batch_index.migration_values import ParticipantState
+    from penstock.diskless.migration import MigrationPart, TopicFilling
+
+
+class FillingParticipant:
+    """As `LocalParticipant`, of a diskless topic: see `participant.Participant`."""
+
+    goal: ClassVar[str] = "replicated"
+    needs_request: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        parts: MigrationParts,
+        part: MigrationPart,
+        topic: Topic,
+        targets: Sequence[tuple[int, ...]] = (),
+    ) -> None:
+        """`targets` are the replicas to be ordered, by partition, for the broker that is asked."""
+        self.state = "copying"
+        self.passes = 0
+        self.started_ms = parts.clock.now_ms()
+        self.topic = topic
+        self.part = part
+        self._parts = parts
+        self._targets = targets
+        self._filling: TopicFilling | None = None
+        self._logs: list[TopicPartition] = []
+
+    @property
+    def copied_bytes(self) -> int:
+        return 0 if self._filling is None else self._filling.copied_bytes
+
+    def brokers(self) -> set[int]:
+        """All that are to have a log."""
+        return {one for row in self._now().partitions for one in row.target}
+
+    def is_made(self, topic: Topic) -> bool:
+        return not is_diskless(topic)
+
+    async def open(self, request: MigrationRequest) -> MigrationRequest:
+        """Store a request with the order; the one that is open then."""
+        opened = await self.part.plane.open_migration(request, self._targets)
+        await self._parts.cluster.refresh()
+        return opened
+
+    async def catch_up(self) -> None:
+        """Fill logs with all but what is appended within one short pass.
+
+        Raises:
+            MigrationFailed: producers are faster, or the disk has no room.
+            PenstockError: log, store or control plane failed.
+        """
+        self._filling = await self._begin()
+        while self.passes < SWITCH_PASSES_MAX:
+            if await self.keep_up() <= SWITCH_TAIL_BYTES:
+                self.state = "ready"
+                return
+        raise MigrationFailed(
+            f"topic {self.topic.name!r} grows as fast as it is copied: {self.passes} passes were"
+            f" not enough; raise diskless.switch.bytes.per.second, or slow its producers down"
+        )
+
+    async def _begin(self) -> TopicFilling:
+        from penstock.diskless.migration import FilledLog
+
+        topic, me, partitions = self._now(), self._parts.node_id, self._parts.partitions
+        rows = [row for row in topic.partitions if me in row.target]
+        self._logs = [TopicPartition(topic.name, row.index) for row in rows]
+        logs = [
+            FilledLog(partitions.begin_log(topic, row.index), epoch_of_copies(row)) for row in rows
+        ]
+        filling = await self.part.filling_of(logs, self._parts.commits.flush_then)
+        needed, directory = await filling.needed_bytes(), self._parts.store.directory
+        free = shutil.disk_usage(directory).free
+        if needed > free:
+            raise MigrationFailed(
+                f"topic {topic.name!r}: its {len(rows)} partitions here take {needed} bytes, and"
+                f" {directory} has {free} left"
+            )
+        return filling
+
+    async def keep_up(self) -> int:
+        """One more pass; the bytes that it copied."""
+        self.passes += 1
+        return await self._filled().catch_up()
+
+    async def stop_producers(self, request: MigrationRequest | None) -> None:
+        """Have the topic fenced, if it is not, and the logs whole.
+
+        Raises:
+            MigrationFailed: it takes too long.
+            PenstockError: store, log or control plane failed.
+        """
+        if request is None:
+            raise BugError(f"topic {self.topic.name!r} is to get replicas without a request")
+        self.state = "fenced"
+        try:
+            async with asyncio.timeout(SWITCH_FENCE_SECONDS):
+                await self.part.plane.fence_topic(request)
+                await self._filled().finish()
+        except TimeoutError:
+            raise MigrationFailed(
+                f"topic {self.topic.name!r}: its last records were not copied within"
+                f" {SWITCH_FENCE_SECONDS} s"
+            ) from None
+        for where in self._logs:
+            self._parts.partitions.finish_log(where)
+
+    def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
+        """How far this broker is; its logs are here, and not in the share."""
+        return self.part.participant(state, reason)
+
+    async def commit(
+        self, topic: Topic, configs: Mapping[str, str], request: MigrationRequest | None
+    ) -> None:
+        """Give the topic its replicas; raises as `DisklessPlane.replicate_topic`."""
+        if request is None:
+            raise BugError(f"topic {topic.name!r} is to get replicas without a request")
+        config = self._parts.store.config_of(topic.name)
+        await self.part.replicate(
+            topic, configs, request, min_insync_replicas=config.min_insync_replicas
+        )
+
+    def ended(self, *, made: bool) -> None:
+        """The topic is as it will be: logs that no image has taken over go."""
+        self.state = self.goal if made else "copying"
+        for where in self._logs:
+            self._parts.partitions.drop_log(where)
+
+    def _filled(self) -> TopicFilling:
+        if self._filling is None:
+            raise BugError(f"topic {self.topic.name!r} has no logs here yet")
+        return self._filling
+
+    def _now(self) -> Topic:
+        found = self._parts.partitions.topics_by_id.get(self.topic.topic_id.bytes)
+        if found is None:
+            raise UnknownTopicId(f"topic {self.topic.name!r} was deleted")
+        return found.topic

@@ -1,0 +1,224 @@
+"""Filling logs of this broker with what lies in objects, so that a diskless topic gets replicas.
+
+    objects   [start … … … … … … … … … … … …|high watermark: what is committed
+    pass 1    |──────────────────────────|
+    pass 2                               |──|
+    fenced                                  |─|   nothing is appended any more
+
+Every broker that is to have a log fills its own from the store. Batches keep offsets and times, and
+get the *epoch of the copies*; so all logs are the same. A log begins with the batch that holds the
+partition's start, and is told of the producers whose batches lie below. Where retention or
+DeleteRecords overtake it, it begins anew.
+
+A log that is whole promises that epoch, last of all and durably: a replica without a promise is
+taken for one that has lost what it had (`replication/copies.py`).
+
+Source: KIP-405 (`RemoteLogManager`), the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.archive.assembly import Result, Run, assemble, results_of
+from penstock.archive.planning import Plan, merge, trim
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.diskless.migration.limits import (
+    CHUNK_BYTES,
+    EXTENTS_PER_CHUNK,
+    GET_ATTEMPTS_MAX,
+    PUT_BACKOFF,
+)
+from penstock.objects import ObjectNotFound, StoreUnavailable
+from penstock.objects.rate_limit import TokenBucket
+from penstock.storage import AppendBacklog
+from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.values import PartitionKey
+    from penstock.diskless.settings import DisklessSettings
+    from penstock.objects import ObjectStore
+    from penstock.storage import ReplicaLog, StorageError
+
+logger = logging.getLogger(__name__)
+
+Flush = Callable[[Callable[["StorageError | None"], None]], None]
+"""Has somebody told when all that was appended until then is durable."""
+
+
+class FilledLog:
+    """A new log, and the epoch that its batches get."""
+
+    def __init__(self, log: ReplicaLog, epoch: int) -> None:
+        log.committed_offset = 0  # retention is the index's still
+        self.log = log
+        self.epoch = epoch
+        self.key: PartitionKey = (log.topic_id, log.topic_partition.partition)
+        self.begun = False
+
+    def begin_at(self, offset: int, producers: bytes) -> None:
+        """Throw away what there is."""
+        self.begun = True
+        self.log.start_at(offset, producers=producers, floor=0)
+
+
+class TopicFilling:
+    """The logs that a broker fills of a topic; in the thread of its logs."""
+
+    def __init__(
+        self,
+        logs: Sequence[FilledLog],
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        store: ObjectStore,
+        clock: Clock,
+        flush: Flush,
+        pause: Callable[[float], Awaitable[None]] = pause,
+    ) -> None:
+        self.copied_bytes = 0
+        self._logs = logs
+        self._plane = plane
+        self._store = store
+        self._clock = clock
+        self._flush = flush
+        self._pause = pause
+        rate = settings.switch_bytes_per_second
+        self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
+
+    async def needed_bytes(self) -> int:
+        """What all of it takes now."""
+        marks = await self._plane.watermarks([one.key for one in self._logs])
+        return sum([one.size_bytes for one in marks])
+
+    async def catch_up(self, *, at_once: bool = False) -> int:
+        """One pass over all partitions; how many bytes it copied. `at_once` knows no rate.
+
+        Raises:
+            PenstockError: store, log or plane failed, or the log was taken away.
+        """
+        before = self.copied_bytes
+        for one in self._logs:
+            await self._fill(one, at_once=at_once)
+        return self.copied_bytes - before
+
+    async def finish(self) -> None:
+        """Make the logs whole, durably; nothing is appended to the partitions any more.
+
+        Raises as `catch_up`.
+        """
+        await self.catch_up(at_once=True)
+        marks = await self._plane.watermarks([one.key for one in self._logs])
+        for one, (start, _, _) in zip(self._logs, marks, strict=True):
+            if start > one.log.log_start_offset:
+                one.log.move_start(start)
+            one.log.promise(one.epoch)
+        await self._durable()
+
+    async def _fill(self, one: FilledLog, *, at_once: bool) -> None:
+        """Fill a log up to the end that its partition has now."""
+        [(start, end, _)] = await self._plane.watermarks([one.key])
+        while not one.begun or one.log.log_end_offset < end:
+            overtaken = not one.begun or one.log.log_end_offset < start
+            offset = start if overtaken else one.log.log_end_offset
+            if offset == end:
+                one.begin_at(end, await self._producers_below(one.key, end))
+                break
+            run = await self._read(one, offset, end)
+            if run is None:  # deleted meanwhile
+                [(start, _, _)] = await self._plane.watermarks([one.key])
+                end = max(end, start)
+                continue
+            if overtaken:
+                below = await self._producers_below(one.key, run.base_offset)
+                one.begin_at(run.base_offset, below)
+            await self._append(one, run, at_once=at_once)
+        await self._durable()
+
+    async def _read(self, one: FilledLog, offset: int, end: int) -> Run | None:
+        """Batches from the one that holds an offset on; None if it is there no more.
+
+        Where an object is gone that has become a part of a segment, the index knows of that one.
+        """
+        for attempt in range(1, GET_ATTEMPTS_MAX + 1):
+            extents = await self._plane.extents(
+                *one.key, start=offset, end=end, limit=EXTENTS_PER_CHUNK
+            )
+            if not extents or extents[0].base_offset > offset:
+                return None
+            pieces = trim(extents, offset, max_bytes=CHUNK_BYTES, at_least_one=True)
+            plan = merge(pieces)
+            answers = await self._get(plan)
+            results = results_of(pieces, plan, answers)
+            run, failure = await asyncio.to_thread(assemble, pieces, results, one.epoch)
+            if run is not None:
+                return run
+            if attempt == GET_ATTEMPTS_MAX or not isinstance(
+                failure, (ObjectNotFound, StoreUnavailable)
+            ):
+                break
+            logger.info("%s is asked for anew: %s", pieces[0].extent.key, failure)
+            await self._pause(PUT_BACKOFF.pause_seconds(attempt))
+        raise failure or ObjectNotFound(pieces[0].extent.key)
+
+    async def _get(self, plan: Plan) -> list[Result]:
+        found = await asyncio.gather(
+            *[self._store.get(*one) for one in plan.ranges], return_exceptions=True
+        )
+        answers: list[Result] = []
+        for answer in found:
+            if isinstance(answer, BaseException) and not isinstance(answer, PenstockError):
+                raise answer
+            answers.append(answer)
+        return answers
+
+    async def _producers_below(self, key: PartitionKey, offset: int) -> bytes:
+        """What the index remembers of batches below an offset, as logs are told of it."""
+        entries = [
+            SnapshotEntry(
+                producer_id, producer.epoch, one.last_sequence, one.last_offset, one.offset_delta,
+                one.timestamp,
+            )
+            for producer_id, producer in await self._plane.remembered_producers(*key)
+            for one in producer.batches
+            if one.last_offset < offset
+        ]  # fmt: skip
+        return encode_snapshot(entries, BATCHES_VERSION) if entries else b""
+
+    async def _append(self, one: FilledLog, run: Run, *, at_once: bool) -> None:
+        data = run.data
+        if self._bucket is not None and not at_once:
+            seconds = self._bucket.take(self._clock.monotonic(), len(data))
+            if seconds:
+                await self._pause(seconds)
+        for attempt in range(1, GET_ATTEMPTS_MAX + 1):
+            try:
+                one.log.append_replica(data, now_ms=self._clock.now_ms())
+                break
+            except AppendBacklog:
+                if attempt == GET_ATTEMPTS_MAX:
+                    raise
+                await self._durable()
+                await self._pause(PUT_BACKOFF.pause_seconds(attempt))
+        self.copied_bytes += len(data)
+        await self._durable()
+
+    async def _durable(self) -> None:
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(error: StorageError | None) -> None:
+            if durable.done():
+                return
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        self._flush(told)
+        await durable
