@@ -23,6 +23,7 @@ from penstock.replication.peer_format import (
     Row,
     decode_greeting,
     encode_greeting,
+    encode_refusal,
     encode_row,
 )
 from penstock.wire.frames import PRELUDE_BYTES, decode_parts, encode_parts
@@ -304,6 +305,26 @@ async def test_who_says_nothing_is_closed(
     assert await answer_to(two, b"") == (None, b"")
 
 
+async def test_who_is_refused_after_all_says_so_once(
+    sides: Callable[..., Side], caplog: pytest.LogCaptureFixture
+) -> None:
+    dialled = 0
+
+    def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dialled
+        dialled += 1
+        writer.write(greeting(2) + encode_parts(encode_refusal("other"), 0))
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    one = sides(1)
+    one.links.reach({2: (host, port)})
+    await until(lambda: dialled > 5)
+    assert caplog.messages == [f"broker 2 at {host}:{port}: it says: other"]
+    server.close()
+
+
 async def test_who_answers_as_another_is_refused(
     sides: Callable[..., Side], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -320,7 +341,7 @@ async def test_who_answers_as_another_is_refused(
 
     one.links.refusal_of = partial(dialled, one.links)  # type: ignore[method-assign]
     one.links.reach({2: three.address, 3: three.address})
-    await until(lambda: three_again == 3)
+    await until(lambda: three_again > 2)
     assert one.user.changes == [(3, True)]
     assert three.user.changes == [(1, True)]
     host, port = three.address

@@ -29,6 +29,7 @@ from uuid import UUID
 
 from penstock.base.pause import pause
 from penstock.replication.peer_format import (
+    REFUSAL,
     SIGN_OF_LIFE,
     VERSION,
     Greeting,
@@ -175,8 +176,8 @@ class Links:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     _, link = await loop.create_connection(lambda: Link(self, broker_id), *address)
                 await link.greeted
-                failures = 0
                 await link.lost
+                failures = 0
             except (OSError, TimeoutError, LinkRefused) as error:
                 if not failures:
                     logger.warning("broker %d at %s:%d: %s", broker_id, *address, error)
@@ -350,9 +351,12 @@ class Link(asyncio.BufferedProtocol):
                 needed = size
                 break
             self._start += size
+            kind = bytes(parts[0][: len(SIGN_OF_LIFE)])
             if self.peer is None:
                 self._greet(parts[0])
-            elif bytes(parts[0][: len(SIGN_OF_LIFE)]) != SIGN_OF_LIFE:
+            elif kind == REFUSAL:
+                self._refused_late(decode_greeting(parts[0]))
+            elif kind != SIGN_OF_LIFE:
                 self._links.user.rows_came(self.peer, decode_rows(*parts))
         self._make_room(needed)
 
@@ -408,6 +412,13 @@ class Link(asyncio.BufferedProtocol):
         if not self.waiting_bytes:
             self._transport.write(encode_parts(SIGN_OF_LIFE, 0))
         self._look_later()
+
+    def _refused_late(self, said: Greeting | Refusal) -> None:
+        """The other side has greeted, and refuses this one all the same."""
+        why = f"it says: {said.reason}" if isinstance(said, Refusal) else "it greets again"
+        self.lost.set_exception(LinkRefused(why))
+        self.lost.exception()  # seen, where nobody waits
+        self.close(why)
 
     def _refuse(self, why: str) -> None:
         if not self.greeted.done():

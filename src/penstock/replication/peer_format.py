@@ -62,7 +62,7 @@ LINKS_MAX: Final = 4096
 """Of a chain in one row. A replica needs none that are older than its own newest epoch."""
 
 _GREETING: Final = b"PSPR"
-_REFUSAL: Final = b"PSNO"
+REFUSAL: Final = b"PSNO"
 SIGN_OF_LIFE: Final = b"PSUP"
 
 
@@ -196,7 +196,7 @@ def encode_greeting(greeting: Greeting) -> bytes:
 
 def encode_refusal(reason: str) -> bytes:
     """The header of the only frame of a side that refuses."""
-    return _REFUSAL + reason.encode()[: HEADER_BYTES_MAX - len(_REFUSAL)]
+    return REFUSAL + reason.encode()[: HEADER_BYTES_MAX - len(REFUSAL)]
 
 
 def decode_greeting(header: memoryview) -> Greeting | Refusal:
@@ -205,7 +205,7 @@ def decode_greeting(header: memoryview) -> Greeting | Refusal:
     Raises:
         MalformedFrame: it is neither.
     """
-    if bytes(header[:4]) == _REFUSAL:
+    if bytes(header[:4]) == REFUSAL:
         return Refusal(str(header[4:], "utf-8", "replace"))
     try:
         magic, version, broker_id, incarnation, frame_bytes, size = _HELLO.unpack_from(header)
