@@ -4,10 +4,10 @@ Diskless topics have no home: what one broker takes the other serves. An idempot
 consumer group go on while the brokers are killed in turn and started again, and every third time
 paused until they count as gone; whatever was acknowledged is there once and in order. A local
 topic of which both lead partitions becomes diskless in one step, or stays local, whichever of them
-is killed meanwhile; and so does one that has copies on three brokers. The database is PostgreSQL,
-the objects lie in a shared directory, or in S3 with `PENSTOCK_COMPAT_STORES=postgres-s3`.
-`PENSTOCK_PAIR_KILLS` sets the number of kills and pauses, and of the topics that are switched under
-a kill.
+is killed meanwhile; and so does one that has copies on three brokers, which it gets again. The
+database is PostgreSQL, the objects lie in a shared directory, or in S3 with
+`PENSTOCK_COMPAT_STORES=postgres-s3`. `PENSTOCK_PAIR_KILLS` sets the number of kills and pauses, and
+of the topics that are switched under a kill.
 """
 
 from __future__ import annotations
@@ -189,6 +189,37 @@ def test_topic_with_copies_becomes_diskless_while_brokers_die(three: list[Pensto
     switched_while_they_die(three)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_topic_goes_to_the_store_and_back_while_brokers_die(three: list[PenstockProcess]) -> None:
+    """There and back without a fault, then with one in each switch."""
+    rng = random.Random(SEED)
+    bootstrap, topic = bootstrap_of(three), "to-and-fro"
+    with Confluent(bootstrap) as driver:
+        driver.create_topic(topic, PARTITIONS, {"diskless.enable": "false"})
+    for broker in three:
+        _await_topic(broker, topic)
+    with at_work(bootstrap, topic, topic) as (load, reader):
+        for number in range(2 + 2 * KILLS):
+            await_progress(load, reader)
+            to = "true" if number % 2 == 0 else "false"
+            with _admin(bootstrap) as asked:
+                _switch(asked, topic, to)
+                if number >= 2:
+                    time.sleep(rng.uniform(0, 1.5))
+                    broker = rng.choice(three)
+                    broker.kill()
+                    broker.start()
+                eventually(
+                    partial(_becomes, bootstrap, topic, to),
+                    partial("diskless.enable does not become {}".format, to),
+                    seconds=SWITCH_SECONDS,
+                )
+            _everywhere(load)
+        await_progress(load, reader)
+        assert_nothing_lost_or_doubled(load, reader, bootstrap)
+
+
 def switched_while_they_die(brokers: list[PenstockProcess]) -> None:
     """Switch some topics under load, the first without a fault, the others while a broker dies."""
     rng = random.Random(SEED)
@@ -201,14 +232,14 @@ def switched_while_they_die(brokers: list[PenstockProcess]) -> None:
             _await_topic(broker, topic)
         with at_work(bootstrap, topic, topic) as (load, reader), _admin(bootstrap) as asked:
             await_progress(load, reader)
-            first = _switch(asked, topic)
+            first = _switch(asked, topic, "true")
             if number:
                 time.sleep(rng.uniform(0, 1.5))
                 broker = brokers[number % len(brokers)]
                 broker.kill()
                 broker.start()
             eventually(
-                partial(_becomes_diskless, bootstrap, topic),
+                partial(_becomes, bootstrap, topic, "true"),
                 lambda: "the topic stays local",
                 seconds=SWITCH_SECONDS,
             )
@@ -223,8 +254,8 @@ def _admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
-def _switch(admin: AdminClient, topic: str) -> Future[None]:
-    entry = ConfigEntry("diskless.enable", "true", incremental_operation=AlterConfigOpType.SET)
+def _switch(admin: AdminClient, topic: str, to: str) -> Future[None]:
+    entry = ConfigEntry("diskless.enable", to, incremental_operation=AlterConfigOpType.SET)
     wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     future: Future[None] = admin.incremental_alter_configs(
         [wanted], request_timeout=REQUEST_SECONDS
@@ -232,10 +263,10 @@ def _switch(admin: AdminClient, topic: str) -> Future[None]:
     return future
 
 
-def _becomes_diskless(bootstrap: str, topic: str) -> bool:
+def _becomes(bootstrap: str, topic: str, to: str) -> bool:
     with _admin(bootstrap) as admin:
         try:
-            _switch(admin, topic).result()
+            _switch(admin, topic, to).result()
         except KafkaException:
             return False
     return True
