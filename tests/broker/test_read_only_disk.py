@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,10 @@ async def test_a_disk_that_takes_nothing_any_more(
             read = await cluster.values(cluster.leader(name), name)
             assert read.count(b"before") == 1
             assert read.count(b"meanwhile") >= len(told[name]) - 1  # once for each attempt
+        near = partial(cluster.clients[1].fetch, names[0], rack_id="near")
+        assert b"before" in bytes((await near(0)).records)
+        end = cluster.log(1, names[0]).copy.mark
+        assert (await near(end)).error_code.name == "not_leader_or_follower", "to read on elsewhere"
         copies = replication(cluster, 1)
         assert copies.failed
         trouble = {log.copy.trouble for log in copies.logs.values()}

@@ -209,7 +209,9 @@ class ReplicatedPartition(LocalPartition):
                 raise NotLeading(f"{self.topic_partition} is led by another broker by now")
 
     def check_end(self) -> None:
-        """As `Partition.check_end`."""
+        """As `Partition.check_end`; nor does what takes no part any more hear of anything."""
+        if self.replicated.copy.stands_still:
+            raise NotLeading(f"{self.topic_partition}: the copy here takes no part any more")
         if self._leads and self._may_be_over:
             raise NotLeading(f"{self.topic_partition}: this broker is cut off from its replicas")
 

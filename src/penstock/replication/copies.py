@@ -109,6 +109,11 @@ class Copy:
         return self.core.writes != self.core.synced_writes or self.failed
 
     @property
+    def stands_still(self) -> bool:
+        """Whether it takes no part before the broker is restarted."""
+        return self.broken or self.core.halted
+
+    @property
     def trouble(self) -> str:
         """Why this copy does not take part, or not in full; nothing if it does."""
         core = self.core
