@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -144,25 +144,33 @@ class PartitionRegistry:
 
     # -- logs of topics that get replicas ----------------------------------------------------
 
-    def begin_log(self, topic: Topic, index: int) -> ReplicaLog:
-        """A new, empty log of a diskless partition; an older one of an attempt that failed goes.
+    async def begin_logs(self, topic: Topic, indexes: Sequence[int]) -> list[ReplicaLog]:
+        """New, empty logs of diskless partitions; older ones of an attempt that failed go.
 
         Raises:
-            StorageError: it cannot be made.
+            StorageError: one cannot be made.
         """
-        where = TopicPartition(topic.name, index)
-        self._store.delete(where)
-        self._filled[where] = False
-        return self._store.create(where, topic_id=topic.topic_id, leader_epoch=-1)
+        logs = []
+        for count, index in enumerate(indexes, 1):
+            where = TopicPartition(topic.name, index)
+            self._store.delete(where)
+            self._filled[where] = False
+            logs.append(self._store.create(where, topic_id=topic.topic_id, leader_epoch=-1))
+            if count % LOGS_CHANGED_PER_TURN == 0:
+                await _next_turn()
+        return logs
 
     def finish_log(self, where: TopicPartition) -> None:
         """It has all of its partition: who gets replicas, gets this one."""
         self._filled[where] = True
 
-    def drop_log(self, where: TopicPartition) -> None:
-        """Nothing comes of it, unless an image has taken it over."""
-        if self._filled.pop(where, None) is not None:
+    async def drop_logs(self, places: Sequence[TopicPartition]) -> None:
+        """Nothing comes of them, but of those that an image has taken over."""
+        left = [one for one in places if self._filled.pop(one, None) is not None]
+        for count, where in enumerate(left, 1):
             self._delete(where)
+            if count % LOGS_CHANGED_PER_TURN == 0:
+                await _next_turn()
 
     # -- a new image -------------------------------------------------------------------------
 

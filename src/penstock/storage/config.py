@@ -58,7 +58,7 @@ class LogConfig:
     )  # fmt: skip
     diskless_enable: bool = setting(
         False, "Keep the topic's records in the object store instead of on brokers; may be set"
-        " later, which moves the records, and is never taken back.",
+        " later, or set back, which moves the records.",
     )  # fmt: skip
     file_delete_delay_ms: int = setting(
         60_000, "How long a deleted segment file stays on disk.", 0, LONG_MAX

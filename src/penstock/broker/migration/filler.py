@@ -93,9 +93,8 @@ class FillingParticipant:
         topic, me, partitions = self._now(), self._parts.node_id, self._parts.partitions
         rows = [row for row in topic.partitions if me in row.target]
         self._logs = [TopicPartition(topic.name, row.index) for row in rows]
-        logs = [
-            FilledLog(partitions.begin_log(topic, row.index), epoch_of_copies(row)) for row in rows
-        ]
+        made = await partitions.begin_logs(topic, [row.index for row in rows])
+        logs = [FilledLog(log, epoch_of_copies(row)) for log, row in zip(made, rows, strict=True)]
         filling = await self.part.filling_of(logs, self._parts.commits.flush_then)
         needed, directory = await filling.needed_bytes(), self._parts.store.directory
         free = shutil.disk_usage(directory).free
@@ -148,11 +147,10 @@ class FillingParticipant:
             topic, configs, request, min_insync_replicas=config.min_insync_replicas
         )
 
-    def ended(self, *, made: bool) -> None:
+    async def ended(self, *, made: bool) -> None:
         """The topic is as it will be: logs that no image has taken over go."""
         self.state = self.goal if made else "copying"
-        for where in self._logs:
-            self._parts.partitions.drop_log(where)
+        await self._parts.partitions.drop_logs(self._logs)
 
     def _filled(self) -> TopicFilling:
         if self._filling is None:

@@ -130,4 +130,4 @@ class MigrationFollower:
         await retry_until_known(self._name, self._parts.cluster.refresh)
         found = self._parts.partitions.topics_by_id.get(self._request.topic_id.bytes)
         made = found is not None and self.participant.is_made(found.topic)
-        self.participant.ended(made=made)
+        await self.participant.ended(made=made)

@@ -94,10 +94,10 @@ class MigrationLeader:
                 await retry_until_known(
                     self._name, partial(self._plane.close_migration, self._request)
                 )
-            self.participant.ended(made=False)
+            await self.participant.ended(made=False)
             raise
         await retry_until_known(self._name, self._parts.cluster.refresh)
-        self.participant.ended(made=True)
+        await self.participant.ended(made=True)
 
     async def _open(self, request: MigrationRequest) -> MigrationRequest:
         """Store a request; the one that is open then, which may be another broker's."""

@@ -107,7 +107,7 @@ class Participant(Protocol):
         """Commit what all brokers bring."""
         ...
 
-    def ended(self, *, made: bool) -> None:
+    async def ended(self, *, made: bool) -> None:
         """It is made, or can never take effect any more."""
         ...
 
@@ -210,7 +210,7 @@ class LocalParticipant:
         """Make the topic diskless; raises as `DisklessPlane.migrate_topic`."""
         await self.part.commit(topic, configs, self.copy, request)
 
-    def ended(self, *, made: bool) -> None:
+    async def ended(self, *, made: bool) -> None:
         """Lift the fence if it can never take effect any more."""
         self.state = self.goal if made else "copying"
         if not made:

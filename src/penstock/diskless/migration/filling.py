@@ -27,9 +27,11 @@ from penstock.archive.assembly import Result, Run, assemble, results_of
 from penstock.archive.planning import Plan, merge, trim
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
+from penstock.diskless.limits import MARKS_PER_CALL_MAX
 from penstock.diskless.migration.limits import (
     CHUNK_BYTES,
     EXTENTS_PER_CHUNK,
+    FILLED_AT_ONCE,
     GET_ATTEMPTS_MAX,
     PUT_BACKOFF,
 )
@@ -41,7 +43,7 @@ from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, en
 if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.control.batch_index.plane import DisklessPlane
-    from penstock.control.batch_index.values import PartitionKey
+    from penstock.control.batch_index.values import PartitionKey, Watermarks
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
     from penstock.storage import ReplicaLog, StorageError
@@ -94,8 +96,7 @@ class TopicFilling:
 
     async def needed_bytes(self) -> int:
         """What all of it takes now."""
-        marks = await self._plane.watermarks([one.key for one in self._logs])
-        return sum([one.size_bytes for one in marks])
+        return sum([one.size_bytes for one in await self._marks()])
 
     async def catch_up(self, *, at_once: bool = False) -> int:
         """One pass over all partitions; how many bytes it copied. `at_once` knows no rate.
@@ -104,8 +105,20 @@ class TopicFilling:
             PenstockError: store, log or plane failed, or the log was taken away.
         """
         before = self.copied_bytes
-        for one in self._logs:
-            await self._fill(one, at_once=at_once)
+        left = iter(zip(self._logs, await self._marks(), strict=True))
+
+        async def work() -> None:
+            for one, (start, end, _) in left:
+                await self._fill(one, start, end, at_once=at_once)
+
+        workers = [asyncio.ensure_future(work()) for _ in range(FILLED_AT_ONCE)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        await self._durable()
         return self.copied_bytes - before
 
     async def finish(self) -> None:
@@ -114,16 +127,22 @@ class TopicFilling:
         Raises as `catch_up`.
         """
         await self.catch_up(at_once=True)
-        marks = await self._plane.watermarks([one.key for one in self._logs])
-        for one, (start, _, _) in zip(self._logs, marks, strict=True):
+        for one, (start, _, _) in zip(self._logs, await self._marks(), strict=True):
             if start > one.log.log_start_offset:
                 one.log.move_start(start)
             one.log.promise(one.epoch)
         await self._durable()
 
-    async def _fill(self, one: FilledLog, *, at_once: bool) -> None:
-        """Fill a log up to the end that its partition has now."""
-        [(start, end, _)] = await self._plane.watermarks([one.key])
+    async def _marks(self) -> list[Watermarks]:
+        """Where the partitions begin and end now."""
+        marks: list[Watermarks] = []
+        for at in range(0, len(self._logs), MARKS_PER_CALL_MAX):
+            part = self._logs[at : at + MARKS_PER_CALL_MAX]
+            marks += await self._plane.watermarks([one.key for one in part])
+        return marks
+
+    async def _fill(self, one: FilledLog, start: int, end: int, *, at_once: bool) -> None:
+        """Fill a log of a partition that begins and ends there."""
         while not one.begun or one.log.log_end_offset < end:
             overtaken = not one.begun or one.log.log_end_offset < start
             offset = start if overtaken else one.log.log_end_offset
@@ -139,7 +158,6 @@ class TopicFilling:
                 below = await self._producers_below(one.key, run.base_offset)
                 one.begin_at(run.base_offset, below)
             await self._append(one, run, at_once=at_once)
-        await self._durable()
 
     async def _read(self, one: FilledLog, offset: int, end: int) -> Run | None:
         """Batches from the one that holds an offset on; None if it is there no more.

@@ -18,6 +18,9 @@ PUT_ATTEMPTS_MAX: Final = 5
 PUT_BACKOFF: Final = Backoff(first_ms=200)
 """Pauses between them."""
 
+FILLED_AT_ONCE: Final = 8
+"""Logs that are filled side by side, each with a chunk in memory, twice; they share syncs."""
+
 EXTENTS_PER_CHUNK: Final = 64
 """Extents of which one chunk for a log is read, side by side."""
 
