@@ -29,10 +29,11 @@ async def test_a_disk_that_takes_nothing_any_more(
     cluster, disk = Cluster(tmp_path, postgres_url), FaultyFiles()
     cluster.files[1] = disk
     async with cluster.running(1, 2, 3):
-        names = [f"t{place}" for place in range(6)]
-        for name in names:
-            await cluster.create(name)
-        await until(lambda: {cluster.leader(name) for name in names} == {1, 2, 3})
+        led = dict[str, int]()
+        while {*led.values()} != {1, 2, 3}:
+            led[f"t{len(led)}"] = await cluster.create(f"t{len(led)}")
+        names = [*led]
+        await cluster.whole(*names)
         await cluster.create_single("alone")
         single = cluster.brokers[1].cluster.image.topics["alone"].partitions[0].leader
         told = {name: [await cluster.produce(b"before", name)] for name in (*names, "alone")}

@@ -126,6 +126,23 @@ class Cluster:
         ]  # fmt: skip
         return found[0]
 
+    async def whole(self, *topics: str) -> None:
+        """Wait until every copy takes part.
+
+        One that has heard of no epoch yet is not told from one whose disk was lost: while it is
+        healed, the topic does not outlive its leader.
+        """
+        for topic in topics:
+            for node_id in self.brokers:
+                await until(partial(self._takes_part, node_id, topic))
+
+    def _takes_part(self, node_id: int, topic: str) -> bool:
+        try:
+            log = self.log(node_id, topic)
+        except (KeyError, IndexError):
+            return False
+        return log.log.promised >= 0 and not log.copy.trouble
+
     def leader(self, topic: str = "t") -> int:
         """Who leads in fact; 0 for nobody."""
         for node_id in self.brokers:

@@ -95,6 +95,7 @@ def test_a_process_beside_a_stream_that_was_left(folder: Path, source: type, tol
         with process:
             with listener.accept()[0] as spark:
                 spark.recv(4, socket.MSG_WAITALL)
+                spark.shutdown(socket.SHUT_RD)  # before there is anything to answer
                 spark.sendall(said)
             _, error = process.communicate()
     assert (b"Traceback" in error) is told, error.decode()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 PROGRAM = """
 import signal, sys, time
+from pathlib import Path
 from penstock.apps.processes.parent import Parent, ProcessEnded
 
 def stubborn(alive, ready):
@@ -18,13 +19,20 @@ def stubborn(alive, ready):
 
 def ends(alive, ready):
     ready()
+    while not told.exists():  # before all are ready, the end of one is the end of all
+        time.sleep(0.01)
     raise OSError("no more")
 
+def announce():
+    told.touch()
+    print("ready", flush=True)
+
+told = Path(sys.argv[1])
 parent = Parent(0.2)
 parent.add("stubborn", stubborn)
 parent.add("ends", ends)
 try:
-    parent.run(lambda: print("ready", flush=True))
+    parent.run(announce)
 except ProcessEnded as error:
     print(error, flush=True)
 """
@@ -32,7 +40,10 @@ except ProcessEnded as error:
 
 def test_pauses_grow_and_who_does_not_stop_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "told")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

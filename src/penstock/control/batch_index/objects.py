@@ -76,9 +76,10 @@ write_answer = Each(
     sqlite="INSERT INTO diskless_answers VALUES ($1, penstock_now_ms(), $2)",
 )
 drop_answers = changed(
-    "DELETE FROM diskless_answers WHERE object_id IN (SELECT object_id FROM diskless_answers"
+    "DELETE FROM diskless_answers WHERE object_id IN"
+    " (WITH old AS MATERIALIZED (SELECT object_id FROM diskless_answers"
     " WHERE committed_ms <= penstock_now_ms() - $1 ORDER BY committed_ms LIMIT $2"
-    " FOR UPDATE SKIP LOCKED)"
+    " FOR UPDATE SKIP LOCKED) SELECT object_id FROM old)"
 )
 """Drop answers of commits that are older than that, the oldest first."""
 
@@ -101,9 +102,10 @@ def _mark_deleting(which: str) -> One:
     """Takes for how long they are so, and a limit; those that somebody has locked are left."""
     return changed(
         "UPDATE diskless_objects SET state = 'deleting', changed_ms = penstock_now_ms()"  # noqa: S608
-        f" WHERE object_id IN (SELECT object_id FROM diskless_objects WHERE {which}"
+        " WHERE object_id IN"
+        f" (WITH old AS MATERIALIZED (SELECT object_id FROM diskless_objects WHERE {which}"
         " AND changed_ms <= penstock_now_ms() - $1 ORDER BY changed_ms, object_id LIMIT $2"
-        " FOR UPDATE SKIP LOCKED)"
+        " FOR UPDATE SKIP LOCKED) SELECT object_id FROM old)"
     )
 
 

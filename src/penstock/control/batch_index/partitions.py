@@ -94,13 +94,16 @@ write_producers = Each(
 
 drop_producers = changed(
     "DELETE FROM diskless_producers WHERE partition_id = $1 AND producer_id IN"
-    " (SELECT producer_id FROM diskless_producers WHERE partition_id = $1 LIMIT $2)"
+    " (WITH few AS MATERIALIZED (SELECT producer_id FROM diskless_producers"
+    " WHERE partition_id = $1 LIMIT $2) SELECT producer_id FROM few)"
 )
 drop_idle_producers = changed(
     "DELETE FROM diskless_producers WHERE (partition_id, producer_id) IN"
-    " (SELECT partition_id, producer_id FROM diskless_producers"
+    " (WITH idle AS MATERIALIZED (SELECT partition_id, producer_id FROM diskless_producers"
     " WHERE seen_ms <= penstock_now_ms() - $1 ORDER BY seen_ms LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    " SELECT partition_id, producer_id FROM idle)"
 )
+"""A list with a limit is materialised: a join that began it anew would find others, and more."""
 
 
 def read(

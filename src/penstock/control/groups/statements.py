@@ -63,8 +63,9 @@ having_offsets = Each(
 )
 expire = changed(
     "DELETE FROM group_offsets WHERE (group_id, topic, number) IN"
-    " (SELECT group_id, topic, number FROM group_offsets WHERE expire_timestamp_ms <= $1"
-    " LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    " (WITH old AS MATERIALIZED (SELECT group_id, topic, number FROM group_offsets"
+    " WHERE expire_timestamp_ms <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    " SELECT group_id, topic, number FROM old)"
 )
 
 
