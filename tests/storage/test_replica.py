@@ -560,3 +560,31 @@ def test_retention_keeps_what_is_not_committed(tmp_path: Path, expires: tuple[in
     harness.log().committed_offset = 18
     assert start_after_upkeep() == 18
     harness.store.close()
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_log_that_is_made_again_has_nothing_of_the_one_before(
+    tmp_path: Path, checkpointed: bool
+) -> None:
+    """The journal has what the first one held and was told; the second one is killed."""
+    harness = Harness(tmp_path)
+    log = harness.log()
+    log.promise(7)
+    log.append_replica(stamped(5, 0, 7, fill=1), now_ms=1)
+    assert harness.commit() is None
+    if checkpointed:
+        harness.store.checkpoint()
+    log.append_replica(stamped(5, 5, 7, fill=2), now_ms=1)
+    assert harness.commit() is None
+    log.truncate(5, floor=0)
+    assert harness.commit() is None
+    harness.store.delete(log.topic_partition)
+    log = harness.log()
+    assert (log.log_end_offset, log.promised) == (0, -1)
+    log.append_replica(stamped(2, 0, 1, fill=9), now_ms=1)
+    assert harness.commit() is None
+    before = read_all(log)
+    abandon(harness.store)
+    log = Harness(tmp_path).log()
+    assert (log.log_end_offset, log.promised, log.lost) == (2, -1, None)
+    assert read_all(log) == before

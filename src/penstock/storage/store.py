@@ -91,6 +91,8 @@ class LogStore:
         self._new_uuid = new_uuid
         self._lock = lock
         self._logs: dict[TopicPartition, ReplicaLog] = {}
+        self._deleted: dict[tuple[TopicPartition, UUID], int] = {}
+        """The last checkpoint that may know of a log, by number, until there is a later one."""
         self._closed = False
         self._call_soon: Callable[..., object] | None = None
         self._writer = Worker("penstock-journal")
@@ -260,11 +262,13 @@ class LogStore:
         """Make the log of a partition; the one there is, if it has the same topic id.
 
         Nothing is synced: the root directory is before the first append counts as durable and
-        with every checkpoint, and what the metadata file says stands in the checkpoint too.
+        with every checkpoint, and what the metadata file says stands in the checkpoint too. But
+        where one of the same topic id was deleted a moment ago, journal and checkpoint still have
+        what it held, which recovery would take for the new one's: a checkpoint is waited for then.
 
         Raises:
             TopicIdMismatch: there is one for another topic id; delete it first.
-            StorageError: the directory cannot be made.
+            StorageError: the directory cannot be made, or the checkpoint.
         """
         self._check_open()
         log = self._logs.get(tp)
@@ -274,6 +278,8 @@ class LogStore:
             if leader_epoch > log.leader_epoch:
                 log.set_leader_epoch(leader_epoch)
             return log
+        if self._deleted.get((tp, topic_id), -1) >= self._parts.counters.checkpoints:
+            self._checkpoint_now()
         files = self._files
         directory = os.path.join(self._root, directory_name(tp))
         try:
@@ -319,6 +325,24 @@ class LogStore:
         self._syncer.drain()
         self._maintenance.remove_log(log, deleted_directory_name(tp, self._new_uuid()))
         self._committer.root_synced = False
+        done = self._parts.counters.checkpoints
+        while self._deleted and self._deleted[oldest := next(iter(self._deleted))] < done:
+            del self._deleted[oldest]
+        self._deleted.pop((tp, log.topic_id), None)
+        self._deleted[tp, log.topic_id] = done + self._checkpointer.running
+
+    def _checkpoint_now(self) -> None:
+        """Wait for a checkpoint of all that is settled.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._settle()
+        ended: list[StorageError | None] = []
+        self._checkpointer.start(ended.append)
+        self._settle()
+        if ended != [None]:
+            raise (ended and ended[0]) or StorageError("a checkpoint did not end")
 
     # -- upkeep ------------------------------------------------------------------------------
 
@@ -400,10 +424,7 @@ class LogStore:
 
     def _finish_recovery(self, entries: int) -> None:
         """Make what was recovered the new state on disk, so that it is not repeated."""
-        failures: list[StorageError | None] = []
-        self._checkpointer.start(failures.append)
-        if failures != [None]:
-            raise failures[0] or StorageError("recovery did not end")
+        self._checkpoint_now()
         logger.info("recovered %d journal entries in %s", entries, self._root)
 
     def _read_checkpoint(self) -> Checkpoint:
