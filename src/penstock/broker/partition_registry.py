@@ -150,11 +150,14 @@ class PartitionRegistry:
         Raises:
             StorageError: one cannot be made.
         """
-        logs = []
-        for count, index in enumerate(indexes, 1):
-            where = TopicPartition(topic.name, index)
+        places = [TopicPartition(topic.name, index) for index in indexes]
+        for count, where in enumerate(places, 1):
             self._store.delete(where)
             self._filled[where] = False
+            if count % LOGS_CHANGED_PER_TURN == 0:
+                await _next_turn()
+        logs = []
+        for count, where in enumerate(places, 1):  # behind one checkpoint
             logs.append(self._store.create(where, topic_id=topic.topic_id, leader_epoch=-1))
             if count % LOGS_CHANGED_PER_TURN == 0:
                 await _next_turn()
