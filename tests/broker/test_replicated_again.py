@@ -233,12 +233,10 @@ async def test_a_replica_that_dies_before_the_commit_leaves_it_diskless(
     await cluster.is_read(7)
 
 
-async def test_who_was_asked_dies_before_the_commit_and_others_go_on(
+async def left_before_commit(
     cluster: AgainCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await cluster.create_diskless()
-    for number in range(5):
-        await cluster.produce(b"value %d" % number)
+) -> asyncio.Future[Any]:
+    """Broker 1 is asked, has it all fenced and filled, and stands still then."""
     reached = asyncio.Event()
 
     async def hangs() -> None:
@@ -248,6 +246,16 @@ async def test_who_was_asked_dies_before_the_commit_and_others_go_on(
     before_commit(monkeypatch, hangs)
     asked = asyncio.ensure_future(cluster.switch(1, diskless=False))
     await reached.wait()
+    return asked
+
+
+async def test_who_was_asked_dies_before_the_commit_and_others_go_on(
+    cluster: AgainCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.create_diskless()
+    for number in range(5):
+        await cluster.produce(b"value %d" % number)
+    asked = await left_before_commit(cluster, monkeypatch)
     assert sorted(cluster.filled()) == [1, 2, 3]
     silent = await cluster.fall_silent(1)
     await silent.migrations.stop()
@@ -347,15 +355,7 @@ async def test_a_fence_ends_with_the_process_that_had_it(
     async with cluster.running(1):
         await cluster.create_diskless(factor=1, minimum=1)
         await cluster.produce(b"a value")
-        reached = asyncio.Event()
-
-        async def hangs() -> None:
-            reached.set()
-            await asyncio.Event().wait()
-
-        before_commit(monkeypatch, hangs)
-        asked = asyncio.ensure_future(cluster.switch(1, diskless=False))
-        await reached.wait()
+        asked = await left_before_commit(cluster, monkeypatch)
         row = await cluster.clients[1].produce("t", batch(b"refused"), acks=-1)
         assert row.error_code.name == "not_leader_or_follower"
         asked.cancel()

@@ -6,7 +6,6 @@ The reader is that of every read; this is the place that it reads to, kept for w
 from __future__ import annotations
 
 from collections.abc import Generator
-from types import TracebackType
 from typing import Any
 
 from penstock.client.errors import LogTruncated
@@ -55,10 +54,5 @@ class Subscription:
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,7 +7,6 @@ appends are refused by the control plane, and the logs become whole
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -16,8 +15,8 @@ from penstock.base.errors import BugError
 from penstock.base.ids import TopicPartition
 from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import UnknownTopicId
-from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASSES_MAX, SWITCH_TAIL_BYTES
 from penstock.broker.migration.errors import MigrationFailed
+from penstock.broker.migration.participant import Participant
 from penstock.control.batch_index.replicating_rules import epoch_of_copies
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from penstock.diskless.migration import MigrationPart, TopicFilling
 
 
-class FillingParticipant:
-    """As `LocalParticipant`, of a diskless topic: see `participant.Participant`."""
+class FillingParticipant(Participant["TopicFilling"]):
+    """The logs that it is to hold of a diskless topic, filled while that is used."""
 
     goal: ClassVar[str] = "replicated"
     needs_request: ClassVar[bool] = True
@@ -43,19 +42,9 @@ class FillingParticipant:
         targets: Sequence[tuple[int, ...]] = (),
     ) -> None:
         """`targets` are the replicas to be ordered, by partition, for the broker that is asked."""
-        self.state = "copying"
-        self.passes = 0
-        self.started_ms = parts.clock.now_ms()
-        self.topic = topic
-        self.part = part
-        self._parts = parts
+        super().__init__(parts, part, topic)
         self._targets = targets
-        self._filling: TopicFilling | None = None
         self._logs: list[TopicPartition] = []
-
-    @property
-    def copied_bytes(self) -> int:
-        return 0 if self._filling is None else self._filling.copied_bytes
 
     def brokers(self) -> set[int]:
         """All that are to have a log."""
@@ -70,24 +59,7 @@ class FillingParticipant:
         await self._parts.cluster.refresh()
         return opened
 
-    async def catch_up(self) -> None:
-        """Fill logs with all but what is appended within one short pass.
-
-        Raises:
-            MigrationFailed: producers are faster, or the disk has no room.
-            PenstockError: log, store or control plane failed.
-        """
-        self._filling = await self._begin()
-        while self.passes < SWITCH_PASSES_MAX:
-            if await self.keep_up() <= SWITCH_TAIL_BYTES:
-                self.state = "ready"
-                return
-        raise MigrationFailed(
-            f"topic {self.topic.name!r} grows as fast as it is copied: {self.passes} passes were"
-            f" not enough; raise diskless.switch.bytes.per.second, or slow its producers down"
-        )
-
-    async def _begin(self) -> TopicFilling:
+    async def begin(self) -> TopicFilling:
         from penstock.diskless.migration import FilledLog
 
         topic, me, partitions = self._now(), self._parts.node_id, self._parts.partitions
@@ -105,30 +77,13 @@ class FillingParticipant:
             )
         return filling
 
-    async def keep_up(self) -> int:
-        """One more pass; the bytes that it copied."""
-        self.passes += 1
-        return await self._filled().catch_up()
-
     async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Have the topic fenced, if it is not, and the logs whole.
-
-        Raises:
-            MigrationFailed: it takes too long.
-            PenstockError: store, log or control plane failed.
-        """
+        """Have the topic fenced, if it is not, and the logs whole."""
         if request is None:
             raise BugError(f"topic {self.topic.name!r} is to get replicas without a request")
-        self.state = "fenced"
-        try:
-            async with asyncio.timeout(SWITCH_FENCE_SECONDS):
-                await self.part.plane.fence_topic(request)
-                await self._filled().finish()
-        except TimeoutError:
-            raise MigrationFailed(
-                f"topic {self.topic.name!r}: its last records were not copied within"
-                f" {SWITCH_FENCE_SECONDS} s"
-            ) from None
+        async with self.fenced():
+            await self.part.plane.fence_topic(request)
+            await self.work.finish()
         for where in self._logs:
             self._parts.partitions.finish_log(where)
 
@@ -151,11 +106,6 @@ class FillingParticipant:
         """The topic is as it will be: logs that no image has taken over go."""
         self.state = self.goal if made else "copying"
         await self._parts.partitions.drop_logs(self._logs)
-
-    def _filled(self) -> TopicFilling:
-        if self._filling is None:
-            raise BugError(f"topic {self.topic.name!r} has no logs here yet")
-        return self._filling
 
     def _now(self) -> Topic:
         found = self._parts.partitions.topics_by_id.get(self.topic.topic_id.bytes)

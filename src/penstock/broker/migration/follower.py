@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
@@ -36,7 +36,7 @@ class MigrationFollower:
     """One topic on its way."""
 
     def __init__(
-        self, parts: MigrationParts, participant: Participant, request: MigrationRequest
+        self, parts: MigrationParts, participant: Participant[Any], request: MigrationRequest
     ) -> None:
         self.participant = participant
         self._parts = parts

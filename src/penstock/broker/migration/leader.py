@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
@@ -67,7 +67,9 @@ REFUSALS: Final = (
 class MigrationLeader:
     """One topic on its way."""
 
-    def __init__(self, parts: MigrationParts, participant: Participant, changed: Changed) -> None:
+    def __init__(
+        self, parts: MigrationParts, participant: Participant[Any], changed: Changed
+    ) -> None:
         self.participant = participant
         self._parts = parts
         self._changed = changed

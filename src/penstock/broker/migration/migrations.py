@@ -86,7 +86,7 @@ class TopicMigrations:
             check_local(topic.name, {DISKLESS_CONFIG: "true"})
             return
         if topic.topic_id not in self._running:
-            participant: Participant = (
+            participant: Participant[Any] = (
                 FillingParticipant(self._parts, service.migration, topic, self._targets(topic))
                 if is_diskless(topic)
                 else LocalParticipant(self._parts, service.migration, topic)
@@ -139,7 +139,7 @@ class TopicMigrations:
         if found is None or request.topic_id in self._running:
             return
         kind = FillingParticipant if is_diskless(found.topic) else LocalParticipant
-        participant: Participant = kind(self._parts, part, found.topic)
+        participant: Participant[Any] = kind(self._parts, part, found.topic)
         if self._parts.node_id in participant.brokers():
             self._begin(MigrationFollower(self._parts, participant, request))
 

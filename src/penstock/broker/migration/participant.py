@@ -6,8 +6,10 @@ The other way round it is the logs that it is to hold: `filler.py`.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.broker.diskless import is_diskless
@@ -16,7 +18,7 @@ from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASSES_MAX, SWIT
 from penstock.broker.migration.errors import MigrationFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from penstock.base.system import Clock
     from penstock.broker.metadata import ClusterMetadata
@@ -52,70 +54,24 @@ def is_of_living(parts: MigrationParts, participant: MigrationParticipant) -> bo
     return found is not None and found.incarnation == participant.incarnation
 
 
-class Participant(Protocol):
+class Work(Protocol):
+    """What copies partitions, from logs or into them."""
+
+    copied_bytes: int
+
+    async def catch_up(self, *, at_once: bool = False) -> int: ...
+
+
+WorkT = TypeVar("WorkT", bound=Work)
+
+
+class Participant(ABC, Generic[WorkT]):
     """What a broker has to do with a topic that moves, whichever way; it may be nothing.
 
     `state` is copying, ready, fenced, or what follows on that; in the end the `goal`.
     """
 
     goal: ClassVar[str]
-    state: str
-    passes: int
-    started_ms: int
-    topic: Topic
-    part: MigrationPart
-
-    @property
-    def needs_request(self) -> bool:
-        """Whether the other brokers, or the topic itself, must be told."""
-        ...
-
-    @property
-    def copied_bytes(self) -> int: ...
-
-    def brokers(self) -> set[int]:
-        """All that have a part in it, once the request is open."""
-        ...
-
-    def is_made(self, topic: Topic) -> bool:
-        """Whether the topic is what it is to be."""
-        ...
-
-    async def open(self, request: MigrationRequest) -> MigrationRequest:
-        """Store a request; the one that is open then, which may be another broker's."""
-        ...
-
-    async def catch_up(self) -> None:
-        """Copy all but what is appended within one short pass."""
-        ...
-
-    async def keep_up(self) -> int:
-        """One more pass; the bytes that it copied."""
-        ...
-
-    async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Have nothing appended any more, and all of it copied."""
-        ...
-
-    def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
-        """How far this broker is, with what it brings once it is fenced."""
-        ...
-
-    async def commit(
-        self, topic: Topic, configs: Mapping[str, str], request: MigrationRequest | None
-    ) -> None:
-        """Commit what all brokers bring."""
-        ...
-
-    async def ended(self, *, made: bool) -> None:
-        """It is made, or can never take effect any more."""
-        ...
-
-
-class LocalParticipant:
-    """What it leads: copied while it is used, fenced, copied to its end. See `Participant`."""
-
-    goal: ClassVar[str] = "diskless"
 
     def __init__(self, parts: MigrationParts, part: MigrationPart, topic: Topic) -> None:
         self.state = "copying"
@@ -124,12 +80,106 @@ class LocalParticipant:
         self.topic = topic
         self.part = part
         self._parts = parts
-        self._copy: TopicCopy | None = None
-        self._partitions: list[LocalPartition] = []
+        self._work: WorkT | None = None
 
     @property
     def copied_bytes(self) -> int:
-        return 0 if self._copy is None else self._copy.copied_bytes
+        return 0 if self._work is None else self._work.copied_bytes
+
+    @property
+    def work(self) -> WorkT:
+        if self._work is None:
+            raise BugError(f"topic {self.topic.name!r} is not copied yet")
+        return self._work
+
+    @property
+    @abstractmethod
+    def needs_request(self) -> bool:
+        """Whether the other brokers, or the topic itself, must be told."""
+
+    @abstractmethod
+    def brokers(self) -> set[int]:
+        """All that have a part in it, once the request is open."""
+
+    @abstractmethod
+    def is_made(self, topic: Topic) -> bool:
+        """Whether the topic is what it is to be."""
+
+    @abstractmethod
+    async def open(self, request: MigrationRequest) -> MigrationRequest:
+        """Store a request; the one that is open then, which may be another broker's."""
+
+    @abstractmethod
+    async def begin(self) -> WorkT:
+        """What copies this broker's part."""
+
+    async def catch_up(self) -> None:
+        """Copy all but what is appended within one short pass.
+
+        Raises:
+            MigrationFailed: producers are faster, or there is no room.
+            PenstockError: log, store or control plane failed.
+        """
+        self._work = await self.begin()
+        while self.passes < SWITCH_PASSES_MAX:
+            if await self.keep_up() <= SWITCH_TAIL_BYTES:
+                self.state = "ready"
+                return
+        raise MigrationFailed(
+            f"topic {self.topic.name!r} grows as fast as it is copied: {self.passes} passes were"
+            f" not enough; raise diskless.switch.bytes.per.second, or slow its producers down"
+        )
+
+    async def keep_up(self) -> int:
+        """One more pass; the bytes that it copied."""
+        self.passes += 1
+        return await self.work.catch_up()
+
+    @abstractmethod
+    async def stop_producers(self, request: MigrationRequest | None) -> None:
+        """Have nothing appended any more, and all of it copied.
+
+        Raises:
+            MigrationFailed: it takes too long.
+            PenstockError: store, log or control plane failed, or another broker leads by now.
+        """
+
+    @asynccontextmanager
+    async def fenced(self) -> AsyncIterator[None]:
+        """What is done while nothing is appended, for a bounded time."""
+        self.state = "fenced"
+        try:
+            async with asyncio.timeout(SWITCH_FENCE_SECONDS):
+                yield
+        except TimeoutError:
+            raise MigrationFailed(
+                f"topic {self.topic.name!r}: its last records were not copied within"
+                f" {SWITCH_FENCE_SECONDS} s"
+            ) from None
+
+    @abstractmethod
+    def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
+        """How far this broker is, with what it brings once it is fenced."""
+
+    @abstractmethod
+    async def commit(
+        self, topic: Topic, configs: Mapping[str, str], request: MigrationRequest | None
+    ) -> None:
+        """Commit what all brokers bring."""
+
+    @abstractmethod
+    async def ended(self, *, made: bool) -> None:
+        """It is made, or can never take effect any more."""
+
+
+class LocalParticipant(Participant["TopicCopy"]):
+    """What it leads: copied while it is used, fenced, copied to its end."""
+
+    goal: ClassVar[str] = "diskless"
+
+    def __init__(self, parts: MigrationParts, part: MigrationPart, topic: Topic) -> None:
+        super().__init__(parts, part, topic)
+        self._partitions: list[LocalPartition] = []
 
     @property
     def needs_request(self) -> bool:
@@ -145,70 +195,34 @@ class LocalParticipant:
     async def open(self, request: MigrationRequest) -> MigrationRequest:
         return await self.part.plane.open_migration(request)
 
-    @property
-    def copy(self) -> TopicCopy:
-        if self._copy is None:
-            raise BugError(f"topic {self.topic.name!r} is not copied yet")
-        return self._copy
-
-    async def catch_up(self) -> None:
-        """Copy all but what is appended within one short pass.
-
-        Raises:
-            MigrationFailed: producers are faster.
-            PenstockError: as `MigrationPart.copy_of` and `TopicCopy.catch_up`.
-        """
+    async def begin(self) -> TopicCopy:
         name, me = self.topic.name, self._parts.node_id
         self._partitions = [
             self._parts.partitions.with_log(name, one.index)
             for one in self.topic.partitions
             if one.leader == me
         ]
-        self._copy = await self.part.copy_of(self.topic, self._partitions)
-        while self.passes < SWITCH_PASSES_MAX:
-            if await self.keep_up() <= SWITCH_TAIL_BYTES:
-                self.state = "ready"
-                return
-        raise MigrationFailed(
-            f"topic {name!r} grows as fast as it is copied: {self.passes} passes were"
-            f" not enough; raise diskless.switch.bytes.per.second, or slow its producers down"
-        )
-
-    async def keep_up(self) -> int:
-        """One more pass; the bytes that it copied."""
-        self.passes += 1
-        return await self.copy.catch_up()
+        return await self.part.copy_of(self.topic, self._partitions)
 
     async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Fence; everything that was appended is committed and copied.
-
-        Raises:
-            MigrationFailed: it takes too long.
-            PenstockError: store, log or control plane failed, or another broker leads by now.
-        """
-        self.state = "fenced"
-        name = self.topic.name
+        """Fence; everything that was appended is committed and copied."""
+        name, copy = self.topic.name, self.work
         fence = NotLeader(f"topic {name!r} is becoming diskless: ask for its leader again")
-        self.copy.fenced_in([one.fence(fence) for one in self._partitions])
-        try:
-            async with asyncio.timeout(SWITCH_FENCE_SECONDS):
-                await self._parts.posts_ended()
-                await asyncio.gather(*map(_settled, self._partitions))
-                await self.copy.catch_up(at_once=True)
-                await self.copy.renew()
-        except TimeoutError:
-            raise MigrationFailed(
-                f"topic {name!r}: its last records were not copied within {SWITCH_FENCE_SECONDS} s"
-            ) from None
+        async with self.fenced():
+            copy.fenced_in([one.fence(fence) for one in self._partitions])
+            await self._parts.posts_ended()
+            await asyncio.gather(*map(_settled, self._partitions))
+            await copy.catch_up(at_once=True)
+            await copy.renew()
 
     def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
-        return self.part.participant(state, reason, self.copy if state == "fenced" else None)
+        return self.part.participant(state, reason, self.work if state == "fenced" else None)
 
     async def commit(
         self, topic: Topic, configs: Mapping[str, str], request: MigrationRequest | None
     ) -> None:
         """Make the topic diskless; raises as `DisklessPlane.migrate_topic`."""
-        await self.part.commit(topic, configs, self.copy, request)
+        await self.part.commit(topic, configs, self.work, request)
 
     async def ended(self, *, made: bool) -> None:
         """Lift the fence if it can never take effect any more."""
