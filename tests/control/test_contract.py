@@ -26,6 +26,7 @@ from penstock.control import (
     TopicIdTaken,
     UnknownTopic,
 )
+from penstock.control.limits import ENTITY_CONFIGS_MAX
 
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
@@ -126,6 +127,37 @@ async def test_broker_configs_are_replaced_by_compare_and_set(control: ControlPl
     with pytest.raises(StaleConfigs):
         await control.set_broker_configs(broker="", configs={}, expected={})
     assert (await control.image()).broker_configs == {"": {"a": "1"}, "1": {"a": "2"}}
+
+
+async def test_configs_of_entities_are_replaced_by_compare_and_set(control: ControlPlane) -> None:
+    change = partial(control.set_entity_configs, kind="quota")
+    await change(changes={"a": {"x": "1"}, "b": {"x": "ü"}}, expected={})
+    known = (await control.image()).entity_configs
+    assert known == {("quota", "a"): {"x": "1"}, ("quota", "b"): {"x": "ü"}}
+    with pytest.raises(StaleConfigs, match="quota b changed"):
+        await change(changes={"a": {}, "b": {}}, expected={"a": {"x": "1"}})
+    assert (await control.image()).entity_configs is known
+    await create(control)
+    assert (await control.image()).entity_configs is known
+    await change(changes={"a": {}}, expected={"a": {"x": "1"}})
+    await control.set_entity_configs(kind="other", changes={"a": {"y": "2"}}, expected={})
+    left = {("quota", "b"): {"x": "ü"}, ("other", "a"): {"y": "2"}}
+    assert (await control.image()).entity_configs == left
+    version = (await control.image()).version
+    await change(changes={"a": {}}, expected={})
+    assert (await control.image()).version == version
+
+
+async def test_configs_of_entities_are_bounded(control: ControlPlane) -> None:
+    change = partial(control.set_entity_configs, kind="quota")
+    with pytest.raises(InvalidError, match="have 16385 characters, allowed are 16384"):
+        await change(changes={"a": {"x": "y" * 16_383}}, expected={})
+    most = {str(number): {"x": "1"} for number in range(ENTITY_CONFIGS_MAX)}
+    await change(changes=most, expected={})
+    with pytest.raises(InvalidError, match="would be 10001, allowed are 10000"):
+        await change(changes={"one more": {"x": "1"}}, expected={})
+    await change(changes={"1": {"x": "2"}}, expected={"1": {"x": "1"}})
+    assert len((await control.image()).entity_configs) == ENTITY_CONFIGS_MAX
 
 
 async def test_every_incarnation_of_a_broker_gets_a_higher_epoch(control: ControlPlane) -> None:

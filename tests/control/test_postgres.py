@@ -143,6 +143,19 @@ async def test_the_image_is_read_again_only_when_something_changed(postgres_url:
         assert list((await other.image()).topics) == ["u"]
 
 
+async def test_configs_of_entities_are_read_again_only_when_they_changed(postgres_url: str) -> None:
+    async with planes(postgres_url) as [one, other]:
+        await one.set_entity_configs(kind="quota", changes={"a": {"x": "1"}}, expected={})
+        seen = (await other.image()).entity_configs
+        assert seen == {("quota", "a"): {"x": "1"}}
+        await create(one, "t", A)
+        image = await other.image()
+        assert "t" in image.topics
+        assert image.entity_configs is seen
+        await other.set_entity_configs(kind="quota", changes={"a": {}}, expected={"a": {"x": "1"}})
+        assert (await one.image()).entity_configs == {}
+
+
 async def test_planes_race_for_names_ids_and_groups(postgres_url: str) -> None:
     record = RecordChange(kind="group", key="g", expected_version=0, rows={"": b""})
     async with planes(postgres_url) as both:

@@ -68,13 +68,13 @@ class StaleTopic(FencedError):
 
 
 class StaleConfigs(FencedError):
-    """A broker's configs changed between the caller's reading and its writing."""
+    """Configs changed between the caller's reading and its writing."""
 
     code: ClassVar[str] = "invalid_update_version"
 
-    def __init__(self, broker: str) -> None:
-        super().__init__(f"the configs of broker {broker or '(default)'} changed in the meantime")
-        self.broker = broker
+    def __init__(self, name: str, kind: str = "broker") -> None:
+        super().__init__(f"the configs of {kind} {name or '(default)'} changed in the meantime")
+        self.name = name
 
 
 class InvalidQuorum(InvalidError):

@@ -23,6 +23,13 @@ PERSISTENCE: Final = "persistence"
 ROLES: Final = (INGESTION, PERSISTENCE)
 """What brokers are for: what needs no replica on their disks; replicas on their disks."""
 
+EntityConfigs = Mapping[tuple[str, str], Mapping[str, str]]
+"""By kind and name of what is neither a topic nor a broker."""
+
+QUOTA: Final = "quota"
+CLIENT_METRICS: Final = "client-metrics"
+"""Kinds: quotas, by their entities as text; subscriptions to clients' metrics, by their names."""
+
 WatermarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
 """Takes (topic id, partition, high watermark, log start offset), any number of them."""
 
@@ -106,7 +113,8 @@ class MetadataImage:
 
     `broker_configs` is keyed by the broker's id as text; the empty key holds the cluster-wide
     defaults. `cluster_epoch` rises with every change of which brokers are registered: by it a
-    coordinator proves that what it owned is still its own.
+    coordinator proves that what it owned is still its own. `entity_configs` has no empty ones; it is
+    the same object in all images between which it did not change.
     """
 
     version: int
@@ -114,6 +122,7 @@ class MetadataImage:
     brokers: tuple[Broker, ...] = ()
     topics: Mapping[str, Topic] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    entity_configs: EntityConfigs = field(default_factory=dict)
     cluster_epoch: int = 0
     origin: object = field(default_factory=object, compare=False, repr=False)
     """The same in all images that rules made one of another; one that was read has its own."""

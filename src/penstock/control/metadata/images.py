@@ -22,7 +22,7 @@ from penstock.control.drivers.statements import Operation, uuid_of
 from penstock.control.epochs import statements as epochs
 from penstock.control.epochs.rules import is_diskless, may_have_epochs
 from penstock.control.metadata import statements
-from penstock.control.values import MetadataImage, Partition, Topic
+from penstock.control.values import EntityConfigs, MetadataImage, Partition, Topic
 
 T = TypeVar("T")
 Rule = Callable[[MetadataImage], tuple[MetadataImage, T]]
@@ -36,6 +36,8 @@ class StampedImage(NamedTuple):
     stamp: UUID
     topics: Mapping[UUID, tuple[UUID, Topic]]
     """By topic id: the stamp of the topic's row, and what was in it."""
+    entity_stamp: UUID | None
+    """Of the image that changed the configs of entities last; None where none did."""
 
     def topic(self, topic_id: UUID) -> Topic | None:
         """The topic of an id."""
@@ -103,7 +105,8 @@ class Images:
 
     def read(self) -> Operation[StampedImage]:
         """The whole image, in a transaction that sees one state; what is known is not read."""
-        version, cluster_epoch, cluster_id, stamp = yield statements.read_version()
+        version, cluster_epoch, cluster_id, stamp, found = yield statements.read_version()
+        entity_stamp = None if found is None else uuid_of(found)
         topics = yield from self._read_topics()
         brokers = yield statements.read_brokers()
         configs = yield statements.read_configs()
@@ -114,9 +117,17 @@ class Images:
             brokers=tuple([statements.broker_of(found) for found in brokers]),
             topics=dict(named),
             broker_configs={broker: json.loads(text) for broker, text in configs},
+            entity_configs=(yield from self._read_entities(entity_stamp)),
             cluster_epoch=cluster_epoch,
         )
-        return StampedImage(image, uuid_of(stamp), topics)
+        return StampedImage(image, uuid_of(stamp), topics, entity_stamp)
+
+    def _read_entities(self, stamp: UUID | None) -> Operation[EntityConfigs]:
+        last = self.newest or self.published
+        if last is not None and last.entity_stamp == stamp:
+            return last.image.entity_configs
+        found = yield statements.read_entity_configs()
+        return {(kind, name): json.loads(configs) for kind, name, configs in found}
 
     def _read_topics(self) -> Operation[dict[UUID, tuple[UUID, Topic]]]:
         last = self.newest or self.published
@@ -158,10 +169,15 @@ class Images:
         stamp = self._new_stamp(image.version)
         topics = yield from self._store_topics(known, image, stamp)
         yield from _store_brokers(known.image, image)
+        entity_stamp = known.entity_stamp
+        if image.entity_configs is not known.image.entity_configs:
+            yield from _store_entities(known.image.entity_configs, image.entity_configs)
+            yield statements.stamp_entity_configs(stamp)
+            entity_stamp = stamp
         yield statements.write_version(
             image.version, image.cluster_epoch, stamp, self.channel, self.notice
         )
-        return StampedImage(image, stamp, topics)
+        return StampedImage(image, stamp, topics, entity_stamp)
 
     def _store_topics(
         self, known: StampedImage, image: MetadataImage, stamp: UUID
@@ -222,6 +238,15 @@ def _new_partitions(known: Topic | None, topic: Topic) -> list[Partition]:
         for index, one in enumerate(topic.partitions)
         if index >= len(there) or there[index] is not one
     ]
+
+
+def _store_entities(known: EntityConfigs, configs: EntityConfigs) -> Operation[None]:
+    gone = [entity for entity in known if entity not in configs]
+    new = [(entity, found) for entity, found in configs.items() if known.get(entity) is not found]
+    yield statements.delete_entity_configs(gone)
+    yield statements.write_entity_configs(
+        [(*entity, json.dumps(dict(found))) for entity, found in new]
+    )
 
 
 def _store_brokers(known: MetadataImage, image: MetadataImage) -> Operation[None]:

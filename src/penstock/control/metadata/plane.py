@@ -215,6 +215,26 @@ class Metadata(OverDatabase):
 
         await self._rule(rule)
 
+    async def set_entity_configs(
+        self,
+        *,
+        kind: str,
+        changes: Mapping[str, Mapping[str, str]],
+        expected: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        """Replace the configs of some entities of a kind, all or none; empty ones end them.
+
+        Raises:
+            StaleConfigs: those of one are not what is `expected` of it, or nothing.
+            InvalidError: there would be too many, or too long ones.
+        """
+
+        def rule(image: MetadataImage) -> tuple[MetadataImage, None]:
+            changed = rules.set_entity_configs(image, kind=kind, changes=changes, expected=expected)
+            return changed, None
+
+        await self._rule(rule)
+
     async def allocate_producer_ids(self, count: int) -> range:
         """Hand out `count` producer ids that were never handed out and never will be again."""
         rules.producer_ids(0, count)

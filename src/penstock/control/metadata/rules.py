@@ -29,6 +29,8 @@ from penstock.control.errors import (
 )
 from penstock.control.limits import (
     CHANGES_KNOWN_MAX,
+    ENTITY_CONFIGS_BYTES_MAX,
+    ENTITY_CONFIGS_MAX,
     PRODUCER_IDS_PER_CALL_MAX,
     TOPIC_PARTITIONS_MAX,
 )
@@ -217,6 +219,36 @@ def set_broker_configs(
     if expected is not None and dict(expected) != dict(known):
         raise StaleConfigs(broker)
     return _next(image, broker_configs={**image.broker_configs, broker: dict(configs)})
+
+
+def set_entity_configs(
+    image: MetadataImage,
+    *,
+    kind: str,
+    changes: Mapping[str, Mapping[str, str]],
+    expected: Mapping[str, Mapping[str, str]],
+) -> MetadataImage:
+    """Replace the configs of entities of a kind; raises StaleConfigs or InvalidError."""
+    known, left = image.entity_configs, dict(image.entity_configs)
+    for name, configs in changes.items():
+        entity = (kind, name)
+        if dict(known.get(entity, {})) != dict(expected.get(name, {})):
+            raise StaleConfigs(name, kind)
+        size = len(name) + sum(len(key) + len(value) for key, value in configs.items())
+        if size > ENTITY_CONFIGS_BYTES_MAX:
+            raise InvalidError(
+                f"{kind} {name[:200]!r}: its name and configs have {size} characters, allowed are"
+                f" {ENTITY_CONFIGS_BYTES_MAX}"
+            )
+        left.pop(entity, None)
+        if configs:
+            left[entity] = dict(configs)
+    if len(left) > max(len(known), ENTITY_CONFIGS_MAX):
+        raise InvalidError(
+            f"quotas and subscriptions to metrics would be {len(left)}, allowed are"
+            f" {ENTITY_CONFIGS_MAX}"
+        )
+    return image if left == known else _next(image, entity_configs=left)
 
 
 def producer_ids(next_id: int, count: int) -> range:

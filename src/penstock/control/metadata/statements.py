@@ -16,7 +16,7 @@ from penstock.control.values import Broker, Partition, Topic
 
 # The image
 
-read_version = row("SELECT version, membership, cluster_id, stamp FROM image_version")
+read_version = row("SELECT version, membership, cluster_id, stamp, entity_stamp FROM image_version")
 read_stamp = value("SELECT stamp FROM image_version")
 lock_stamp = value("SELECT stamp FROM image_version FOR UPDATE")
 write_version = changed(
@@ -25,7 +25,8 @@ write_version = changed(
     "UPDATE image_version SET version = $1, membership = $2, stamp = $3",
 )
 make_version = changed(
-    "INSERT INTO image_version SELECT true, $1, 0, 0, $2"
+    "INSERT INTO image_version (only_row, cluster_id, version, membership, stamp)"
+    " SELECT true, $1, 0, 0, $2"
     " WHERE NOT EXISTS (SELECT 1 FROM image_version)"
 )
 read_cluster_id = value("SELECT cluster_id FROM image_version")
@@ -126,12 +127,26 @@ unregister = Each(
 )
 unregister_all = changed("UPDATE brokers SET registered = false WHERE registered")
 
-# Configs of brokers, and producer ids
+# Configs of brokers and others, and producer ids
 
 read_configs = rows("SELECT broker, configs FROM broker_configs")
 write_configs = changed(
     "INSERT INTO broker_configs VALUES ($1, $2)"
     " ON CONFLICT (broker) DO UPDATE SET configs = excluded.configs"
+)
+read_entity_configs = rows("SELECT kind, name, configs FROM entity_configs ORDER BY kind, name")
+stamp_entity_configs = changed("UPDATE image_version SET entity_stamp = $1")
+write_entity_configs = Each(
+    "changed",
+    "INSERT INTO entity_configs SELECT * FROM unnest($1::text[], $2::text[], $3::text[])"
+    " ON CONFLICT (kind, name) DO UPDATE SET configs = excluded.configs",
+    sqlite="INSERT OR REPLACE INTO entity_configs VALUES ($1, $2, $3)",
+)
+delete_entity_configs = Each(
+    "changed",
+    "DELETE FROM entity_configs WHERE (kind, name) IN"
+    " (SELECT * FROM unnest($1::text[], $2::text[]))",
+    sqlite="DELETE FROM entity_configs WHERE kind = $1 AND name = $2",
 )
 _ADD_PRODUCER_IDS: Final = "UPDATE counters SET value = value + $1 WHERE name = 'next_producer_id'"
 allocate_producer_ids = value(

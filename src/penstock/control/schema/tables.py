@@ -41,7 +41,7 @@ TABLES: Final[Sequence[Table]] = (
     Table(
         name="image_version",
         key=("only_row",),
-        value=("cluster_id", "version", "membership", "stamp"),
+        value=("cluster_id", "version", "membership", "stamp", "entity_stamp"),
         doc="One row: which image of topics, brokers and configs is the newest.",
         writer="metadata/statements.py",
     ),
@@ -111,6 +111,13 @@ TABLES: Final[Sequence[Table]] = (
         key=("broker",),
         value=("configs",),
         doc="Dynamic configs of a broker, by its id as text; of all brokers under the empty name.",
+        writer="metadata/statements.py",
+    ),
+    Table(
+        name="entity_configs",
+        key=("kind", "name"),
+        value=("configs",),
+        doc="Configs of other things: quotas by their entity, subscriptions to clients' metrics.",
         writer="metadata/statements.py",
     ),
     Table(
