@@ -113,8 +113,8 @@ class MetadataImage:
 
     `broker_configs` is keyed by the broker's id as text; the empty key holds the cluster-wide
     defaults. `cluster_epoch` rises with every change of which brokers are registered: by it a
-    coordinator proves that what it owned is still its own. `entity_configs` has no empty ones; it is
-    the same object in all images between which it did not change.
+    coordinator proves that what it owned is still its own. `entity_configs` has no empty ones, and
+    is the same object in all images between which it did not change.
     """
 
     version: int
