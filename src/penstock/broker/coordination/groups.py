@@ -1,4 +1,4 @@
-"""Consumer groups of this broker: the core of classic groups on the runtime, and their offsets.
+"""Groups of this broker: the cores of all their kinds on one runtime, and their offsets.
 
 Committed offsets do not pass through the core: it says whether the committer may, and they go to
 the control plane, which gathers commits of all groups into few transactions. They are fenced as
@@ -14,26 +14,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from penstock.base.errors import BugError, InvalidError, PenstockError
 from penstock.base.system import Clock
-from penstock.broker.coordination.classic import (
-    ClassicGroups,
+from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.group_events import (
     CommitCheck,
     DescribedGroup,
     DescribeGroup,
-    GroupLimits,
-    GroupRequest,
     ListedGroup,
     ListedGroups,
     ListGroups,
     OffsetDeleteCheck,
     OffsetsDeletable,
     Prune,
-    Response,
 )
-from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.kinds import Groups
 from penstock.broker.coordination.loading import FoundKey
 from penstock.broker.coordination.ownership import Cluster, CoordinatorNotAvailable, Ownership
 from penstock.broker.coordination.retention import OffsetsRetention
@@ -63,7 +62,14 @@ class CoordinatorParts:
     cluster: Cluster
 
 
-def _unanswered(response: Response) -> PenstockError:
+class GroupRequest(Protocol):
+    """A request to one group."""
+
+    @property
+    def group_id(self) -> str: ...
+
+
+def _unanswered(response: object) -> PenstockError:
     """Why a question about groups has no answer, which must not be taken for an empty one."""
     if isinstance(response, Refused):
         return CoordinatorNotAvailable(response.message)
@@ -115,10 +121,12 @@ class GroupCoordinator:
         self._retention = OffsetsRetention(settings, self, control=control, clock=clock)
         self.expire_offsets = self._retention.expire
 
-    def _core(self) -> ClassicGroups:
+    def _core(self) -> Groups:
         settings = self._settings
         registered = self._cluster.image.broker(self.ownership.node_id)
-        return ClassicGroups(
+        desk = Desk()
+        classic = ClassicGroups(
+            desk,
             GroupLimits(
                 groups_max=settings.groups_max,
                 group_max_size=settings.group_max_size,
@@ -128,6 +136,7 @@ class GroupCoordinator:
             ),
             epoch=0 if registered is None else registered.epoch,
         )
+        return Groups(desk, [classic])
 
     def _loaded(self) -> None:
         self._retention.groups_loaded()
@@ -156,14 +165,13 @@ class GroupCoordinator:
         """End `suspend`; the image is known to be of now."""
         self.runtime.suspended = False
 
-    async def call(self, request: GroupRequest) -> Response:
+    async def call(self, request: GroupRequest) -> Any:
         """Ask the core, and wait for its answer.
 
         Raises:
             PenstockError: the group cannot be loaded.
         """
-        response: Response = await self.runtime.call(request, request.group_id)
-        return response
+        return await self.runtime.call(request, request.group_id)
 
     async def list_groups(
         self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import Clock
-from penstock.broker.coordination.classic import ListedGroup
+from penstock.broker.coordination.group_events import ListedGroup
 from penstock.broker.coordination.ownership import Ownership
 from penstock.broker.coordination.runtime import Runtime
 from penstock.broker.settings import BrokerSettings

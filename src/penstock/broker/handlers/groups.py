@@ -19,10 +19,7 @@ from penstock.base.errors import BugError, PenstockError
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.classic import (
-    Accepted,
     Assignment,
-    DeleteGroup,
-    DescribedGroup,
     Heartbeat,
     Joined,
     JoinGroup,
@@ -34,6 +31,7 @@ from penstock.broker.coordination.classic import (
     SyncGroup,
 )
 from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.group_events import Accepted, DeleteGroup, DescribedGroup
 from penstock.broker.coordination.groups import DEAD, GroupIdNotFound
 from penstock.broker.coordination.ownership import owner_of
 from penstock.broker.errors import error_number, error_of

@@ -20,8 +20,8 @@ from uuid import UUID
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.connection import RequestContext
-from penstock.broker.coordination.classic import CommitCheck
 from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.group_events import CommitCheck
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_number, error_of
 from penstock.control import CommittedOffset, Topic

@@ -9,7 +9,6 @@ from typing import Any
 from penstock.broker.coordination.classic import (
     Assignment,
     ClassicGroups,
-    Event,
     GroupLimits,
     Heartbeat,
     Joined,
@@ -17,15 +16,31 @@ from penstock.broker.coordination.classic import (
     LeaveGroup,
     LeavingMember,
     Protocol,
-    Response,
     Synced,
     SyncGroup,
 )
-from penstock.broker.coordination.classic.record import GROUP_ROW
+from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.core import Effect, Refused, Reply, Save, Saved, Stored, Tick
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.group_events import DescribedGroup, DescribeGroup
+from penstock.broker.coordination.kinds import GROUP_ROW, Groups
 
 RANGE = (Protocol(name="range", metadata=b"range-subscription"),)
 LIMITS = GroupLimits(group_initial_rebalance_delay_ms=0)
+
+
+class Core(Groups):
+    """A core of classic groups alone."""
+
+    def __init__(self, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
+        desk = Desk()
+        self.timers = desk.timers
+        self.classic = ClassicGroups(desk, limits, epoch=epoch)
+        super().__init__(desk, [self.classic])
+
+    @property
+    def rebalancer(self) -> Rebalancer:
+        return self.classic._rebalancer
 
 
 class Driver:
@@ -33,17 +48,17 @@ class Driver:
 
     def __init__(self, limits: GroupLimits = LIMITS, *, holding: bool = False) -> None:
         self.limits = limits
-        self.core = ClassicGroups(limits)
+        self.core = Core(limits)
         self.epoch = 0
         self.now_ms = 1_000
         self.holding = holding
         self.records: dict[str, Mapping[str, bytes]] = {}
         self.held: list[Save] = []
-        self.answers: dict[int, Response] = {}
+        self.answers: dict[int, Any] = {}
         self.open: set[int] = set()
         self._token = 0
 
-    def send(self, event: Event) -> int:
+    def send(self, event: Any) -> int:
         """Handle an event; returns its token, whose answer may be there or come later."""
         self._token += 1
         token = self._token
@@ -51,17 +66,17 @@ class Driver:
         self.perform(self.core.handle(event, self.now_ms, token))
         return token
 
-    def ask(self, event: Event) -> Response:
+    def ask(self, event: Any) -> Any:
         """Handle an event that is answered at once."""
         return self.answers[self.send(event)]
 
-    def refusal(self, event: Event) -> str:
+    def refusal(self, event: Any) -> str:
         """The error of an event that is refused at once."""
         answer = self.ask(event)
         assert isinstance(answer, Refused), answer
         return answer.error
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: Any) -> None:
         """Handle an event that has no answer."""
         self.perform(self.core.handle(event, self.now_ms))
 
@@ -104,7 +119,7 @@ class Driver:
     def restart(self) -> None:
         """Lose everything that was not saved."""
         self.epoch += 1
-        self.core = ClassicGroups(self.limits, epoch=self.epoch)
+        self.core = Core(self.limits, epoch=self.epoch)
         self.open.clear()
         self.held.clear()
         for key, rows in self.records.items():
@@ -160,7 +175,7 @@ class Driver:
             self.sync(joined)
         return members
 
-    def heartbeat(self, joined: Joined, **fields: Any) -> Response:
+    def heartbeat(self, joined: Joined, **fields: Any) -> Any:
         arguments: dict[str, Any] = {
             "group_id": "g",
             "generation": joined.generation,
@@ -169,13 +184,11 @@ class Driver:
         }
         return self.ask(Heartbeat(**arguments))
 
-    def leave(self, member_id: str, group_instance_id: str | None = None) -> Response:
+    def leave(self, member_id: str, group_instance_id: str | None = None) -> Any:
         leaving = LeavingMember(member_id=member_id, group_instance_id=group_instance_id)
         return self.ask(LeaveGroup(group_id="g", members=(leaving,)))
 
     def state(self, group_id: str = "g") -> str:
-        from penstock.broker.coordination.classic import DescribedGroup, DescribeGroup
-
         answer = self.ask(DescribeGroup(group_id=group_id))
         return answer.state if isinstance(answer, DescribedGroup) else "absent"
 

@@ -23,12 +23,7 @@ from random import Random
 from typing import Any
 
 from penstock.broker.coordination.classic import (
-    Accepted,
     Assignment,
-    ClassicGroups,
-    CommitCheck,
-    DescribeGroup,
-    Event,
     GroupLimits,
     Heartbeat,
     Joined,
@@ -36,8 +31,6 @@ from penstock.broker.coordination.classic import (
     LeaveGroup,
     LeavingMember,
     Protocol,
-    Prune,
-    Response,
     Synced,
     SyncGroup,
 )
@@ -52,6 +45,8 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
+from penstock.broker.coordination.group_events import Accepted, CommitCheck, DescribeGroup, Prune
+from tests.broker.coordination.classic.driver import Core
 
 PARTITIONS = 6
 SESSION_MS = 600
@@ -92,11 +87,11 @@ class Client:
 
     # A request counts up; answers and timers of earlier ones are stale.
 
-    def ask(self, event: Event, timeout_ms: int, on_answer: Callable[[Response], None]) -> None:
+    def ask(self, event: Any, timeout_ms: int, on_answer: Callable[[Any], None]) -> None:
         self.request += 1
         request = self.request
 
-        def answered(response: Response) -> None:
+        def answered(response: Any) -> None:
             if self.alive and request == self.request:
                 self.request += 1
                 on_answer(response)
@@ -128,7 +123,7 @@ class Client:
         )
         self.ask(event, JOIN_TIMEOUT_MS, self._joined)
 
-    def _joined(self, response: Response) -> None:
+    def _joined(self, response: Any) -> None:
         if not isinstance(response, Joined):
             self._refused(response)
             return
@@ -155,7 +150,7 @@ class Client:
         )
         self.ask(event, JOIN_TIMEOUT_MS, self._synced)
 
-    def _synced(self, response: Response) -> None:
+    def _synced(self, response: Any) -> None:
         if not isinstance(response, Synced):
             self._refused(response)
             return
@@ -176,13 +171,13 @@ class Client:
         event = CommitCheck(**fields) if commits else Heartbeat(**fields)
         self.ask(event, REQUEST_TIMEOUT_MS, self._beaten)
 
-    def _beaten(self, response: Response) -> None:
+    def _beaten(self, response: Any) -> None:
         if isinstance(response, Accepted):
             self.world.after(HEARTBEAT_MS, self._beat)
         else:
             self._refused(response)
 
-    def _refused(self, response: Response) -> None:
+    def _refused(self, response: Any) -> None:
         if not isinstance(response, Refused):
             raise Violation(f"client {self.number} cannot read {response}")
         self.settled = False
@@ -223,12 +218,12 @@ class World:
         self.random = Random(seed)
         self.now_ms = 0
         self.faults = True
-        self.core = ClassicGroups(LIMITS)
+        self.core = Core(LIMITS)
         self.incarnation = 0
         self.rows: Mapping[str, bytes] = {}
         self.saving: Save | None = None
         self.clients: list[Client] = []
-        self.waiting: dict[int, Callable[[Response], None]] = {}
+        self.waiting: dict[int, Callable[[Any], None]] = {}
         self.trace = hashlib.sha256()
         self.events = 0
         self.owners: dict[tuple[int, int], str] = {}
@@ -283,17 +278,17 @@ class World:
 
     # -- the network ------------------------------------------------------------------------
 
-    def send(self, event: Event, on_answer: Callable[[Response], None]) -> None:
+    def send(self, event: Any, on_answer: Callable[[Any], None]) -> None:
         if self.chance(0.03):
             return
         self.after(self.delay_ms(), lambda: self._arrive(event, on_answer))
 
-    def _arrive(self, event: Event, on_answer: Callable[[Response], None]) -> None:
+    def _arrive(self, event: Any, on_answer: Callable[[Any], None]) -> None:
         self._token += 1
         self.waiting[self._token] = on_answer
         self.happen(event, self._token)
 
-    def happen(self, event: Event, token: int) -> None:
+    def happen(self, event: Any, token: int) -> None:
         self.events += 1
         effects = self.core.handle(event, self.now_ms, token)
         self.trace.update(f"{self.now_ms} {event!r} {effects!r}\n".encode())
@@ -341,7 +336,7 @@ class World:
             self.rows = self.saving.rows
         self.saving = None
         self.waiting.clear()
-        self.core = ClassicGroups(LIMITS, epoch=self.incarnation)
+        self.core = Core(LIMITS, epoch=self.incarnation)
         self.core_generation = -1
         if self.rows:
             self.perform(self.core.load(Stored(key="g", rows=self.rows), self.now_ms))
@@ -352,7 +347,7 @@ class World:
     # -- what must hold ---------------------------------------------------------------------
 
     def check_owners(self, synced: Synced) -> None:
-        group = self.core._rebalancer.groups["g"]
+        group = self.core.rebalancer.groups["g"]
         for member in group.members.values():
             identity = member.group_instance_id or member.member_id
             for partition in json.loads(member.assignment or b"[]"):
@@ -361,10 +356,10 @@ class World:
                     raise Violation(f"{key} belongs to {self.owners[key]} and to {identity}")
 
     def check_bounds(self) -> None:
-        entries = self.core.timer_entries()
+        entries = len(self.core.timers)
         if entries > TIMER_ENTRIES_MAX:
             raise Violation(f"{entries} timer entries")
-        group = self.core._rebalancer.groups.get("g")
+        group = self.core.rebalancer.groups.get("g")
         if group is None:
             self.core_generation = -1
             return
@@ -384,7 +379,7 @@ class World:
 
     def settled(self) -> bool:
         alive = [client for client in self.clients if client.alive]
-        group = self.core._rebalancer.groups.get("g")
+        group = self.core.rebalancer.groups.get("g")
         if group is None or group.state is not GroupState.STABLE:
             return not alive
         if not all(client.settled for client in alive):
@@ -446,8 +441,8 @@ class World:
         self.happen(Prune(with_offsets=()), 0)
         self.run_until(self.now_ms + 1_000)
         left = self.core.next_deadline_ms()
-        if left is not None or self.core.counts() != dict.fromkeys(GroupState, 0):
-            raise Violation(f"left over: {left}, {self.core.counts()}")
+        if left is not None or self.core.classic.counts() != dict.fromkeys(GroupState, 0):
+            raise Violation(f"left over: {left}, {self.core.classic.counts()}")
         if self.waiting or self.rows:
             raise Violation(f"{len(self.waiting)} answers owed, rows {self.rows}")
 

@@ -8,23 +8,25 @@ from dataclasses import replace
 import pytest
 
 from penstock.broker.coordination.classic import (
-    Accepted,
-    CommitCheck,
-    DeleteGroup,
-    DescribedGroup,
-    DescribeGroup,
     Heartbeat,
     LeaveGroup,
     LeavingMember,
-    ListedGroups,
-    ListGroups,
-    OffsetDeleteCheck,
-    OffsetsDeletable,
     Protocol,
     SyncGroup,
 )
 from penstock.broker.coordination.classic.subscription import subscribed_topics
 from penstock.broker.coordination.core import Refused, SaveFailed
+from penstock.broker.coordination.group_events import (
+    Accepted,
+    CommitCheck,
+    DeleteGroup,
+    DescribedGroup,
+    DescribeGroup,
+    ListedGroups,
+    ListGroups,
+    OffsetDeleteCheck,
+    OffsetsDeletable,
+)
 from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event
 
 

@@ -7,19 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.coordination.classic import (
+from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
+from penstock.broker.coordination.core import Refused, Save, Saved, SaveFailed, Stored
+from penstock.broker.coordination.group_events import (
     Accepted,
-    ClassicGroups,
     CommitCheck,
-    CorruptGroup,
     DescribedGroup,
     DescribeGroup,
     Prune,
 )
-from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
-from penstock.broker.coordination.classic.record import GROUP_ROW
-from penstock.broker.coordination.core import Refused, Save, Saved, SaveFailed, Stored
-from tests.broker.coordination.classic.driver import LIMITS, Driver
+from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
+from tests.broker.coordination.classic.driver import LIMITS, Core, Driver
 
 
 def test_members_go_on_heart_beating() -> None:
@@ -77,7 +75,7 @@ def test_a_save_that_nobody_waits_for_is_tried_again() -> None:
 
 
 def test_simple_groups_come_back_by_their_offsets() -> None:
-    core = ClassicGroups(LIMITS)
+    core = Core(LIMITS)
     core.load(Stored(key="simple", rows=None, has_offsets=True), 0)
     (effect,) = core.handle(DescribeGroup(group_id="simple"), 0, 1)
     assert effect.response == DescribedGroup(group_id="simple", state="Empty")  # type: ignore[union-attr]
@@ -121,7 +119,7 @@ def test_a_corrupt_record_is_refused(damage: str) -> None:
     driver.stable()
     rows = {**driver.records["g"], GROUP_ROW: damage.encode()}
     with pytest.raises(CorruptGroup, match="'g'"):
-        ClassicGroups().load(Stored(key="g", rows=rows), 0)
+        Core().load(Stored(key="g", rows=rows), 0)
 
 
 def test_members_without_their_group_are_refused() -> None:
@@ -129,7 +127,7 @@ def test_members_without_their_group_are_refused() -> None:
     driver.stable()
     rows = {member: row for member, row in driver.records["g"].items() if member != GROUP_ROW}
     with pytest.raises(CorruptGroup):
-        ClassicGroups().load(Stored(key="g", rows=rows), 0)
+        Core().load(Stored(key="g", rows=rows), 0)
 
 
 @pytest.mark.parametrize("field", ["number", "protocols", "assignment", "session_timeout_ms"])
@@ -140,7 +138,7 @@ def test_a_record_without_a_field_is_refused(field: str) -> None:
     saved.pop(field)
     rows = {**driver.records["g"], member.member_id: json.dumps(saved).encode()}
     with pytest.raises(CorruptGroup):
-        ClassicGroups().load(Stored(key="g", rows=rows), 0)
+        Core().load(Stored(key="g", rows=rows), 0)
 
 
 def test_a_record_whose_protocol_no_member_has_is_refused() -> None:
@@ -149,7 +147,7 @@ def test_a_record_whose_protocol_no_member_has_is_refused() -> None:
     group = json.loads(driver.records["g"][GROUP_ROW])
     rows = {**driver.records["g"], GROUP_ROW: json.dumps({**group, "protocol": "other"}).encode()}
     with pytest.raises(CorruptGroup, match="other"):
-        ClassicGroups().load(Stored(key="g", rows=rows), 0)
+        Core().load(Stored(key="g", rows=rows), 0)
 
 
 def test_requests_to_a_coordinator_that_forgot_the_group() -> None:

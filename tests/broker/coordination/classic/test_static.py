@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from penstock.broker.coordination.classic import (
-    Accepted,
-    CommitCheck,
     Heartbeat,
     Joined,
     LeaveGroup,
@@ -17,6 +15,7 @@ from penstock.broker.coordination.classic import (
     SyncGroup,
 )
 from penstock.broker.coordination.core import Refused, SaveFailed
+from penstock.broker.coordination.group_events import Accepted, CommitCheck
 from tests.broker.coordination.classic.driver import Driver, join_event
 
 

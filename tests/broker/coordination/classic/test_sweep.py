@@ -13,21 +13,23 @@ import pytest
 from penstock.base.errors import BugError
 from penstock.broker.coordination.classic import (
     Assignment,
-    CommitCheck,
-    DeleteGroup,
-    DescribeGroup,
     Heartbeat,
     Joined,
     LeaveGroup,
     LeavingMember,
     Left,
-    OffsetDeleteCheck,
     Protocol,
     SyncGroup,
 )
 from penstock.broker.coordination.classic.group import Group
 from penstock.broker.coordination.classic.states import PREVIOUS, GroupState
 from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.group_events import (
+    CommitCheck,
+    DeleteGroup,
+    DescribeGroup,
+    OffsetDeleteCheck,
+)
 from tests.broker.coordination.classic.driver import Driver, join_event
 
 Members = tuple[Joined, Joined]

@@ -1,54 +1,31 @@
-"""Consumer groups of the classic protocol: a sans-IO coordinator with its events and effects."""
+"""Consumer groups of the classic protocol: what is decided of them, sans-IO."""
 
 from penstock.broker.coordination.classic.core import ClassicGroups
 from penstock.broker.coordination.classic.events import (
     Assignment,
-    CommitCheck,
-    DeleteGroup,
-    DescribeGroup,
-    Event,
-    GroupRequest,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
-    ListGroups,
-    OffsetDeleteCheck,
     Protocol,
-    Prune,
+    Request,
     SyncGroup,
 )
 from penstock.broker.coordination.classic.limits import GroupLimits
-from penstock.broker.coordination.classic.record import CorruptGroup
 from penstock.broker.coordination.classic.responses import (
-    Accepted,
-    DescribedGroup,
-    DescribedMember,
     Joined,
     JoinedMember,
     Left,
     LeftMember,
-    ListedGroup,
-    ListedGroups,
-    OffsetsDeletable,
     Response,
     Synced,
 )
 from penstock.broker.coordination.classic.states import GroupState
 
 __all__ = [
-    "Accepted",
     "Assignment",
     "ClassicGroups",
-    "CommitCheck",
-    "CorruptGroup",
-    "DeleteGroup",
-    "DescribeGroup",
-    "DescribedGroup",
-    "DescribedMember",
-    "Event",
     "GroupLimits",
-    "GroupRequest",
     "GroupState",
     "Heartbeat",
     "JoinGroup",
@@ -58,13 +35,8 @@ __all__ = [
     "LeavingMember",
     "Left",
     "LeftMember",
-    "ListGroups",
-    "ListedGroup",
-    "ListedGroups",
-    "OffsetDeleteCheck",
-    "OffsetsDeletable",
     "Protocol",
-    "Prune",
+    "Request",
     "Response",
     "SyncGroup",
     "Synced",

@@ -1,36 +1,33 @@
 """Describe, list, delete, and the check before offsets are deleted.
 
 Source: Kafka's `ClassicGroup.asDescribedGroup`, `validateDeleteGroup`, `validateOffsetDelete`;
-KIP-229 (deletion), KIP-496 (offset deletion), KIP-518 and KIP-848 (filters of lists).
+KIP-229 (deletion), KIP-496 (offset deletion).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from penstock.broker.coordination.classic.events import (
-    DeleteGroup,
-    DescribeGroup,
-    ListGroups,
-    OffsetDeleteCheck,
-    Prune,
-)
 from penstock.broker.coordination.classic.group import Group
 from penstock.broker.coordination.classic.limits import EMPTY_GROUP_GRACE_MS
 from penstock.broker.coordination.classic.rebalance import Rebalancer
-from penstock.broker.coordination.classic.responses import (
-    DescribedGroup,
-    DescribedMember,
-    ListedGroup,
-    ListedGroups,
-    OffsetsDeletable,
-)
 from penstock.broker.coordination.classic.states import (
     DELETE_ERRORS,
-    GROUP_ID_NOT_FOUND,
     INVALID_GROUP_ID,
     NON_EMPTY_GROUP,
     GroupState,
+)
+from penstock.broker.coordination.group_events import (
+    GROUP_ID_NOT_FOUND,
+    DeleteGroup,
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroup,
+    ListedGroup,
+    OffsetDeleteCheck,
+    OffsetsDeletable,
+    Prune,
 )
 
 CLASSIC: Final = "classic"
@@ -66,23 +63,15 @@ def describe(rebalancer: Rebalancer, event: DescribeGroup, token: int) -> None:
     )
 
 
-def list_groups(rebalancer: Rebalancer, event: ListGroups, token: int) -> None:
-    """Handle a ListGroups; filters do not mind upper and lower case."""
-    states = {state.lower() for state in event.states}
-    types = {group_type.lower() for group_type in event.types}
-    listed: tuple[ListedGroup, ...] = ()
-    if not types or CLASSIC in types:
-        listed = tuple(
-            ListedGroup(
-                group_id=group_id,
-                protocol_type=group.protocol_type,
-                state=group.state.value,
-                group_type=CLASSIC,
-            )
-            for group_id, group in sorted(rebalancer.groups.items())
-            if not states or group.state.value.lower() in states
+def listed(rebalancer: Rebalancer) -> Iterator[ListedGroup]:
+    """All classic groups."""
+    for group_id, group in rebalancer.groups.items():
+        yield ListedGroup(
+            group_id=group_id,
+            protocol_type=group.protocol_type,
+            state=group.state.value,
+            group_type=CLASSIC,
         )
-    rebalancer.reply(token, ListedGroups(groups=listed))
 
 
 def delete(rebalancer: Rebalancer, event: DeleteGroup, token: int) -> None:
@@ -128,7 +117,7 @@ def check_offset_delete(rebalancer: Rebalancer, event: OffsetDeleteCheck, token:
         rebalancer.reply(token, OffsetsDeletable(subscribed=subscribed))
 
 
-def prune(rebalancer: Rebalancer, event: Prune, token: int) -> None:
+def prune(rebalancer: Rebalancer, event: Prune) -> None:
     """Forget groups that are empty and have no offsets, some time after their last use."""
     for group_id, group in list(rebalancer.groups.items()):
         group.has_offsets = group_id in event.with_offsets

@@ -1,4 +1,4 @@
-"""The core of classic groups: one entrance for all that happens to them.
+"""Classic groups, as one of the kinds of groups: one entrance for all that happens to them.
 
 A heartbeat costs a few microseconds, whatever the number of groups: deadlines wait in one heap
 (`timers`), and putting one off is an assignment.
@@ -8,82 +8,71 @@ Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, classic pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from penstock.broker.coordination.classic import administration, joining, membership, saving
-from penstock.broker.coordination.classic.events import (
-    CommitCheck,
-    DeleteGroup,
-    DescribeGroup,
-    Event,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    ListGroups,
-    OffsetDeleteCheck,
-    Prune,
-    SyncGroup,
-)
+from penstock.broker.coordination.classic.events import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from penstock.broker.coordination.classic.group import Group
 from penstock.broker.coordination.classic.limits import GroupLimits
 from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.classic.record import decode_group
 from penstock.broker.coordination.classic.states import GroupState
-from penstock.broker.coordination.core import NO_TOKEN, Effect, Saved, SaveFailed, Stored, Tick
+from penstock.broker.coordination.core import Saved, SaveFailed, Stored
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.group_events import (
+    GROUP_ID_NOT_FOUND,
+    CommitCheck,
+    DeleteGroup,
+    DescribeGroup,
+    ListedGroup,
+    OffsetDeleteCheck,
+    Prune,
+)
+from penstock.broker.coordination.kinds import Handler
 
-_Handler = Callable[[Rebalancer, Any, int], None]
-
-
-def _tick(rebalancer: Rebalancer, event: Tick, token: int) -> None:
-    for timer in rebalancer.timers.due(rebalancer.now_ms):
-        timer.fire()
-
-
-_HANDLERS: Final[Mapping[type, _Handler]] = {
+_HANDLERS: Final[Mapping[type, Callable[[Rebalancer, Any, int], None]]] = {
     JoinGroup: joining.join,
     SyncGroup: membership.sync,
     Heartbeat: membership.heartbeat,
     LeaveGroup: membership.leave,
     CommitCheck: membership.check_commit,
     DescribeGroup: administration.describe,
-    ListGroups: administration.list_groups,
     DeleteGroup: administration.delete,
     OffsetDeleteCheck: administration.check_offset_delete,
-    Prune: administration.prune,
     Saved: saving.saved,
     SaveFailed: saving.save_failed,
-    Tick: _tick,
 }
 
 
 class ClassicGroups:
-    """The groups that this broker coordinates, as a core of coordination.
+    """The classic groups that this broker coordinates, and groups that are nothing but offsets.
 
     `epoch` rises with each incarnation of the coordinator, as a registered broker's does.
     """
 
-    def __init__(self, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
-        self._rebalancer = Rebalancer(limits or GroupLimits(), epoch=epoch)
+    name: ClassVar[str] = administration.CLASSIC
 
-    def handle(self, event: Event, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
-        rebalancer = self._rebalancer
-        effects = rebalancer.begin(now_ms)
-        _HANDLERS[type(event)](rebalancer, event, token)
-        return effects
+    def __init__(self, desk: Desk, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
+        self._rebalancer = Rebalancer(desk, limits or GroupLimits(), epoch=epoch)
+        self.handlers: Mapping[type, Handler] = {
+            event: partial(handler, self._rebalancer) for event, handler in _HANDLERS.items()
+        }
 
-    def next_deadline_ms(self) -> int | None:
-        return self._rebalancer.timers.next_deadline_ms()
+    @property
+    def ids(self) -> Collection[str]:
+        return self._rebalancer.groups
 
-    def load(self, stored: Stored, now_ms: int) -> list[Effect]:
-        """Take over a stored group; its members' sessions start anew.
+    def refuse(self, event: Any, token: int) -> None:
+        self._rebalancer.refuse(
+            token, GROUP_ID_NOT_FOUND, f"group {event.group_id!r} is a classic group"
+        )
 
-        Raises:
-            CorruptGroup: the rows cannot be read.
-        """
+    def load(self, stored: Stored) -> None:
+        """See `Kind.load`; the sessions of members start anew."""
         rebalancer, group_id = self._rebalancer, stored.key
-        effects = rebalancer.begin(now_ms)
-        groups = rebalancer.groups
+        groups, now_ms = rebalancer.groups, rebalancer.now_ms
         known = groups.get(group_id)
         if stored.rows is not None:
             group = None
@@ -97,18 +86,15 @@ class ClassicGroups:
             if group_id not in groups:
                 groups[group_id] = Group(group_id, touched_ms=now_ms)
             groups[group_id].has_offsets = True
-        return effects
 
-    def forget(self, key: str) -> list[Effect]:
-        rebalancer = self._rebalancer
-        effects = rebalancer.begin(rebalancer.now_ms)
-        group = rebalancer.groups.get(key)
-        if group is not None:
-            rebalancer.hand_over(group, f"another broker coordinates group {key!r} now")
-        return effects
+    def hand_over(self, group_id: str, reason: str) -> None:
+        self._rebalancer.hand_over(self._rebalancer.groups[group_id], reason)
 
-    def keys(self) -> Collection[str]:
-        return self._rebalancer.groups.keys()
+    def listed(self) -> Iterable[ListedGroup]:
+        return administration.listed(self._rebalancer)
+
+    def prune(self, event: Prune) -> None:
+        administration.prune(self._rebalancer, event)
 
     def counts(self) -> dict[GroupState, int]:
         """How many groups are in each state."""
@@ -116,7 +102,3 @@ class ClassicGroups:
         for group in self._rebalancer.groups.values():
             counts[group.state] += 1
         return counts
-
-    def timer_entries(self) -> int:
-        """Entries of the timer heap, which stays within a small multiple of the members."""
-        return len(self._rebalancer.timers)

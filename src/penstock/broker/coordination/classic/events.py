@@ -1,15 +1,8 @@
-"""What happens to consumer groups: requests to them, and the coordinator's housekeeping.
-
-Requests are already decoded and authorised; nothing here knows the wire. A request's answer is a
-`Reply` effect that carries the token given with the event.
-"""
+"""Requests of members of classic groups."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-
-from penstock.broker.coordination.core import Saved, SaveFailed, Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,63 +88,4 @@ class LeaveGroup:
     members: tuple[LeavingMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitCheck:
-    """May this member, or a consumer outside any generation (-1), commit offsets now?"""
-
-    group_id: str
-    generation: int
-    member_id: str
-    group_instance_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroup:
-    """What is this group's state, and who is in it?"""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroups:
-    """Which groups are there? Empty filters let everything through."""
-
-    states: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroup:
-    """Delete a group that has no members, with its offsets."""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteCheck:
-    """Of these topics, for which may the group's offsets be deleted?"""
-
-    group_id: str
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prune:
-    """Forget groups that are empty and have no offsets; `with_offsets` names those that do."""
-
-    with_offsets: Collection[str]
-
-
-GroupRequest = (
-    JoinGroup
-    | SyncGroup
-    | Heartbeat
-    | LeaveGroup
-    | CommitCheck
-    | DescribeGroup
-    | DeleteGroup
-    | OffsetDeleteCheck
-)
-"""Requests to one group."""
-
-Event = GroupRequest | ListGroups | Prune | Saved | SaveFailed | Tick
+Request = JoinGroup | SyncGroup | Heartbeat | LeaveGroup

@@ -24,7 +24,6 @@ from penstock.broker.coordination.classic.group import (
 from penstock.broker.coordination.classic.limits import GroupLimits
 from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.classic.states import (
-    COORDINATOR_NOT_AVAILABLE,
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
     INCONSISTENT_GROUP_PROTOCOL,
@@ -38,6 +37,7 @@ from penstock.broker.coordination.classic.states import (
     OnRejoin,
 )
 from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE
 
 
 def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
@@ -51,11 +51,11 @@ def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
         if event.member_id:
             rebalancer.refuse(token, UNKNOWN_MEMBER_ID, f"there is no group {event.group_id!r}")
             return
-        if len(rebalancer.groups) >= rebalancer.limits.groups_max:
+        if rebalancer.desk.count() >= rebalancer.limits.groups_max:
             rebalancer.refuse(
                 token,
                 COORDINATOR_NOT_AVAILABLE,
-                f"there are {len(rebalancer.groups)} groups, which is groups.max",
+                f"there are {rebalancer.desk.count()} groups, which is groups.max",
             )
             return
         group = rebalancer.groups[event.group_id] = Group(

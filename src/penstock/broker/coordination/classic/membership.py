@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.coordination.classic.events import (
-    CommitCheck,
     Heartbeat,
     LeaveGroup,
     LeavingMember,
@@ -17,11 +16,10 @@ from penstock.broker.coordination.classic.events import (
 )
 from penstock.broker.coordination.classic.group import Group, Purpose, SaveWaiter
 from penstock.broker.coordination.classic.rebalance import Rebalancer
-from penstock.broker.coordination.classic.responses import Accepted, Left, LeftMember
+from penstock.broker.coordination.classic.responses import Left, LeftMember
 from penstock.broker.coordination.classic.saving import synced
 from penstock.broker.coordination.classic.states import (
     COMMIT_ERRORS,
-    COORDINATOR_NOT_AVAILABLE,
     HEARTBEAT_ERRORS,
     ILLEGAL_GENERATION,
     INCONSISTENT_GROUP_PROTOCOL,
@@ -32,6 +30,11 @@ from penstock.broker.coordination.classic.states import (
     UNKNOWN_MEMBER_ID,
     GroupState,
     OnSync,
+)
+from penstock.broker.coordination.group_events import (
+    COORDINATOR_NOT_AVAILABLE,
+    Accepted,
+    CommitCheck,
 )
 
 ACCEPTED: Final = Accepted()
@@ -203,11 +206,11 @@ def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> No
     if event.generation >= 0:
         rebalancer.refuse(token, ILLEGAL_GENERATION, f"there is no group {event.group_id!r}")
         return
-    if len(rebalancer.groups) >= rebalancer.limits.groups_max:
+    if rebalancer.desk.count() >= rebalancer.limits.groups_max:
         rebalancer.refuse(
             token,
             COORDINATOR_NOT_AVAILABLE,
-            f"there are {len(rebalancer.groups)} groups, which is groups.max",
+            f"there are {rebalancer.desk.count()} groups, which is groups.max",
         )
         return
     group = Group(event.group_id, touched_ms=rebalancer.now_ms)

@@ -1,8 +1,7 @@
 """The rebalance: from the first member that joins to the generation that all are in.
 
-`Rebalancer` holds what all requests share: the groups, the timers, the effects of the event
-being handled and its time. Its methods are the steps of a rebalance, called by requests
-(`joining`, `syncing`, `membership`) and by timers:
+`Rebalancer` holds what all requests share, beside the desk: the groups. Its methods are the steps
+of a rebalance, called by requests (`joining`, `membership`) and by timers:
 
     prepare ──▶ (initial delay | everyone joined | rebalance timeout) ──▶ complete_join
         ▲                                                                     │
@@ -24,41 +23,33 @@ from penstock.broker.coordination.classic.limits import (
 from penstock.broker.coordination.classic.record import encode_group
 from penstock.broker.coordination.classic.responses import Joined, Response
 from penstock.broker.coordination.classic.states import (
-    NOT_COORDINATOR,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
     GroupState,
 )
-from penstock.broker.coordination.core import Effect, Refused, Reply, Save
-from penstock.broker.coordination.timers import Timer, Timers
+from penstock.broker.coordination.core import Refused, Save
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.group_events import NOT_COORDINATOR
+from penstock.broker.coordination.timers import Timer
 
 
 class Rebalancer:
     """The steps of a rebalance over all groups; see the module's text."""
 
-    def __init__(self, limits: GroupLimits, *, epoch: int) -> None:
+    def __init__(self, desk: Desk, limits: GroupLimits, *, epoch: int) -> None:
+        self.desk = desk
         self.limits = limits
         self.epoch = epoch
         self.groups: dict[str, Group] = {}
-        self.timers = Timers()
-        self.effects: list[Effect] = []
-        self.now_ms = 0
+        self.timers = desk.timers
+        self.reply = desk.reply
+        self.refuse = desk.refuse
 
-    def begin(self, now_ms: int) -> list[Effect]:
-        """Begin to handle something; the effects that come of it are gathered in the list."""
-        self.now_ms = now_ms
-        self.effects = []
-        return self.effects
+    @property
+    def now_ms(self) -> int:
+        return self.desk.now_ms
 
     # -- answers ----------------------------------------------------------------------------
-
-    def reply(self, token: int, response: Response) -> None:
-        self.effects.append(Reply(token, response))
-
-    def refuse(self, token: int, error: str, message: str = "", *, member_id: str = "") -> None:
-        self.effects.append(
-            Reply(token, Refused(error=error, message=message, member_id=member_id))
-        )
 
     def answer_join(self, group: Group, member: Member, response: Response) -> None:
         """Answer a parked JoinGroup, if there is one, and start the session."""
@@ -283,13 +274,13 @@ class Rebalancer:
         self.timers.stop(group.save_timer)
         group.save_waiters = waiters
         group.store_busy = True
-        self.effects.append(Save(key=group.group_id, rows=encode_group(group)))
+        self.desk.effects.append(Save(key=group.group_id, rows=encode_group(group)))
 
     def remove(self, group: Group) -> None:
         """Remove a group that is Dead, now or when the save that is under way is done."""
         if not group.store_busy:
             group.store_busy = group.removing = True
-            self.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
+            self.desk.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
 
     def save_emptiness(self, group: Group) -> None:
         """Have the store know that the last member has left; nobody waits for it."""

@@ -24,23 +24,16 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from penstock.base.errors import CorruptError
 from penstock.broker.coordination.classic.events import Protocol
 from penstock.broker.coordination.classic.group import Group, Member
 from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
 from penstock.broker.coordination.classic.states import GroupState
+from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
 
-GROUP_ROW: Final = ""
 FORMAT: Final = 2
 FORMAT_OF_ONE_ROW: Final = 1
-
-
-class CorruptGroup(CorruptError):
-    """A saved group cannot be read."""
-
-    code: ClassVar[str] = "coordinator_not_available"
 
 
 def encode_group(group: Group) -> dict[str, bytes]:

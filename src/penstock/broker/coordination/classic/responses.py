@@ -1,15 +1,11 @@
-"""What requests to the core of classic groups are answered with."""
+"""What members of classic groups are answered."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from penstock.broker.coordination.core import Refused
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    """Yes: for heartbeats, commit checks and deletions."""
+from penstock.broker.coordination.group_events import Accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,53 +55,4 @@ class Left:
     members: tuple[LeftMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
-    """A member; subscription and assignment are empty unless the group is stable."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes = b""
-    assignment: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedGroup:
-    """A group's state; `protocol` is empty unless the group is stable."""
-
-    group_id: str
-    state: str
-    protocol_type: str = ""
-    protocol: str = ""
-    members: tuple[DescribedMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroup:
-    """A group in a list."""
-
-    group_id: str
-    protocol_type: str
-    state: str
-    group_type: str = "classic"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroups:
-    """The groups that passed the filters, by id."""
-
-    groups: tuple[ListedGroup, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsDeletable:
-    """Offsets may be deleted, except of the topics that members subscribe to."""
-
-    subscribed: frozenset[str]
-
-
-Response = (
-    Refused | Accepted | Joined | Synced | Left | DescribedGroup | ListedGroups | OffsetsDeletable
-)
+Response = Refused | Accepted | Joined | Synced | Left

@@ -19,9 +19,10 @@ from functools import partial
 from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
 from penstock.broker.coordination.classic.limits import SAVE_RETRY_MS
 from penstock.broker.coordination.classic.rebalance import Rebalancer
-from penstock.broker.coordination.classic.responses import Accepted, Joined, Synced
-from penstock.broker.coordination.classic.states import COORDINATOR_NOT_AVAILABLE, GroupState
+from penstock.broker.coordination.classic.responses import Joined, Synced
+from penstock.broker.coordination.classic.states import GroupState
 from penstock.broker.coordination.core import Refused, Saved, SaveFailed
+from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, Accepted
 
 
 def saved(rebalancer: Rebalancer, event: Saved, token: int) -> None:

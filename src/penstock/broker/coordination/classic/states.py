@@ -19,10 +19,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from penstock.broker.coordination.group_events import (
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_ID_NOT_FOUND,
+)
+
 NONE: Final = ""
-COORDINATOR_NOT_AVAILABLE: Final = "coordinator_not_available"
 FENCED_INSTANCE_ID: Final = "fenced_instance_id"
-GROUP_ID_NOT_FOUND: Final = "group_id_not_found"
 GROUP_MAX_SIZE_REACHED: Final = "group_max_size_reached"
 ILLEGAL_GENERATION: Final = "illegal_generation"
 INCONSISTENT_GROUP_PROTOCOL: Final = "inconsistent_group_protocol"
@@ -31,7 +34,6 @@ INVALID_REQUEST: Final = "invalid_request"
 INVALID_SESSION_TIMEOUT: Final = "invalid_session_timeout"
 MEMBER_ID_REQUIRED: Final = "member_id_required"
 NON_EMPTY_GROUP: Final = "non_empty_group"
-NOT_COORDINATOR: Final = "not_coordinator"
 REBALANCE_IN_PROGRESS: Final = "rebalance_in_progress"
 UNKNOWN_MEMBER_ID: Final = "unknown_member_id"
 

@@ -1,0 +1,171 @@
+"""Groups of several kinds under one space of ids: a group is of one kind at a time.
+
+    row of the group itself   the kind that it names; of classic groups, which are older, none
+    request to a known group  its kind decides; what the kind does not serve, it refuses
+    request to a new id       the first kind that serves such requests
+
+Each kind decides of its own groups. Timers, time and effects are shared (`desk.py`), and so is all
+that the runtime does: loading, saving, fencing and waiting.
+
+Source: Kafka's `Group.GroupType` and `GroupMetadataManager`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
+
+from penstock.base.errors import CorruptError
+from penstock.broker.coordination.core import NO_TOKEN, Effect, Stored, Tick
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.group_events import ListedGroup, ListedGroups, ListGroups, Prune
+
+Handler = Callable[[Any, int], None]
+"""Handles an event, whose answer goes to a token."""
+
+KIND_FIELD: Final = "kind"
+GROUP_ROW: Final = ""
+
+
+class CorruptGroup(CorruptError):
+    """A saved group cannot be read."""
+
+    code: ClassVar[str] = "coordinator_not_available"
+
+
+class Kind(Protocol):
+    """The decisions about groups of one kind; see `core.py` for what its methods mean."""
+
+    name: ClassVar[str]
+    """As lists show it, and rows of groups name it."""
+
+    @property
+    def handlers(self) -> Mapping[type, Handler]:
+        """What is done with each event of a single group, those of the runtime included."""
+        ...
+
+    @property
+    def ids(self) -> Collection[str]:
+        """The groups of this kind."""
+        ...
+
+    def refuse(self, event: Any, token: int) -> None:
+        """Refuse a request that groups of this kind do not serve."""
+        ...
+
+    def load(self, stored: Stored) -> None:
+        """Take over what is stored of a group of this kind, or of none.
+
+        Raises:
+            CorruptGroup: the rows cannot be read; nothing has changed.
+        """
+        ...
+
+    def hand_over(self, group_id: str, reason: str) -> None:
+        """Forget a group that is not this kind's any more; who waits in it is told to look."""
+        ...
+
+    def listed(self) -> Iterable[ListedGroup]:
+        """All groups of this kind, in any order."""
+        ...
+
+    def prune(self, event: Prune) -> None:
+        """Forget groups that are empty and have no offsets, some time after their last use."""
+        ...
+
+
+class Groups:
+    """The groups of all kinds, as one core of coordination."""
+
+    def __init__(self, desk: Desk, kinds: Sequence[Kind]) -> None:
+        """`kinds` begin with the classic one, which also has groups of offsets alone."""
+        self._desk = desk
+        self._kinds = kinds
+        self._by_name = {kind.name: kind for kind in kinds}
+        desk.count = lambda: sum(len(kind.ids) for kind in kinds)
+
+    def handle(self, event: Any, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
+        effects = self._desk.begin(now_ms)
+        if isinstance(event, Tick):
+            for timer in self._desk.timers.due(now_ms):
+                timer.fire()
+        elif isinstance(event, ListGroups):
+            self._desk.reply(token, self._listed(event))
+        elif isinstance(event, Prune):
+            for kind in self._kinds:
+                kind.prune(event)
+        else:
+            self._handle_one(event, token)
+        return effects
+
+    def _handle_one(self, event: Any, token: int) -> None:
+        key = event.group_id if token else event.key
+        kind = self._kind_of(key) or self._serving(type(event))
+        handler = kind.handlers.get(type(event))
+        if handler is not None:
+            handler(event, token)
+        elif token:
+            kind.refuse(event, token)
+
+    def _kind_of(self, key: str) -> Kind | None:
+        for kind in self._kinds:
+            if key in kind.ids:
+                return kind
+        return None
+
+    def _serving(self, event: type) -> Kind:
+        """The kind that a new id is for."""
+        return next((kind for kind in self._kinds if event in kind.handlers), self._kinds[0])
+
+    def _listed(self, event: ListGroups) -> ListedGroups:
+        """The groups that pass the filters, which do not mind upper and lower case."""
+        states = {state.lower() for state in event.states}
+        types = {group_type.lower() for group_type in event.types}
+        groups = [
+            group
+            for kind in self._kinds
+            if not types or kind.name in types
+            for group in kind.listed()
+            if not states or group.state.lower() in states
+        ]
+        return ListedGroups(groups=tuple(sorted(groups, key=lambda group: group.group_id)))
+
+    def load(self, stored: Stored, now_ms: int) -> list[Effect]:
+        """See `Core.load`.
+
+        Raises:
+            CorruptGroup: the rows cannot be read; nothing has changed.
+        """
+        effects = self._desk.begin(now_ms)
+        holder = self._kind_of(stored.key)
+        if stored.rows is None:
+            (holder or self._kinds[0]).load(stored)
+            return effects
+        kind = self._stored_kind(stored.key, stored.rows)
+        kind.load(stored)
+        if holder is not None and holder is not kind:
+            holder.hand_over(stored.key, f"another broker has coordinated group {stored.key!r}")
+        return effects
+
+    def _stored_kind(self, key: str, rows: Mapping[str, bytes]) -> Kind:
+        row = rows.get(GROUP_ROW)
+        if row is None:
+            return self._kinds[0]
+        try:
+            return self._by_name[json.loads(row).get(KIND_FIELD, self._kinds[0].name)]
+        except (ValueError, KeyError, AttributeError) as error:
+            raise CorruptGroup(f"the saved group {key!r} cannot be read: {error!r}") from error
+
+    def forget(self, key: str) -> list[Effect]:
+        effects = self._desk.begin(self._desk.now_ms)
+        kind = self._kind_of(key)
+        if kind is not None:
+            kind.hand_over(key, f"another broker coordinates group {key!r} now")
+        return effects
+
+    def keys(self) -> Collection[str]:
+        return {key for kind in self._kinds for key in kind.ids}
+
+    def next_deadline_ms(self) -> int | None:
+        return self._desk.timers.next_deadline_ms()
