@@ -28,6 +28,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from compat.servers import bootstrap_of
 
@@ -37,6 +38,7 @@ from benchmarks.peers.load import Load, Shape, create_topic, fetch, produce
 from benchmarks.peers.round_trip import RoundTrip, produce_request, round_trips
 
 SMALL_VALUE_BYTES = 100
+SMALL_BATCH_RECORDS = 10
 PREDICTED_CPU = {50: 5.0, 0: 15.0}
 LATE_SECONDS, AWAKE_SECONDS = 0.05, 0.005
 EVEN, SLOW = "round trip of one record, acks=all", "the same, one copy 50 ms late"
@@ -74,8 +76,13 @@ def _carry(
     for shape in _shapes(quick):
         topic = f"load-{shape.value_bytes}-{shape.linger_ms}"
         create_topic(bootstrap, topic, shape.partitions)
-        for way, work in (("produce", produce), ("fetch", fetch)):
-            loads[name, way, shape].append(work(bootstrap, pids, topic, shape))
+        loads[name, "produce", shape].append(produce(bootstrap, pids, topic, shape))
+        if not shape.linger_ms:  # a broker that answers later gets larger batches, also to read
+            shape = replace(shape, linger_ms=50, batch_records=SMALL_BATCH_RECORDS)
+            topic = f"{topic}-even"
+            create_topic(bootstrap, topic, shape.partitions)
+            produce(bootstrap, pids, topic, shape)
+        loads[name, "fetch", shape].append(fetch(bootstrap, pids, topic, shape))
 
 
 def _round_trips(brokers: Sequence[Broker], count: int) -> dict[str, RoundTrip]:
