@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import tomllib
@@ -84,6 +85,7 @@ def driver_of(server: Server) -> Iterator[Callable[[str], Driver]]:
         return found
 
     with ExitStack() as stack:
+        stack.callback(gc.collect)  # what clients leave unclosed is told here, not after all tests
         yield get
         for driver in started.values():
             if isinstance(driver, Driver):
