@@ -36,8 +36,12 @@ from penstock.control.batch_index.values import (
     Watermarks,
 )
 from penstock.control.coordination.values import (
+    GROUP_MEMBER,
     KEY_ROW,
+    TRANSACTION,
     CoordinationRecord,
+    OffsetsEnd,
+    OpenTransaction,
     RecordChange,
     RecordKey,
     SavedRecords,
@@ -74,6 +78,7 @@ from penstock.control.errors import (
     InvalidQuorum,
     InvalidReplicas,
     MigrationRefused,
+    NotInTransaction,
     NotReassigned,
     NotReplica,
     NotReplicated,
@@ -86,6 +91,7 @@ from penstock.control.errors import (
     StaleEpoch,
     StaleExtents,
     StaleMigration,
+    StaleProducerEpoch,
     StaleRecord,
     StaleSink,
     StaleTopic,
@@ -105,6 +111,7 @@ from penstock.control.values import (
     SinkCommit,
     SinkState,
     SinkTarget,
+    StableOffsets,
     Topic,
 )
 
@@ -120,7 +127,9 @@ _FORMS = {
 }
 
 __all__ = [
+    "GROUP_MEMBER",
     "KEY_ROW",
+    "TRANSACTION",
     "Backlog",
     "BatchEntry",
     "Broker",
@@ -159,6 +168,7 @@ __all__ = [
     "MigrationParticipant",
     "MigrationRefused",
     "MigrationRequest",
+    "NotInTransaction",
     "NotReassigned",
     "NotReplica",
     "NotReplicated",
@@ -170,6 +180,8 @@ __all__ = [
     "ObjectState",
     "ObjectTotals",
     "OffsetBeyondEnd",
+    "OffsetsEnd",
+    "OpenTransaction",
     "OwedEpoch",
     "Partition",
     "PartitionChain",
@@ -191,12 +203,14 @@ __all__ = [
     "SinkState",
     "SinkTarget",
     "SqliteControlPlane",
+    "StableOffsets",
     "StaleBroker",
     "StaleClusterEpoch",
     "StaleConfigs",
     "StaleEpoch",
     "StaleExtents",
     "StaleMigration",
+    "StaleProducerEpoch",
     "StaleRecord",
     "StaleSink",
     "StaleTopic",

@@ -141,6 +141,29 @@ class StaleRecord(FencedError):
         self.key = key
 
 
+class NotInTransaction(InvalidError):
+    """The offsets of a group are not part of the producer's transaction."""
+
+    code: ClassVar[str] = "invalid_txn_state"
+
+    def __init__(self, transactional_id: str, group_id: str) -> None:
+        super().__init__(
+            f"the offsets of group {group_id!r} are not part of the producer's transaction"
+            f" {transactional_id!r}: it has ended, or was never told of them"
+        )
+
+
+class StaleProducerEpoch(FencedError):
+    """A newer epoch of the producer has begun a transaction."""
+
+    code: ClassVar[str] = "invalid_producer_epoch"
+
+    def __init__(self, transactional_id: str, epoch: int, found: int) -> None:
+        super().__init__(
+            f"the producer of {transactional_id!r} has epoch {found}, its request is of {epoch}"
+        )
+
+
 class StaleSink(FencedError):
     """A query's commit was saved by someone else in the meantime, or cannot follow on this one."""
 

@@ -180,6 +180,17 @@ class CommittedOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StableOffsets:
+    """A group's offsets, and the partitions in which an open transaction may change them.
+
+    `committed` has what is stored of those as well, as it was before.
+    """
+
+    committed: Sequence[CommittedOffset]
+    unstable: Collection[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTarget:
     """What a sink writes to one partition: by which producer, from which sequence.
 

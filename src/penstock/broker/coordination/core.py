@@ -15,6 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from penstock.base.errors import BugError
+from penstock.control import GROUP_MEMBER, OffsetsEnd
+
 NO_TOKEN: Final = 0
 
 
@@ -32,11 +35,18 @@ class Save:
 
     The row of the key itself is that of the empty member. No rows: nothing is left of the key.
     `deletes_offsets`: nor of what its group has committed.
+    `settles_offsets`: what groups have staged in the transaction of the key is committed, or
+    dropped; no row of a group is left then.
     """
 
     key: str
     rows: Mapping[str, bytes]
     deletes_offsets: bool = False
+    settles_offsets: OffsetsEnd | None = None
+
+    def __post_init__(self) -> None:
+        if self.settles_offsets and any(member.startswith(GROUP_MEMBER) for member in self.rows):
+            raise BugError(f"transaction {self.key!r} is decided, and groups are left in it")
 
 
 Effect = Reply | Save

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from penstock.base.errors import PenstockError
 from penstock.control.coordination import statements
-from penstock.control.coordination.rules import refusal
+from penstock.control.coordination.rules import leaves_groups, refusal
 from penstock.control.coordination.values import CoordinationRecord, RecordChange, RecordKey
 from penstock.control.drivers.statements import Again, Operation
 from penstock.control.groups import operations as offsets
+from penstock.control.groups import pending
 
 
 def keys(kind: str) -> Operation[list[str]]:
@@ -51,4 +52,11 @@ def save(
         raise Again("another coordinator made the same records at the same time")
     yield statements.delete(deleted)
     yield from offsets.delete_all([change.key for change in stored if change.deletes_offsets])
+    yield from pending.settle(
+        {
+            change.key: change.settles_offsets
+            for change in stored
+            if change.settles_offsets is not None and leaves_groups(change)
+        }
+    )
     return refused

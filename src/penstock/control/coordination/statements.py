@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.control.coordination.values import CoordinationRecord
-from penstock.control.drivers.statements import Each, rows
+from penstock.control.drivers.statements import Each, rows, value
 
 keys = rows("SELECT DISTINCT key FROM coordination_records WHERE kind = $1 ORDER BY key")
 read = Each(
@@ -24,6 +24,9 @@ lock = Each(
     " WHERE kind = $1 AND key = $2 AND member = x''",
 )
 """The rows of keys themselves."""
+lock_member = value(
+    "SELECT value FROM coordination_records WHERE kind = $1 AND key = $2 AND member = $3 FOR UPDATE"
+)
 write = Each(
     "changed",
     "INSERT INTO coordination_records AS r SELECT n.kind, n.key, n.member,"

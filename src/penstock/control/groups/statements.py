@@ -14,6 +14,13 @@ _COLUMNS: Final = (
     "topic, number, topic_id, committed_offset, leader_epoch, metadata, commit_timestamp_ms,"
     " expire_timestamp_ms"
 )
+_PENDING: Final = "topic, number, NULL, 0, 0, NULL, 0, NULL"
+_SETTLED: Final = (
+    "NOT EXISTS (SELECT 1 FROM pending_offsets p WHERE p.group_id = group_offsets.group_id"
+    " AND p.topic = group_offsets.topic AND p.number = group_offsets.number)"
+)
+NEWEST: Final = 2**62
+"""The ordinal of what no transaction brought: it is newer than all that is pending."""
 
 read_renewed = Each(
     "rows",
@@ -21,19 +28,38 @@ read_renewed = Each(
     sqlite="SELECT name, topic_id FROM topics WHERE name = $1 AND topic_id <> $2",
 )
 """Topics of these names that have other ids; PostgreSQL's `write` looks by itself."""
+_OVERTAKE: Final = (
+    "UPDATE pending_offsets p SET overtaken = true"
+    " FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[], $10::bigint[])"
+    " AS n (group_id, topic, number, topic_id, ordinal)"
+    " WHERE p.group_id = n.group_id AND p.topic = n.topic AND p.number = n.number"
+    " AND p.topic_id = n.topic_id AND p.ordinal < n.ordinal RETURNING 1"
+)
+overtake = Each(
+    "changed",
+    "",
+    sqlite="UPDATE pending_offsets SET overtaken = 1 WHERE group_id = $1 AND topic = $2"
+    " AND number = $3 AND topic_id = $4 AND ordinal < $10",
+)
+"""What transactions brought before the rows of `write`, which does it itself in PostgreSQL."""
 write = Each(
     "changed",
-    f"INSERT INTO group_offsets (group_id, {_COLUMNS}) SELECT $9, new.*"  # noqa: S608  (fixed)
-    " FROM unnest($1::text[], $2::int[], $3::uuid[], $4::bigint[], $5::int[], $6::bytea[],"
-    " $7::bigint[], $8::bigint[]) AS new (topic, number, topic_id)"
-    " WHERE NOT EXISTS (SELECT 1 FROM topics"
+    f"WITH overtaken AS ({_OVERTAKE})"  # noqa: S608  (fixed)
+    f" INSERT INTO group_offsets (group_id, {_COLUMNS})"
+    " SELECT new.* FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[], $5::bigint[],"
+    " $6::int[], $7::bytea[], $8::bigint[], $9::bigint[])"
+    " AS new (group_id, topic, number, topic_id)"
+    " WHERE (SELECT count(*) FROM overtaken) >= 0 AND NOT EXISTS (SELECT 1 FROM topics"
     "  WHERE topics.name = new.topic AND topics.topic_id <> new.topic_id)"
     " ON CONFLICT (group_id, topic, number) DO UPDATE SET topic_id = excluded.topic_id,"
     " committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,"
     " metadata = excluded.metadata, commit_timestamp_ms = excluded.commit_timestamp_ms,"
     " expire_timestamp_ms = excluded.expire_timestamp_ms",
-    sqlite="INSERT OR REPLACE INTO group_offsets VALUES ($9, $1, $2, $3, $4, $5, $6, $7, $8)",
+    sqlite="INSERT OR REPLACE INTO group_offsets"
+    " SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9 WHERE $10 > 0",
 )
+"""Takes the rows of `overtake`, ordinals included; PostgreSQL counts those that are overtaken, so
+that they are locked first, as by whoever settles them."""
 read_all = rows(f"SELECT {_COLUMNS} FROM group_offsets WHERE group_id = $1")  # noqa: S608
 read = Each(
     "rows",
@@ -43,7 +69,27 @@ read = Each(
     sqlite=f"SELECT {_COLUMNS} FROM group_offsets"  # noqa: S608  (fixed)
     " WHERE group_id = $3 AND topic = $1 AND number = $2",
 )
-read_group_ids = rows("SELECT DISTINCT group_id FROM group_offsets ORDER BY group_id")
+read_stable = Each(
+    "rows",
+    f"SELECT {_COLUMNS} FROM group_offsets"  # noqa: S608  (fixed)
+    " JOIN unnest($1::text[], $2::int[]) AS n (topic, number) USING (topic, number)"
+    f" WHERE group_id = $3 UNION ALL SELECT {_PENDING} FROM pending_offsets"
+    " JOIN unnest($1::text[], $2::int[]) AS n (topic, number) USING (topic, number)"
+    " WHERE group_id = $3",
+    sqlite=f"SELECT {_COLUMNS} FROM group_offsets"  # noqa: S608  (fixed)
+    " WHERE group_id = $3 AND topic = $1 AND number = $2"
+    f" UNION ALL SELECT {_PENDING} FROM pending_offsets"
+    " WHERE group_id = $3 AND topic = $1 AND number = $2",
+)
+"""Rows without a topic's id are of partitions in which open transactions have brought offsets."""
+read_all_stable = rows(
+    f"SELECT {_COLUMNS} FROM group_offsets WHERE group_id = $1"  # noqa: S608  (fixed)
+    f" UNION ALL SELECT {_PENDING} FROM pending_offsets WHERE group_id = $1"
+)
+read_group_ids = rows(
+    "SELECT group_id FROM group_offsets UNION SELECT group_id FROM pending_offsets"
+    " ORDER BY group_id"
+)
 delete = Each(
     "changed",
     "DELETE FROM group_offsets WHERE group_id = $3"
@@ -58,19 +104,29 @@ delete_all = Each(
 having_offsets = Each(
     "rows",
     "SELECT g FROM unnest($1::text[]) AS g"
-    " WHERE EXISTS (SELECT 1 FROM group_offsets WHERE group_id = g)",
-    sqlite="SELECT group_id FROM group_offsets WHERE group_id = $1 LIMIT 1",
+    " WHERE EXISTS (SELECT 1 FROM group_offsets WHERE group_id = g)"
+    " OR EXISTS (SELECT 1 FROM pending_offsets WHERE group_id = g)",
+    sqlite="SELECT $1 WHERE EXISTS (SELECT 1 FROM group_offsets WHERE group_id = $1)"
+    " OR EXISTS (SELECT 1 FROM pending_offsets WHERE group_id = $1)",
 )
 expire = changed(
-    "DELETE FROM group_offsets WHERE (group_id, topic, number) IN"
+    "DELETE FROM group_offsets WHERE (group_id, topic, number) IN"  # noqa: S608  (fixed)
     " (WITH old AS MATERIALIZED (SELECT group_id, topic, number FROM group_offsets"
-    " WHERE expire_timestamp_ms <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    f" WHERE expire_timestamp_ms <= $1 AND {_SETTLED} LIMIT $2 FOR UPDATE SKIP LOCKED)"
     " SELECT group_id, topic, number FROM old)"
+)
+expire_of = changed(
+    "DELETE FROM group_offsets WHERE group_id = $1 AND (topic, number) IN"  # noqa: S608  (fixed)
+    " (WITH old AS MATERIALIZED (SELECT topic, number FROM group_offsets"
+    " WHERE group_id = $1 AND expire_timestamp_ms IS NULL AND commit_timestamp_ms <= $2"
+    f" AND {_SETTLED} LIMIT $3 FOR UPDATE SKIP LOCKED) SELECT topic, number FROM old)"
 )
 
 
-def values_of(one: CommittedOffset) -> tuple[Any, ...]:
+def values_of(group_id: str, one: CommittedOffset) -> tuple[Any, ...]:
+    """The row of an offset that no transaction brought."""
     return (
+        group_id,
         one.topic,
         one.partition,
         one.topic_id,
@@ -79,6 +135,7 @@ def values_of(one: CommittedOffset) -> tuple[Any, ...]:
         one.metadata.encode(),
         one.commit_timestamp_ms,
         one.expire_timestamp_ms,
+        NEWEST,
     )
 
 

@@ -188,8 +188,9 @@ class Images:
         added = [topic.name for topic in written if topic.name not in old]
         gone = [old[name] for name in names if name not in new]
         ids = [(topic.topic_id,) for topic in gone]
-        yield statements.delete_offsets([(name,) for name in added])
-        yield statements.delete_offsets([(topic.name,) for topic in gone])
+        renewed = [(name,) for name in added] + [(topic.name,) for topic in gone]
+        yield statements.delete_offsets(renewed)
+        yield statements.delete_pending_offsets(renewed)
         yield statements.delete_partitions(ids)
         yield statements.delete_topics(ids)
         ended = [(old[name].topic_id,) for name in names if _ends(old.get(name), new.get(name))]

@@ -79,6 +79,11 @@ delete_offsets = Each(
     "DELETE FROM group_offsets WHERE topic = ANY($1::text[])",
     sqlite="DELETE FROM group_offsets WHERE topic = $1",
 )
+delete_pending_offsets = Each(
+    "changed",
+    "DELETE FROM pending_offsets WHERE topic = ANY($1::text[])",
+    sqlite="DELETE FROM pending_offsets WHERE topic = $1",
+)
 
 # Brokers
 

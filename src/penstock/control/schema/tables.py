@@ -142,6 +142,21 @@ TABLES: Final[Sequence[Table]] = (
         writer="groups/statements.py",
     ),
     Table(
+        name="pending_offsets",
+        key=("group_id", "topic", "number", "transactional_id"),
+        value=(
+            "topic_id",
+            "committed_offset",
+            "leader_epoch",
+            "metadata",
+            "commit_timestamp_ms",
+            "ordinal",
+            "overtaken",
+        ),
+        doc="A group's positions that open transactions have brought, and nobody sees yet.",
+        writer="groups/pending_statements.py",
+    ),
+    Table(
         name="coordination_records",
         key=("kind", "key", "member"),
         value=("version", "value"),
