@@ -20,7 +20,8 @@ class CommitCheck:
     """May this member, or a consumer outside any generation (-1), commit offsets now?
 
     `generation` is the member's epoch, in groups that have such. `knows_epochs`: the version of the
-    request is one that such a group's members use.
+    request is one that such a group's members use. `transactional`: the offsets are part of a
+    transaction, for which no member need be named, and which no rebalance holds up.
     """
 
     group_id: str
@@ -28,6 +29,7 @@ class CommitCheck:
     member_id: str
     group_instance_id: str | None = None
     knows_epochs: bool = True
+    transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from penstock.base.errors import BugError, InvalidError, PenstockError
 from penstock.base.system import Clock
@@ -39,7 +39,15 @@ from penstock.broker.coordination.retention import OffsetsRetention
 from penstock.broker.coordination.runtime import Runtime
 from penstock.broker.coordination.saving import Saver
 from penstock.broker.settings import BrokerSettings
-from penstock.control import CommittedOffset, ControlPlane, CoordinationRecord, StaleClusterEpoch
+from penstock.control import (
+    CommittedOffset,
+    ControlPlane,
+    CoordinationRecord,
+    OpenTransaction,
+    StaleClusterEpoch,
+)
+
+T = TypeVar("T")
 
 KIND: Final = "group"
 DEAD: Final = "Dead"
@@ -213,18 +221,30 @@ class GroupCoordinator:
 
     # Offsets
 
-    async def commit(self, group_id: str, offsets: Sequence[CommittedOffset]) -> None:
-        """Store offsets; they are durable when this returns.
+    async def commit(
+        self,
+        group_id: str,
+        offsets: Sequence[CommittedOffset],
+        transaction: OpenTransaction | None = None,
+    ) -> None:
+        """Store offsets, for the end of a transaction if one is given; durable when this returns.
 
         Raises:
+            NotInTransaction, StaleProducerEpoch: the transaction does not take them.
             StaleClusterEpoch: brokers have come or gone; as for clients, another one coordinates.
             CoordinatorNotAvailable: not within `offsets.commit.timeout.ms`; whether they are
                 stored is unknown.
         """
         limit_ms = self._settings.offsets_commit_timeout_ms
-        commit = self._control.commit_offsets(
-            group_id=group_id, offsets=offsets, cluster_epoch=self.ownership.cluster_epoch
-        )
+        epoch = self.ownership.cluster_epoch
+        if transaction is None:
+            commit = self._control.commit_offsets(
+                group_id=group_id, offsets=offsets, cluster_epoch=epoch
+            )
+        else:
+            commit = self._control.stage_offsets(
+                transaction=transaction, group_id=group_id, offsets=offsets, cluster_epoch=epoch
+            )
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 await self._fenced(commit)
@@ -242,9 +262,23 @@ class GroupCoordinator:
             )
         )
 
-    async def _fenced(self, write: Awaitable[None]) -> None:
+    async def expire_offsets_of(self, group_id: str, *, committed_by_ms: int, limit: int) -> int:
+        """Delete offsets of a group that are so old, if no transaction may change them; how many.
+
+        Raises as `commit`.
+        """
+        return await self._fenced(
+            self._control.expire_offsets_of(
+                group_id=group_id,
+                committed_by_ms=committed_by_ms,
+                limit=limit,
+                cluster_epoch=self.ownership.cluster_epoch,
+            )
+        )
+
+    async def _fenced(self, write: Awaitable[T]) -> T:
         try:
-            await write
+            return await write
         except StaleClusterEpoch:
             await self._cluster.refresh()
             raise

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from penstock.base.errors import PenstockError
@@ -34,9 +34,9 @@ class Groups(Protocol):
 
     async def list_groups(self) -> tuple[ListedGroup, ...]: ...
 
-    async def delete_offsets(
-        self, group_id: str, partitions: Sequence[tuple[str, int]]
-    ) -> None: ...
+    async def expire_offsets_of(
+        self, group_id: str, *, committed_by_ms: int, limit: int
+    ) -> int: ...
 
     def prune(self, with_offsets: Collection[str]) -> None: ...
 
@@ -86,7 +86,8 @@ class OffsetsRetention:
         An offset expires at the time that its commit gave, else `offsets.retention.minutes`
         after it was committed and its group was last seen with members. A group counts as seen
         when this broker loaded it. An expiry of its own needs no owner's knowledge: any broker
-        deletes such offsets. Returns how many offsets were deleted.
+        deletes such offsets. Those that an open transaction may change stay. Returns how many
+        offsets were deleted.
         """
         await self._groups.runtime.load_all()
         now_ms, limit = self._clock.now_ms(), OFFSETS_EXPIRED_AT_ONCE_MAX
@@ -107,16 +108,11 @@ class OffsetsRetention:
         seen_ms = self._active_ms.get(group_id, self._loaded_ms) if group.protocol_type else 0
         if seen_ms + self._retention_ms > now_ms:
             return 0
-        expired = [
-            (offset.topic, offset.partition)
-            for offset in await self._control.committed_offsets(group_id, None)
-            if offset.expire_timestamp_ms is None
-            and offset.commit_timestamp_ms + self._retention_ms <= now_ms
-        ][:limit]
-        if not expired or not self._groups.ownership.owns(group_id):
+        if not self._groups.ownership.owns(group_id):
             return 0
-        await self._groups.delete_offsets(group_id, expired)
-        return len(expired)
+        return await self._groups.expire_offsets_of(
+            group_id, committed_by_ms=now_ms - self._retention_ms, limit=limit
+        )
 
     async def stop(self) -> None:
         """Begin no further pass, and wait for one that is under way. Idempotent."""

@@ -13,7 +13,7 @@ Source: Kafka's `OffsetMetadataManager`; KIP-211 (retention), KIP-320 (leader ep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
@@ -42,8 +42,12 @@ GROUP_NOT_FOUND_VERSION: Final = 9
 """OffsetCommit tells a group that is not there from a generation that is not, from here."""
 ILLEGAL_GENERATION: Final = "illegal_generation"
 
+UNSTABLE: Final = "unstable_offset_commit"
+"""An open transaction may change the offset; who needs a stable one asks again."""
+
 Entry = dict[str, Any]
 PartitionKey = tuple[str, int]
+Committed = dict[PartitionKey, CommittedOffset]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +120,7 @@ async def offset_commit(parts: Parts, context: RequestContext, request: Any) -> 
     topics = [
         {
             **_identity(asked),
-            "partitions": _accept(parts, asked, accepted, now_ms=now_ms, expire_ms=expire_ms),
+            "partitions": accept(parts, asked, accepted, now_ms=now_ms, expire_ms=expire_ms),
         }
         for asked in request.topics
     ]
@@ -141,13 +145,13 @@ def _refused(request: Any, number: int) -> Entry:
     }
 
 
-def _accept(
+def accept(
     parts: Parts,
     asked: Any,
     accepted: list[CommittedOffset],
     *,
     now_ms: int,
-    expire_ms: int | None,
+    expire_ms: int | None = None,
 ) -> list[Entry]:
     """Check the partitions of one topic; what may be stored is added to `accepted`."""
     try:
@@ -194,29 +198,41 @@ def _refusal(parts: Parts, topic: Topic, index: int, metadata: str) -> str:
 
 async def offset_fetch(parts: Parts, context: RequestContext, request: Any) -> Entry:
     if context.version >= GROUPS_VERSION:
-        return {"groups": [await _group(parts, context, group) for group in request.groups]}
-    answer = await _group(parts, context, request)
+        stable = request.require_stable
+        return {"groups": [await _group(parts, context, one, stable) for one in request.groups]}
+    answer = await _group(parts, context, request, getattr(request, "require_stable", False))
     number = answer["error_code"]
     if number and context.version < TOP_LEVEL_ERROR_VERSION:
         answer["topics"] = [_failed_topic(topic, number) for topic in request.topics]
     return answer
 
 
-async def _group(parts: Parts, context: RequestContext, asked: Any) -> Entry:
+async def _group(parts: Parts, context: RequestContext, asked: Any, require_stable: bool) -> Entry:
     group_id, topics = asked.group_id, asked.topics
     try:
         parts.coordinator.check_owner(group_id)
         keys = None if topics is None else _keys(parts, topics)
-        found = await parts.control.committed_offsets(group_id, keys)
+        by_key, unstable = await _committed(parts, group_id, keys, require_stable)
     except PenstockError as error:
         number, _ = error_of(error)
         return {"group_id": group_id, "topics": (), "error_code": number}
-    by_key = {(offset.topic, offset.partition): offset for offset in found}
     if topics is None:
-        answers = _all_topics(parts, by_key, by_id=context.version >= TOPIC_IDS_VERSION)
+        answers = _all_topics(parts, by_key, unstable, by_id=context.version >= TOPIC_IDS_VERSION)
     else:
-        answers = [_topic(parts, topic, by_key) for topic in topics]
+        answers = [_topic(parts, topic, by_key, unstable) for topic in topics]
     return {"group_id": group_id, "topics": answers, "error_code": 0}
+
+
+async def _committed(
+    parts: Parts, group_id: str, keys: Sequence[PartitionKey] | None, require_stable: bool
+) -> tuple[Committed, Collection[PartitionKey]]:
+    """Offsets, and the partitions in which they are not stable, if that is asked."""
+    if require_stable:
+        stable = await parts.control.stable_offsets(group_id, keys)
+        found, unstable = stable.committed, stable.unstable
+    else:
+        found, unstable = await parts.control.committed_offsets(group_id, keys), ()
+    return {(offset.topic, offset.partition): offset for offset in found}, unstable
 
 
 def _keys(parts: Parts, topics: Iterable[Any]) -> list[PartitionKey]:
@@ -236,20 +252,23 @@ def _name(parts: Parts, asked: Any) -> str | None:
     return None if found is None else found.topic.name
 
 
-def _topic(parts: Parts, asked: Any, by_key: Mapping[PartitionKey, CommittedOffset]) -> Entry:
+def _topic(
+    parts: Parts, asked: Any, by_key: Committed, unstable: Collection[PartitionKey]
+) -> Entry:
     name = _name(parts, asked)
     if name is None:
         return _failed_topic(asked, error_number(UnknownTopicId.code))
     return {
         **_identity(asked),
         "partitions": [
-            _position(index, by_key.get((name, index))) for index in asked.partition_indexes
+            _position(index, by_key.get((name, index)), unstable=(name, index) in unstable)
+            for index in asked.partition_indexes
         ],
     }
 
 
 def _all_topics(
-    parts: Parts, by_key: Mapping[PartitionKey, CommittedOffset], *, by_id: bool
+    parts: Parts, by_key: Committed, unstable: Collection[PartitionKey], *, by_id: bool
 ) -> list[Entry]:
     topics: dict[str, list[Entry]] = {}
     ids: dict[str, UUID] = {}
@@ -257,16 +276,22 @@ def _all_topics(
         if by_id and name not in parts.partitions.topics:
             continue
         ids[name] = offset.topic_id
-        topics.setdefault(name, []).append(_position(index, offset))
+        position = _position(index, offset, unstable=(name, index) in unstable)
+        topics.setdefault(name, []).append(position)
     return [
         {"name": name, "topic_id": ids[name], "partitions": partitions}
         for name, partitions in topics.items()
     ]
 
 
-def _position(index: int, offset: CommittedOffset | None) -> Entry:
-    if offset is None:
-        return {"partition_index": index, "committed_offset": NO_OFFSET, "metadata": ""}
+def _position(index: int, offset: CommittedOffset | None, *, unstable: bool) -> Entry:
+    if offset is None or unstable:
+        return {
+            "partition_index": index,
+            "committed_offset": NO_OFFSET,
+            "metadata": "",
+            "error_code": error_number(UNSTABLE) if unstable else 0,
+        }
     return {
         "partition_index": index,
         "committed_offset": offset.offset,

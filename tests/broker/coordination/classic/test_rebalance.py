@@ -262,6 +262,28 @@ def test_commits_are_allowed_while_members_rejoin_but_not_before_they_sync() -> 
     assert driver.ask(replace(check, generation=2)) == Accepted()
 
 
+def test_transactions_commit_for_members_and_without_them() -> None:
+    """A transaction names its member from KIP-447 on; no rebalance holds it up."""
+    driver = Driver()
+    unnamed = CommitCheck(group_id="g", generation=-1, member_id="", transactional=True)
+    assert driver.ask(unnamed) == Accepted(), "the group is not there yet"
+    assert driver.refusal(replace(unnamed, group_id="h", generation=1)) == "illegal_generation"
+    (first,) = driver.stable()
+    named = replace(unnamed, generation=first.generation, member_id=first.member_id)
+    assert driver.ask(named) == driver.ask(unnamed) == Accepted()
+    assert driver.refusal(replace(unnamed, transactional=False)) == "unknown_member_id"
+    assert driver.refusal(replace(named, member_id="stranger")) == "unknown_member_id"
+    assert driver.refusal(replace(named, generation=9)) == "illegal_generation"
+    assert driver.refusal(replace(unnamed, generation=first.generation)) == "unknown_member_id"
+    driver.join()
+    again = driver.joined(driver.join(first.member_id))
+    assert driver.state() == "CompletingRebalance"
+    assert driver.refusal(named) == "illegal_generation"
+    renewed = replace(named, generation=again.generation)
+    assert driver.ask(renewed) == driver.ask(unnamed) == Accepted()
+    assert driver.refusal(replace(renewed, transactional=False)) == "rebalance_in_progress"
+
+
 def test_the_same_subscription_is_kept_when_members_are_many() -> None:
     driver = Driver()
     members = driver.stable(30)

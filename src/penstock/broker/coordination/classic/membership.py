@@ -181,7 +181,7 @@ def _leave(rebalancer: Rebalancer, group: Group, leaving: LeavingMember) -> str:
 
 
 def check_commit(rebalancer: Rebalancer, event: CommitCheck, token: int) -> None:
-    """Say whether offsets may be committed; a commit is a sign of life too.
+    """Say whether offsets may be committed; a commit outside transactions is a sign of life too.
 
     The empty id is that of a group without members, as in Kafka.
     """
@@ -197,7 +197,7 @@ def check_commit(rebalancer: Rebalancer, event: CommitCheck, token: int) -> None
     group.has_offsets = True
     group.touched_ms = rebalancer.now_ms
     member = group.members.get(event.member_id)
-    if member is not None:
+    if member is not None and not event.transactional:
         rebalancer.start_session(member)
     rebalancer.reply(token, ACCEPTED)
 
@@ -234,6 +234,6 @@ def commit_error(group: Group, event: CommitCheck) -> str:
             return error
         if event.generation != group.generation:
             return ILLEGAL_GENERATION
-    elif group.state is not GroupState.EMPTY:
+    elif not event.transactional:
         return UNKNOWN_MEMBER_ID
-    return COMMIT_ERRORS[group.state]
+    return NONE if event.transactional else COMMIT_ERRORS[group.state]
