@@ -63,10 +63,14 @@ def started(process: PenstockProcess) -> None:
 def await_children(process: PenstockProcess, count: int) -> None:
     """Wait until there are so many again; none is there before the one that was killed is not."""
     parent = psutil.Process(process.pid)
-    eventually(
-        lambda: len([one for one in parent.children() if one.status() != "zombie"]) == count,
-        lambda: f"{parent.children()}",
-    )
+    eventually(lambda: sum(map(_lives, parent.children())) == count, parent.children)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # its parent has just waited for it
+        return False
 
 
 @pytest.mark.slow
