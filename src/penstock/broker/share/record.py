@@ -1,0 +1,139 @@
+"""What is stored of a share partition: one row, written whole.
+
+    version u8 (1), state epoch i32, leader epoch i32, start offset i64, first deadline i64,
+    members varint, each: size varint, UTF-8
+    runs varint, each: records and state varint (records << 2 | state), then
+        available: deliveries varint
+        acquired:  deliveries varint, member varint, deadline varint (ms from the first deadline)
+
+Integers are big endian, varints have seven bits a byte, least significant first. Runs lie end to
+end from the start offset on. A run of records that one member has acquired together takes some six
+bytes, a member 23.
+
+The leader epoch is that of the broker that stored it, the state epoch rises when the group's
+offsets are set by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct, error
+from typing import ClassVar, Final
+
+from penstock.base.errors import CorruptError
+from penstock.broker.share.values import RecordState, Run
+
+VERSION: Final = 1
+_HEAD: Final = Struct(">Biiqq")
+_VARINT_BITS_MAX: Final = 63
+
+
+class CorruptShareState(CorruptError):
+    """What is stored of a share partition cannot be read."""
+
+    code: ClassVar[str] = "unknown_server_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareState:
+    """A share partition as it is stored."""
+
+    state_epoch: int
+    leader_epoch: int
+    start: int
+    runs: tuple[Run, ...] = ()
+
+
+def encode_state(state_epoch: int, leader_epoch: int, start: int, runs: Iterable[Run]) -> bytes:
+    """The row of a share partition."""
+    runs = list(runs)
+    acquired = [run for run in runs if run.state == RecordState.ACQUIRED]
+    first = min((run.deadline_ms for run in acquired), default=0)
+    members = {name: number for number, name in enumerate({run.member: None for run in acquired})}
+    row = bytearray(_HEAD.pack(VERSION, state_epoch, leader_epoch, start, first))
+    _write(row, len(members))
+    for name in members:
+        encoded = name.encode()
+        _write(row, len(encoded))
+        row += encoded
+    _write(row, len(runs))
+    for run in runs:
+        _write(row, run.last - run.first + 1 << 2 | run.state)
+        if run.state != RecordState.SETTLED:
+            _write(row, run.deliveries)
+        if run.state == RecordState.ACQUIRED:
+            _write(row, members[run.member])
+            _write(row, run.deadline_ms - first)
+    return bytes(row)
+
+
+def decode_state(key: str, row: bytes) -> ShareState:
+    """The share partition of a row.
+
+    Raises:
+        CorruptShareState: it is not of the form above.
+    """
+    try:
+        version, state_epoch, leader_epoch, start, deadline_ms = _HEAD.unpack_from(row)
+        if version != VERSION:
+            raise ValueError(f"version {version} is not {VERSION}")
+        members, at = _members(row, _HEAD.size)
+        runs, at = _runs(row, at, start, members, deadline_ms)
+    except (ValueError, IndexError, error) as reason:
+        raise CorruptShareState(f"share partition {key!r} cannot be read: {reason}") from None
+    if at != len(row):
+        raise CorruptShareState(f"share partition {key!r}: {len(row) - at} bytes are left over")
+    return ShareState(
+        state_epoch=state_epoch, leader_epoch=leader_epoch, start=start, runs=tuple(runs)
+    )
+
+
+def _members(row: bytes, at: int) -> tuple[list[str], int]:
+    members = []
+    count, at = _read(row, at)
+    for _ in range(count):
+        size, at = _read(row, at)
+        if at + size > len(row):
+            raise ValueError("it ends within a member's name")
+        members.append(row[at : at + size].decode())
+        at += size
+    return members, at
+
+
+def _runs(
+    row: bytes, at: int, start: int, members: list[str], deadline_ms: int
+) -> tuple[list[Run], int]:
+    runs: list[Run] = []
+    count, at = _read(row, at)
+    for _ in range(count):
+        word, at = _read(row, at)
+        state, first, start = RecordState(word & 3), start, start + (word >> 2)
+        deliveries = member = later = 0
+        if state != RecordState.SETTLED:
+            deliveries, at = _read(row, at)
+        if state != RecordState.ACQUIRED:
+            runs.append(Run(first, start - 1, state, deliveries))
+            continue
+        member, at = _read(row, at)
+        later, at = _read(row, at)
+        runs.append(Run(first, start - 1, state, deliveries, members[member], deadline_ms + later))
+    return runs, at
+
+
+def _write(row: bytearray, value: int) -> None:
+    while value > 127:
+        row.append(value & 127 | 128)
+        value >>= 7
+    row.append(value)
+
+
+def _read(row: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, _VARINT_BITS_MAX, 7):
+        byte = row[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError("a varint is longer than nine bytes")

@@ -1,0 +1,79 @@
+"""Lists of runs that lie end to end: what changes in some spans is changed in one pass.
+
+A change splits the runs that it meets in part, and joins those that differ in nothing afterwards,
+so there are never more runs than differences.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Final, TypeVar
+
+from penstock.broker.share.values import Run
+
+Tag = TypeVar("Tag")
+Span = tuple[int, int, Tag]
+"""First and last offset, and what is to become of them."""
+
+Change = Callable[[Run, Tag], Run]
+
+_FIRST: Final = attrgetter("first")
+
+
+def index_of(runs: Sequence[Run], offset: int) -> int:
+    """Which run holds an offset that lies in one of them."""
+    return bisect_right(runs, offset, key=_FIRST) - 1
+
+
+def clipped(run: Run, first: int, last: int) -> Run:
+    """The part of a run within [first, last], which meets it."""
+    first, last = max(first, run.first), min(last, run.last)
+    return run if (first, last) == run[:2] else run._replace(first=first, last=last)
+
+
+def append(runs: list[Run], run: Run) -> None:
+    """Put a run behind others; it becomes one with the last if they differ in nothing."""
+    if runs and runs[-1][2:] == run[2:]:
+        runs[-1] = runs[-1]._replace(last=run.last)
+    else:
+        runs.append(run)
+
+
+def within(runs: Sequence[Run], first: int, last: int) -> Iterable[Run]:
+    """The parts of runs within [first, last], of which some may lie beyond them all."""
+    if not runs:
+        return
+    for index in range(max(index_of(runs, first), 0), len(runs)):
+        run = runs[index]
+        if run.first > last:
+            return
+        if run.last >= first:
+            yield clipped(run, first, last)
+
+
+def changed(runs: Sequence[Run], spans: Sequence[Span[Tag]], change: Change[Tag]) -> list[Run]:
+    """The runs after `change` of what lies in spans, which are in order and within the runs."""
+    low, high = index_of(runs, spans[0][0]), index_of(runs, spans[-1][1])
+    result = list(runs[:low])
+    number = 0
+    for run in runs[low : high + 1]:
+        at = run.first
+        while at <= run.last:
+            while number < len(spans) and spans[number][1] < at:
+                number += 1
+            if number == len(spans) or spans[number][0] > run.last:
+                append(result, clipped(run, at, run.last))
+                break
+            first, last, tag = spans[number]
+            if first > at:
+                append(result, clipped(run, at, first - 1))
+                at = first
+            last = min(last, run.last)
+            append(result, change(clipped(run, at, last), tag))
+            at = last + 1
+    for run in runs[high + 1 : high + 2]:
+        append(result, run)
+    result += runs[high + 2 :]
+    return result

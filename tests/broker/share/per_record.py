@@ -1,0 +1,104 @@
+"""A share partition that keeps an entry for every record: slow, plain, and to be agreed with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.broker.share.values import Acknowledge, Acknowledged, RecordState, Run
+
+AVAILABLE, ACQUIRED, SETTLED = RecordState
+
+
+@dataclass
+class Record:
+    """One offset within the window."""
+
+    state: RecordState = AVAILABLE
+    deliveries: int = 0
+    member: str = ""
+    deadline_ms: int = 0
+
+    def let_go(self, limit: int, *, delivered: bool = True) -> None:
+        deliveries = self.deliveries - (not delivered)
+        done = deliveries >= limit
+        self.__init__(SETTLED if done else AVAILABLE, 0 if done else deliveries)  # type: ignore[misc]
+
+    def settle(self) -> None:
+        self.__init__(SETTLED)  # type: ignore[misc]
+
+
+@dataclass
+class PerRecord:
+    """What `SharePartition` is, without runs; it is told what was acquired."""
+
+    limit: int
+    lock_ms: int
+    start: int = 0
+    records: dict[int, Record] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return max(self.records, default=self.start - 1) + 1
+
+    def acquired(self, member: str, offset: int, now_ms: int) -> None:
+        record = self.records.setdefault(offset, Record())
+        assert record.state == AVAILABLE
+        record.state, record.member = ACQUIRED, member
+        record.deliveries += 1
+        record.deadline_ms = now_ms + self.lock_ms
+
+    def skipped(self, offset: int) -> None:
+        self.records.setdefault(offset, Record()).settle()
+
+    def may_acknowledge(self, member: str, said: Acknowledged, now_ms: int) -> bool:
+        held = [self.records.get(at) for at in range(max(said.first, self.start), said.last + 1)]
+        return all(
+            one is not None
+            and (one.state, one.member) == (ACQUIRED, member)
+            and one.deadline_ms > now_ms
+            for one in held
+        )
+
+    def acknowledge(self, said: Acknowledged, now_ms: int) -> None:
+        for offset in range(max(said.first, self.start), said.last + 1):
+            record = self.records[offset]
+            if said.kind == Acknowledge.RENEW:
+                record.deadline_ms = now_ms + self.lock_ms
+            elif said.kind == Acknowledge.RELEASE:
+                record.let_go(self.limit)
+            else:
+                record.settle()
+        self.move()
+
+    def expire(self, now_ms: int) -> None:
+        for record in self.records.values():
+            if record.state == ACQUIRED and record.deadline_ms <= now_ms:
+                record.let_go(self.limit)
+        self.move()
+
+    def release(self, member: str, *, delivered: bool) -> None:
+        for record in self.records.values():
+            if record.state == ACQUIRED and record.member == member:
+                record.let_go(self.limit, delivered=delivered)
+        self.move()
+
+    def log_begins(self, offset: int) -> None:
+        for gone in [at for at in self.records if at < offset]:
+            del self.records[gone]
+        self.start = max(self.start, offset)
+        self.move()
+
+    def move(self) -> None:
+        while self.start in self.records and self.records[self.start].state == SETTLED:
+            del self.records[self.start]
+            self.start += 1
+
+    def runs(self) -> list[Run]:
+        found: list[Run] = []
+        for offset, one in sorted(self.records.items()):
+            rest = (one.state, one.deliveries, one.member, one.deadline_ms)
+            if found and found[-1][2:] == rest:
+                found[-1] = found[-1]._replace(last=offset)
+            else:
+                found.append(Run(offset, offset, *rest))
+        return found
