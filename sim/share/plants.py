@@ -1,0 +1,133 @@
+"""Bugs to be found: each breaks one rule of a share partition, or of what brokers do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.broker.share.partition import ACQUIRED, AVAILABLE, SETTLED, SharePartition
+from penstock.broker.share.values import Acknowledge, Acknowledged, GivenUp, Run
+from sim.share.model import ONE_BROKER, Bounds, Plant
+
+TWO_HOLD = Bounds(time_ms=1, crashes=0, attempts=2, brokers=1, depth=8)
+
+
+class GivesWhatOthersHave(SharePartition):
+    """Acquired records count as available."""
+
+    def _acquirable(self, first: int, last: int) -> list[tuple[int, int]]:
+        return [(max(first, self.start), last)] if last >= self.start else []
+
+    def next_offset(self) -> int | None:
+        return self.start
+
+
+class DoesNotCount(SharePartition):
+    """A delivery leaves the count as it is."""
+
+    def _released(self, run: Run, given_up: list[GivenUp], *, delivered: bool = True) -> Run:
+        return super()._released(run, given_up, delivered=False)
+
+
+class ForgetsAccepts(SharePartition):
+    """An accepted record is available again."""
+
+    def acknowledge(
+        self, member: str, said: Sequence[Acknowledged], *, now_ms: int
+    ) -> list[GivenUp]:
+        forgotten = [
+            one._replace(kind=Acknowledge.RELEASE) if one.kind == Acknowledge.ACCEPT else one
+            for one in said
+        ]
+        return super().acknowledge(member, forgotten, now_ms=now_ms)
+
+
+class StartsTooFar(SharePartition):
+    """The start is put behind the first record that is settled, whatever lies before it."""
+
+    def _take(self, left: list[Run], *, begin: int) -> None:
+        settled = next((index for index, run in enumerate(left) if run.state == SETTLED), None)
+        super()._take(left if settled is None else left[settled:], begin=begin)
+
+
+class NeverExpires(SharePartition):
+    """Locks do not end."""
+
+    def expire(self, now_ms: int) -> list[GivenUp]:
+        return []
+
+
+class ExpiresEarly(SharePartition):
+    """Locks end a moment before they do."""
+
+    def expire(self, now_ms: int) -> list[GivenUp]:
+        return super().expire(now_ms + 1)
+
+
+class DoesNotRenew(SharePartition):
+    """A renewal is taken, and changes nothing."""
+
+    def acknowledge(
+        self, member: str, said: Sequence[Acknowledged], *, now_ms: int
+    ) -> list[GivenUp]:
+        before = list(self.runs)
+        given_up = super().acknowledge(member, said, now_ms=now_ms)
+        if any(one.kind == Acknowledge.RENEW for one in said):
+            self._take(before, begin=self.start)
+        return given_up
+
+
+class TakesAnybodysWord(SharePartition):
+    """Whoever acknowledges a record that is acquired is believed."""
+
+    def acknowledge(
+        self, member: str, said: Sequence[Acknowledged], *, now_ms: int
+    ) -> list[GivenUp]:
+        held = {run.member for run in self.runs if run.state == ACQUIRED} - {member}
+        for other in held:
+            self._take([run._replace(member=member) for run in self.runs], begin=self.start)
+            del other
+        return super().acknowledge(member, said, now_ms=now_ms)
+
+
+class ReleasesOthers(SharePartition):
+    """With one member, what all have is released."""
+
+    def release(self, member: str, *, delivered: bool) -> list[GivenUp]:
+        held = [run for run in self.runs if run.state == ACQUIRED]
+        return self._let_go(held, delivered=delivered)
+
+
+class HasNoLimit(SharePartition):
+    """A record is delivered for ever."""
+
+    def _released(self, run: Run, given_up: list[GivenUp], *, delivered: bool = True) -> Run:
+        return Run(run.first, run.last, AVAILABLE, run.deliveries)
+
+
+class GivesUpEarly(SharePartition):
+    """A record has one delivery less than the limit says."""
+
+    def _released(self, run: Run, given_up: list[GivenUp], *, delivered: bool = True) -> Run:
+        after = super()._released(run, given_up, delivered=delivered)
+        if after.deliveries == self.limits.delivery_count_limit - 1:
+            return Run(run.first, run.last, SETTLED)
+        return after
+
+
+PLANTS = {
+    "acquired-by-two": Plant("an acquired record is acquired", share=GivesWhatOthersHave),
+    "not-counted": Plant("the delivery count is not raised", share=DoesNotCount),
+    "accepted-again": Plant("an accepted record is delivered again", share=ForgetsAccepts),
+    "start-too-far": Plant("the start lies behind what is not settled", share=StartsTooFar),
+    "no-expiry": Plant("a lock never ends", share=NeverExpires),
+    "early-expiry": Plant("a lock ends early", share=ExpiresEarly),
+    "no-renewal": Plant("a renewed lock ends as before", ONE_BROKER, DoesNotRenew),
+    "anybody": Plant("another member's record is acknowledged", share=TakesAnybodysWord),
+    "releases-others": Plant("a member's end releases others' records", TWO_HOLD, ReleasesOthers),
+    "no-limit": Plant("the delivery limit is not held", ONE_BROKER, HasNoLimit),
+    "gives-up-early": Plant("a record is given up before its limit", share=GivesUpEarly),
+    "no-compare": Plant("two leaders overwrite each other", cas=False),
+    "tells-early": Plant("members are told what is not stored yet", tells_early=True),
+    "keeps-refused": Plant("what was refused is stored over another's", keeps_refused=True),
+    "forgets-locks": Plant("locks end with their broker", forgets_locks=True),
+}
