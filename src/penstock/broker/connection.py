@@ -10,8 +10,9 @@ Order. Answers leave in the order of the requests, whatever order they are ready
 Fetch) run side by side, up to `queued.max.requests`.
 
 Back-pressure. Reading pauses while too many requests are in the works, while the client does
-not read its answers, while an `async` handler runs, and while all connections together hold too
-much received memory. What was received but not yet handled is bounded by the scratch buffer.
+not read its answers, while an `async` handler runs, while the client is muted because of its
+quotas, and while all connections together hold too much received memory. What was received but not
+yet handled is bounded by the scratch buffer.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class ConnectionOwner(Protocol):
     bytes_out: int
 
     def now(self) -> float: ...
-    def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> None: ...
+    def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> object: ...
     def connected(self, connection: Connection) -> bool: ...
     def disconnected(self, connection: Connection) -> None: ...
     def rejected(self, connection: Connection, error: Exception) -> None: ...
@@ -126,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_closing", "_door", "_filled", "_frame", "_frame_deadline", "_head",
-        "_head_filled", "_lease", "_pending", "_reading", "_task", "_transport",
+        "_head_filled", "_lease", "_muted", "_pending", "_reading", "_task", "_transport",
         "_writable", "client_host", "client_port", "fetch_errors", "last_request", "listener",
         "principal",
     )  # fmt: skip
@@ -143,6 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Any = None
         self._pending: deque[RequestContext] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._muted: asyncio.TimerHandle | None = None
         self._backlog: memoryview | None = None
         self._head = bytearray(4)
         self._head_filled = 0
@@ -176,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        self._end_mute()
         self._abandon_pending()
         self._backlog = None
         self._drop_frame()
@@ -320,6 +323,7 @@ class Connection(asyncio.BufferedProtocol):
     def _must_wait(self) -> bool:
         return (
             self._task is not None
+            or self._muted is not None
             or not self._writable
             or len(self._pending) >= self._door.in_flight_max
         )
@@ -328,6 +332,30 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading:
             self._reading = False
             self._transport.pause_reading()
+
+    def mute(self, seconds: float) -> None:
+        """Read nothing for so long, from now on; of several times the one that ends last counts."""
+        if self._closing or seconds <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        if self._muted is None or self._muted.when() < until:
+            self._end_mute()
+            self._muted = loop.call_at(until, self._unmute)
+            self._pause()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self.last_request = self._door.now()
+        self._frame_deadline = self.last_request + FRAME_GRACE_SECONDS
+        if self._frame is not None:
+            self._frame_deadline += len(self._frame) / FRAME_BYTES_PER_SECOND_MIN
+        self._resume()
+
+    def _end_mute(self) -> None:
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
 
     def _wait_for_memory(self) -> None:
         self._door.pool.wait(self._resume)
@@ -414,6 +442,11 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._pending)
 
     @property
+    def muted(self) -> bool:
+        """Whether nothing is read because of quotas."""
+        return self._muted is not None
+
+    @property
     def closing(self) -> bool:
         """Whether answers would reach nobody."""
         return self._closing
@@ -423,7 +456,8 @@ class Connection(asyncio.BufferedProtocol):
         partial = self._frame is not None or self._head_filled
         if partial and self._reading and now > self._frame_deadline:
             return "a frame took too long to arrive"
-        if idle_seconds >= 0 and not self._pending and now - self.last_request > idle_seconds:
+        waits = self._pending or self._muted is not None
+        if idle_seconds >= 0 and not waits and now - self.last_request > idle_seconds:
             return "idle for longer than connections.max.idle.ms"
         return None
 
@@ -435,6 +469,7 @@ class Connection(asyncio.BufferedProtocol):
         logger.info(
             "closing the connection of %s:%d: %s", self.client_host, self.client_port, reason
         )
+        self._end_mute()
         self._abandon_pending()
         self._drop_frame()
         self._transport.close()
@@ -459,4 +494,5 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once."""
         self._closing = True
+        self._end_mute()
         self._transport.abort()

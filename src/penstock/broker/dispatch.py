@@ -53,10 +53,11 @@ from penstock.broker.connection import Connection, RequestContext
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions, produce
+from penstock.broker.handlers.metadata import throttled
 from penstock.broker.parts import parts_of
 from penstock.broker.resources import resources_of, topics_of
 from penstock.security import AuthorisationFailed, refusal
-from penstock.wire.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
+from penstock.wire.kafka.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.errors import MalformedRequest, UnsupportedVersion
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
     from penstock.broker.metrics import RequestMetrics
+    from penstock.broker.quotas.service import Quotas
     from penstock.security import Authoriser
 
 logger = logging.getLogger(__name__)
@@ -88,17 +90,35 @@ class Dispatcher:
     """Routes the requests of all connections of a broker."""
 
     def __init__(
-        self, broker: object, *, metrics: RequestMetrics, clock: Clock, authoriser: Authoriser
+        self,
+        broker: object,
+        *,
+        metrics: RequestMetrics,
+        clock: Clock,
+        authoriser: Authoriser,
+        quotas: Quotas,
     ) -> None:
         """`broker` has the parts that handlers name; `authoriser` is asked before each of them."""
         self._broker = broker
         self._authorise = authoriser.authorise
         self._asks = authoriser.refuses
         self._metrics = metrics
+        self._quotas = quotas
         self._monotonic = clock.monotonic
         self._handlers: dict[int, Callable[..., Any]] = {}
 
-    def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> None:
+    def timed_request(
+        self, connection: Connection, frame: memoryview, lease: Lease | None
+    ) -> RequestContext:
+        """As `request`, and charge the time that it takes."""
+        began = self._monotonic()
+        context = self.request(connection, frame, lease)
+        self._quotas.charge(context, self._monotonic() - began)
+        return context
+
+    def request(
+        self, connection: Connection, frame: memoryview, lease: Lease | None
+    ) -> RequestContext:
         """Handle one frame (without its length). Never raises for what a client sent.
 
         Raises:
@@ -118,7 +138,7 @@ class Dispatcher:
         )
         if not api.serves(context.version):
             self._refuse_version(context, frame, header.body_offset)
-            return
+            return context
         connection.opened(context)
         try:
             if api.key in HOT:
@@ -131,6 +151,7 @@ class Dispatcher:
             self.fail(context, None, error)
         if context.no_answer:
             connection.dropped(context)
+        return context
 
     def _handler(self, api: Api) -> Callable[..., Any]:
         handler = self._handlers[api.key] = handler_of(api, self._broker)
@@ -162,7 +183,9 @@ class Dispatcher:
         self, context: RequestContext, request: Any, coroutine: Coroutine[Any, Any, Answer]
     ) -> None:
         try:
-            self.answer(context, await coroutine)
+            timing = self._quotas.timing
+            answer = await (self._quotas.timed(context, coroutine) if timing else coroutine)
+            self.answer(context, answer)
         except asyncio.CancelledError:
             self.fail(context, request, ShuttingDown("the broker stops"))
         except Exception as error:
@@ -171,12 +194,23 @@ class Dispatcher:
     def answer(self, context: RequestContext, answer: Answer) -> None:
         """Send a handler's answer."""
         api, version = context.api, context.version
+        if self._quotas.active:
+            answer = self._throttled(context, answer)
         body = (
             answer if isinstance(answer, bytes) else encoder(api.name, version, "response")(answer)
         )
         header_version = api.response_header_version(version)
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
         self._metrics.answered(context, self._monotonic())
+
+    def _throttled(self, context: RequestContext, answer: Answer) -> Answer:
+        """Have the client wait as its quotas say, and say so in the answer."""
+        if not isinstance(answer, bytes):
+            throttle_ms = self._quotas.requested(context, int(answer.get("throttle_time", 0)))
+            return {**answer, "throttle_time": throttle_ms} if throttle_ms else answer
+        throttle_ms = self._quotas.requested(context, 0)
+        is_metadata = throttle_ms and context.api.key == METADATA
+        return throttled(context.version, answer, throttle_ms) if is_metadata else answer
 
     def fail(self, context: RequestContext, request: Any, error: Exception) -> None:
         """Answer with an error in the shape of the API's response, or close the connection."""

@@ -40,6 +40,11 @@ BYTES_OUT: Final = Metric(
 CONNECTIONS: Final = Metric(
     name="penstock_kafka_connections", kind="gauge", doc="Open Kafka connections."
 )
+CONNECTIONS_MUTED: Final = Metric(
+    name="penstock_kafka_connections_muted",
+    kind="gauge",
+    doc="Kafka connections that are not read for a time because of quotas.",
+)
 CONNECTIONS_REJECTED: Final = Metric(
     name="penstock_kafka_connections_rejected_total",
     kind="counter",

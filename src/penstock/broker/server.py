@@ -38,6 +38,7 @@ from penstock.broker.metrics import RequestMetrics
 from penstock.broker.migration import MigrationParts, TopicMigrations
 from penstock.broker.partition_registry import PartitionRegistry
 from penstock.broker.parts import parts_of
+from penstock.broker.quotas.service import QuotaParts, Quotas
 from penstock.broker.seen_database import DatabaseWatch, SeenParts
 from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
@@ -90,7 +91,7 @@ class BrokerServer:
         self._make_services()
 
         self._dispatcher = Dispatcher(
-            self, metrics=self.metrics, clock=clock, authoriser=authoriser
+            self, metrics=self.metrics, clock=clock, authoriser=authoriser, quotas=self.quotas
         )
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
@@ -121,7 +122,7 @@ class BrokerServer:
         self.bytes_in = 0
         self.bytes_out = 0
         self.now: Callable[[], float] = clock.monotonic
-        self.request = self._dispatcher.request
+        self.request: Callable[..., object] = self._dispatcher.request
 
     def _make_services(self) -> None:
         """Make the other parts of those that were given."""
@@ -149,6 +150,7 @@ class BrokerServer:
         if self.replicas is not None:
             self.replicas.refresh = self.cluster.refresh
             self.cluster.unreachable = self.replicas.unreachable
+        self.quotas = Quotas(parts_of(QuotaParts, self))
         self.topic_admin = TopicAdmin(
             settings=self.settings,
             cluster=self.cluster,
@@ -195,6 +197,7 @@ class BrokerServer:
         self.store.attach(loop.call_soon_threadsafe)
         self.store.on_advance = self.fetch_hub.advanced
         self.cluster.on_image += [
+            self._quotas_changed,
             self.metadata_cache.clear,
             self.fetch_hub.image_changed,
             self.coordinator.image_changed,
@@ -354,6 +357,12 @@ class BrokerServer:
             start_serving=False,
         )
 
+    def _quotas_changed(self) -> None:
+        """By the new image's quotas the time of requests is charged, or it is not taken at all."""
+        self.quotas.image_changed()
+        timing, dispatcher = self.quotas.timing, self._dispatcher
+        self.request = dispatcher.timed_request if timing else dispatcher.request
+
     # Connections
 
     def connected(self, connection: Connection) -> bool:
@@ -370,6 +379,8 @@ class BrokerServer:
         if count >= self.settings.max_connections_per_ip:
             limit = self.settings.max_connections_per_ip
             return self._refuse(connection, "max.connections.per.ip", limit)
+        if self.quotas.counts_connections:
+            self.quotas.accepted(connection)
         return not self.stopping.is_set()
 
     def _refuse(self, connection: Connection, name: str, limit: int) -> bool:
@@ -467,10 +478,13 @@ class BrokerServer:
         yield Sample(broker_metrics.BYTES_IN, self.bytes_in)
         yield Sample(broker_metrics.BYTES_OUT, self.bytes_out)
         yield Sample(broker_metrics.CONNECTIONS, len(self._connections))
+        muted = sum([connection.muted for connection in self._connections])
+        yield Sample(broker_metrics.CONNECTIONS_MUTED, muted)
         yield Sample(broker_metrics.RECEIVE_BUFFER_BYTES, self.pool.received_bytes)
         yield Sample(broker_metrics.LONG_POLLS, len(self.fetch_hub))
         yield Sample(broker_metrics.FETCH_SESSIONS, len(self.fetch_sessions))
         yield from self.metrics.samples()
+        yield from self.quotas.samples()
         yield from broker_metrics.log_samples(self.cluster, self.partitions)
         yield from self.store.samples()
         yield from self.migrations.samples()

@@ -105,6 +105,17 @@ class BrokerSettings(TopicDefaults):
         512 << 20, "Bytes of requests in the works over all connections; reading pauses above.", 1,
         LONG_MAX,
     )  # fmt: skip
+    quota_window_num: int = setting(
+        11, "Windows over which the rates of quotas are measured.", 1, 10_000
+    )
+    quota_window_size_seconds: int = setting(1, "Seconds of each of these windows.", 1, 3_600)
+    controller_quota_window_num: int = setting(
+        11, "Windows whose partitions may be created and deleted at once under a"
+        " controller_mutation_rate.", 1, 10_000,
+    )  # fmt: skip
+    controller_quota_window_size_seconds: int = setting(
+        1, "Seconds of each of these windows.", 1, 3_600
+    )
     request_timeout_ms: int = setting(
         30_000, "Longest time that the broker works on an administrative request.", 1, INT_MAX,
         no_effect=NoEffect(why="administrative requests have no time limit of their own"),

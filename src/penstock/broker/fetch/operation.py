@@ -23,6 +23,9 @@ parts from what it has, instead of records, if it does.
 A consumer that names its rack is sent to a replica in it (KIP-392), which is read up to the commit
 mark that it knows. Who names none reads from leaders.
 
+A client that is above its quota gets an empty answer before anything is read for it, as in Kafka;
+an answer that takes it there has its records, and the next request waits (`broker/quotas/`).
+
 Source: KIP-74 (limits), KIP-227, KIP-320 and KIP-595 (leader epochs); Kafka's `DelayedFetch`.
 """
 
@@ -57,6 +60,7 @@ from penstock.wire.kafka.fetch import (
     FetchRequest,
     PartitionAnswer,
     ResponseWriter,
+    throttled,
 )
 from penstock.wire.kafka.framing import response_prefix
 
@@ -67,9 +71,11 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.quotas.service import Quotas
     from penstock.broker.settings import BrokerSettings
     from penstock.partitions import Partition
     from penstock.storage import Read
+    from penstock.wire.kafka.fetch import Buffer
     from penstock.wire.kafka.leader_hints import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -169,6 +175,7 @@ class FetchParts:
     cluster: ClusterMetadata
     partitions: PartitionRegistry
     metrics: RequestMetrics
+    quotas: Quotas
     stopping: asyncio.Event
 
 
@@ -176,7 +183,8 @@ class FetchOperation:
     """A fetch request between its arrival and its answer."""
 
     __slots__ = (
-        "_committed", "_context", "_found", "_hub", "_later", "_parts", "_plan", "_request",
+        "_committed", "_context", "_found", "_hub", "_later", "_max_bytes", "_parts", "_plan",
+        "_request",
         "_size", "_sources", "_timer",
     )  # fmt: skip
 
@@ -193,6 +201,11 @@ class FetchOperation:
         self._request = request
         self._plan = plan
         self._committed = request.isolation_level == READ_COMMITTED
+        self._max_bytes = min(request.max_bytes, parts.settings.fetch_max_bytes)
+        if parts.quotas.active:
+            quota_bytes = parts.quotas.fetch_bytes_max(context)
+            if quota_bytes is not None:
+                self._max_bytes = min(self._max_bytes, quota_bytes)
         self._found: dict[FetchPartition, PartitionAnswer] = {}
         self._size = 0
         self._sources: list[object] = []
@@ -215,11 +228,18 @@ class FetchOperation:
 
     def look_again(self, reads: SharedReads) -> None:
         """Called when a log has grown, or the image has changed."""
-        if self._context.connection.closing:
+        quotas, context = self._parts.quotas, self._context
+        began = context.started if not quotas.timing else self._parts.clock.monotonic()
+        if context.connection.closing:
             self._leave()
+        elif quotas.active and (throttle_ms := quotas.before_fetch(context)):
+            self._leave()
+            throttled_answer(self._parts, context, throttle_ms, self._plan.session_id)
         elif self._satisfied(reads):
             self._leave()
             self._answer()
+        if quotas.timing:
+            quotas.charge(context, self._parts.clock.monotonic() - began)
 
     def expire(self) -> None:
         """`max_wait` has passed, or the broker stops: answer with what there is."""
@@ -240,7 +260,7 @@ class FetchOperation:
         found = self._found = {}
         self._size = 0
         news = False
-        budget = min(self._request.max_bytes, self._parts.settings.fetch_max_bytes)
+        budget = self._max_bytes
         sources: list[object] = []
         generation, committed = self._parts.partitions.generation, self._committed
         rack = self._request.rack
@@ -416,10 +436,9 @@ class FetchOperation:
             session_id=plan.session_id,
             endpoints=self._leaders(topics) if failed else (),
         )
-        header_version = 1 if context.version >= FLEXIBLE_FROM else 0
-        prefix = response_prefix(context.correlation_id, header_version, writer.size_bytes)
-        context.reply((prefix, *pieces))
-        self._parts.metrics.answered(context, self._parts.clock.monotonic())
+        if self._parts.quotas.active:
+            throttled(pieces, self._parts.quotas.fetched(context, writer.size_bytes))
+        _reply(self._parts, context, pieces, writer.size_bytes)
 
     def _leaders(self, topics: dict[bytes, list[PartitionAnswer]]) -> list[Endpoint]:
         """Where the leaders are that answers name."""
@@ -467,3 +486,21 @@ class FetchOperation:
         served = (partitions.topics_by_id if by_id else partitions.topics_by_name)[partition.key]
         row = served.topic.partitions[partition.index]
         return (row.leader, row.leader_epoch) if row.leader >= 0 and not served.diskless else None
+
+
+def throttled_answer(
+    parts: FetchParts, context: RequestContext, throttle_ms: int, session_id: int = 0
+) -> None:
+    """Answer without records, and without partitions: the client is to wait."""
+    writer = ResponseWriter(context.version)
+    pieces = writer.write((), session_id=session_id)
+    throttled(pieces, throttle_ms)
+    _reply(parts, context, pieces, writer.size_bytes)
+
+
+def _reply(
+    parts: FetchParts, context: RequestContext, pieces: Sequence[Buffer], size_bytes: int
+) -> None:
+    header_version = 1 if context.version >= FLEXIBLE_FROM else 0
+    context.reply((response_prefix(context.correlation_id, header_version, size_bytes), *pieces))
+    parts.metrics.answered(context, parts.clock.monotonic())

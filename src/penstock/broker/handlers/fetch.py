@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.connection import RequestContext
-from penstock.broker.fetch.operation import FetchOperation, FetchParts
+from penstock.broker.fetch.operation import FetchOperation, FetchParts, throttled_answer
+from penstock.broker.fetch.sessions import INITIAL_EPOCH
 from penstock.wire.kafka.fetch import TOPIC_IDS_FROM, decode_request
 
 if TYPE_CHECKING:
@@ -33,10 +34,18 @@ def fetch(
 ) -> None:
     """Handle one Fetch request; answers by `context.reply`, now or when there are records."""
     request = decode_request(frame, offset, context.version)
+    throttle_ms = parts.quotas.before_fetch(context) if parts.quotas.active else 0
+    if throttle_ms and request.session_epoch == INITIAL_EPOCH:
+        throttled_answer(parts, context, throttle_ms)
+        return
     plan = parts.fetch_sessions.plan(
         request,
         by_id=context.version >= TOPIC_IDS_FROM,
         now=context.started,
         told=context.connection.fetch_errors,
     )
-    FetchOperation(parts, context, request, plan).start()
+    operation = FetchOperation(parts, context, request, plan)
+    if throttle_ms and not plan.error:
+        throttled_answer(parts, context, throttle_ms, plan.session_id)
+    else:
+        operation.start()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -36,6 +37,7 @@ from penstock.wire.kafka.encoder import encoder
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.quotas.service import Quotas
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import Partition, Topic
@@ -43,6 +45,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LED_ANEW_SECONDS: Final = 0.3
+_THROTTLE: Final = struct.Struct(">i")
+_THROTTLE_FROM: Final = 3
+"""The version from which an answer begins with the time to wait."""
+NEVER_STRICT: Final = 2**15
+"""The version from which topics are refused because of a quota: they are created, for now."""
 _NAME: Final = APIS[METADATA].name
 Wanted = list[tuple[str | None, Any]]
 
@@ -90,6 +97,7 @@ class Parts:
     partitions: PartitionRegistry
     metadata_cache: MetadataCache
     topic_admin: TopicAdmin
+    quotas: Quotas
 
 
 def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
@@ -113,6 +121,13 @@ def _answer_now(parts: Parts, context: RequestContext, request: Any) -> bytes | 
         if any(_is_unknown(parts, *one) for one in wanted):
             return _look_and_answer(parts, context, request, wanted)
     return _answer(parts, context, request, wanted, {})
+
+
+def throttled(version: int, body: bytes, throttle_ms: int) -> bytes:
+    """The body of an answer that says how long the client has to wait."""
+    if version < _THROTTLE_FROM:
+        return body
+    return _THROTTLE.pack(throttle_ms) + body[_THROTTLE.size :]
 
 
 def _leaders(parts: Parts, wanted: Wanted | None) -> set[int]:
@@ -210,6 +225,8 @@ async def _create_and_answer(
             valid.append(validate_topic_name(name))
         except PenstockError as error:
             errors[name] = error
+    quota = parts.quotas.mutations(context, strict_from=NEVER_STRICT)
+    quota.take(len(valid) * parts.settings.num_partitions)
     try:
         results = zip(valid, await parts.topic_admin.create_by_default(valid), strict=True)
     except UnavailableError as error:

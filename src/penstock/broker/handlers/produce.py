@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.quotas.service import Quotas
     from penstock.partitions import GroupCommits
     from penstock.records.appends import Outcome
 
@@ -71,6 +72,7 @@ class Parts:
     partitions: PartitionRegistry
     commits: GroupCommits
     metrics: RequestMetrics
+    quotas: Quotas
     produce_waiting: dict[Expiring, None]
 
 
@@ -87,6 +89,8 @@ def produce(
     if refusal is not None:
         refuse(parts, context, request, refusal)
         return
+    if parts.quotas.active:
+        parts.quotas.producing(context, len(frame))
     context.no_answer = request.acks == 0
     now_ms, acks = parts.clock.now_ms(), request.acks
     by_id = context.version >= TOPIC_IDS_FROM
@@ -245,7 +249,10 @@ class _Pending:
             return
         self._results = None
         context = self._context
-        if len(results) == 1 and len(results[0][1]) == 1 and not context.no_answer:
+        quotas = self._parts.quotas
+        throttle_ms = quotas.produced(context) if quotas.active else 0
+        single = len(results) == 1 and len(results[0][1]) == 1
+        if single and not context.no_answer and not throttle_ms:
             key, (result,) = results[0]
             frame = encode_single_frame(context.version, context.correlation_id, key, result)
             if frame is not None:
@@ -264,7 +271,7 @@ class _Pending:
         leaders = [result.leader[0] for result in failed if result.leader is not None]
         image, listener = self._parts.cluster.image, context.connection.listener
         endpoints = endpoints_of(image, leaders, listener) if leaders else ()
-        body = encode_response(version, results, endpoints)
+        body = encode_response(version, results, endpoints, throttle_ms)
         header_version = 1 if version >= FLEXIBLE_FROM else 0
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
         self._parts.metrics.answered(context, self._parts.clock.monotonic())

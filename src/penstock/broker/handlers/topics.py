@@ -35,6 +35,7 @@ from penstock.control import Topic, UnknownTopic
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.quotas.service import MutationQuota, Quotas
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import ControlPlane
@@ -54,6 +55,7 @@ class Parts:
     cluster: ClusterMetadata
     partitions: PartitionRegistry
     topic_admin: TopicAdmin
+    quotas: Quotas
 
 
 def failed(error: PenstockError) -> Entry:
@@ -69,7 +71,8 @@ async def create_topics(parts: Parts, context: RequestContext, request: Any) -> 
     counts = Counter(topic.name for topic in request.topics)
     specs = [_spec(topic) for topic in request.topics if counts[topic.name] == 1]
     await parts.cluster.refresh()
-    plans = parts.topic_admin.plan(specs)
+    quota = parts.quotas.mutations(context, strict_from=6)
+    plans = [_within(quota, plan) for plan in parts.topic_admin.plan(specs)]
     if request.validate_only:
         outcomes: list[TopicPlan | Topic | PenstockError] = list(plans)
     else:
@@ -79,7 +82,20 @@ async def create_topics(parts: Parts, context: RequestContext, request: Any) -> 
         for spec, plan, outcome in zip(specs, plans, outcomes, strict=True)
     }
     twice = failed(BadRequest("Duplicate topic name."))
-    return {"topics": [{"name": name, **answers.get(name, twice)} for name in counts]}
+    return {
+        "throttle_time": parts.quotas.mutated(quota),
+        "topics": [{"name": name, **answers.get(name, twice)} for name in counts],
+    }
+
+
+def _within(quota: MutationQuota, plan: TopicPlan | PenstockError) -> TopicPlan | PenstockError:
+    """A plan that the client's quota allows, else why not."""
+    try:
+        if not isinstance(plan, PenstockError):
+            quota.take(len(plan.partitions))
+    except PenstockError as error:
+        return error
+    return plan
 
 
 def _spec(topic: Any) -> TopicSpec:
@@ -135,14 +151,15 @@ async def delete_topics(parts: Parts, context: RequestContext, request: Any) -> 
     else:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     counts = Counter(_resolved(parts, name, topic_id) for name, topic_id in asked)
+    quota = parts.quotas.mutations(context, strict_from=5)
     responses: list[Entry] = []
     for start in range(0, len(asked), CONCURRENT_CHANGES_MAX):
         chunk = dict.fromkeys(asked[start : start + CONCURRENT_CHANGES_MAX])
         responses += await asyncio.gather(
-            *(_delete(parts, name, topic_id, counts) for name, topic_id in chunk)
+            *(_delete(parts, name, topic_id, counts, quota) for name, topic_id in chunk)
         )
     await parts.cluster.refresh()
-    return {"responses": responses}
+    return {"throttle_time": parts.quotas.mutated(quota), "responses": responses}
 
 
 def _resolved(parts: Parts, name: str | None, topic_id: UUID | None) -> object:
@@ -152,13 +169,18 @@ def _resolved(parts: Parts, name: str | None, topic_id: UUID | None) -> object:
 
 
 async def _delete(
-    parts: Parts, name: str | None, topic_id: UUID | None, counts: Mapping[object, int]
+    parts: Parts,
+    name: str | None,
+    topic_id: UUID | None,
+    counts: Mapping[object, int],
+    quota: MutationQuota,
 ) -> Entry:
     answer: Entry = {"name": name, "topic_id": topic_id}
     try:
         if counts[_resolved(parts, name, topic_id)] > 1:
             raise BadRequest("Duplicate topic name or id.")
         topic = _find(parts, name, topic_id)
+        quota.take(len(topic.partitions))
         await parts.control.delete_topic(topic.topic_id)
         return {"name": topic.name, "topic_id": topic.topic_id}
     except UnknownTopic as error:
@@ -190,18 +212,19 @@ def _find(parts: Parts, name: str | None, topic_id: UUID | None) -> Topic:
 async def create_partitions(parts: Parts, context: RequestContext, request: Any) -> Entry:
     counts = Counter(topic.name for topic in request.topics)
     await parts.cluster.refresh()
+    quota = parts.quotas.mutations(context, strict_from=3)
     results = [
-        await _grow(parts, topic, validate_only=request.validate_only)
+        await _grow(parts, topic, quota, validate_only=request.validate_only)
         for topic in request.topics
         if counts[topic.name] == 1
     ]
     twice = failed(BadRequest("Duplicate topic name."))
     results += [{"name": name, **twice} for name, count in counts.items() if count > 1]
     await parts.cluster.refresh()
-    return {"results": results}
+    return {"throttle_time": parts.quotas.mutated(quota), "results": results}
 
 
-async def _grow(parts: Parts, asked: Any, *, validate_only: bool) -> Entry:
+async def _grow(parts: Parts, asked: Any, quota: MutationQuota, *, validate_only: bool) -> Entry:
     try:
         topic = _find(parts, asked.name, None)
         new = plan_partitions(
@@ -214,6 +237,7 @@ async def _grow(parts: Parts, asked: Any, *, validate_only: bool) -> Entry:
             settings=parts.settings,
             levels=parts.topic_admin.levels(),
         )
+        quota.take(len(new))
         if not validate_only:
             config = topic_config(parts.topic_admin.levels(), topic.configs)
             await parts.control.create_partitions(

@@ -125,6 +125,14 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
         "reassignments:list_partition_reassignments", "cluster", "describe",
     ),
     (47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete", "group", "delete"),
+    (
+        48, "DescribeClientQuotas", 0, 1, 1,
+        "quotas:describe_client_quotas", "cluster", "describe_configs",
+    ),
+    (
+        49, "AlterClientQuotas", 0, 1, 1,
+        "quotas:alter_client_quotas", "cluster", "alter_configs",
+    ),
     (60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", "cluster", "describe"),
     (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
     (64, "UnregisterBroker", 0, 0, 0, "cluster:unregister_broker", "cluster", "alter"),

@@ -101,6 +101,11 @@ class PartitionAnswer:
     """Where the log parts from what the client has: an epoch, and its end (from version 12)."""
 
 
+def throttled(pieces: list[Buffer], throttle_ms: int) -> None:
+    """Say in the pieces of a body how long the client has to wait; it is their first field."""
+    pieces[0] = _I32.pack(throttle_ms) + pieces[0][_I32.size :]
+
+
 TopicAnswer = tuple[bytes, Sequence[PartitionAnswer]]
 
 

@@ -259,17 +259,20 @@ def encode_single_frame(
 
 
 def encode_response(
-    version: int, topics: Sequence[TopicResult], endpoints: Sequence[Endpoint] = ()
+    version: int,
+    topics: Sequence[TopicResult],
+    endpoints: Sequence[Endpoint] = (),
+    throttle_ms: int = 0,
 ) -> bytes:
     """Write the body of a response of version 0 to 13; `endpoints` are of leaders it names."""
     if version >= FLEXIBLE_FROM:
-        return _encode_flexible(version, topics, endpoints)
+        return _encode_flexible(version, topics, endpoints, throttle_ms)
     pieces = [_I32.pack(len(topics))]
     for name, results in topics:
         pieces += (_I16.pack(len(name)), name, _I32.pack(len(results)))
         pieces += [_plain_partition(version, result) for result in results]
     if version >= 1:
-        pieces.append(bytes(4))
+        pieces.append(_I32.pack(throttle_ms))
     return b"".join(pieces)
 
 
@@ -306,7 +309,7 @@ def _compact_text(text: str | None) -> bytes:
 
 
 def _encode_flexible(
-    version: int, topics: Sequence[TopicResult], endpoints: Sequence[Endpoint]
+    version: int, topics: Sequence[TopicResult], endpoints: Sequence[Endpoint], throttle_ms: int
 ) -> bytes:
     pack = _V9.pack
     pieces = [uvarint(len(topics) + 1)]
@@ -330,7 +333,7 @@ def _encode_flexible(
             else:
                 pieces.append(_flexible_error(version, result))
         pieces.append(b"\0")
-    pieces += (bytes(4), node_endpoints(endpoints if version >= LEADERS_FROM else ()))
+    pieces += (_I32.pack(throttle_ms), node_endpoints(endpoints if version >= LEADERS_FROM else ()))
     return b"".join(pieces)
 
 

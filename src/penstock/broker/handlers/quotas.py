@@ -1,0 +1,117 @@
+"""DescribeClientQuotas and AlterClientQuotas.
+
+What a request means is decided in `broker/quotas/`. The entries of one request that can be are
+stored in one write by compare-and-set; when another change came between, they are computed again.
+
+Source: KIP-546; Kafka's `ControllerApis`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.base.errors import PenstockError
+from penstock.broker.admin_errors import BadRequest
+from penstock.broker.connection import RequestContext
+from penstock.broker.errors import error_of
+from penstock.broker.handlers.configs import ATTEMPTS_MAX
+from penstock.broker.quotas.alteration import Change, altered
+from penstock.broker.quotas.entities import Entity, entity_of, text_of
+from penstock.broker.quotas.matching import Component, matching
+from penstock.control import StaleConfigs
+from penstock.control.values import QUOTA
+
+if TYPE_CHECKING:
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.control import ControlPlane
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    control: ControlPlane
+    cluster: ClusterMetadata
+
+
+async def describe_client_quotas(parts: Parts, context: RequestContext, request: Any) -> Answer:
+    await parts.cluster.refresh()
+    components = [
+        Component(kind=one.entity_type, match=one.match_type, name=one.match)
+        for one in request.components
+    ]
+    try:
+        found = list(
+            matching(parts.cluster.image.entity_configs, components, strict=request.strict)
+        )
+    except PenstockError as error:
+        number, message = error_of(error)
+        return {"error_code": number, "error_message": message, "entries": None}
+    return {
+        "entries": [
+            {
+                "entity": _named(entity),
+                "values": [{"key": key, "value": value} for key, value in values.items()],
+            }
+            for entity, values in found
+        ]
+    }
+
+
+async def alter_client_quotas(parts: Parts, context: RequestContext, request: Any) -> Answer:
+    await parts.cluster.refresh()
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            return await _alter(parts, request)
+        except StaleConfigs:
+            await parts.cluster.refresh()
+    return await _alter(parts, request)
+
+
+async def _alter(parts: Parts, request: Any) -> Answer:
+    """Apply a request to what is stored now; each entry has its own error.
+
+    Raises:
+        StaleConfigs: it is not what is stored any more.
+    """
+    known = parts.cluster.image.entity_configs
+    pairs = [
+        [(one.entity_type, one.entity_name) for one in entry.entity] for entry in request.entries
+    ]
+    counts = Counter(frozenset(entity) for entity in pairs)
+    changes, expected, answers = {}, {}, []
+    for entry, entity in zip(request.entries, pairs, strict=True):
+        answer: Answer = {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity]
+        }
+        answers.append(answer)
+        try:
+            if counts[frozenset(entity)] > 1:
+                raise BadRequest("the request names this quota entity more than once")
+            whose = entity_of(entity)
+            name = text_of(whose)
+            current = known.get((QUOTA, name), {})
+            changes[name] = _altered(whose, current, entry)
+            expected[name] = current
+        except PenstockError as error:
+            answer["error_code"], answer["error_message"] = error_of(error)
+    if changes and not request.validate_only:
+        await parts.control.set_entity_configs(kind=QUOTA, changes=changes, expected=expected)
+        await parts.cluster.refresh()
+    return {"entries": answers}
+
+
+def _altered(entity: Entity, current: Any, entry: Any) -> dict[str, str]:
+    changes = [
+        Change(key=change.key, value=None if change.remove else change.value)
+        for change in entry.ops
+    ]
+    return altered(entity, current, changes)
+
+
+def _named(entity: Entity) -> list[Answer]:
+    return [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]

@@ -1,0 +1,63 @@
+"""What a quota bounds, and which values it may have.
+
+Source: Kafka's `QuotaConfig` and `ClientQuotaControlManager`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.broker.quotas.entities import IP, Entity
+
+PRODUCER: Final = "producer_byte_rate"
+CONSUMER: Final = "consumer_byte_rate"
+REQUEST: Final = "request_percentage"
+MUTATION: Final = "controller_mutation_rate"
+CONNECTION: Final = "connection_creation_rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A kind of quota. `maximum` is the largest whole number; without one, fractions will do."""
+
+    doc: str
+    maximum: int | None = None
+
+
+CLIENT_KEYS: Final[Mapping[str, Key]] = {
+    PRODUCER: Key(doc="bytes a second of Produce requests", maximum=LONG_MAX),
+    CONSUMER: Key(doc="bytes a second of Fetch answers", maximum=LONG_MAX),
+    REQUEST: Key(doc="percent of the time of the broker's event loop"),
+    MUTATION: Key(doc="partitions a second that are created or deleted"),
+}
+IP_KEYS: Final[Mapping[str, Key]] = {
+    CONNECTION: Key(doc="connections a second from the address", maximum=INT_MAX)
+}
+
+
+def keys_of(entity: Entity) -> Mapping[str, Key]:
+    """The quotas that an entity may have."""
+    return IP_KEYS if IP in entity else CLIENT_KEYS
+
+
+def problem_of(entity: Entity, name: str, value: float | None) -> str | None:
+    """What is wrong with a quota's value, which is None where it is to be removed."""
+    keys = keys_of(entity)
+    key = keys.get(name)
+    if key is None:
+        kind = "an ip" if IP in entity else "users and client ids"
+        return f"{name}: there is no such quota of {kind}, only {', '.join(keys)}"
+    if value is None:
+        return None
+    if not value > 0 or math.isinf(value):
+        return f"{name}: {value:g} is not above 0 and finite"
+    if key.maximum is not None:
+        if value != math.floor(value):
+            return f"{name}: {value:g} is no whole number"
+        if value > key.maximum:
+            return f"{name}: {value:g} is above {key.maximum}"
+    return None

@@ -1,0 +1,125 @@
+"""How much was used lately: rates over windows, and a bucket of tokens, as Kafka counts them.
+
+A rate is over the last `samples` windows of `window_ms`, the present one included; while fewer have
+passed it is as if all but one had. What is above a quota has to wait until the rate is back at
+it, were nothing more used:
+
+    (rate - quota) / quota * the time that the rate is over
+
+A bucket holds the tokens of all windows; it may be overdrawn once, and then fills at the quota.
+
+Nothing here asks for the time; `now_ms` never goes backwards.
+
+Source: Kafka's `SampledStat`, `Rate`, `TokenBucket`, `QuotaUtils`; KIP-13, KIP-599.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """How many windows a rate is over, and how long each is."""
+
+    samples: int
+    window_ms: float
+
+    @property
+    def burst_seconds(self) -> float:
+        """How many seconds' worth of a quota may be used at once: all windows but the present."""
+        return max(self.samples - 1, 1) * self.window_ms / 1000
+
+
+class WindowedRate:
+    """A rate, and what it leads to under a quota of so much a second."""
+
+    __slots__ = ("_windows", "_within", "quota")
+
+    def __init__(self, quota: float, within: Windows) -> None:
+        self.quota = quota
+        self._within = within
+        self._windows: deque[list[float]] = deque()
+        """Of each window: when it began, when something was recorded last, and how much in all."""
+
+    def record(self, amount: float, now_ms: float) -> None:
+        """Count what was used; at most `samples` + 1 windows are kept."""
+        self._forget(now_ms)
+        windows, length = self._windows, self._within.window_ms
+        if not windows:
+            windows.append([now_ms, now_ms, amount])
+            return
+        newest = windows[-1]
+        if now_ms - newest[0] >= length:
+            began = now_ms - (now_ms - newest[0]) % length
+            windows.append([began, now_ms, amount])
+            return
+        newest[1] = now_ms
+        newest[2] += amount
+
+    def rate(self, now_ms: float) -> float:
+        """So much a second."""
+        self._forget(now_ms)
+        return sum([window[2] for window in self._windows]) * 1000 / self._over_ms(now_ms)
+
+    def wait_ms(self, now_ms: float) -> float:
+        """How long to wait until the rate is back at the quota; 0 below it."""
+        rate, quota = self.rate(now_ms), self.quota
+        return 0.0 if rate <= quota else (rate - quota) / quota * self._over_ms(now_ms)
+
+    @property
+    def used_ms(self) -> float:
+        """When something was recorded last."""
+        return self._windows[-1][1] if self._windows else 0.0
+
+    def _over_ms(self, now_ms: float) -> float:
+        samples, length = self._within.samples, self._within.window_ms
+        elapsed = now_ms - self._windows[0][0] if self._windows else 0.0
+        missing = samples - 1 - int(elapsed // length)
+        if missing > 0:
+            elapsed += missing * length
+        return elapsed or length
+
+    def _forget(self, now_ms: float) -> None:
+        windows, kept_ms = self._windows, self._within.samples * self._within.window_ms
+        while windows and now_ms - windows[0][1] >= kept_ms:
+            windows.popleft()
+
+
+class TokenBucket:
+    """Tokens that come at the quota, up to those of all windows; a new one is full."""
+
+    __slots__ = ("_burst_seconds", "_filled_ms", "_tokens", "quota")
+
+    def __init__(self, quota: float, within: Windows) -> None:
+        self.quota = quota
+        self._burst_seconds = within.samples * within.window_ms / 1000
+        self._tokens = quota * self._burst_seconds
+        self._filled_ms: float | None = None
+
+    def record(self, amount: float, now_ms: float) -> None:
+        """Take tokens, more than there are if need be."""
+        self._fill(now_ms)
+        self._tokens -= amount
+
+    def rate(self, now_ms: float) -> float:
+        """What was taken of the burst, spread over its time."""
+        self._fill(now_ms)
+        return self.quota - self._tokens / self._burst_seconds
+
+    def wait_ms(self, now_ms: float) -> float:
+        """How long until the bucket is not overdrawn; 0 if it is not."""
+        self._fill(now_ms)
+        return max(0.0, -self._tokens / self.quota * 1000)
+
+    @property
+    def used_ms(self) -> float:
+        """When tokens were taken or asked for last."""
+        return self._filled_ms or 0.0
+
+    def _fill(self, now_ms: float) -> None:
+        if self._filled_ms is not None:
+            came = self.quota * (now_ms - self._filled_ms) / 1000
+            self._tokens = min(self.quota * self._burst_seconds, self._tokens + came)
+        self._filled_ms = now_ms
