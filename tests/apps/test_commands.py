@@ -126,6 +126,49 @@ def test_configs(run: Run, topic: MakeTopic) -> None:
     assert "INVALID_CONFIG" in wrong.err
 
 
+def test_quotas(run: Run) -> None:
+    alice = ("--user", "alice", "--default", "client-id")
+    assert run("quota", "set", "producer_byte_rate=1048576", *alice).status == 0
+    assert run("quota", "set", "connection_creation_rate=1e6", "--ip", "::1").status == 0
+    assert run("quota", "set", "request_percentage=2.5", *alice).status == 0
+    shown = run("quota", "list", "--user", "alice").out
+    assert "user alice, client-id (default)" in shown
+    assert "1048576" in shown
+    assert "::1" not in shown
+    found = json.loads(run("quota", "list", "--output", "json").out)
+    assert found == [
+        {"entity": {"ip": "::1"}, "quotas": {"connection_creation_rate": 1e6}},
+        {
+            "entity": {"client-id": None, "user": "alice"},
+            "quotas": {"producer_byte_rate": 1048576, "request_percentage": 2.5},
+        },
+    ]
+    assert run("quota", "remove", "request_percentage", *alice).status == 0
+    assert "request_percentage" not in run("quota", "list").out
+    assert run("quota", "remove", *alice).status == 0
+    assert "there are none" in run("quota", "remove", *alice).out
+    assert run("quota", "remove", "--ip", "::1").status == 0
+    assert json.loads(run("quota", "list", "--output", "json").out) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("producer_byte_rate=1",), 2, "say whose quotas: --user"),
+        (("producer_byte_rate=x", "--user", "a"), 2, "'x' is no number"),
+        (("producer_byte_rate=0", "--user", "a"), 1, "0 is not above 0"),
+        (("speed=1", "--user", "a"), 1, "there is no such quota of users and client ids"),
+        (("producer_byte_rate=1", "--user", "a", "--default", "user"), 2, "give one of --user"),
+        (("connection_creation_rate=1", "--ip", "here"), 1, "'here' is no IP address"),
+    ],
+)
+def test_quotas_that_cannot_be(
+    run: Run, arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    failed = run("quota", "set", *arguments)
+    assert (failed.status, message in failed.err) == (status, True), failed.err
+
+
 def test_trim_prefix(run: Run, topic: MakeTopic) -> None:
     name = topic(1)
     run("produce", name, stdin="a\nb\nc\n")

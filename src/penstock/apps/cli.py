@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "cluster": ("log.cluster", "cluster", "Brokers and the state of their partitions."),
     "broker": ("log.brokers", "broker", "Brokers that are to go: drain, remove."),
     "config": ("log.configs", "config", "Configurations of topics and brokers."),
+    "quota": ("log.quotas", "quota", "Quotas: what clients may use of each broker."),
     "log": ("log.verify", "log", "Stored batches: whether they can be read."),
     "diskless": ("diskless.command", "diskless", "Objects of diskless topics."),
     "host": ("host.command", "host", "The agent that producers of this host send to."),

@@ -46,6 +46,7 @@ from penstock.client.fetch import (
 from penstock.client.groups import GroupCalls
 from penstock.client.pool import Unanswered
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
+from penstock.client.quotas import QuotaCalls
 from penstock.client.reader import Reader, ReadLimits, fetch_once
 from penstock.client.replicas import ReplicaCalls
 from penstock.client.session import Session
@@ -90,7 +91,7 @@ class Waits:
     unanswered: tuple[Unanswered, ...]
 
 
-class Client(ReplicaCalls, GroupCalls):
+class Client(ReplicaCalls, GroupCalls, QuotaCalls):
     """A connection to a cluster, for any number of threads.
 
     Args:

@@ -52,6 +52,8 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "DescribeProducers": 0,
     "DescribeLogDirs": 4,
     "UnregisterBroker": 0,
+    "DescribeClientQuotas": 1,
+    "AlterClientQuotas": 1,
 }
 """Highest version of each call that this client speaks."""
 VERSION_MIN: Final[Mapping[str, int]] = {"Produce": 9, "Fetch": 12, "Metadata": 9}

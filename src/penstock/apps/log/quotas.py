@@ -1,0 +1,110 @@
+"""`penstock quota`: what clients may use of each broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from penstock.apps.session import BadInput, State, client_options, parse_pairs, say, show
+
+_KINDS = ("user", "client-id", "ip")
+
+
+def entity_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say whose quotas are meant; they are one argument of the command."""
+
+    @click.option("--user", metavar="NAME", help="The quotas of this user.")
+    @click.option("--client-id", metavar="ID", help="The quotas of this client id.")
+    @click.option("--ip", metavar="ADDRESS", help="The quotas of this address.")
+    @click.option(
+        "--default",
+        "defaults",
+        type=click.Choice(_KINDS),
+        multiple=True,
+        help="The quotas of all users, client ids or addresses that have none of their own.",
+    )
+    @wraps(command)
+    def wrapped(defaults: tuple[str, ...], **arguments: Any) -> None:
+        named = {kind: arguments.pop(kind.replace("-", "_")) for kind in _KINDS}
+        entity: dict[str, str | None] = {
+            kind: name for kind, name in named.items() if name is not None
+        }
+        for kind in defaults:
+            if kind in entity:
+                raise click.UsageError(f"give one of --{kind} and --default {kind}")
+            entity[kind] = None
+        command(entity=entity, **arguments)
+
+    return wrapped
+
+
+@click.group("quota", short_help="Quotas: what clients may use of each broker.")
+def quota() -> None:
+    """Quotas of users, client ids and addresses, which hold on each broker.
+
+    producer_byte_rate and consumer_byte_rate are bytes a second, request_percentage is of the
+    time of the broker's event loop, controller_mutation_rate are partitions created and deleted a
+    second; connection_creation_rate, of addresses, are connections a second.
+    """
+
+
+@quota.command("list")
+@entity_options
+@client_options
+def list_quotas(state: State, entity: dict[str, str | None]) -> None:
+    """Show the quotas that there are, or those of what is named."""
+    with state.client() as client:
+        found = client.list_quotas(entity)
+    if state.json:
+        rows: list[dict[str, object]] = [
+            {"entity": dict(one.entity), "quotas": dict(one.values)} for one in found
+        ]
+    else:
+        rows = [
+            {"entity": one.shown, "quota": key, "value": f"{value:.15g}"}
+            for one in found
+            for key, value in sorted(one.values.items())
+        ]
+    show(state, rows, ("entity", "quota", "value"), title="quotas")
+
+
+@quota.command("set")
+@click.argument("pairs", nargs=-1, required=True, metavar="QUOTA=VALUE…")
+@entity_options
+@client_options
+def set_quota(state: State, entity: dict[str, str | None], pairs: tuple[str, ...]) -> None:
+    """Set quotas of a user, a client id, both, or an address."""
+    _check(entity)
+    changes: dict[str, float] = {}
+    for key, text in parse_pairs(pairs, "argument").items():
+        try:
+            changes[key] = float(text)
+        except ValueError:
+            raise BadInput(f"{key}={text}: {text!r} is no number") from None
+    with state.client() as client:
+        client.alter_quotas(entity, changes)
+    say(state, "quotas changed", entity=entity, set=changes)
+
+
+@quota.command("remove")
+@click.argument("keys", nargs=-1, metavar="[QUOTA]…")
+@entity_options
+@client_options
+def remove_quota(state: State, entity: dict[str, str | None], keys: tuple[str, ...]) -> None:
+    """Remove quotas of a user, a client id, both, or an address; all of them if none is named."""
+    _check(entity)
+    with state.client() as client:
+        if not keys:
+            found = client.list_quotas(entity, strict=True)
+            keys = tuple([key for one in found for key in one.values])
+        if keys:
+            client.alter_quotas(entity, remove=keys)
+    say(state, "quotas removed" if keys else "there are none", entity=entity, removed=list(keys))
+
+
+def _check(entity: dict[str, str | None]) -> None:
+    if not entity:
+        raise click.UsageError("say whose quotas: --user, --client-id, --ip, --default")
