@@ -9,19 +9,21 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from penstock.client.decoding import decoded, schema_of
 from penstock.client.errors import LogTruncated, MalformedResponse
 from penstock.client.fetch import (
-    Aborted,
     Asked,
     Cursor,
     FetchCore,
     FetchedPartition,
     ReadPosition,
+    Run,
     fetch_body,
     read_fetch,
-    whole_batches,
+    walk_batches,
 )
 from penstock.records import BatchHeader, encode_header
+from penstock.records.aborted import OFFSET_MAX
 from penstock.records.columnar import encode_batches
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
@@ -43,7 +45,7 @@ def batch(
     return bytes(encoded.data)
 
 
-def fetched(records: bytes, *aborted: Aborted) -> FetchedPartition:
+def fetched(records: bytes, *aborted: tuple[int, int]) -> FetchedPartition:
     return FetchedPartition(
         partition=0,
         error_code=0,
@@ -55,6 +57,12 @@ def fetched(records: bytes, *aborted: Aborted) -> FetchedPartition:
     )
 
 
+def advance(subject: FetchCore, answer: FetchedPartition) -> Run:
+    run = subject.advance(answer)
+    assert run is not None
+    return run
+
+
 def core(position: int, end: int | None) -> FetchCore:
     return FetchCore(topic="orders", cursors={0: Cursor(position, end)})
 
@@ -64,30 +72,30 @@ def test_moves_over_whole_batches_and_leaves_a_cut_one() -> None:
     whole = batch(0, 10) + batch(10, 5)
     for cut in (0, 1, 11, 12, 60, 61, 70):
         subject.cursors[0].position = 0
-        (run,) = subject.advance(fetched(whole + batch(15, 9)[:cut]))
+        run = advance(subject, fetched(whole + batch(15, 9)[:cut]))
         assert bytes(run.data) == whole
         assert subject.cursors[0].position == 15
-    assert subject.advance(fetched(b"")) == []
+    assert subject.advance(fetched(b"")) is None
 
 
 def test_stops_at_the_end() -> None:
     subject = core(0, 10)
-    (run,) = subject.advance(fetched(batch(0, 10) + batch(10, 5)))
+    run = advance(subject, fetched(batch(0, 10) + batch(10, 5)))
     assert bytes(run.data) == batch(0, 10)
     assert subject.done
     subject = core(3, 7)
-    (run,) = subject.advance(fetched(batch(0, 10)))
+    run = advance(subject, fetched(batch(0, 10)))
     assert (run.start_offset, run.end_offset) == (3, 7)
     assert subject.done
 
 
 def test_a_gap_before_the_end_ends_the_read() -> None:
     subject = core(0, 10)
-    assert subject.advance(fetched(batch(20, 5))) == []
+    assert subject.advance(fetched(batch(20, 5))) is None
     assert subject.done
 
 
-def test_leaves_out_aborted_transactions() -> None:
+def test_aborted_transactions_are_left_out() -> None:
     aborted = batch(0, 3, producer_id=7, transactional=True)
     plain = batch(3, 2)
     other = batch(5, 2, producer_id=8, transactional=True)
@@ -95,9 +103,14 @@ def test_leaves_out_aborted_transactions() -> None:
     marker = control(9, 7)
     later = batch(10, 2, producer_id=7, transactional=True)
     subject = core(0, None)
-    runs = subject.advance(fetched(aborted + plain + other + more + marker + later, Aborted(7, 0)))
-    assert b"".join(bytes(run.data) for run in runs) == plain + other + marker + later
-    assert subject.cursors[0].position == 12
+    again = control(12, 7)
+    last = batch(13, 1, producer_id=7, transactional=True)
+    whole = aborted + plain + other + more + marker + later + again + last
+    run = advance(subject, fetched(whole, (7, 0), (7, 13)))
+    assert run.aborted == ((7, 0, 9), (7, 13, OFFSET_MAX))
+    assert (bytes(run.data), subject.cursors[0].position) == (whole, 14)
+    ((_, found),) = decoded("orders", run, schema_of(("offset",), False), False)
+    assert found.column("offset").to_pylist() == [3, 4, 5, 6, 10, 11]
 
 
 def control(base_offset: int, producer_id: int) -> bytes:
@@ -214,7 +227,7 @@ def test_reads_an_answer_without_copying(records: bytes | None, version: int) ->
     code, (found,) = read_fetch(frame, 4, "broker", version)
     assert (code, found.partition, found.error_code) == (0, 3, 1)
     assert (found.high_watermark, found.last_stable_offset, found.log_start_offset) == (50, 40, 5)
-    assert found.aborted == (Aborted(9, 8),)
+    assert found.aborted == ((9, 8),)
     assert (found.parts, found.leader) == (None, None)
     assert bytes(found.records) == (records or b"")
     assert found.records.obj is frame.obj
@@ -258,7 +271,7 @@ def test_a_position_has_the_epoch_of_the_record_before_it() -> None:
     subject.learn(0, (1, 5))
     first, second = bytearray(batch(0, 10)), bytearray(batch(10, 5))
     first[12:16], second[12:16] = (3).to_bytes(4, "big"), (5).to_bytes(4, "big")
-    (run,) = subject.advance(fetched(bytes(first + second)))
+    run = advance(subject, fetched(bytes(first + second)))
     assert run.behind == (5, 15)
     request = subject.request(1)
     assert request is not None
@@ -280,5 +293,5 @@ def test_what_was_given_up_is_told(said: tuple[int, int], left: tuple[int, int])
 
 def test_whole_batches() -> None:
     data = batch(0, 10)
-    assert whole_batches(memoryview(data + data[:30])) == (len(data), 10)
-    assert whole_batches(memoryview(b"")) == (0, -1)
+    assert walk_batches(memoryview(data + data[:30])) == (len(data), (-1, 10), [])
+    assert walk_batches(memoryview(b"")) == (0, (-1, -1), [])

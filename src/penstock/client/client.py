@@ -41,7 +41,7 @@ from penstock.client.fetch import (
     FetchCore,
     ReadPosition,
     Run,
-    whole_batches,
+    walk_batches,
 )
 from penstock.client.groups import GroupCalls
 from penstock.client.pool import Unanswered
@@ -61,6 +61,7 @@ from penstock.client.writer import (
     parse_level,
 )
 from penstock.records import HEADER_BYTES
+from penstock.records.aborted import AbortedRange, ranges_until
 
 Position = str | int | Mapping[int, int]
 """`earliest`, `latest`, milliseconds since the epoch, or an offset per partition."""
@@ -70,7 +71,8 @@ Position = str | int | Mapping[int, int]
 class RawFetch:
     """Batches as they are stored; a last one that is cut off is left out.
 
-    `next_offset` is where the next fetch goes on.
+    `next_offset` is where the next fetch goes on. For who reads committed records, those in
+    `aborted` are not.
     """
 
     data: bytes
@@ -78,6 +80,7 @@ class RawFetch:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    aborted: tuple[AbortedRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,13 +336,15 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls):
             max_wait_ms=whole("max_wait_ms", max_wait_ms, 0, INT_MAX),
         )
         found = self._session.retrying(lambda: fetch_once(self._session, core))
-        size_bytes, next_offset = whole_batches(found.records)
+        walked = walk_batches(found.records)
+        next_offset = walked.behind.offset
         return RawFetch(
-            data=bytes(found.records[:size_bytes]),
+            data=bytes(found.records[: walked.size_bytes]),
             next_offset=offset if next_offset < 0 else next_offset,
             high_watermark=found.high_watermark,
             last_stable_offset=found.last_stable_offset,
             log_start_offset=found.log_start_offset,
+            aborted=ranges_until(found.aborted, walked.markers),
         )
 
     def _batches(

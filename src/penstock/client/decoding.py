@@ -85,6 +85,7 @@ def _decode(run: Run, schema: Any, views: bool) -> Any:
         columns=wanted or ("offset",),
         start_offset=run.start_offset,
         end_offset=run.end_offset,
+        aborted=run.aborted,
         views=views,
     )
     if wanted == columns:

@@ -18,9 +18,9 @@ The answer of Fetch is read by hand: records stay views of the received frame.
       | records | tags: 0 epoch i32, end i64 where logs part; 1 leader id i32, its epoch i32
       ] tags ] tags                           all lengths compact (value + 1, 0 is null)
 
-For `read_committed` the batches of aborted transactions are left out here, by header: between
-the first offset of an aborted transaction and its abort marker, transactional batches of its
-producer are skipped.
+For `read_committed` an answer says where aborted transactions begin; they end at their markers,
+which are found among the batches' headers. A run says which ranges of its producers are aborted,
+and whoever opens it leaves those batches out.
 
 Source: `FetchResponse.json`, versions 12 to 16; KIP-98 for the aborted index, KIP-320 and KIP-595
 for epochs, KIP-951 for the leader in answers.
@@ -29,13 +29,15 @@ for epochs, KIP-951 for the leader in answers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from penstock.client import limits
 from penstock.client.errors import LogTruncated, MalformedResponse
+from penstock.records.aborted import AbortedRange, ranges_until
+from penstock.records.header import CONTROL_FLAG
 from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags
@@ -57,8 +59,6 @@ _BATCH: Final = struct.Struct(">qiib4xhi")
 _PRODUCER_ID: Final = struct.Struct(">q")
 _BATCH_HEADER_BYTES: Final = 61
 _LENGTH_END: Final = 12
-_TRANSACTIONAL: Final = 1 << 4
-_CONTROL: Final = 1 << 5
 
 
 class ReadPosition(NamedTuple):
@@ -66,14 +66,6 @@ class ReadPosition(NamedTuple):
 
     epoch: int
     offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Aborted:
-    """An aborted transaction that overlaps the fetched range."""
-
-    producer_id: int
-    first_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +77,8 @@ class FetchedPartition:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    aborted: tuple[Aborted, ...]
+    aborted: tuple[tuple[int, int], ...]
+    """Aborted transactions that overlap what was fetched: producer id, and first offset."""
     records: memoryview
     parts: ReadPosition | None = None
     """Where the leader's log parts from what was read: an epoch of it, and where that ends."""
@@ -115,7 +108,7 @@ class Run:
     """Whole batches of one partition, back to back, ready to be decoded.
 
     Of the records, those in [start_offset, end_offset) are wanted; `end_offset` None wants all.
-    `behind` is where to go on after them.
+    `behind` is where to go on after them. Batches in `aborted` are not wanted.
     """
 
     partition: int
@@ -123,6 +116,7 @@ class Run:
     start_offset: int
     end_offset: int | None
     behind: ReadPosition
+    aborted: tuple[AbortedRange, ...] = ()
 
 
 @dataclass(slots=True)
@@ -250,30 +244,27 @@ class FetchCore:
                 left=ReadPosition(parts.epoch, min(parts.offset, cursor.position)),
             )
 
-    def advance(self, fetched: FetchedPartition) -> list[Run]:
-        """Move the cursor over an answer's batches; returns what is to be decoded.
-
-        More than one run is returned only when batches of aborted transactions lie between.
-        """
+    def advance(self, fetched: FetchedPartition) -> Run | None:
+        """Move the cursor over an answer's batches; returns what is to be decoded, if anything."""
         cursor = self.cursors[fetched.partition]
         committed = self.isolation == READ_COMMITTED
         cursor.readable = fetched.last_stable_offset if committed else fetched.high_watermark
         if not len(fetched.records) or cursor.done:
-            return []
+            return None
         start = cursor.position
-        spans, behind = _spans(fetched.records, cursor.end, fetched.aborted)
-        if behind.offset > cursor.position:
-            cursor.epoch, cursor.position = behind
-        return [
-            Run(
-                partition=fetched.partition,
-                data=fetched.records[begin:end],
-                start_offset=start,
-                end_offset=cursor.end,
-                behind=after,
-            )
-            for begin, end, after in spans
-        ]
+        found = walk_batches(fetched.records, cursor.end)
+        if found.behind.offset > cursor.position:
+            cursor.epoch, cursor.position = found.behind
+        if not found.size_bytes:
+            return None
+        return Run(
+            partition=fetched.partition,
+            data=fetched.records[: found.size_bytes],
+            start_offset=start,
+            end_offset=cursor.end,
+            behind=found.behind,
+            aborted=ranges_until(fetched.aborted, found.markers),
+        )
 
 
 def fetch_body(
@@ -345,9 +336,9 @@ def read_fetch(
 def _read_partition(frame: memoryview, offset: int) -> tuple[FetchedPartition, int]:
     index, error_code, high, stable, start = _PARTITION.unpack_from(frame, offset)
     count, offset = read_uvarint(frame, offset + _PARTITION.size)
-    aborted: list[Aborted] = []
+    aborted: list[tuple[int, int]] = []
     for _ in range(count - 1):
-        aborted.append(Aborted(*_ABORTED.unpack_from(frame, offset)))
+        aborted.append(_ABORTED.unpack_from(frame, offset))
         offset = skip_tags(frame, offset + _ABORTED.size)
     length, offset = read_uvarint(frame, offset + _REPLICA.size)
     end = offset + max(0, length - 1)
@@ -387,19 +378,24 @@ def _read_tags(
     return parts, leader, offset
 
 
-def whole_batches(records: memoryview) -> tuple[int, int]:
-    """Size of the whole batches at the front of `records`, and the offset behind them (or -1)."""
-    spans, behind = _spans(records, None, ())
-    return (spans[-1][1] if spans else 0), behind.offset
+class Walked(NamedTuple):
+    """The whole batches at the front of what was fetched: their size, and what is behind them.
+
+    `markers` are the control batches among them: producer id and offset.
+    """
+
+    size_bytes: int
+    behind: ReadPosition
+    markers: list[tuple[int, int]]
 
 
-def _spans(
-    records: memoryview, end_offset: int | None, aborted: Sequence[Aborted]
-) -> tuple[list[tuple[int, int, ReadPosition]], ReadPosition]:
-    """Byte ranges of the batches wanted, with what is behind each, and behind the last one seen."""
-    filter_ = _AbortedFilter(aborted) if aborted else None
-    spans: list[tuple[int, int, ReadPosition]] = []
-    begin = position = 0
+def walk_batches(records: memoryview, end_offset: int | None = None) -> Walked:
+    """Find the whole batches of which offsets below `end_offset` are wanted, by their headers.
+
+    Behind the last one is -1 where there is none.
+    """
+    markers: list[tuple[int, int]] = []
+    position = 0
     size, epoch, next_offset = len(records), -1, -1
     while position + _BATCH_HEADER_BYTES <= size:
         base, length, batch_epoch, _, attributes, delta = _BATCH.unpack_from(records, position)
@@ -409,33 +405,8 @@ def _spans(
         if end_offset is not None and base >= end_offset:
             next_offset = end_offset
             break
-        if filter_ is not None and filter_.skips(records, position, base, attributes):
-            if begin < position:
-                spans.append((begin, position, ReadPosition(epoch, next_offset)))
-            begin = end
+        if attributes & CONTROL_FLAG:
+            markers.append((*_PRODUCER_ID.unpack_from(records, position + 43), base))
         epoch, next_offset = batch_epoch, base + delta + 1
         position = end
-    behind = ReadPosition(epoch, next_offset)
-    if begin < position:
-        spans.append((begin, position, behind))
-    return spans, behind
-
-
-class _AbortedFilter:
-    """Follows which producers' transactions are aborted while batches go by in order."""
-
-    def __init__(self, aborted: Iterable[Aborted]) -> None:
-        self._coming = sorted(aborted, key=lambda item: item.first_offset, reverse=True)
-        self._open: set[int] = set()
-
-    def skips(self, records: memoryview, position: int, base: int, attributes: int) -> bool:
-        while self._coming and self._coming[-1].first_offset <= base:
-            self._open.add(self._coming.pop().producer_id)
-        if not attributes & _TRANSACTIONAL:
-            return False
-        producer_id = _PRODUCER_ID.unpack_from(records, position + 43)[0]
-        if attributes & _CONTROL:
-            # The marker ends the transaction; a commit marker of an aborted one cannot be.
-            self._open.discard(producer_id)
-            return False
-        return producer_id in self._open
+    return Walked(position, ReadPosition(epoch, next_offset), markers)

@@ -208,36 +208,34 @@ class Reader:
             del self._requests[node_id]
         if error_code:
             self._refused(error_code, f"fetch from topic {self._core.topic!r}")
-        runs: list[Run] = []
-        for fetched in partitions:
-            runs.extend(self._take(fetched, request))
+        taken = [self._take(fetched, request) for fetched in partitions]
         if not self._retry_at_ms:
             self._failures = 0
             self._session.trouble = ""
             self._send(node_id)
-        return runs
+        return [run for run in taken if run is not None]
 
-    def _take(self, fetched: FetchedPartition, request: FetchRequest) -> list[Run]:
+    def _take(self, fetched: FetchedPartition, request: FetchRequest) -> Run | None:
         subject = f"fetch of {self._core.topic}-{fetched.partition}"
         core, position = self._core, request.asked[fetched.partition].offset
         if fetched.leader is not None and core.learn(fetched.partition, fetched.leader):
-            return []
+            return None
         if core.outdated(fetched.partition, request):
-            return []
+            return None
         if fetched.error_code == OFFSET_OUT_OF_RANGE:
             raise _out_of_range(core.topic, fetched, position)
         if fetched.error_code:
             self._refused(fetched.error_code, f"{subject} at offset {position}")
-            return []
+            return None
         core.check(fetched)
         cursor = core.cursors[fetched.partition]
-        runs = core.advance(fetched)
+        run = core.advance(fetched)
         if len(fetched.records) and cursor.position == position and not cursor.done:
             raise MessageTooLarge(
                 f"{subject}: the batch at offset {position} is larger than the fetch limit of"
                 f" {core.partition_max_bytes} bytes, and the broker does not send it whole"
             )
-        return runs
+        return run
 
     def _refused(self, error_code: int, subject: str) -> None:
         error = broker_error(error_code, subject)

@@ -23,6 +23,7 @@ from penstock.apps.log.formats import (
 )
 from penstock.apps.log.positions import At, parse_position, resolve
 from penstock.apps.session import State, client_options
+from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from penstock.apps.waiting import WatchedClient
@@ -72,7 +73,8 @@ def consume(
     if quiet:
         state = replace(state, notice=_say_nothing)
     with state.client(f"topic {chosen}") as client:
-        start, end = _range(client, chosen, positions, partitions, exit_at_end)
+        level = READ_COMMITTED if isolation == "read_committed" else READ_UNCOMMITTED
+        start, end = _range(client, chosen, positions, partitions, exit_at_end, level)
         batches = client.iter_arrow(
             chosen,
             partitions=sorted(start),
@@ -80,7 +82,7 @@ def consume(
             end=end,
             columns=JSON_COLUMNS if as_json else compiled.columns,
             max_records=count,
-            isolation="read_committed" if isolation == "read_committed" else "read_uncommitted",
+            isolation="read_committed" if level == READ_COMMITTED else "read_uncommitted",
         )
         leaders = {p.index: p.leader for p in client.describe_topic(chosen).partitions}
         found = _taken(client, batches, follows=end is None)
@@ -110,7 +112,12 @@ def _default_layout(delimiter: str | None) -> str:
 
 
 def _range(
-    client: Client, topic: str, positions: list[At], partitions: tuple[int, ...], exit_at_end: bool
+    client: Client,
+    topic: str,
+    positions: list[At],
+    partitions: tuple[int, ...],
+    exit_at_end: bool,
+    isolation: int,
 ) -> tuple[dict[int, int], dict[int, int] | None]:
     """First offset, and the offset to stop before, per partition."""
     starts = [at for at in positions if at.kind != "end_time"]
@@ -118,10 +125,13 @@ def _range(
     if len(starts) > 1 or len(stops) > 1:
         raise click.UsageError("-o: at most one start and one e@milliseconds")
     wanted = list(partitions) or None
-    start = resolve(client, topic, starts[0] if starts else At("beginning"), wanted)
+    at = starts[0] if starts else At("beginning")
+    start = resolve(client, topic, at, wanted, isolation)
     if stops:
-        return start, resolve(client, topic, stops[0], wanted)
-    return start, client.list_offsets(topic, partitions=wanted) if exit_at_end else None
+        return start, resolve(client, topic, stops[0], wanted, isolation)
+    if not exit_at_end:
+        return start, None
+    return start, resolve(client, topic, At("end"), wanted, isolation)
 
 
 def _print(

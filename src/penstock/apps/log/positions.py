@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from penstock.records.positions import READ_UNCOMMITTED
+
 if TYPE_CHECKING:
     from penstock.client import Client
 
@@ -59,14 +61,20 @@ def parse_position(text: str) -> At:
 
 
 def resolve(
-    client: Client, topic: str, position: At, partitions: Sequence[int] | None
+    client: Client,
+    topic: str,
+    position: At,
+    partitions: Sequence[int] | None,
+    isolation: int = READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    """The offset that a position means, per partition."""
-    latest = client.list_offsets(topic, "latest", partitions=partitions)
+    """The offset that a position means, per partition; for an isolation level, `latest` does."""
+    latest = client.list_offsets(topic, "latest", partitions=partitions, isolation=isolation)
     if position.kind == "end":
         return latest
     if position.kind in ("time", "end_time"):
-        found = client.list_offsets(topic, position.value, partitions=partitions)
+        found = client.list_offsets(
+            topic, position.value, partitions=partitions, isolation=isolation
+        )
         return {p: latest[p] if offset < 0 else offset for p, offset in found.items()}
     earliest = client.list_offsets(topic, "earliest", partitions=partitions)
     if position.kind == "beginning":

@@ -1,6 +1,7 @@
 """Batch bytes to Arrow columns, any number of batches at once.
 
-1. Find the batches that hold records that are wanted, and check their checksums.
+1. Find the batches that hold records that are wanted, and check their checksums; those of aborted
+   transactions are masked out.
 2. Unpack those that are compressed; what is not is read in place.
 3. Read all records in one pass (`kernels.records`). Values are copied into a buffer as large as
    all batches.
@@ -19,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.base.crc import Readable
+from penstock.records.aborted import AbortedRange
 from penstock.records.columnar.schema import EXTRA_FIELDS, RECORD_SCHEMA
 from penstock.records.errors import InvalidRecord
 from penstock.records.limits import DECOMPRESSED_BYTES_MAX
@@ -33,6 +35,7 @@ def decode_batches(
     columns: Sequence[str] = DEFAULT_COLUMNS,
     start_offset: int | None = None,
     end_offset: int | None = None,
+    aborted: Sequence[AbortedRange] = (),
     include_control: bool = False,
     check_crc: bool = True,
     max_decompressed_bytes: int = DECOMPRESSED_BYTES_MAX,
@@ -45,6 +48,7 @@ def decode_batches(
             result has these, in this order.
         start_offset: the first offset wanted; None for all.
         end_offset: the first offset no longer wanted; None for all.
+        aborted: where batches are of aborted transactions; those are not opened.
         include_control: decode control batches (transaction markers) as records too.
         check_crc: verify the checksum of every batch that is opened.
         max_decompressed_bytes: what all compressed batches may unpack to together.
@@ -59,6 +63,7 @@ def decode_batches(
         InvalidRecord: a column that there is not.
     """
     # Imported here because kernels take 0.3 s to load, which not every client needs.
+    from penstock.records.columnar.aborted import aborted_batches
     from penstock.records.columnar.batches import check_crcs, find_batches, open_batches
     from penstock.records.columnar.rows import Rows
 
@@ -67,6 +72,8 @@ def decode_batches(
     start = max(0, 0 if start_offset is None else start_offset)
     end = _OFFSET_MAX if end_offset is None else end_offset
     table = find_batches(view, start, end, include_control)
+    if aborted:
+        table = table[~aborted_batches(view, table, aborted)]
     if check_crc:
         check_crcs(view, table)
     rows = Rows(open_batches(view, table, max_decompressed_bytes), table)
