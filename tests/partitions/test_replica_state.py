@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.partitions.replica_state import ReplicaState
+from penstock.storage.transactions import OpenTransactions
 
 
 def marks(state: ReplicaState) -> tuple[int, int]:
@@ -10,7 +11,7 @@ def marks(state: ReplicaState) -> tuple[int, int]:
 
 
 def test_what_is_committed_may_be_read() -> None:
-    state = ReplicaState(5)
+    state = ReplicaState(5, OpenTransactions())
     assert marks(state) == (5, 5)
     assert state.committed_to(8)
     assert marks(state) == (8, 8)
@@ -20,16 +21,47 @@ def test_what_is_committed_may_be_read() -> None:
 
 
 def test_open_transactions_hold_back_what_is_stable() -> None:
-    state = ReplicaState(10)
-    state.transaction_began(1, 10)
-    state.transaction_began(2, 12)
-    state.transaction_began(1, 14)
+    transactions = OpenTransactions()
+    state = ReplicaState(10, transactions)
+    transactions.began(10)
+    transactions.began(12)
     assert state.committed_to(20)
     assert marks(state) == (20, 10)
     assert state.committed_to(21)
     assert marks(state) == (21, 10)
-    assert state.transaction_ended(1)
-    assert marks(state) == (21, 12)
-    assert not state.transaction_ended(9)
-    assert state.transaction_ended(2)
-    assert marks(state) == (21, 21)
+    assert transactions.decided(10, 21) == 12
+    assert transactions.decided(12, 22) == 23
+    state.committed_to(21)
+    assert marks(state) == (21, 10), "no marker is committed yet"
+    state.committed_to(22)
+    assert marks(state) == (22, 12)
+    state.committed_to(23)
+    assert marks(state) == (23, 23)
+
+
+def test_what_is_taken_back_holds_back_as_before() -> None:
+    transactions = OpenTransactions([4, 9])
+    state = ReplicaState(20, transactions)
+    state.committed_to(20)
+    assert marks(state) == (20, 4)
+    assert transactions.decided(4, 20) == 9
+    transactions.began(21)
+    transactions.began_not(21)
+    transactions.decided_not(4)
+    state.committed_to(40)
+    assert marks(state) == (40, 4)
+    transactions.decided(9, 40)
+    transactions.decided(4, 41)
+    state.committed_to(41)
+    assert marks(state) == (41, 4)
+    state.committed_to(42)
+    assert marks(state) == (42, 42)
+
+
+def test_nothing_below_the_logs_start_is_waited_for() -> None:
+    transactions = OpenTransactions([4])
+    state = ReplicaState(20, transactions)
+    state.holds(transactions, 9)
+    assert marks(state) == (20, 9)
+    state.holds(OpenTransactions(), 9)
+    assert marks(state) == (20, 20)

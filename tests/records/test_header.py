@@ -219,7 +219,7 @@ def test_a_transaction_that_nobody_began_may_not_be_produced(
 ) -> None:
     names = ("producer_id", "producer_epoch", "base_sequence")
     of = dict(zip(names, producer, strict=True))
-    with pytest.raises(TransactionalBatch, match="no transaction was begun"):
+    with pytest.raises(TransactionalBatch, match="no transactional id"):
         validate_batch(HEADER._replace(attributes=0x10, **of))
 
 

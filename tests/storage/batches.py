@@ -47,11 +47,12 @@ def batch(
     producer_id: int = -1,
     epoch: int = -1,
     sequence: int = -1,
+    attributes: int = 0,
 ) -> memoryview:
     """A batch whose records section is filler; its header and checksum are right."""
     body = bytes([fill % 256]) * max(size, count * 7)
     header = BatchHeader(
-        0, 49 + len(body), -1, 2, 0, 0, count - 1, timestamp, timestamp,
+        0, 49 + len(body), -1, 2, 0, attributes, count - 1, timestamp, timestamp,
         producer_id, epoch, sequence, count,
     )  # fmt: skip
     data = bytearray(encode_header(header) + body)

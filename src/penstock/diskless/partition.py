@@ -21,6 +21,7 @@ from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.diskless.reading.reader import Want
 from penstock.records import OffsetOutOfRange
 from penstock.records.appends import Done
+from penstock.records.errors import InvalidTxnState
 from penstock.records.idempotence import ProducerState
 from penstock.records.positions import (
     EARLIEST,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.diskless.serving import Serving
     from penstock.records.extents import Extent
+    from penstock.records.transactions import AbortedTransaction, Guard, Marker
     from penstock.storage import Lease, LogConfig
 
 UNKNOWN: Final = -1
@@ -124,7 +126,14 @@ class DisklessPartition:
         return self.learn(Watermarks(log_start_offset, high_watermark, self.size_bytes))
 
     def append(
-        self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
+        self,
+        batches: memoryview,
+        *,
+        now_ms: int,
+        acks: int,
+        lease: Lease | None,
+        done: Done,
+        guard: Guard | None = None,
     ) -> None:
         """Check batches as a local log does, and hand them to the writer.
 
@@ -136,9 +145,12 @@ class DisklessPartition:
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
             MixedBatches, OutOfOrderSequence: batches of one request do not belong together.
             WriteBacklog: too much waits for its object.
+            InvalidTxnState: they belong to a transaction.
         """
         if self.closed is not None:
             raise self.closed
+        if guard is not None:
+            raise self._no_transactions()
         config = self.config
         ready, headers = prepared(batches, config, now_ms, single=True)
         if ready is not batches:
@@ -146,6 +158,19 @@ class DisklessPartition:
         append_time = config.message_timestamp_type != "CreateTime"
         parts = self._serving.to_write()
         parts.writer.submit(parts.submission(*self.key, batches, headers, append_time, lease, done))
+
+    def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
+        """Raises InvalidTxnState: none of its batches belong to a transaction."""
+        raise self._no_transactions()
+
+    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """As `Partition.aborted`."""
+        return ()
+
+    def _no_transactions(self) -> InvalidTxnState:
+        return InvalidTxnState(
+            f"{self.topic_partition} is diskless: it takes no batches of transactions yet"
+        )
 
     def read(
         self,

@@ -8,7 +8,7 @@ journal write and one sync.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from penstock.records.appends import AppendResult, Done
     from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
-    from penstock.storage import Lease, LogStore, PartitionLog, StorageError
+    from penstock.records.transactions import AbortedTransaction, Guard, Marker
+    from penstock.storage import Lease, LogStore, StorageError, TransactionalLog
 
     Appends = list[tuple[Done, AppendResult]]
 
@@ -59,8 +60,8 @@ class LocalPartition(ReplicaState):
     segment_count = property(attrgetter("log.segment_count"))
     became_durable = ReplicaState.committed_to
 
-    def __init__(self, log: PartitionLog, commits: GroupCommits) -> None:
-        super().__init__(log.durable_offset)
+    def __init__(self, log: TransactionalLog, commits: GroupCommits) -> None:
+        super().__init__(log.durable_offset, log.producer_states.transactions)
         self.log = log
         self.topic_partition = log.topic_partition
         self.topic_id = log.topic_id
@@ -69,12 +70,21 @@ class LocalPartition(ReplicaState):
         log.owner = self
 
     def log_moved(self) -> None:
-        """The log has another start, or another leader epoch."""
-        self.log_start_offset = self.log.log_start_offset
-        self.leader_epoch = self.log.leader_epoch
+        """The log has another start, another leader epoch, or other producers."""
+        log = self.log
+        self.log_start_offset = log.log_start_offset
+        self.leader_epoch = log.leader_epoch
+        self.holds(log.producer_states.transactions, log.log_start_offset)
 
     def append(
-        self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
+        self,
+        batches: memoryview,
+        *,
+        now_ms: int,
+        acks: int,
+        lease: Lease | None,
+        done: Done,
+        guard: Guard | None = None,
     ) -> None:
         """As `Partition.append`: they are durable after the sync of this turn of the loop.
 
@@ -86,11 +96,29 @@ class LocalPartition(ReplicaState):
         config = log.config
         if acks == _ALL and config.min_insync_replicas > 1:
             self.check_in_sync()
-        result = log.append(batches, now_ms=now_ms, lease=lease, config=config, single=True)
+        result = log.append(
+            batches, now_ms=now_ms, lease=lease, config=config, single=True, guard=guard
+        )
         commits = self._commits
         commits.appends.append((done, result))
         if not commits.scheduled:
             commits.schedule()
+
+    def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
+        """As `Partition.write_marker`: it is durable after the sync of this turn of the loop.
+
+        Raises:
+            NotEnoughReplicas: fewer than `min.insync.replicas`.
+            PenstockError: as `TransactionalLog.append_marker`.
+        """
+        self.check_in_sync()
+        result = self.log.append_marker(marker, now_ms=now_ms)
+        self._commits.appends.append((done, result))
+        self._commits.schedule()
+
+    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """As `Partition.aborted`; raises CorruptLog."""
+        return self.log.aborted(start, end)
 
     def check_in_sync(self) -> None:
         """Raise NotEnoughReplicas: there is one, and `min.insync.replicas` asks for more."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.records.appends import Done
     from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
+    from penstock.records.transactions import AbortedTransaction, Guard, Marker
     from penstock.storage import Lease, LogConfig, Read
     from penstock.storage.values import Later, OffsetAndTimestamp
 
@@ -70,9 +71,18 @@ class Partition(Protocol):
     def segment_count(self) -> int: ...
 
     def append(
-        self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
+        self,
+        batches: memoryview,
+        *,
+        now_ms: int,
+        acks: int,
+        lease: Lease | None,
+        done: Done,
+        guard: Guard | None = None,
     ) -> None:
         """Check what a partition of a produce request holds, one whole batch, and take it in.
+
+        With a guard it belongs to a transaction, without one it does not.
 
         `done` is called once, after this has returned: when what the topic promises with `acks`
         holds, or does not. Until then `batches` must not change; with a lease, its bytes are used
@@ -81,8 +91,32 @@ class Partition(Protocol):
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
-            OutOfOrderSequence, InvalidProducerEpoch: their producer's state refuses them.
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: their producer's state
+            refuses them.
             PenstockError: the partition takes no appends now; nothing of it happened.
+        """
+        ...
+
+    def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
+        """End a producer's transaction here, as its coordinator has decided it.
+
+        `done` is called once, after this has returned: when the marker is committed, or is not. It
+        may be written again: one that ends nothing does no harm. After it, batches of older epochs
+        are refused.
+
+        Raises:
+            InvalidProducerEpoch, TransactionCoordinatorFenced: the partition has seen newer ones.
+            PenstockError: the partition takes no appends now; nothing of it happened.
+        """
+        ...
+
+    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions with batches in [start, end), by first offset.
+
+        Complete where `end` is not above the last stable offset.
+
+        Raises:
+            PenstockError: it cannot be told now.
         """
         ...
 

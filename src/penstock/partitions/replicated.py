@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.records.appends import Done, Outcome
     from penstock.records.idempotence import ProducerState
+    from penstock.records.transactions import Guard, Marker
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import Lease
     from penstock.storage.values import OffsetAndTimestamp
@@ -73,7 +74,14 @@ class ReplicatedPartition(LocalPartition):
         return False
 
     def append(
-        self, batches: memoryview, *, now_ms: int, acks: int, lease: Lease | None, done: Done
+        self,
+        batches: memoryview,
+        *,
+        now_ms: int,
+        acks: int,
+        lease: Lease | None,
+        done: Done,
+        guard: Guard | None = None,
     ) -> None:
         """As `Partition.append`: with acks=all it is committed then, else durable on the leader.
 
@@ -82,12 +90,27 @@ class ReplicatedPartition(LocalPartition):
             TooFewReplicas: fewer can be reached than must acknowledge, and `acks` asks for all.
             PenstockError: as `PartitionLog.append`.
         """
-        result = self.replicated.append(batches, now_ms=now_ms, acks=acks, lease=lease, done=done)
+        result = self.replicated.append(
+            batches, now_ms=now_ms, acks=acks, lease=lease, done=done, guard=guard
+        )
         commits = self._commits
         if result is not None:
             commits.appends.append((done, result))
         if not commits.scheduled:
             commits.schedule()
+
+    def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
+        """As `Partition.write_marker`: a quorum has it then.
+
+        Raises:
+            NotLeading: this broker does not lead the partition now.
+            TooFewReplicas: fewer can be reached than must acknowledge.
+            PenstockError: as `TransactionalLog.append_marker`.
+        """
+        result = self.replicated.append(marker, now_ms=now_ms, acks=-1, done=done)
+        if result is not None:
+            self._commits.appends.append((done, result))
+        self._commits.schedule()
 
     def fence(self, error: PenstockError) -> int:
         """As `LocalPartition.fence`: of this leadership, as the next one goes by its own.

@@ -1,8 +1,8 @@
 """What can be wrong with a record batch, and whose fault it is.
 
 `CorruptBatch` says that bytes are damaged or cut; most `InvalidError`s say that the bytes are
-whole but ask for something that this log does not do. The last two are of idempotent producers,
-whose batches come in the order of their sequences or not at all.
+whole but ask for something that this log does not do. The last ones are of idempotent producers,
+whose batches come in the order of their sequences or not at all, and of their transactions.
 
 Source: Kafka's `CorruptRecordException`, `RecordTooLargeException`,
 `UnsupportedCompressionTypeException`, `UnsupportedForMessageFormatException` and
@@ -65,6 +65,18 @@ class TransactionalBatch(InvalidError):
     """A batch of a transaction that nobody has begun."""
 
     code: ClassVar[str] = "transactional_id_authorization_failed"
+
+
+class InvalidTxnState(InvalidError):
+    """A batch does not belong where its producer's transaction stands."""
+
+    code: ClassVar[str] = "invalid_txn_state"
+
+
+class TransactionCoordinatorFenced(FencedError):
+    """A marker of a coordinator, of which the partition has seen a newer one."""
+
+    code: ClassVar[str] = "transaction_coordinator_fenced"
 
 
 class OutOfOrderSequence(InvalidError):

@@ -35,6 +35,7 @@ from penstock.base.crc import Readable, crc32c, moved
 from penstock.records.errors import (
     CorruptBatch,
     InvalidRecord,
+    InvalidTxnState,
     LegacyBatch,
     TransactionalBatch,
     UnsupportedCodec,
@@ -270,22 +271,27 @@ def verify_crc(buffer: Readable, header: BatchHeader, offset: int = 0) -> None:
         )
 
 
-def validate_batch(header: BatchHeader) -> None:
+def validate_batch(header: BatchHeader, *, transactional: bool = False) -> None:
     """Check what a client may produce, by the header alone; the checksum is `verify_crc`'s.
+
+    `transactional` says whether its request has a transactional id.
 
     Raises:
         UnsupportedCodec: a codec from 5 to 7.
-        TransactionalBatch: it belongs to a transaction; there are none yet.
+        TransactionalBatch: it belongs to a transaction, and its request to none.
+        InvalidTxnState: it belongs to none, and its request does.
         InvalidRecord: no records, a count that does not fit the offsets or the size, a control
             batch, a delete horizon, a producer id without epoch or sequence, or timestamps
             below -1 or out of order.
     """
     if header.codec > Codec.ZSTD:
         raise UnsupportedCodec(f"compression codec {header.codec} of a batch; Kafka has 0 to 4")
-    if header.is_transactional:
+    if header.is_transactional != transactional:
+        batch = f"produced batch of {header.size_bytes} bytes of producer {header.producer_id}"
+        if transactional:
+            raise InvalidTxnState(f"{batch}: its request has a transactional id, it has no bit")
         raise TransactionalBatch(
-            f"produced batch of {header.size_bytes} bytes with producer id {header.producer_id}:"
-            " it is transactional, and no transaction was begun"
+            f"{batch}: it is transactional, its request has no transactional id"
         )
     if reason := _refusal(header):
         raise InvalidRecord(f"produced batch of {header.size_bytes} bytes: {reason}")
@@ -311,7 +317,7 @@ def _producer_refusal(header: BatchHeader) -> str | None:
     if header.producer_id < NO_PRODUCER_ID:
         return f"producer id {header.producer_id} is below -1"
     if header.producer_id == NO_PRODUCER_ID:
-        return None
+        return "it is transactional and has no producer id" if header.is_transactional else None
     if header.producer_epoch < 0 or header.base_sequence < 0:
         return (
             f"producer id {header.producer_id} comes with epoch {header.producer_epoch} "

@@ -15,15 +15,24 @@ back. Logs on disk and the batch index of diskless topics both decide by it.
 | newer         | any other                              | OUT_OF_ORDER_SEQUENCE_NUMBER       |
 | no such id    | any                                    | append: its state may have expired |
 
-Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360.
+Where a marker has brought a newer epoch, of which there are no batches yet, the next sequence is 0.
+While a transaction is open, a batch outside of it is refused with INVALID_TXN_STATE.
+
+Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360, KIP-890.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.records.errors import InvalidProducerEpoch, OutOfOrderSequence
+from penstock.records.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
 from penstock.records.limits import PRODUCER_BATCHES_MAX
+from penstock.records.transactions import Marker
 
 SEQUENCES: Final = 2**31
 """Sequences of a producer; after the last one comes 0."""
@@ -43,12 +52,22 @@ class ProducerBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+NO_BATCH: Final = ProducerBatch(-1, -1, -1, 0, -1)
+"""Of a producer of whose epoch there is a marker only."""
+
+
 class Producer(NamedTuple):
-    """A producer's state. `seen_ms` is the broker's time of its last append."""
+    """A producer's state. `seen_ms` is the broker's time of its last append.
+
+    `batches` is empty after a marker of a newer epoch. `coordinator_epoch` is of the last marker,
+    `txn_first_offset` where its open transaction begins; -1 for none.
+    """
 
     epoch: int
     batches: tuple[ProducerBatch, ...]
     seen_ms: int
+    coordinator_epoch: int = -1
+    txn_first_offset: int = -1
 
 
 class ProducerState(NamedTuple):
@@ -59,13 +78,21 @@ class ProducerState(NamedTuple):
     last_sequence: int
     last_timestamp: int
     last_offset: int
+    coordinator_epoch: int = -1
+    txn_start_offset: int = -1
 
 
 def described(producer_id: int, producer: Producer) -> ProducerState:
     """A producer's state as DescribeProducers tells it."""
-    last = producer.batches[-1]
+    last = producer.batches[-1] if producer.batches else NO_BATCH
     return ProducerState(
-        producer_id, producer.epoch, last.last_sequence, producer.seen_ms, last.last_offset
+        producer_id,
+        producer.epoch,
+        last.last_sequence,
+        producer.seen_ms,
+        last.last_offset,
+        producer.coordinator_epoch,
+        producer.txn_first_offset,
     )
 
 
@@ -84,10 +111,11 @@ def original(
     if producer is None:
         return None
     if epoch == producer.epoch:
-        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCES
+        batches = producer.batches
+        expected = (batches[-1].last_sequence + 1) % SEQUENCES if batches else 0
         if first_sequence == expected:
             return None
-        for batch in producer.batches:
+        for batch in batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
         raise OutOfOrderSequence(
@@ -106,8 +134,62 @@ def original(
     return None
 
 
-def appended(before: Producer | None, epoch: int, batch: ProducerBatch, seen_ms: int) -> Producer:
+def check_transaction(producer: Producer, producer_id: int, *, transactional: bool) -> None:
+    """Check a batch that is none of those remembered.
+
+    Raises:
+        InvalidTxnState: its producer has a transaction open, and it belongs to none.
+    """
+    if producer.txn_first_offset >= 0 and not transactional:
+        raise InvalidTxnState(
+            f"producer {producer_id} has had a transaction open since offset"
+            f" {producer.txn_first_offset}: a batch outside of it is refused"
+        )
+
+
+def appended(
+    before: Producer | None,
+    epoch: int,
+    batch: ProducerBatch,
+    seen_ms: int,
+    *,
+    transactional: bool = False,
+) -> Producer:
     """A producer's state after a batch that was checked."""
-    if before is None or before.epoch != epoch:
-        return Producer(epoch, (batch,), seen_ms)
-    return Producer(epoch, (*before.batches[1 - PRODUCER_BATCHES_MAX :], batch), seen_ms)
+    first = batch.first_offset if transactional else -1
+    if before is None:
+        return Producer(epoch, (batch,), seen_ms, -1, first)
+    _, batches, _, coordinator, open_from = before
+    batches = (*batches[1 - PRODUCER_BATCHES_MAX :], batch) if before.epoch == epoch else (batch,)
+    return Producer(epoch, batches, seen_ms, coordinator, first if open_from < 0 else open_from)
+
+
+def check_marker(producer: Producer | None, marker: Marker) -> bool:
+    """Whether a marker is there already; else it is to be appended.
+
+    Of transaction version 2, where no two transactions of a producer have one epoch, a marker is
+    there once its epoch is. Before, one that ends nothing is appended, which does no harm.
+
+    Raises:
+        InvalidProducerEpoch, TransactionCoordinatorFenced: what is there is newer.
+    """
+    if producer is None:
+        return False
+    if marker.producer_epoch < producer.epoch:
+        raise InvalidProducerEpoch(
+            f"marker of producer {marker.producer_id} has epoch {marker.producer_epoch}, "
+            f"the partition has seen epoch {producer.epoch}"
+        )
+    if marker.coordinator_epoch < producer.coordinator_epoch:
+        raise TransactionCoordinatorFenced(
+            f"marker of producer {marker.producer_id} has coordinator epoch"
+            f" {marker.coordinator_epoch}, the partition has seen {producer.coordinator_epoch}"
+        )
+    return marker.transaction_version >= 2 and marker.producer_epoch == producer.epoch
+
+
+def decided(before: Producer | None, marker: Marker, seen_ms: int) -> Producer:
+    """A producer's state after a marker, checked or sent by the leader: no transaction is open."""
+    epoch = marker.producer_epoch
+    batches = before.batches if before is not None and before.epoch == epoch else ()
+    return Producer(epoch, batches, seen_ms, marker.coordinator_epoch)

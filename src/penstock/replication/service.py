@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
+from penstock.records.transactions import Marker
 from penstock.replication.calls import Calls
 from penstock.replication.chain import Chain
 from penstock.replication.copies import Copy
@@ -42,6 +43,7 @@ from penstock.storage.errors import StorageFailed
 if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.records.appends import AppendResult, Done
+    from penstock.records.transactions import Guard
     from penstock.replication.links import Links
     from penstock.replication.replica import Replica, Sync
     from penstock.storage import Lease, ReplicaLog, StorageError
@@ -84,28 +86,33 @@ class ReplicatedLog:
 
     def append(
         self,
-        batches: memoryview,
+        appended: memoryview | Marker,
         *,
         now_ms: int,
         acks: int,
-        lease: Lease | None,
+        lease: Lease | None = None,
         done: Done,
+        guard: Guard | None = None,
     ) -> AppendResult | None:
-        """Append as the leader. A result that is returned is to be answered with the next sync.
+        """Append batches, or a marker, as the leader.
 
+        A result that is returned is to be answered with the next sync.
         `done` is called here when `acks` asks for all, once the commit mark has passed.
 
         Raises:
             NotLeading: this broker does not lead it now.
             TooFewReplicas: fewer can be reached than must acknowledge.
-            PenstockError: the fence, where there is one; as `PartitionLog.append`.
+            PenstockError: the fence, where there is one; as the log's `append`, `append_marker`.
         """
         leading = self.appendable()
         if acks == _ALL:
             self.check_reachable()
         log = self.log
         base = log.log_end_offset
-        result = log.append(batches, now_ms=now_ms, lease=lease, single=True)
+        if isinstance(appended, Marker):
+            result = log.append_marker(appended, now_ms=now_ms)
+        else:
+            result = log.append(appended, now_ms=now_ms, lease=lease, single=True, guard=guard)
         if log.log_end_offset > base:
             self.copy.wrote(leading.appended(base, log.log_end_offset))
         self._service.stir(self)

@@ -24,6 +24,7 @@ from penstock.storage.partition import PartitionLog
 from penstock.storage.replica import ReplicaLog
 from penstock.storage.settings import StorageSettings
 from penstock.storage.store import LogStore
+from penstock.storage.transactional import TransactionalLog
 from penstock.storage.values import (
     Lease,
     OffsetAndTimestamp,
@@ -55,5 +56,6 @@ __all__ = [
     "StorageSettings",
     "StoreLocked",
     "TopicIdMismatch",
+    "TransactionalLog",
     "UnknownProducerId",
 ]

@@ -32,7 +32,8 @@ from penstock.records import (
     validate_batch,
     verify_crc,
 )
-from penstock.records.header import MAGIC
+from penstock.records.header import MAGIC, TRANSACTIONAL_FLAG
+from penstock.records.transactions import decode_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import (
     BatchesTooLarge,
@@ -65,12 +66,14 @@ def prepared(
     *,
     internal: bool = False,
     single: bool = False,
+    transactional: bool = False,
 ) -> tuple[memoryview, list[BatchHeader]]:
     """What is to be stored of an append, and its headers: the batches themselves, or new ones
     with the codec that the topic demands.
 
     `internal` are batches that this broker checked before, or made itself; `single` asks for one
-    whole batch from offset 0 on, as a partition of a produce request holds.
+    whole batch from offset 0 on, as a partition of a produce request holds; `transactional` says
+    whether that has a transactional id.
 
     Raises:
         PenstockError: as `validate_batches`.
@@ -82,16 +85,18 @@ def prepared(
         and config.record_validation == "headers"
         and "compact" not in config.cleanup_policy
     ):
-        plain = _plain(batches, config, now_ms)
+        plain = _plain(batches, config, now_ms, TRANSACTIONAL_FLAG if transactional else 0)
         if plain is not None:
             return batches, [plain]
-    headers = validate_batches(batches, config, now_ms, internal=internal, single=single)
+    headers = validate_batches(
+        batches, config, now_ms, internal=internal, single=single, transactional=transactional
+    )
     if as_sent:
         return batches, headers
     packed = _recompressed(batches, headers, config)
     if packed is None:
         return batches, headers
-    return packed, _checked(packed, config, now_ms, internal=internal)
+    return packed, _checked(packed, config, now_ms, internal=internal, transactional=transactional)
 
 
 def stamped_runs(
@@ -123,6 +128,8 @@ def stamped_runs(
         if header.partition_leader_epoch < newest_epoch:
             raise ReplicaEpochFell(where, newest_epoch, header.partition_leader_epoch)
         verify_crc(batches, header, offset)
+        if header.is_control and header.producer_id >= 0:
+            decode_marker(batches[offset : offset + header.size_bytes], header)
         newest_epoch = header.partition_leader_epoch
         if not runs or newest_epoch != epoch:
             runs.append([])
@@ -140,22 +147,25 @@ def validate_batches(
     *,
     internal: bool = False,
     single: bool = False,
+    transactional: bool = False,
 ) -> list[BatchHeader]:
     """Check all batches of an append, as `prepared` takes them; returns their headers.
 
     Raises:
-        CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec: as `penstock.records`.
+        CorruptBatch, InvalidRecord, TransactionalBatch, InvalidTxnState, UnsupportedCodec: as
+            `penstock.records`.
         RecordTooLarge: a batch exceeds `max.message.bytes`.
         BatchesTooLarge: all together exceed `segment.bytes`.
         InvalidTimestamp: a timestamp is outside of the topic's bounds.
     """
-    plain = None if internal else _plain(batches, config, now_ms)
+    flags = TRANSACTIONAL_FLAG if transactional else 0
+    plain = None if internal else _plain(batches, config, now_ms, flags)
     if plain is not None:
         headers = [plain]
     else:
         if single:
             check_single(batches)
-        headers = _checked(batches, config, now_ms, internal=internal)
+        headers = _checked(batches, config, now_ms, internal=internal, transactional=transactional)
     compacted = "compact" in config.cleanup_policy
     if (compacted or config.record_validation != "headers") and not internal:
         _look_inside(batches, headers, config, compacted=compacted)
@@ -179,7 +189,7 @@ def _look_inside(
 
 
 def _checked(
-    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool
+    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool, transactional: bool
 ) -> list[BatchHeader]:
     """The headers of batches, each checked in every respect but its records."""
     headers = split_batches(batches)
@@ -198,7 +208,7 @@ def _checked(
                 raise RecordTooLarge(
                     f"a batch of {size_bytes} bytes, max.message.bytes = {config.max_message_bytes}"
                 )
-            validate_batch(header)
+            validate_batch(header, transactional=transactional)
         verify_crc(batches, header, offset)
         if create_time:
             _check_timestamps(header, config, now_ms)
@@ -206,11 +216,14 @@ def _checked(
     return headers
 
 
-def _plain(batches: memoryview, config: LogConfig, now_ms: int) -> BatchHeader | None:
+def _plain(
+    batches: memoryview, config: LogConfig, now_ms: int, flags: int = 0
+) -> BatchHeader | None:
     """The header if the append is one batch with nothing wrong or rare about it.
 
     Nearly every append is; this is half of what the careful way costs. None decides nothing:
-    the careful way then does, and names what is wrong.
+    the careful way then does, and names what is wrong. `flags` are the attributes that it has
+    besides its codec.
     """
     size_bytes = len(batches)
     if size_bytes < HEADER_BYTES:
@@ -225,9 +238,9 @@ def _plain(batches: memoryview, config: LogConfig, now_ms: int) -> BatchHeader |
         and size_bytes <= config.segment_bytes
         and magic == MAGIC
         and base_offset == 0 < count == delta + 1
-        and (attributes == 0 or (0 < attributes <= Codec.ZSTD))
-        and (attributes or count * _RECORD_BYTES_MIN <= size_bytes - HEADER_BYTES)
-        and (producer_id == -1 or (producer_id >= 0 <= epoch and sequence >= 0))
+        and (attributes == flags or (0 < attributes ^ flags <= Codec.ZSTD))
+        and (attributes != flags or count * _RECORD_BYTES_MIN <= size_bytes - HEADER_BYTES)
+        and ((producer_id == -1 and not flags) or (producer_id >= 0 <= epoch and sequence >= 0))
         and 0 <= base_timestamp <= max_timestamp <= now_ms + config.message_timestamp_after_max_ms
         and base_timestamp >= now_ms - config.message_timestamp_before_max_ms
         and crc32c(batches[_CHECKED_FROM:]) == checksum

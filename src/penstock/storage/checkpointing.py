@@ -50,7 +50,7 @@ class Plan(NamedTuple):
     sequence: int
     changes: Changes[PartitionLog]
     points: list[tuple[PartitionLog, RecoveryPoint]]
-    saved: list[tuple[Segment, int, int]]
+    saved: list[tuple[Segment, tuple[int, int, int]]]
     paths: list[str]
     appends: list[tuple[str, int, bytes]]
     writes: list[tuple[str, bytes]]
@@ -143,7 +143,7 @@ class Checkpointer:
         changes = self._changes.take()
         directories = changes.directories
         points: list[tuple[PartitionLog, RecoveryPoint]] = []
-        saved: list[tuple[Segment, int, int]] = []
+        saved: list[tuple[Segment, tuple[int, int, int]]] = []
         paths: list[str] = []
         appends: list[tuple[str, int, bytes]] = []
         writes: list[tuple[str, bytes]] = []
@@ -154,9 +154,7 @@ class Checkpointer:
             for segment in changed:
                 if segment.written_bytes == 0:
                     continue
-                if segment.index is not None:
-                    lengths = len(segment.index.offsets), len(segment.index.times)
-                    saved.append((segment, *lengths))
+                saved.append((segment, segment.indexed()))
                 paths.append(segment.path)
                 for path, position, data in segment.unsaved():
                     if position == 0:
@@ -213,8 +211,8 @@ class Checkpointer:
         self.sequence = plan.sequence
         self.last_ms = self._clock.now_ms()
         self._counters.checkpoints += 1
-        for segment, offsets, times in plan.saved:
-            segment.saved_offsets, segment.saved_times = offsets, times
+        for segment, lengths in plan.saved:
+            segment.saved(lengths)
         for log, point in plan.points:
             start = log.log_start_offset
             log.set_recovery_point(point._replace(log_start_offset=start))

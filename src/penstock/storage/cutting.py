@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from penstock.base.files import Files, replace_file
+from penstock.base.files import Files, read_file, replace_file
+from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
 from penstock.storage.names import (
+    INDEX,
     LOG,
     RECENT_BATCHES,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
     offset_name,
     parse_offset_name,
 )
@@ -33,8 +37,9 @@ def cut_files(
     """End a log at byte `position` of one segment, where `end_offset` would begin.
 
     Segments behind it go, and so does its own file when nothing is left of it; its indexes, which
-    are made anew; and snapshots of producers beyond the end, which a log that reaches those offsets
-    again would take for its own. `forget` is told of files before they go.
+    are made anew, but that of transactions, which is cut; and snapshots of producers beyond the
+    end, which a log that reaches those offsets again would take for its own. `forget` is told of
+    files before they go.
 
     Raises:
         OSError: some of it is not done.
@@ -47,7 +52,9 @@ def cut_files(
         if suffix in (SNAPSHOT, RECENT_BATCHES):
             gone = base > end_offset
         elif base == segment_base and position:
-            gone = suffix in SEGMENT_SUFFIXES and suffix != LOG
+            gone = suffix in (INDEX, TIME_INDEX)
+            if suffix == TXN_INDEX:
+                cut_transactions(files, os.path.join(directory, name), end_offset)
         else:
             gone = suffix in SEGMENT_SUFFIXES and base >= segment_base
         if gone:
@@ -58,6 +65,23 @@ def cut_files(
         descriptor = files.open(os.path.join(directory, offset_name(segment_base, LOG)))
         try:
             files.truncate(descriptor, position)
+        finally:
+            files.close(descriptor)
+
+
+def cut_transactions(files: Files, path: str, end_offset: int) -> None:
+    """Leave of a `.txnindex` what is about offsets below one, up to what is no whole entry.
+
+    Raises:
+        OSError: it is not done.
+    """
+    data = read_file(files, path)
+    index = TransactionIndex(data[: len(data) - len(data) % ENTRY_BYTES])
+    index.cut(end_offset)
+    if len(index.entries) < len(data):
+        descriptor = files.open(path)
+        try:
+            files.truncate(descriptor, len(index.entries))
         finally:
             files.close(descriptor)
 

@@ -15,18 +15,28 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.base.files import read_file, read_range
-from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
+from penstock.base.files import read_file, read_range, replace_file
+from penstock.base.settings import LONG_MAX
+from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header
+from penstock.records.transactions import AbortedTransaction, decode_marker
+from penstock.storage.cutting import cut_transactions
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptFile, CorruptLog
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
 from penstock.storage.formats.epochs import Entry, decode_epochs
 from penstock.storage.formats.index import SparseIndex
-from penstock.storage.formats.snapshot import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
+from penstock.storage.formats.snapshot import (
+    BATCHES_VERSION,
+    SNAPSHOT_VERSION,
+    decode_snapshot,
+    encoded_snapshots,
+)
+from penstock.storage.formats.transaction_index import TransactionIndex
 from penstock.storage.limits import RECOVERY_SCAN_BYTES
 from penstock.storage.names import (
     DELETED,
@@ -34,6 +44,7 @@ from penstock.storage.names import (
     LOG,
     RECENT_BATCHES,
     SNAPSHOT,
+    TXN_INDEX,
     offset_name,
     parse_offset_name,
 )
@@ -52,6 +63,8 @@ class Loaded(NamedTuple):
     epochs_dirty: bool
     """Whether their file says something else."""
     producers: ProducerStates
+    due_snapshots: list[tuple[int, bytes, bytes]]
+    """Of the segments that were walked, at whose starts there may be none."""
     start_offset: int
     end_offset: int
     damage: CorruptLog | None
@@ -93,12 +106,36 @@ def producers_at(
         OSError: the files cannot be read.
     """
     loading = _Loading(segment_files, directory, point, 0, now_ms, 0)
-    for name in segment_files.files.names_in(directory):
-        parsed = parse_offset_name(name)
-        if parsed is not None and parsed[1] in (SNAPSHOT, RECENT_BATCHES):
-            loading.snapshots.append(parsed[0])
+    loading.list_snapshots()
     loading.load_producers(segments)
     return loading.producers
+
+
+def mend_transactions(
+    segment_files: SegmentFiles,
+    directory: str,
+    point: RecoveryPoint,
+    segments: list[Segment],
+    segment: Segment,
+    damage: CorruptLog,
+) -> None:
+    """Make a segment's index of aborted transactions anew, by a walk up to a point.
+
+    Raises:
+        OSError: the files cannot be read, or this one not written.
+    """
+    logger.warning("%s; made anew", damage)
+    loading = _Loading(segment_files, directory, point, 0, 0, 0)
+    loading.list_snapshots()
+    index = TransactionIndex()
+    later = segments[segments.index(segment) + 1 :]
+    end = later[0].base_offset if later else LONG_MAX
+    start = loading.take_snapshot_below(segment.base_offset, segments[0].base_offset)
+    for aborted in loading.replay_producers(segments, start):
+        if segment.base_offset <= aborted.last_offset < end:
+            index.add(aborted)
+    replace_file(segment_files.files, segment.sibling(TXN_INDEX), index.entries)
+    segment.transactions, segment.saved_transactions = index, len(index.entries)
 
 
 class _Loading:
@@ -124,6 +161,9 @@ class _Loading:
         self.producers = ProducerStates()
         self.changed: set[Segment] = set()
         self.snapshots: list[int] = []
+        self.due: list[tuple[int, bytes, bytes]] = []
+        self.transactions: set[int] = set()
+        """Base offsets of segments that have an index of aborted transactions."""
 
     def run(self, cut_offset: int | None) -> Loaded:
         segments = self._list()
@@ -138,7 +178,15 @@ class _Loading:
         if damage is not None:
             logger.error("%s is damaged: %s", self.directory, damage)
         return Loaded(
-            segments, epochs, epochs_dirty, self.producers, start, end, damage, self.changed
+            segments,
+            epochs,
+            epochs_dirty,
+            self.producers,
+            self.due,
+            start,
+            end,
+            damage,
+            self.changed,
         )
 
     def _list(self) -> list[Segment]:
@@ -159,20 +207,24 @@ class _Loading:
                 bases.append(base)
             elif suffix in (SNAPSHOT, RECENT_BATCHES):
                 self.snapshots.append(base)
+            elif suffix == TXN_INDEX:
+                self.transactions.add(base)
             elif suffix.endswith((DELETED, ".tmp")):
                 with suppress(FileNotFoundError):
                     self.files.remove(os.path.join(directory, name))
         bases.sort()
-        segments = [
-            Segment(
-                directory, base, self.files.size_of(os.path.join(directory, offset_name(base, LOG)))
-            )
-            for base in bases
-        ]
+        segments = [self._segment(base) for base in bases]
         point = self.recovery_point
         if point.position == 0 and (not bases or bases[-1] < point.segment_base):
             segments.append(Segment(directory, point.segment_base))
         return segments or [Segment(directory, point.segment_base)]
+
+    def _segment(self, base_offset: int) -> Segment:
+        path = os.path.join(self.directory, offset_name(base_offset, LOG))
+        segment = Segment(self.directory, base_offset, self.files.size_of(path))
+        if base_offset in self.transactions:
+            segment.transactions = None
+        return segment
 
     def _missing(self, segments: list[Segment]) -> CorruptLog | None:
         """The damage if the files end before the point."""
@@ -197,6 +249,7 @@ class _Loading:
         position = point.position
         while place < len(segments):
             segment = segments[place]
+            self._cut_transactions(segments, segment, expected)
             if position < segment.written_bytes or place + 1 < len(segments):
                 reached, expected, error = self._walk_segment(segment, position, expected)
                 if error is not None and expected < self.durable:
@@ -213,6 +266,9 @@ class _Loading:
                 return segments, expected, error
             if place < len(segments):
                 expected = max(expected, segments[place].base_offset)
+                if len(self.producers):
+                    states = self.producers.snapshot()
+                    self.due.append(encoded_snapshots(segments[place].base_offset, *states))
         if expected < self.durable:
             last = segments[-1]
             return (
@@ -255,8 +311,10 @@ class _Loading:
                     reason = f"base offset {header.base_offset}, expected {expected} or more"
                     raise CorruptLog(Path(segment.path), at, reason)
                 segment.add(header, header.base_offset, self.interval)
-                if header.producer_id >= 0 and header.base_sequence >= 0:
-                    self.producers.append(header, header.base_offset, self.now_ms)
+                if header.producer_id >= 0:
+                    aborted = self._remember(header, segment, at)
+                    if aborted is not None:
+                        self.segment_files.transactions_of(segment).add(aborted)
                 expected = header.next_offset
         except CorruptLog as error:
             reached = segment.written_bytes
@@ -264,13 +322,48 @@ class _Loading:
             return reached, expected, error
         return end, expected, None
 
+    def _cut_transactions(
+        self, segments: list[Segment], segment: Segment, next_offset: int
+    ) -> None:
+        """Forget what a segment's index of aborted transactions has of what is walked."""
+        if segment.transactions is not None:
+            return
+        try:
+            index = self.segment_files.transactions_of(segment)
+        except CorruptLog as error:
+            point = self.recovery_point
+            mend_transactions(self.segment_files, self.directory, point, segments, segment, error)
+            return
+        index.cut(next_offset)
+        if len(index.entries) < segment.saved_transactions:
+            cut_transactions(self.files, segment.sibling(TXN_INDEX), next_offset)
+            segment.saved_transactions = len(index.entries)
+
+    def _remember(
+        self, header: BatchHeader, segment: Segment, position: int
+    ) -> AbortedTransaction | None:
+        """A producer's batch, or its marker: what that aborts."""
+        if header.base_sequence >= 0:
+            self.producers.append(header, header.base_offset, self.now_ms)
+            return None
+        if not header.is_control:
+            return None
+        descriptor = self.descriptors.get(segment.path).descriptor
+        data = read_range(self.files, descriptor, header.size_bytes, position)
+        try:
+            marker = decode_marker(data, header)
+        except CorruptBatch as error:
+            raise CorruptLog(Path(segment.path), position, str(error)) from None
+        return self.producers.decide(marker, header.base_offset, self.now_ms)[1]
+
     def _cut(self, segments: list[Segment], place: int, position: int) -> None:
         """End the log at a position above the durable offset."""
         for segment in segments[place + 1 :]:
             logger.warning("%s lies beyond a torn end: removed", segment.path)
             self.descriptors.forget(segment.path)
-            with suppress(FileNotFoundError):
-                self.files.remove(segment.path)
+            for path in segment.path, segment.sibling(TXN_INDEX):
+                with suppress(FileNotFoundError):
+                    self.files.remove(path)
         del segments[place + 1 :]
         segment = segments[place]
         logger.warning(
@@ -287,16 +380,27 @@ class _Loading:
             return
         if self._take_snapshot(point.recovery_offset):
             return
-        start = segments[0].base_offset
-        for offset in sorted(self.snapshots, reverse=True):
-            if offset <= point.recovery_offset and self._take_snapshot(offset):
-                start = offset
-                break
+        start = self.take_snapshot_below(point.recovery_offset, segments[0].base_offset)
         logger.warning(
             "%s: producers of offset %d are made anew from offset %d",
             self.directory, point.recovery_offset, start,
         )  # fmt: skip
-        self._replay_producers(segments, start)
+        for _ in self.replay_producers(segments, start):
+            """Their index has them."""
+
+    def list_snapshots(self) -> None:
+        """Look for them alone."""
+        for name in self.files.names_in(self.directory):
+            parsed = parse_offset_name(name)
+            if parsed is not None and parsed[1] in (SNAPSHOT, RECENT_BATCHES):
+                self.snapshots.append(parsed[0])
+
+    def take_snapshot_below(self, offset: int, start: int) -> int:
+        """Producers as of the last offset up to one that there is a snapshot of, else a start."""
+        for one in sorted(self.snapshots, reverse=True):
+            if one <= offset and self._take_snapshot(one):
+                return one
+        return start
 
     def _take_snapshot(self, offset: int) -> bool:
         for suffix, version in (RECENT_BATCHES, BATCHES_VERSION), (SNAPSHOT, SNAPSHOT_VERSION):
@@ -310,8 +414,8 @@ class _Loading:
                 logger.warning("%s: %s", path, error)
         return False
 
-    def _replay_producers(self, segments: list[Segment], start: int) -> None:
-        """Walk headers from an offset to the point."""
+    def replay_producers(self, segments: list[Segment], start: int) -> Iterator[AbortedTransaction]:
+        """Walk headers from an offset to the point; yields what was aborted on the way."""
         point = self.recovery_point
         for place, segment in enumerate(segments):
             if segment.base_offset > point.segment_base:
@@ -327,13 +431,13 @@ class _Loading:
                 continue
             handle = self.descriptors.get(segment.path)
             with suppress(CorruptLog):
-                for _, header in walk(
+                for at, header in walk(
                     self.files, handle.descriptor, segment.path, 0, end, verify=False
                 ):
-                    if header.base_offset >= start and header.producer_id >= 0 <= (
-                        header.base_sequence
-                    ):
-                        self.producers.append(header, header.base_offset, self.now_ms)
+                    if header.base_offset >= start and header.producer_id >= 0:
+                        aborted = self._remember(header, segment, at)
+                        if aborted is not None:
+                            yield aborted
 
     def _load_epochs(
         self, segments: list[Segment], cut_offset: int | None

@@ -71,9 +71,17 @@ def _open(
     header: BatchHeader,
     timestamp: int | None,
 ) -> OffsetAndTimestamp | None:
-    """The first record of one batch at or after the log's start and a time, or the latest."""
+    """The first record of one batch at or after the log's start and a time, or the latest.
+
+    A marker counts as a record, as in Kafka.
+    """
     from penstock.records.columnar.decode import decode_batches
 
+    if header.is_control:
+        if header.base_offset < log.start_offset:
+            return None
+        epoch = header.partition_leader_epoch
+        return OffsetAndTimestamp(header.base_offset, header.max_timestamp, epoch)
     handle = files.descriptors.get(segment.path)
     data = read_range(files.files, handle.descriptor, header.size_bytes, position)
     columns: Any = decode_batches(

@@ -27,7 +27,7 @@ from penstock.storage.journal import Journal
 from penstock.storage.limits import HOUSEKEEPING_FILES_MAX, HOUSEKEEPING_LOGS_MAX
 from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
 from penstock.storage.partition import PartitionLog, StoreParts
-from penstock.storage.rolling import expired_count
+from penstock.storage.rolling import expired_count, segment_facts
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -179,7 +179,9 @@ class LogMaintenance:
             return 0
         log.load()
         count = expired_count(
-            log.segment_facts(),
+            segment_facts(
+                log.segments, log.log_end_offset, self._segment_files, config.index_interval_bytes
+            ),
             config=config,
             now_ms=now_ms,
             log_start_offset=log.log_start_offset,

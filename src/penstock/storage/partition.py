@@ -26,6 +26,7 @@ from penstock.records import BatchHeader, OffsetOutOfRange, stamp
 from penstock.records.appends import AppendResult, placed
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch, ProducerState
+from penstock.records.transactions import AbortedTransaction, Guard, decode_marker
 from penstock.storage import lookups
 from penstock.storage.appended import Appended, AppendQueue, Tail, TailCache
 from penstock.storage.batch_validation import prepared, stamp_times
@@ -43,9 +44,10 @@ from penstock.storage.names import directory_name
 from penstock.storage.producers import ProducerStates, Undo
 from penstock.storage.reading import Written, read_files, read_tail
 from penstock.storage.rolling import should_roll
-from penstock.storage.segment import UNKNOWN, Segment, segment_place
+from penstock.storage.segment import Segment, segment_place
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.settings import StorageSettings
+from penstock.storage.transactions import index_written
 from penstock.storage.values import UNOWNED, Buffer, Lease, LogOwner, OffsetAndTimestamp, Read
 
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
@@ -75,7 +77,7 @@ class PartitionLog:
         "durable_offset", "epochs", "epochs_dirty", "fence", "key", "leader_epoch",
         "log_end_offset", "log_start_offset", "owner", "producer_states", "recovery_point",
         "recovery_point_bytes", "segments", "tail", "topic_id", "topic_partition",
-        "unflushed_records", "unwritten_bytes", "written_bytes_total",
+        "unflushed_records", "unindexed", "unwritten_bytes", "written_bytes_total",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +109,8 @@ class PartitionLog:
         self.epochs_dirty = False
         self.producer_states = ProducerStates()
         self.due_snapshots: list[tuple[int, bytes, bytes]] = []
+        self.unindexed: list[AbortedTransaction] = []
+        """Of markers that no file has yet."""
         self.damage: CorruptLog | None = None
         self.closed: PenstockError | None = None
         self.fence: PenstockError | None = None
@@ -156,18 +160,21 @@ class PartitionLog:
         config: LogConfig | None = None,
         internal: bool = False,
         single: bool = False,
+        guard: Guard | None = None,
     ) -> AppendResult:
         """Give batches their offsets and queue them; durable once a flush after this is done.
 
         All or nothing. The offsets and the epoch are stamped into `batches`, which must be
         writable. With a lease, its bytes are used until they are in the segment; without one,
         they are kept as long as it pleases the tail cache. `config` is the topic's, if the caller
-        has it at hand; `internal` and `single` are as in `prepared`.
+        has it at hand; `internal` and `single` are as in `prepared`. They belong to a transaction
+        if there is a guard.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
-            OutOfOrderSequence, InvalidProducerEpoch: the producer's state refuses them.
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state refuses
+            them.
             AppendBacklog: too much waits for the journal.
             StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
         """
@@ -186,7 +193,10 @@ class PartitionLog:
             raise self._backlog(waiting)
         if config is None:
             config = self.config
-        ready, headers = prepared(batches, config, now_ms, internal=internal, single=single)
+        transactional = guard is not None
+        ready, headers = prepared(
+            batches, config, now_ms, internal=internal, single=single, transactional=transactional
+        )
         if ready is not batches:
             batches, lease = ready, None
         for header in headers:
@@ -259,9 +269,16 @@ class PartitionLog:
         for header in headers:
             if not stamped:
                 stamp(batches, offset, next_offset, header.batch_length, epoch)
-            if header.producer_id >= 0 <= header.base_sequence:
+            if header.producer_id >= 0:
                 undo = undo or []
-                undo.append(self.producer_states.append(header, next_offset, now_ms))
+                if header.base_sequence >= 0:
+                    undo.append(self.producer_states.append(header, next_offset, now_ms))
+                else:
+                    marker = decode_marker(batches[offset:], header)
+                    done, aborted = self.producer_states.decide(marker, next_offset, now_ms)
+                    undo.append(done)
+                    if aborted is not None:
+                        self.unindexed.append(aborted)
             next_offset += header.last_offset_delta + 1
             offset += header.batch_length + 12
         return next_offset, undo
@@ -393,7 +410,7 @@ class PartitionLog:
         self.epochs_dirty = loaded.epochs_dirty
         self.segments = loaded.segments
         self.epochs = loaded.epochs
-        self.producer_states = loaded.producers
+        self.producer_states, self.due_snapshots = loaded.producers, loaded.due_snapshots
         self.log_end_offset = self.durable_offset = loaded.end_offset
         self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
         self.damage = loaded.damage
@@ -426,6 +443,7 @@ class PartitionLog:
         while len(self.segments) > 1 and self.segments[-1].base_offset > item.base_offset:
             self.segments.pop()
         self.due_snapshots = [due for due in self.due_snapshots if due[0] <= item.base_offset]
+        self.unindexed = [one for one in self.unindexed if one.last_offset < item.base_offset]
         if self.epochs.cut_end(item.base_offset + 1):
             self.epochs.assign(self.leader_epoch, item.base_offset)
             self._roll_when_due()
@@ -456,6 +474,9 @@ class PartitionLog:
             written_bytes += item.size_bytes
             if item.lease is not None:
                 leased = place
+        if self.unindexed:
+            end, files = items[-1].next_offset, parts.segment_files
+            self.unindexed = index_written(files, self.segments, self.unindexed, end)
         self.unwritten_bytes -= written_bytes
         self._queue.unwritten_bytes -= written_bytes
         parts.counters.written_bytes += written_bytes
@@ -528,24 +549,6 @@ class PartitionLog:
         self.load()
         if self.segments[-1].end_position:
             self._roll()
-
-    def segment_facts(self) -> list[tuple[int, int, int]]:
-        """For retention: (next offset, bytes, highest timestamp) of each segment."""
-        facts = []
-        files = self._parts.segment_files
-        interval_bytes = self.config.index_interval_bytes
-        for place, segment in enumerate(self.segments):
-            last = place + 1 == len(self.segments)
-            after = self.log_end_offset if last else self.segments[place + 1].base_offset
-            if segment.max_timestamp == UNKNOWN:
-                files.index_of(segment, interval_bytes)
-                if not last:
-                    files.indexes.used(segment)
-            newest = segment.max_timestamp
-            if segment.end_position > segment.written_bytes:
-                newest = LONG_MAX
-            facts.append((after, segment.end_position, newest))
-        return facts
 
     # -- details -----------------------------------------------------------------------------
 

@@ -4,26 +4,36 @@ What one producer's next batch is, `records.idempotence` says. A producer's stat
 value that is replaced by each append, so that an append that did not become durable is undone by
 putting the old value back.
 
-Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360.
+A producer's transaction is part of its state; where open ones begin, `transactions` knows.
+
+Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360, KIP-890.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import Final
 
 from penstock.records import BatchHeader
 from penstock.records.errors import OutOfOrderSequence
+from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.idempotence import (
+    NO_BATCH,
     SEQUENCES,
     Producer,
     ProducerBatch,
     ProducerState,
     appended,
+    check_marker,
+    check_transaction,
+    decided,
     described,
     original,
 )
 from penstock.records.limits import PRODUCER_BATCHES_MAX
+from penstock.records.transactions import AbortedTransaction, Marker
 from penstock.storage.formats.snapshot import SnapshotEntry
+from penstock.storage.transactions import OpenTransactions
 
 Undo = tuple[int, Producer | None]
 """A producer id and what it was before an append."""
@@ -32,10 +42,11 @@ Undo = tuple[int, Producer | None]
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "transactions")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        self.transactions = OpenTransactions()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -44,18 +55,12 @@ class ProducerStates:
         """Return the original if the batch is a duplicate, None if it may be appended.
 
         Raises:
-            InvalidProducerEpoch, OutOfOrderSequence: as the table says.
+            InvalidProducerEpoch, OutOfOrderSequence, InvalidTxnState: as the table says.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
-        return original(
-            producer,
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            header.last_sequence,
-        )
+        return _original(producer, header)
 
     def check_all(self, headers: list[BatchHeader]) -> ProducerBatch | None:
         """As `check`, for all batches of one append together.
@@ -71,62 +76,89 @@ class ProducerStates:
             if all([self.check(header) is not None for header in headers]):
                 return stored
             raise OutOfOrderSequence(f"an append of {len(headers)} batches repeats some of them")
-        undos: list[Undo] = []
-        try:
-            for header in headers:
-                if header.producer_id < 0:
-                    continue
-                if self.check(header) is not None:
-                    raise OutOfOrderSequence("an append holds batches that are stored already")
-                undos.append(self.append(header, 0, 0))
-        finally:
-            for undo in reversed(undos):
-                self.undo(undo)
+        meanwhile: dict[int, Producer] = {}
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id < 0:
+                continue
+            producer = meanwhile.get(producer_id) or self._producers.get(producer_id)
+            if producer is not None and _original(producer, header) is not None:
+                raise OutOfOrderSequence("an append holds batches that are stored already")
+            meanwhile[producer_id] = _appended(producer, header, 0, 0)
         return None
 
     def append(self, header: BatchHeader, base_offset: int, seen_ms: int) -> Undo:
         """Remember a batch that was checked and now stands at `base_offset`."""
         producer_id = header.producer_id
         before = self._producers.get(producer_id)
-        delta = header.last_offset_delta
-        batch = ProducerBatch(
-            header.base_sequence,
-            header.last_sequence,
-            base_offset + delta,
-            delta,
-            header.max_timestamp,
-        )
-        self._producers[producer_id] = appended(before, header.producer_epoch, batch, seen_ms)
+        after = self._producers[producer_id] = _appended(before, header, base_offset, seen_ms)
+        if after.txn_first_offset == base_offset:
+            self.transactions.began(base_offset)
         return producer_id, before
+
+    def check_marker(self, marker: Marker) -> bool:
+        """Whether a marker is there already; raises as `idempotence.check_marker`."""
+        return check_marker(self._producers.get(marker.producer_id), marker)
+
+    def decide(
+        self, marker: Marker, offset: int, seen_ms: int
+    ) -> tuple[Undo, AbortedTransaction | None]:
+        """Remember a marker that stands at `offset`; returns the transaction that it aborts too."""
+        producer_id = marker.producer_id
+        before = self._producers.get(producer_id)
+        self._producers[producer_id] = decided(before, marker, seen_ms)
+        undo = producer_id, before
+        if before is None or before.txn_first_offset < 0:
+            return undo, None
+        first = before.txn_first_offset
+        stable = self.transactions.decided(first, offset)
+        return undo, None if marker.commit else AbortedTransaction(
+            producer_id, first, offset, stable
+        )
 
     def undo(self, undo: Undo) -> None:
         """Put back what was before an append; appends are undone newest first."""
         producer_id, before = undo
-        if before is None:
-            self._producers.pop(producer_id, None)
-        else:
-            self._producers[producer_id] = before
+        was = -1 if before is None else before.txn_first_offset
+        first = self._producers[producer_id].txn_first_offset
+        if first != was:
+            if was >= 0:
+                self.transactions.decided_not(was)
+            if first >= 0:
+                self.transactions.began_not(first)
+        _put_back(self._producers, undo)
 
     def before(self, undos: list[Undo]) -> ProducerStates:
-        """A copy as it was before the appends that `undos` belong to, which are in order."""
+        """A copy as it was before the appends that `undos` belong to, which are in order.
+
+        Of what keeps readers back it has what was open then.
+        """
         copy = ProducerStates()
         copy._producers = dict(self._producers)
         for undo in reversed(undos):
-            copy.undo(undo)
+            _put_back(copy._producers, undo)
+        copy._find_open()
         return copy
 
     def last_sequence(self, producer_id: int) -> int | None:
         """The sequence of a producer's last record; None for one that is not remembered."""
         producer = self._producers.get(producer_id)
-        return None if producer is None else producer.batches[-1].last_sequence
+        return (
+            None
+            if producer is None or not producer.batches
+            else (producer.batches[-1].last_sequence)
+        )
 
     def expire(self, now_ms: int, expiration_ms: int, kept: Container[int] = ()) -> int:
-        """Forget producers that have been idle, but those of `kept`; returns how many."""
+        """Forget producers that have been idle, but those of `kept`; returns how many.
+
+        Nor those with an open transaction: it is its coordinator who ends it.
+        """
         limit = now_ms - expiration_ms
         idle = [
             key
             for key, producer in self._producers.items()
-            if producer.seen_ms <= limit and key not in kept
+            if producer.seen_ms <= limit and producer.txn_first_offset < 0 and key not in kept
         ]
         for key in idle:
             del self._producers[key]
@@ -141,28 +173,88 @@ class ProducerStates:
 
     def snapshot(self) -> tuple[list[SnapshotEntry], list[SnapshotEntry]]:
         """The last batch of each producer, as Kafka keeps it, and all batches."""
-        last = [_entry(key, p, p.batches[-1]) for key, p in self._producers.items()]
-        every = [_entry(key, p, batch) for key, p in self._producers.items() for batch in p.batches]
+        last = [_entry(key, p, (p.batches or _NONE)[-1]) for key, p in self._producers.items()]
+        every = [
+            _entry(key, producer, batch)
+            for key, producer in self._producers.items()
+            for batch in producer.batches or _NONE
+        ]
         return last, every
 
     def load(self, entries: Iterable[SnapshotEntry]) -> None:
         """Restore from a snapshot's entries; several of one producer are in order."""
         for entry in entries:
-            delta = entry.offset_delta
-            batch = ProducerBatch(
-                (entry.last_sequence - delta) % SEQUENCES,
-                entry.last_sequence,
-                entry.last_offset,
-                delta,
-                entry.timestamp,
-            )
-            before = self._producers.get(entry.producer_id)
-            batches = before.batches if before and before.epoch == entry.producer_epoch else ()
+            batches: tuple[ProducerBatch, ...] = ()
+            if entry.last_offset >= 0:
+                before = self._producers.get(entry.producer_id)
+                if before is not None and before.epoch == entry.producer_epoch:
+                    batches = before.batches[1 - PRODUCER_BATCHES_MAX :]
+                delta = entry.offset_delta
+                first_sequence = (entry.last_sequence - delta) % SEQUENCES
+                batches += (
+                    ProducerBatch(
+                        first_sequence,
+                        entry.last_sequence,
+                        entry.last_offset,
+                        delta,
+                        entry.timestamp,
+                    ),
+                )
             self._producers[entry.producer_id] = Producer(
                 entry.producer_epoch,
-                (*batches[1 - PRODUCER_BATCHES_MAX :], batch),
+                batches,
                 entry.timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
             )
+        self._find_open()
+
+    def _find_open(self) -> None:
+        self.transactions = OpenTransactions(
+            producer.txn_first_offset
+            for producer in self._producers.values()
+            if producer.txn_first_offset >= 0
+        )
+
+
+_NONE: Final = (NO_BATCH,)
+
+
+def _original(producer: Producer, header: BatchHeader) -> ProducerBatch | None:
+    stored = original(
+        producer,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.last_sequence,
+    )
+    if stored is None and producer.txn_first_offset >= 0:
+        transactional = bool(header.attributes & TRANSACTIONAL_FLAG)
+        check_transaction(producer, header.producer_id, transactional=transactional)
+    return stored
+
+
+def _appended(
+    before: Producer | None, header: BatchHeader, base_offset: int, seen_ms: int
+) -> Producer:
+    delta = header.last_offset_delta
+    batch = ProducerBatch(
+        header.base_sequence,
+        header.last_sequence,
+        base_offset + delta,
+        delta,
+        header.max_timestamp,
+    )
+    transactional = bool(header.attributes & TRANSACTIONAL_FLAG)
+    return appended(before, header.producer_epoch, batch, seen_ms, transactional=transactional)
+
+
+def _put_back(producers: dict[int, Producer], undo: Undo) -> None:
+    producer_id, before = undo
+    if before is None:
+        producers.pop(producer_id, None)
+    else:
+        producers[producer_id] = before
 
 
 def _entry(producer_id: int, producer: Producer, batch: ProducerBatch) -> SnapshotEntry:
@@ -173,4 +265,6 @@ def _entry(producer_id: int, producer: Producer, batch: ProducerBatch) -> Snapsh
         batch.last_offset,
         batch.offset_delta,
         producer.seen_ms,
+        producer.coordinator_epoch,
+        producer.txn_first_offset,
     )

@@ -33,13 +33,14 @@ from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.journal_entry import STARTS
 from penstock.storage.formats.snapshot import BATCHES_VERSION, decode_snapshot, encode_snapshot
+from penstock.storage.formats.transaction_index import TransactionIndex
 from penstock.storage.limits import CARRIED_BATCHES_MAX
 from penstock.storage.loading import producers_at
 from penstock.storage.names import SEGMENT_SUFFIXES
-from penstock.storage.partition import PartitionLog
 from penstock.storage.producers import ProducerStates
 from penstock.storage.reading import part_of
 from penstock.storage.segment import Segment, segment_place
+from penstock.storage.transactional import TransactionalLog
 from penstock.storage.values import Lease, Standing
 
 _SETTLINGS_MAX: Final = 8
@@ -67,7 +68,7 @@ class Before(NamedTuple):
     """Nothing of it is kept."""
 
 
-class ReplicaLog(PartitionLog):
+class ReplicaLog(TransactionalLog):
     """See the module's text. Every log of a store is one, used as a replica or not."""
 
     __slots__ = ("_before", "_durable_standing", "_settle", "standing")
@@ -97,6 +98,7 @@ class ReplicaLog(PartitionLog):
             AppendBacklog: too much waits for the journal.
             StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
         """
+        self._check_policy()
         self._check_appendable()
         queue = self._queue
         waiting = queue.pending_bytes + queue.unwritten_bytes + len(batches)
@@ -114,12 +116,6 @@ class ReplicaLog(PartitionLog):
             self._accept(data, headers, config, now_ms, lease, stamped=True)
             position += size_bytes
         return self.log_end_offset
-
-    def _check_appendable(self) -> None:
-        self._check_policy()
-        self.load()
-        if self.closed or self.fence or self.damage or self._queue.failed:
-            raise self._refusal()
 
     def _check_policy(self) -> None:
         if self._parts.settings.log_flush_policy != "group":
@@ -227,6 +223,7 @@ class ReplicaLog(PartitionLog):
             BugError: the new end would be below the floor, or below the log's start.
             StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
         """
+        self._check_policy()
         for _ in range(_SETTLINGS_MAX):
             self._check_appendable()
             end = self.boundary(offset)
@@ -256,6 +253,7 @@ class ReplicaLog(PartitionLog):
         states = ProducerStates()
         if producers:
             states.load(decode_snapshot(producers, BATCHES_VERSION))
+        self._check_policy()
         for _ in range(_SETTLINGS_MAX):
             self._check_appendable()
             if offset < max(floor, self.log_start_offset):
@@ -276,7 +274,13 @@ class ReplicaLog(PartitionLog):
         """
         self.load()
         _, batches = self.producer_states.snapshot()
-        below = [one for one in batches if one.last_offset < offset]
+        below = [
+            one
+            if one.current_txn_first_offset < offset
+            else one._replace(current_txn_first_offset=-1)
+            for one in batches
+            if one.last_offset < offset
+        ]
         below.sort(key=attrgetter("timestamp"))
         return encode_snapshot(below[-CARRIED_BATCHES_MAX:], BATCHES_VERSION) if below else b""
 
@@ -404,6 +408,10 @@ class ReplicaLog(PartitionLog):
             index.cut(end, position)
             files.resume_index(segment, index, interval_bytes, end=position)
             segment.saved_offsets = segment.saved_times = 0
+            aborted = TransactionIndex(bytes(files.transactions_of(old).entries))
+            aborted.cut(end)
+            segment.transactions = aborted
+            segment.saved_transactions = min(old.saved_transactions, len(aborted.entries))
         return segment
 
     def _settle_into(self, segment: Segment) -> None:

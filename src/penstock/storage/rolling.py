@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
+from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader
 from penstock.storage.config import LogConfig
 from penstock.storage.formats.index import OFFSET_ENTRY_BYTES
@@ -50,6 +51,25 @@ def jitter_ms(segment: Segment, config: LogConfig) -> int:
         return 0
     spread = min(config.segment_jitter_ms, config.segment_ms)
     return crc32(segment.path.encode()) % (spread + 1)
+
+
+def segment_facts(
+    segments: Sequence[Segment], end_offset: int, files: SegmentFiles, interval_bytes: int
+) -> list[tuple[int, int, int]]:
+    """For retention: (next offset, bytes, highest timestamp) of each segment of a log."""
+    facts = []
+    for place, segment in enumerate(segments):
+        last = place + 1 == len(segments)
+        after = end_offset if last else segments[place + 1].base_offset
+        if segment.max_timestamp == UNKNOWN:
+            files.index_of(segment, interval_bytes)
+            if not last:
+                files.indexes.used(segment)
+        newest = segment.max_timestamp
+        if segment.end_position > segment.written_bytes:
+            newest = LONG_MAX
+        facts.append((after, segment.end_position, newest))
+    return facts
 
 
 def expired_count(

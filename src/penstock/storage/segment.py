@@ -21,8 +21,9 @@ from penstock.base.files import Files, read_range
 from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
 from penstock.storage.errors import CorruptLog
 from penstock.storage.formats.index import SparseIndex
+from penstock.storage.formats.transaction_index import TransactionIndex
 from penstock.storage.limits import SCAN_BYTES
-from penstock.storage.names import INDEX, LOG, TIME_INDEX, offset_name
+from penstock.storage.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
 
 _base_offset: Final = attrgetter("base_offset")
 UNKNOWN: Final = -2
@@ -35,7 +36,7 @@ class Segment:
     __slots__ = (
         "base_offset", "bytes_since_entry", "end_position", "first_timestamp", "index",
         "max_timestamp", "max_timestamp_offset", "path", "saved_offsets", "saved_times",
-        "written_bytes",
+        "saved_transactions", "transactions", "written_bytes",
     )  # fmt: skip
 
     def __init__(self, directory: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -50,6 +51,9 @@ class Segment:
         self.first_timestamp = UNKNOWN if size_bytes else -1
         self.saved_offsets = 0
         self.saved_times = 0
+        self.transactions: TransactionIndex | None = TransactionIndex()
+        """None where there is a file that has not been looked at."""
+        self.saved_transactions = 0
 
     def sibling(self, suffix: str) -> str:
         """The path of another file of the segment."""
@@ -81,12 +85,29 @@ class Segment:
         if self.index is not None and self.max_timestamp >= 0:
             self.index.add_time(self.max_timestamp, self.max_timestamp_offset)
 
+    def indexed(self) -> tuple[int, int, int]:
+        """How long the index files are once what they lack is in them."""
+        index, transactions = self.index, self.transactions
+        return (
+            self.saved_offsets if index is None else len(index.offsets),
+            self.saved_times if index is None else len(index.times),
+            self.saved_transactions if transactions is None else len(transactions.entries),
+        )
+
+    def saved(self, lengths: tuple[int, int, int]) -> None:
+        """The index files are as long now."""
+        self.saved_offsets, self.saved_times, self.saved_transactions = lengths
+
     def unsaved(self) -> list[tuple[str, int, bytes]]:
         """What the index files lack: (path, position, bytes)."""
         index = self.index
-        if index is None:
-            return []
         missing: list[tuple[str, int, bytes]] = []
+        if self.transactions is not None:
+            data = bytes(memoryview(self.transactions.entries)[self.saved_transactions :])
+            if data:
+                missing.append((self.sibling(TXN_INDEX), self.saved_transactions, data))
+        if index is None:
+            return missing
         if len(index.offsets) > self.saved_offsets:
             data = bytes(memoryview(index.offsets)[self.saved_offsets :])
             missing.append((self.sibling(INDEX), self.saved_offsets, data))

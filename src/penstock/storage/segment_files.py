@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.base.files import Files, read_file, read_range
@@ -21,7 +22,8 @@ from penstock.storage.counters import Counters
 from penstock.storage.descriptors import Descriptors
 from penstock.storage.errors import CorruptLog
 from penstock.storage.formats.index import SparseIndex
-from penstock.storage.names import INDEX, TIME_INDEX
+from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.names import INDEX, TIME_INDEX, TXN_INDEX
 from penstock.storage.segment import UNKNOWN, Segment, not_loaded, walk
 from penstock.storage.values import Read
 
@@ -61,6 +63,8 @@ class IndexCache:
             self.size_bytes -= size
             if not oldest.unsaved():
                 oldest.index = None
+                if oldest.transactions:
+                    oldest.transactions = None
 
     def forget(self, segment: Segment) -> None:
         self.size_bytes -= self._segments.pop(segment, 0)
@@ -140,6 +144,25 @@ class SegmentFiles:
         except CorruptLog as error:
             logger.error("the index ends where the segment is damaged: %s", error)
         segment.written_bytes = end
+
+    def transactions_of(self, segment: Segment) -> TransactionIndex:
+        """The aborted transactions of a segment.
+
+        Raises:
+            CorruptLog: their file is damaged.
+        """
+        if segment.transactions is None:
+            path = segment.sibling(TXN_INDEX)
+            try:
+                index = TransactionIndex(read_file(self.files, path))
+            except FileNotFoundError:
+                index = TransactionIndex()
+            doubt = index.doubt()
+            if doubt is not None:
+                raise CorruptLog(Path(path), 0, doubt)
+            segment.transactions = index
+            segment.saved_transactions = len(index.entries)
+        return segment.transactions
 
     # -- batches -----------------------------------------------------------------------------
 

@@ -58,8 +58,8 @@ async def _described(parts: Parts, topic: str, index: int) -> Entry:
                 "producer_epoch": producer.producer_epoch,
                 "last_sequence": producer.last_sequence,
                 "last_timestamp": producer.last_timestamp,
-                "coordinator_epoch": -1,
-                "current_txn_start_offset": -1,
+                "coordinator_epoch": producer.coordinator_epoch,
+                "current_txn_start_offset": producer.txn_start_offset,
             }
             for producer in producers
         ],

@@ -1,0 +1,147 @@
+"""Transactions as a log has them: the marker that ends one, and what is kept of aborted ones.
+
+A marker is a batch of one control record, which takes an offset as any record does. Attributes
+have the transactional and the control bit, there is no sequence. Big endian:
+
+    key    version i16 (0), type i16 (0 abort, 1 commit)
+    value  version i16 (0), coordinator epoch i32
+
+Source: KIP-98, KIP-890; Kafka's `ControlRecordType`, `EndTxnMarker.json`,
+`EndTransactionMarker` and `AbortedTxn`.
+"""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.records.errors import CorruptBatch
+from penstock.records.header import (
+    CONTROL_FLAG,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MAGIC,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    encode_header,
+    seal,
+)
+
+if TYPE_CHECKING:
+    from penstock.base.crc import Readable
+
+_RECORD: Final = Struct(">BBBBBhhBhiB")
+"""Length, attributes, two deltas, size of the key, key, size of the value, value, no headers."""
+_KEY: Final = Struct(">hh")
+_VALUE: Final = Struct(">hi")
+_ABORT, _COMMIT = 0, 1
+_VARINT_BYTES_MAX: Final = 10
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction, as its coordinator has decided it.
+
+    With transaction version 2 (KIP-890) the epoch is one above that of the transaction's batches;
+    before, it is theirs. Logs keep no version: what is read back has 1.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int = 1
+
+
+class AbortedTransaction(NamedTuple):
+    """What consumers of committed records skip: a producer's batches of these offsets.
+
+    `last_offset` is the marker's; below `last_stable_offset` everything was decided by then.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class Guard:
+    """What an append of a request with a transactional id comes with: who has verified it.
+
+    One is given out before a verification begins, and is worth nothing any more once a marker has
+    ended what was verified.
+    """
+
+    __slots__ = ()
+
+
+UNGUARDED: Final = Guard()
+"""Of those that nobody verifies: `transaction.partition.verification.enable` is off."""
+
+
+def encode_marker(marker: Marker, now_ms: int) -> bytearray:
+    """The control batch of a marker, at offset 0."""
+    kind = _COMMIT if marker.commit else _ABORT
+    epoch = marker.coordinator_epoch
+    record = _RECORD.pack(2 * (_RECORD.size - 1), 0, 0, 0, 8, 0, kind, 12, 0, epoch, 0)
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=HEADER_BYTES - LENGTH_OVERHEAD_BYTES + len(record),
+        partition_leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+        last_offset_delta=0,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        base_sequence=-1,
+        record_count=1,
+    )
+    batch = bytearray(encode_header(header)) + record
+    seal(batch)
+    return batch
+
+
+def decode_marker(batch: Readable, header: BatchHeader) -> Marker:
+    """Read the control batch that `batch` begins with, and whose checksum is right.
+
+    Raises:
+        CorruptBatch: it holds no marker.
+    """
+    try:
+        position = HEADER_BYTES
+        _, position = _varint(batch, position)
+        position += 1  # attributes
+        for _ in range(2):  # of time and of offset
+            _, position = _varint(batch, position)
+        key_bytes, position = _varint(batch, position)
+        version, kind = _KEY.unpack_from(batch, position)
+        value_bytes, position = _varint(batch, position + key_bytes)
+        value_version, coordinator_epoch = _VALUE.unpack_from(batch, position)
+    except (ValueError, IndexError, struct.error) as error:
+        raise _no_marker(header, str(error)) from None
+    if min(version, value_version) < 0 or kind not in (_ABORT, _COMMIT):
+        raise _no_marker(header, f"key {version}, {kind} and value version {value_version}")
+    if key_bytes < _KEY.size or value_bytes < _VALUE.size or position + value_bytes > len(batch):
+        raise _no_marker(header, f"key of {key_bytes} bytes, value of {value_bytes}")
+    return Marker(header.producer_id, header.producer_epoch, coordinator_epoch, kind == _COMMIT)
+
+
+def _varint(buffer: Readable, position: int) -> tuple[int, int]:
+    """A zigzag number and where it ends."""
+    value = 0
+    for place in range(_VARINT_BYTES_MAX):
+        byte = buffer[position + place]
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position + place + 1
+    raise ValueError(f"no number at byte {position}")
+
+
+def _no_marker(header: BatchHeader, reason: str) -> CorruptBatch:
+    return CorruptBatch(
+        f"control batch of {header.size_bytes} bytes of producer {header.producer_id} at offset"
+        f" {header.base_offset} is no transaction marker: {reason}"
+    )

@@ -1,0 +1,76 @@
+"""A log's side of transactions: markers are appended to it, and it knows what was aborted.
+
+Batches of transactions are appended as all others, with a guard. A marker is a batch that the
+leader makes; from there on it goes the way of any append: offsets, producers, the journal,
+replicas. What it aborts is indexed when it is in its segment's file, and saved with the next
+checkpoint.
+
+Source: Kafka's `UnifiedLog` (`appendAsLeader` for the coordinator, `collectAbortedTransactions`).
+"""
+
+from __future__ import annotations
+
+from penstock.records import decode_header
+from penstock.records.appends import AppendResult
+from penstock.records.transactions import AbortedTransaction, Marker, encode_marker
+from penstock.storage.errors import CorruptLog
+from penstock.storage.loading import mend_transactions
+from penstock.storage.partition import PartitionLog
+from penstock.storage.segment import segment_place
+from penstock.storage.transactions import aborted_in
+
+
+class TransactionalLog(PartitionLog):
+    """See the module's text. Every log of a store is one."""
+
+    __slots__ = ()
+
+    def append_marker(self, marker: Marker, *, now_ms: int) -> AppendResult:
+        """Queue the end of a transaction; durable once a flush after this is done.
+
+        A duplicate, whose offset is -1, where it is there already.
+
+        Raises:
+            InvalidProducerEpoch, TransactionCoordinatorFenced: the log has seen newer ones.
+            StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
+        """
+        self._check_appendable()
+        if self.producer_states.check_marker(marker):
+            return AppendResult(-1, -1, self.log_start_offset, duplicate=True)
+        batch = encode_marker(marker, now_ms)
+        return self._accept(memoryview(batch), [decode_header(batch)], self.config, now_ms, None)
+
+    def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with batches in [start, end), by first offset.
+
+        Complete where `end` is not above the last stable offset.
+
+        Raises:
+            CorruptLog: the files that say so are damaged.
+        """
+        self.load()
+        files = self._parts.segment_files
+        for _ in self.segments:
+            try:
+                return aborted_in(files, self.segments, self.unindexed, start, end)
+            except CorruptLog as error:
+                self._mend(start, error)
+        return aborted_in(files, self.segments, self.unindexed, start, end)
+
+    def _mend(self, start: int, damage: CorruptLog) -> None:
+        """Make the first damaged index at or behind an offset anew."""
+        files = self._parts.segment_files
+        for segment in self.segments[segment_place(self.segments, start) :]:
+            try:
+                files.transactions_of(segment)
+            except CorruptLog:
+                break
+        else:
+            raise damage
+        point = self.current_recovery_point()
+        mend_transactions(files, self.directory, point, self.segments, segment, damage)
+
+    def _check_appendable(self) -> None:
+        self.load()
+        if self.closed or self.fence or self.damage or self._queue.failed:
+            raise self._refusal()
