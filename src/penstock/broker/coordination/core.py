@@ -49,7 +49,12 @@ class Save:
             raise BugError(f"transaction {self.key!r} is decided, and groups are left in it")
 
 
-Effect = Reply | Save
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """Something else that the shell of one kind of cores does, and reports by an event."""
+
+
+Effect = Reply | Save | Act
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from penstock.base.errors import CorruptError
 from penstock.base.system import Clock
 from penstock.broker.coordination.core import (
     NO_TOKEN,
+    Act,
     Core,
     Effect,
     Refused,
@@ -57,12 +58,17 @@ class Runtime:
         ownership: Ownership,
         clock: Clock,
         loaded: Callable[[], None],
+        act: Callable[[Act], None] | None = None,
     ) -> None:
-        """`make_core` is called at the first use; `loaded` whenever all keys are loaded."""
+        """`make_core` is called at the first use; `loaded` whenever all keys are loaded.
+
+        `act` does what the core wants done besides: for cores that want nothing, None.
+        """
         self._kind = kind
         self._make_core = make_core
         self._made: Core | None = None
         self._saver = saver
+        self._act = act
         self._ownership = ownership
         self._cluster_epoch = -1
         self._stored: dict[str, KeyRows] = {}
@@ -126,6 +132,9 @@ class Runtime:
                 answer = self._waiting.get(effect.token)
                 if answer is not None and not answer.done():
                     answer.set_result(effect.response)
+            elif isinstance(effect, Act):
+                if self._act is not None:
+                    self._act(effect)
             else:
                 rows = self._stored.setdefault(effect.key, KeyRows(effect.key))
                 report = partial(self._reported, rows)

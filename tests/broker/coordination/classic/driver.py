@@ -87,6 +87,7 @@ class Driver:
                 self.open.remove(effect.token)
                 self.answers[effect.token] = effect.response
             else:
+                assert isinstance(effect, Save)
                 self.held.append(effect)
         while self.held and not self.holding:
             self.store_one()

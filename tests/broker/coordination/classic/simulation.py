@@ -300,6 +300,7 @@ class World:
             if isinstance(effect, Reply):
                 self._answer(effect)
             else:
+                assert isinstance(effect, Save)
                 self._store(effect)
 
     def _answer(self, reply: Reply) -> None:

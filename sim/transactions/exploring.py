@@ -1,0 +1,61 @@
+"""All states within bounds, breadth first, so that the first violation has a shortest trace."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from penstock.base.errors import BugError
+from penstock.broker.coordination.transactions import Transactions
+from sim.transactions.bounds import Bounds
+from sim.transactions.checks import check, check_rest
+from sim.transactions.logs import Violation
+from sim.transactions.model import Label, Model, State
+
+
+class Result(NamedTuple):
+    """What an exploration has found. `trace`: the way to a violation, empty if there is none."""
+
+    states: int
+    steps: int
+    depth: int
+    cpu_seconds: float
+    trace: list[str]
+
+
+def explore(
+    bounds: Bounds, kind: type[Transactions] = Transactions, states_max: int = 10_000_000
+) -> Result:
+    """Look at every state that can be reached; stop at the first violation."""
+    began = time.process_time()
+    model = Model(bounds, kind)
+    before: dict[State, tuple[State, Label] | None] = {model.initial(): None}
+    level, depth, steps = list(before), 0, 0
+    trace: list[str] = []
+    while level and not trace and len(before) < states_max:
+        reached: list[State] = []
+        for state in level:
+            label = "…"
+            try:
+                check_rest(model, state)
+                for label, after in model.successors(state):
+                    steps += 1
+                    if after not in before:
+                        check(after)
+                        before[after] = (state, label)
+                        reached.append(after)
+            except (Violation, BugError) as violation:
+                trace = [*_way(before, state), label, f"VIOLATED: {violation}"]
+                break
+        level, depth = reached, depth + bool(reached)
+    return Result(len(before), steps, depth, time.process_time() - began, trace)
+
+
+def _way(before: dict[State, tuple[State, Label] | None], last: State) -> list[str]:
+    labels: list[str] = []
+    step = before[last]
+    while step is not None:
+        state, label = step
+        labels.append(label)
+        step = before[state]
+    return labels[::-1]

@@ -1,0 +1,77 @@
+"""Transactions: which producer has a transactional id, and how its transactions end.
+
+The core decides (`core.py`, by `rules.py`) and says what is to be saved, and which markers to be
+written.
+
+Source: KIP-98, KIP-360 (fencing), KIP-890 (version 2).
+"""
+
+from penstock.broker.coordination.transactions.core import Transactions
+from penstock.broker.coordination.transactions.events import (
+    AddToTransaction,
+    DescribeTransaction,
+    EndTransaction,
+    InitProducerId,
+    ListTransactions,
+    MarkersWritten,
+    TransactionRequest,
+    VerifyPartitions,
+)
+from penstock.broker.coordination.transactions.limits import TransactionLimits
+from penstock.broker.coordination.transactions.metadata import (
+    EPOCH_VERSION,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NOBODY,
+    PRODUCER_EPOCH_MAX,
+    ProducerIdentity,
+    TransactionMetadata,
+)
+from penstock.broker.coordination.transactions.record import CorruptTransaction
+from penstock.broker.coordination.transactions.responses import (
+    Added,
+    DescribedTransaction,
+    Ended,
+    Initialised,
+    LeaveMarkers,
+    ListedTransaction,
+    ListedTransactions,
+    ProducerIdNeeded,
+    Response,
+    Verified,
+    WriteMarkers,
+)
+from penstock.broker.coordination.transactions.states import TransactionState
+
+__all__ = [
+    "EPOCH_VERSION",
+    "NOBODY",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "PRODUCER_EPOCH_MAX",
+    "AddToTransaction",
+    "Added",
+    "CorruptTransaction",
+    "DescribeTransaction",
+    "DescribedTransaction",
+    "EndTransaction",
+    "Ended",
+    "InitProducerId",
+    "Initialised",
+    "LeaveMarkers",
+    "ListTransactions",
+    "ListedTransaction",
+    "ListedTransactions",
+    "MarkersWritten",
+    "ProducerIdNeeded",
+    "ProducerIdentity",
+    "Response",
+    "TransactionLimits",
+    "TransactionMetadata",
+    "TransactionRequest",
+    "TransactionState",
+    "Transactions",
+    "Verified",
+    "VerifyPartitions",
+    "WriteMarkers",
+]

@@ -1,0 +1,407 @@
+"""The core of transactions: one entrance for all that happens to transactional ids.
+
+What a request leads to is decided by `rules.py`, on what is stored of its id. One change of an id
+is under way at a time: it is saved, and only then it is what is known, its answers leave, and its
+markers are written. Requests that come meanwhile wait, and so do those for whose producer a
+transaction has not quite ended; who has waited for too long is told CONCURRENT_TRANSACTIONS.
+
+    request ──▶ rules ──▶ change ──save──▶ metadata ──▶ answers; markers, if it is prepared
+       ▲          │                           │
+       └─ waits ◀─┘◀── all markers: complete ─┘
+
+A save that fails, or of which it is not known, is tried again until it is durable, and nothing else
+is: another outcome must not follow one that may be stored. Those who ask are told that the
+coordinator is not available.
+
+That a transaction is complete is known from its markers alone, which may be written again without
+harm. So it is not saved before the next transaction begins, if that waits already, but with it.
+
+Source: Kafka's `TransactionCoordinator` and `TransactionStateManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from penstock.broker.coordination.core import (
+    NO_TOKEN,
+    Effect,
+    Refused,
+    Reply,
+    Save,
+    Saved,
+    SaveFailed,
+    Stored,
+    Tick,
+)
+from penstock.broker.coordination.timers import Timers
+from penstock.broker.coordination.transactions import rules
+from penstock.broker.coordination.transactions.events import (
+    AddToTransaction,
+    DescribeTransaction,
+    EndTransaction,
+    Event,
+    InitProducerId,
+    ListTransactions,
+    MarkersWritten,
+    VerifyPartitions,
+)
+from penstock.broker.coordination.transactions.limits import (
+    SAVE_RETRY_MS,
+    WAIT_MS,
+    WAITING_MAX,
+    TransactionLimits,
+)
+from penstock.broker.coordination.transactions.listing import listed
+from penstock.broker.coordination.transactions.metadata import TransactionMetadata
+from penstock.broker.coordination.transactions.record import (
+    decode_transaction,
+    encode_transaction,
+)
+from penstock.broker.coordination.transactions.responses import (
+    DescribedTransaction,
+    LeaveMarkers,
+    Response,
+    WriteMarkers,
+)
+from penstock.broker.coordination.transactions.rules import Change, Decision, Wait
+from penstock.broker.coordination.transactions.states import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    TRANSACTIONAL_ID_NOT_FOUND,
+    TransactionState,
+)
+from penstock.broker.coordination.transactions.transaction import Pending, Request, Transaction
+
+
+class Transactions:
+    """The transactional ids that this broker coordinates, as a core of coordination."""
+
+    def __init__(self, limits: TransactionLimits | None = None) -> None:
+        self.limits = limits or TransactionLimits()
+        self.now_ms = 0
+        self._transactions: dict[str, Transaction] = {}
+        self._timers = Timers()
+        self._effects: list[Effect] = []
+        self._touched: dict[str, Transaction] = {}
+
+    # The core's port
+
+    def handle(self, event: Event, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
+        effects = self._begin(now_ms)
+        _HANDLERS[type(event)](self, event, token)
+        self._finish()
+        return effects
+
+    def load(self, stored: Stored, now_ms: int) -> list[Effect]:
+        """Take over a stored id; what is prepared is finished.
+
+        Raises:
+            CorruptTransaction: the rows cannot be read.
+        """
+        effects = self._begin(now_ms)
+        if stored.rows is not None:
+            metadata = decode_transaction(stored.key, stored.rows) if stored.rows else None
+            self._hand_over(stored.key, "another broker has coordinated it meanwhile")
+            if metadata is not None:
+                transaction = self._touch(stored.key)
+                transaction.metadata = metadata
+                self._mark(transaction, metadata)
+        self._finish()
+        return effects
+
+    def forget(self, key: str) -> list[Effect]:
+        effects = self._begin(self.now_ms)
+        self._hand_over(key, "another broker coordinates it now")
+        return effects
+
+    def keys(self) -> Collection[str]:
+        return self._transactions.keys()
+
+    def next_deadline_ms(self) -> int | None:
+        return self._timers.next_deadline_ms()
+
+    def counts(self) -> dict[TransactionState, int]:
+        """How many ids are in each state."""
+        counts = dict.fromkeys(TransactionState, 0)
+        for transaction in self._transactions.values():
+            if transaction.metadata is not None:
+                counts[transaction.metadata.state] += 1
+        return counts
+
+    # Around every event
+
+    def _begin(self, now_ms: int) -> list[Effect]:
+        self.now_ms = now_ms
+        self._effects = []
+        return self._effects
+
+    def _finish(self) -> None:
+        """Send the saves of what has changed, and put every timer where it belongs."""
+        touched, self._touched = self._touched, {}
+        for transaction in touched.values():
+            if self._transactions.get(transaction.transactional_id) is not transaction:
+                continue
+            if transaction.pending is None and transaction.unsaved is not None:
+                transaction.pending = Pending(None, transaction.unsaved)
+            if transaction.pending is not None and not transaction.pending.sent:
+                self._save(transaction, transaction.pending)
+            if transaction.metadata is None and transaction.pending is None:
+                self._drop(transaction)
+                continue
+            deadline_ms = transaction.deadline_ms(self.limits)
+            if deadline_ms is None:
+                self._timers.stop(transaction.timer)
+            else:
+                self._timers.start(transaction.timer, deadline_ms)
+
+    def _touch(self, transactional_id: str) -> Transaction:
+        """The transaction of an id, made where there is none, to be looked at in the end."""
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            transaction = self._transactions[transactional_id] = Transaction(
+                transactional_id, self._due
+            )
+        self._touched[transactional_id] = transaction
+        return transaction
+
+    def _drop(self, transaction: Transaction) -> None:
+        self._timers.stop(transaction.timer)
+        del self._transactions[transaction.transactional_id]
+
+    def _reply(self, token: int, response: Response) -> None:
+        if token != NO_TOKEN:
+            self._effects.append(Reply(token, response))
+
+    def _refuse(self, token: int, error: str, message: str) -> None:
+        self._reply(token, Refused(error=error, message=message))
+
+    # Requests
+
+    def _request(self, event: Any, token: int) -> None:
+        """A request that may change something."""
+        self._consider(
+            self._touch(event.transactional_id), Request(event, token, self.now_ms + WAIT_MS)
+        )
+
+    def _consider(self, transaction: Transaction, request: Request) -> None:
+        pending = transaction.pending
+        if pending is not None and not pending.joinable:
+            self._wait(transaction, request)
+            return
+        known = transaction.metadata if pending is None else pending.after
+        decision = self._decide(known, request.event)
+        if isinstance(decision, Wait):
+            self._wait(transaction, request)
+        elif isinstance(decision, Change):
+            self._change(transaction, decision, request)
+        elif pending is None:
+            self._reply(request.token, decision)
+        else:
+            pending.answers.append((request.token, decision))
+
+    def _decide(self, known: TransactionMetadata | None, event: Any) -> Decision:
+        now_ms, limits = self.now_ms, self.limits
+        if isinstance(event, AddToTransaction):
+            return rules.add(known, event, limits=limits, now_ms=now_ms)
+        if isinstance(event, EndTransaction):
+            return rules.end(known, event, now_ms=now_ms)
+        if known is None and len(self._transactions) > limits.transactional_ids_max:
+            return Refused(
+                error=COORDINATOR_NOT_AVAILABLE,
+                message=f"{event.transactional_id!r} would be one more than"
+                f" transactional.ids.max = {limits.transactional_ids_max}",
+            )
+        return rules.initialise(known, event, limits=limits, now_ms=now_ms)
+
+    def _change(self, transaction: Transaction, change: Change, request: Request) -> None:
+        """Have a change saved, with what is to be saved of the id anyway."""
+        pending = transaction.pending
+        if pending is None:
+            pending = transaction.pending = Pending(transaction.metadata, change.after)
+        else:
+            pending.becomes(change.after)
+        if change.answer is None:
+            self._wait(transaction, request)
+        else:
+            pending.answers.append((request.token, change.answer))
+
+    def _wait(self, transaction: Transaction, request: Request) -> None:
+        if len(transaction.waiting) >= WAITING_MAX:
+            self._refuse(
+                request.token,
+                CONCURRENT_TRANSACTIONS,
+                f"{WAITING_MAX} requests of {transaction.transactional_id!r} wait already",
+            )
+        else:
+            transaction.waiting.append(request)
+
+    def _look_again(self, transaction: Transaction) -> None:
+        """What requests waited for may be over."""
+        waiting, transaction.waiting = transaction.waiting, []
+        for request in waiting:
+            self._consider(transaction, request)
+
+    # Saves
+
+    def _save(self, transaction: Transaction, pending: Pending) -> None:
+        pending.sent, pending.retry_ms = True, None
+        self._effects.append(
+            Save(
+                key=transaction.transactional_id,
+                rows=encode_transaction(transaction.transactional_id, pending.after),
+                settles_offsets=pending.settles_offsets,
+            )
+        )
+
+    def _saved(self, event: Saved, token: int) -> None:
+        transaction = self._transactions.get(event.key)
+        if transaction is None or transaction.pending is None:
+            return
+        self._touch(event.key)
+        pending, transaction.pending = transaction.pending, None
+        transaction.metadata, transaction.unsaved = pending.after, None
+        for waiting, response in pending.answers:
+            self._reply(waiting, response)
+        if pending.after.state is TransactionState.DEAD:
+            transaction.metadata = None
+        else:
+            self._mark(transaction, pending.after)
+        self._look_again(transaction)
+
+    def _save_failed(self, event: SaveFailed, token: int) -> None:
+        """It may be durable all the same: what is decided stays decided."""
+        transaction = self._transactions.get(event.key)
+        if transaction is None or transaction.pending is None:
+            return
+        self._touch(event.key)
+        pending = transaction.pending
+        pending.retry_ms = self.now_ms + SAVE_RETRY_MS
+        answers, pending.answers = pending.answers, []
+        for waiting, _ in answers:
+            self._refuse(waiting, COORDINATOR_NOT_AVAILABLE, event.reason)
+
+    # Markers
+
+    def _mark(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
+        """Have the markers written of what is prepared."""
+        if not metadata.state.prepared:
+            transaction.unmarked = set()
+            return
+        transaction.unmarked = set(metadata.partitions)
+        self._effects.append(
+            WriteMarkers(
+                transactional_id=transaction.transactional_id,
+                producer=metadata.producer,
+                commit=metadata.state.commits,
+                version=metadata.marker_version,
+                partitions=metadata.partitions,
+            )
+        )
+
+    def _marked(self, event: MarkersWritten, token: int) -> None:
+        transaction = self._transactions.get(event.transactional_id)
+        metadata = None if transaction is None else transaction.metadata
+        if transaction is None or metadata is None or not metadata.state.prepared:
+            return
+        if metadata.producer != event.producer:
+            return
+        transaction.unmarked.difference_update(event.partitions)
+        if not transaction.unmarked:
+            self._touch(event.transactional_id)
+            transaction.metadata = transaction.unsaved = metadata.complete(self.now_ms)
+            self._look_again(transaction)
+
+    # Time
+
+    def _tick(self, event: Tick, token: int) -> None:
+        for timer in self._timers.due(self.now_ms):
+            timer.fire()
+
+    def _due(self, transaction: Transaction) -> None:
+        """The deadline of a transaction has come, whichever it is."""
+        self._touch(transaction.transactional_id)
+        pending, metadata = transaction.pending, transaction.metadata
+        if pending is not None:
+            if pending.retry_ms is not None and pending.retry_ms <= self.now_ms:
+                pending.sent = False
+        elif metadata is not None and transaction.over_ms(self.limits) <= self.now_ms:
+            if metadata.state is TransactionState.ONGOING:
+                after = metadata.fenced(asked_by_itself=False, now_ms=self.now_ms)
+            else:
+                after = metadata.dead()
+            transaction.pending = Pending(metadata, after)
+        for request in transaction.overdue(self.now_ms):
+            self._refuse(
+                request.token,
+                CONCURRENT_TRANSACTIONS,
+                f"the transaction of {transaction.transactional_id!r} is just changed or ended",
+            )
+
+    # Administration
+
+    def _verify(self, event: VerifyPartitions, token: int) -> None:
+        self._reply(token, rules.verify(self._metadata(event.transactional_id), event))
+
+    def _describe(self, event: DescribeTransaction, token: int) -> None:
+        transaction = self._transactions.get(event.transactional_id)
+        if transaction is None or transaction.metadata is None:
+            message = f"transactional id {event.transactional_id!r} is not known"
+            self._refuse(token, TRANSACTIONAL_ID_NOT_FOUND, message)
+            return
+        prepared = transaction.metadata.state.prepared
+        self._reply(
+            token,
+            DescribedTransaction(
+                transactional_id=event.transactional_id,
+                metadata=transaction.metadata,
+                unmarked=frozenset(transaction.unmarked)
+                if prepared
+                else transaction.metadata.partitions,
+            ),
+        )
+
+    def _list(self, event: ListTransactions, token: int) -> None:
+        known = {
+            transaction.transactional_id: transaction.metadata
+            for transaction in self._transactions.values()
+            if transaction.metadata is not None
+        }
+        self._reply(token, listed(known, event, self.now_ms))
+
+    def _metadata(self, transactional_id: str) -> TransactionMetadata | None:
+        transaction = self._transactions.get(transactional_id)
+        return None if transaction is None else transaction.metadata
+
+    def _hand_over(self, transactional_id: str, reason: str) -> None:
+        """Forget an id, and send on who waits."""
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            return
+        self._drop(transaction)
+        message = f"transactional id {transactional_id!r}: {reason}"
+        pending = transaction.pending
+        tokens = [request.token for request in transaction.waiting]
+        tokens += [] if pending is None else [token for token, _ in pending.answers]
+        for token in tokens:
+            self._refuse(token, NOT_COORDINATOR, message)
+        if transaction.unmarked:
+            self._effects.append(LeaveMarkers(transactional_id=transactional_id))
+
+
+_Handler = Callable[[Transactions, Any, int], None]
+
+_HANDLERS: Final[Mapping[type, _Handler]] = {
+    InitProducerId: lambda core, event, token: core._request(event, token),
+    AddToTransaction: lambda core, event, token: core._request(event, token),
+    EndTransaction: lambda core, event, token: core._request(event, token),
+    VerifyPartitions: lambda core, event, token: core._verify(event, token),
+    DescribeTransaction: lambda core, event, token: core._describe(event, token),
+    ListTransactions: lambda core, event, token: core._list(event, token),
+    MarkersWritten: lambda core, event, token: core._marked(event, token),
+    Saved: lambda core, event, token: core._saved(event, token),
+    SaveFailed: lambda core, event, token: core._save_failed(event, token),
+    Tick: lambda core, event, token: core._tick(event, token),
+}

@@ -1,0 +1,256 @@
+"""What a request leads to, by what is stored of its transactional id: pure functions.
+
+Each takes the metadata (None: the id is not known) and the request, and says one of four things: a
+`Change`, to be saved before anybody hears of it; an answer that changes nothing, which may be a
+refusal; `WAIT`, until what is under way has ended; or that a new producer id is needed.
+
+| the producer's end comes to | as the producer that is known  | as the one that it was before  |
+|-----------------------------|--------------------------------|--------------------------------|
+| Ongoing                     | decides                        | fenced                         |
+| Empty                       | abort: version 2; else refused | fenced                         |
+| PrepareX                    | waits: it is about the next    | answered again if of X         |
+| CompleteX                   | as Empty                       | answered again if of X         |
+
+In version 1 the epoch stays, and with it the producer: there the left column's PrepareX and
+CompleteX are retries, as in the right one.
+
+Source: Kafka's `TransactionCoordinator`; KIP-98, KIP-360, KIP-890. Three things are other than
+there: who begins anew while its transaction is open must be its present producer, or name none;
+ends that are prepared already are answered again at once; and an abort fences by one epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.transactions.events import (
+    AddToTransaction,
+    EndTransaction,
+    InitProducerId,
+    VerifyPartitions,
+)
+from penstock.broker.coordination.transactions.limits import TransactionLimits
+from penstock.broker.coordination.transactions.metadata import (
+    NO_PRODUCER_ID,
+    NOBODY,
+    PRODUCER_EPOCH_MAX,
+    ProducerIdentity,
+    TransactionMetadata,
+)
+from penstock.broker.coordination.transactions.responses import (
+    Added,
+    Ended,
+    Initialised,
+    ProducerIdNeeded,
+    Response,
+    Verified,
+)
+from penstock.broker.coordination.transactions.states import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_REQUEST,
+    INVALID_TRANSACTION_TIMEOUT,
+    INVALID_TXN_STATE,
+    PRODUCER_FENCED,
+    TRANSACTION_ABORTABLE,
+    TransactionState,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is to be stored, and the answer then; without one the request is looked at again."""
+
+    after: TransactionMetadata
+    answer: Response | None
+
+
+class Wait:
+    """The request is looked at again when what is under way has ended."""
+
+
+WAIT: Final = Wait()
+
+Decision = Change | Wait | Response
+
+
+def initialise(
+    known: TransactionMetadata | None,
+    request: InitProducerId,
+    *,
+    limits: TransactionLimits,
+    now_ms: int,
+) -> Decision:
+    """A producer begins, or begins anew."""
+    limit_ms = limits.transaction_max_timeout_ms
+    if not 0 < request.timeout_ms <= limit_ms:
+        return Refused(
+            error=INVALID_TRANSACTION_TIMEOUT,
+            message=f"transaction.timeout.ms of {request.transactional_id!r} is"
+            f" {request.timeout_ms}: not within 1 and transaction.max.timeout.ms = {limit_ms}",
+        )
+    if (request.producer.producer_id < 0) != (request.producer.producer_epoch < 0):
+        return Refused(
+            error=INVALID_REQUEST,
+            message=f"producer id {request.producer.producer_id} and epoch"
+            f" {request.producer.producer_epoch} of {request.transactional_id!r}: both, or none",
+        )
+    if known is None:
+        if request.fresh_producer_id == NO_PRODUCER_ID:
+            return ProducerIdNeeded()
+        producer = ProducerIdentity(request.fresh_producer_id, 0)
+        return _initialised(
+            TransactionMetadata(producer=producer, timeout_ms=request.timeout_ms, updated_ms=now_ms)
+        )
+    if known.state is TransactionState.ONGOING:
+        if request.producer not in (NOBODY, known.producer):
+            return _fenced(request.transactional_id, request.producer, known)
+        asked_by_itself = request.producer == known.producer
+        return Change(
+            after=known.fenced(asked_by_itself=asked_by_itself, now_ms=now_ms), answer=None
+        )
+    if known.state.prepared:
+        if request.producer in (NOBODY, known.last, known.producer, known.next_producer):
+            return WAIT
+        return _fenced(request.transactional_id, request.producer, known)
+    return _begin_anew(known, request, now_ms=now_ms)
+
+
+def _begin_anew(known: TransactionMetadata, request: InitProducerId, *, now_ms: int) -> Decision:
+    """A producer of an id that has no open transaction."""
+    if request.producer not in (NOBODY, known.producer, known.last):
+        return _fenced(request.transactional_id, request.producer, known)
+    retried = request.producer == known.last != NOBODY
+    if retried and known.producer.producer_epoch <= PRODUCER_EPOCH_MAX:
+        producer = known.producer
+    elif not known.producer.exhausted:
+        producer = known.producer.raised
+    elif request.fresh_producer_id == NO_PRODUCER_ID:
+        return ProducerIdNeeded()
+    else:
+        producer = ProducerIdentity(request.fresh_producer_id, 0)
+    return _initialised(
+        known.began(producer, last=request.producer, timeout_ms=request.timeout_ms, now_ms=now_ms)
+    )
+
+
+def _initialised(after: TransactionMetadata) -> Change:
+    return Change(after=after, answer=Initialised(producer=after.producer))
+
+
+def add(
+    known: TransactionMetadata | None,
+    request: AddToTransaction,
+    *,
+    limits: TransactionLimits,
+    now_ms: int,
+) -> Decision:
+    """Partitions and groups become part of the transaction, which begins with the first."""
+    if known is None:
+        return _unknown(request.transactional_id, request.producer)
+    if known.state.prepared and request.producer == known.next_producer:
+        return WAIT
+    if request.producer != known.producer:
+        return _other(request.transactional_id, request.producer, known)
+    if known.state is TransactionState.ONGOING and (
+        request.partitions <= known.partitions and request.groups <= known.groups
+    ):
+        return Added()
+    after = known.with_parts(request.partitions, request.groups, now_ms)
+    count, limit = len(after.partitions) + len(after.groups), limits.transaction_partitions_max
+    if count > limit:
+        return Refused(
+            error=TRANSACTION_ABORTABLE,
+            message=f"the transaction of {request.transactional_id!r} would have {count} partitions"
+            f" and groups: more than transaction.partitions.max = {limit}",
+        )
+    return Change(after=after, answer=Added())
+
+
+def verify(known: TransactionMetadata | None, request: VerifyPartitions) -> Response:
+    """Whether partitions are part of the open transaction."""
+    if known is None:
+        return _unknown(request.transactional_id, request.producer)
+    if request.producer != known.producer:
+        return _other(request.transactional_id, request.producer, known)
+    if known.state.prepared:
+        return Refused(
+            error=CONCURRENT_TRANSACTIONS,
+            message=f"the transaction of {request.transactional_id!r} is just ended",
+        )
+    return Verified(missing=request.partitions - known.partitions)
+
+
+def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: int) -> Decision:
+    """The producer commits or aborts; see the table above."""
+    if known is None:
+        return _unknown(request.transactional_id, request.producer)
+    state, raises = known.state, request.raises_epoch
+    present = known.next_producer if raises else known.producer
+    retried = known.last if raises else known.producer
+    if not (state is TransactionState.ONGOING or state is TransactionState.EMPTY):
+        if request.producer == retried != NOBODY:
+            if state.commits == request.commit:
+                return Ended(producer=known.next_producer)
+            return _not_now(request, known)
+        if state.prepared and request.producer == present:
+            return WAIT
+    if request.producer != known.producer:
+        return _other(request.transactional_id, request.producer, known)
+    if state is not TransactionState.ONGOING and (request.commit or not raises):
+        return _not_now(request, known)
+    next_producer_id = NO_PRODUCER_ID
+    if raises and known.producer.exhausted:
+        if request.fresh_producer_id == NO_PRODUCER_ID:
+            return ProducerIdNeeded()
+        next_producer_id = request.fresh_producer_id
+    after = known.decided(
+        commit=request.commit,
+        raises_epoch=raises,
+        next_producer_id=next_producer_id,
+        now_ms=now_ms,
+    )
+    return Change(after=after, answer=Ended(producer=after.next_producer))
+
+
+def _unknown(transactional_id: str, producer: ProducerIdentity) -> Refused:
+    return Refused(
+        error=INVALID_PRODUCER_ID_MAPPING,
+        message=f"transactional id {transactional_id!r} is not known,"
+        f" producer id {producer.producer_id} is not its",
+    )
+
+
+def _other(
+    transactional_id: str, producer: ProducerIdentity, known: TransactionMetadata
+) -> Refused:
+    """Somebody else than the producer that is known."""
+    if producer.producer_id in (known.producer.producer_id, known.next_producer.producer_id):
+        return _fenced(transactional_id, producer, known)
+    return Refused(
+        error=INVALID_PRODUCER_ID_MAPPING,
+        message=f"transactional id {transactional_id!r} has producer id"
+        f" {known.producer.producer_id}, not {producer.producer_id}",
+    )
+
+
+def _fenced(
+    transactional_id: str, producer: ProducerIdentity, known: TransactionMetadata
+) -> Refused:
+    return Refused(
+        error=PRODUCER_FENCED,
+        message=f"transactional id {transactional_id!r} has producer id"
+        f" {known.producer.producer_id} in epoch {known.producer.producer_epoch},"
+        f" not {producer.producer_id} in epoch {producer.producer_epoch}",
+    )
+
+
+def _not_now(request: EndTransaction, known: TransactionMetadata) -> Refused:
+    end = "commit" if request.commit else "abort"
+    return Refused(
+        error=INVALID_TXN_STATE,
+        message=f"transactional id {request.transactional_id!r} is in state {known.state.value}:"
+        f" there is nothing to {end}",
+    )

@@ -1,0 +1,83 @@
+"""The states of a transactional id, as a table, and the errors that its requests meet.
+
+    ──▶ Empty ──add──▶ Ongoing ──commit─▶ PrepareCommit ──all markers──▶ CompleteCommit ──add──▶ …
+                          │
+                          └─abort, ──▶ PrepareAbort ──all markers──▶ CompleteAbort ──add──▶ …
+                            timeout, another producer
+
+Where no partition is part of a transaction, nothing has to be marked: its end is complete at once.
+A producer that begins anew leads from either end to Empty, one that is not heard of for long from
+there to Dead, which is what is left of an id while its rows are deleted.
+
+Apache Kafka has PrepareEpochFence as well, in which an id is while the abort that fences its
+producer has not been decided. Here both are one step; the name is known, and no id is ever in it.
+
+Source: Kafka's `TransactionState`; KIP-98, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+CONCURRENT_TRANSACTIONS: Final = "concurrent_transactions"
+COORDINATOR_NOT_AVAILABLE: Final = "coordinator_not_available"
+INVALID_PRODUCER_ID_MAPPING: Final = "invalid_producer_id_mapping"
+INVALID_REQUEST: Final = "invalid_request"
+INVALID_TRANSACTION_TIMEOUT: Final = "invalid_transaction_timeout"
+INVALID_TXN_STATE: Final = "invalid_txn_state"
+NOT_COORDINATOR: Final = "not_coordinator"
+PRODUCER_FENCED: Final = "producer_fenced"
+TRANSACTION_ABORTABLE: Final = "transaction_abortable"
+TRANSACTIONAL_ID_NOT_FOUND: Final = "transactional_id_not_found"
+
+
+class TransactionState(Enum):
+    """The states, by the names that DescribeTransactions and ListTransactions show."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+
+    @property
+    def prepared(self) -> bool:
+        """Decided, and not all partitions are known to have its marker."""
+        return self in (_PREPARE_COMMIT, _PREPARE_ABORT)
+
+    @property
+    def idle(self) -> bool:
+        """No transaction is open or undecided: the id may begin one, begin anew, or expire."""
+        return self in (_EMPTY, _COMPLETE_COMMIT, _COMPLETE_ABORT)
+
+    @property
+    def commits(self) -> bool:
+        """Whether the transaction that is decided is committed."""
+        return self in (_PREPARE_COMMIT, _COMPLETE_COMMIT)
+
+
+_EMPTY = TransactionState.EMPTY
+_ONGOING = TransactionState.ONGOING
+_PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
+_PREPARE_ABORT = TransactionState.PREPARE_ABORT
+_COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
+_COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
+_DEAD = TransactionState.DEAD
+_IDLE = frozenset({_EMPTY, _COMPLETE_COMMIT, _COMPLETE_ABORT})
+
+PREVIOUS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    _EMPTY: _IDLE,
+    _ONGOING: _IDLE | {_ONGOING},
+    _PREPARE_COMMIT: frozenset({_ONGOING}),
+    _PREPARE_ABORT: frozenset({_ONGOING}),
+    _COMPLETE_COMMIT: frozenset({_PREPARE_COMMIT, _ONGOING}),  # from Ongoing without partitions
+    _COMPLETE_ABORT: _IDLE | {_PREPARE_ABORT, _ONGOING},  # from idle: the abort of nothing
+    _DEAD: _IDLE,
+    TransactionState.PREPARE_EPOCH_FENCE: frozenset(),
+}
+"""From which states each state can be entered."""

@@ -1,0 +1,122 @@
+"""One transactional id as its coordinator has it: what is known, what is saved, who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from penstock.base.ids import TopicPartition
+from penstock.broker.coordination.timers import Timer
+from penstock.broker.coordination.transactions.limits import TransactionLimits
+from penstock.broker.coordination.transactions.metadata import (
+    TransactionMetadata,
+)
+from penstock.broker.coordination.transactions.responses import Response
+from penstock.broker.coordination.transactions.states import TransactionState
+from penstock.control import OffsetsEnd
+
+NEVER_MS = 1 << 62
+
+
+class Request(NamedTuple):
+    """A request that may change something, and until when it may wait."""
+
+    event: Any
+    token: int
+    until_ms: int
+
+
+class Pending:
+    """A change that is to be saved, and the answers that rest on it.
+
+    `sent`: its save is on its way, or has failed and is tried again at `retry_ms`; until then other
+    requests of the same turn may go on from it, and are saved with it.
+    """
+
+    __slots__ = ("after", "answers", "retry_ms", "sent", "settles_offsets")
+
+    def __init__(self, before: TransactionMetadata | None, after: TransactionMetadata) -> None:
+        self.after = after
+        self.answers: list[tuple[int, Response]] = []
+        self.sent = False
+        self.retry_ms: int | None = None
+        self.settles_offsets = _settled(before, after)
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a further change may go with this one: not behind an end, whose effects follow
+        its own save.
+        """
+        return not self.sent and self.settles_offsets is None and not self.after.state.prepared
+
+    def becomes(self, after: TransactionMetadata) -> None:
+        """A further change."""
+        self.settles_offsets = _settled(self.after, after)
+        self.after = after
+
+
+def _settled(before: TransactionMetadata | None, after: TransactionMetadata) -> OffsetsEnd | None:
+    """What becomes of the offsets of a transaction: they are settled with its end."""
+    if before is None or not before.groups or after.groups:
+        return None
+    return "commit" if after.state.commits else "abort"
+
+
+class Transaction:
+    """See the module's text.
+
+    `metadata` is stored, but for the end of a transaction of which all markers are written: that is
+    `unsaved` as well. `unmarked` are the partitions that lack the marker of what is prepared.
+    """
+
+    __slots__ = (
+        "metadata",
+        "pending",
+        "timer",
+        "transactional_id",
+        "unmarked",
+        "unsaved",
+        "waiting",
+    )
+
+    def __init__(self, transactional_id: str, due: Callable[[Transaction], None]) -> None:
+        self.transactional_id = transactional_id
+        self.metadata: TransactionMetadata | None = None
+        self.unsaved: TransactionMetadata | None = None
+        self.pending: Pending | None = None
+        self.waiting: list[Request] = []
+        self.unmarked: set[TopicPartition] = set()
+        self.timer = Timer(partial(due, self))
+
+    def over_ms(self, limits: TransactionLimits) -> int:
+        """When an open transaction is aborted, or an idle id forgotten, if nothing happens."""
+        metadata = self.metadata
+        if metadata is None or metadata.state.prepared:
+            return NEVER_MS
+        if metadata.state is TransactionState.ONGOING:
+            interval_ms = limits.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            return _next(metadata.start_ms + metadata.timeout_ms, interval_ms)
+        interval_ms = limits.transaction_remove_expired_transaction_cleanup_interval_ms
+        return _next(metadata.updated_ms + limits.transactional_id_expiration_ms, interval_ms)
+
+    def deadline_ms(self, limits: TransactionLimits) -> int | None:
+        """When something has to be done next; None while nothing has, whatever the time."""
+        deadline_ms = min((request.until_ms for request in self.waiting), default=NEVER_MS)
+        if self.pending is None:
+            deadline_ms = min(deadline_ms, self.over_ms(limits))
+        elif self.pending.retry_ms is not None:
+            deadline_ms = min(deadline_ms, self.pending.retry_ms)
+        return None if deadline_ms == NEVER_MS else deadline_ms
+
+    def overdue(self, now_ms: int) -> list[Request]:
+        """Take out who has waited for too long."""
+        overdue = [request for request in self.waiting if request.until_ms <= now_ms]
+        if overdue:
+            self.waiting = [request for request in self.waiting if request.until_ms > now_ms]
+        return overdue
+
+
+def _next(time_ms: int, interval_ms: int) -> int:
+    """The first of the times an interval apart that is not before a time."""
+    return -(-time_ms // interval_ms) * interval_ms
