@@ -37,6 +37,7 @@ ALL = (
     "log_append",
     "metadata_refresh",
     "coordinator_saves",
+    "share_saves",
     "record_validation",
     "columnar_client",
     "broker_peer",

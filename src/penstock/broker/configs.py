@@ -51,6 +51,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_GROUP = 8
 
 
 class ConfigType(IntEnum):
@@ -247,7 +248,7 @@ def _topic_entry(info: SettingInfo, levels: Levels, topic: Mapping[str, str]) ->
         name=info.name,
         value=value if synonyms else render(info.default),
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
-        type=_type_of(info),
+        type=type_of(info),
         documentation=info.doc,
         synonyms=tuple(synonyms),
     )
@@ -259,7 +260,7 @@ def _broker_entry(info: SettingInfo, synonyms: tuple[ConfigSynonym, ...]) -> Con
         name=info.name,
         value=synonyms[0].value if synonyms and not sensitive else None,
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
-        type=_type_of(info),
+        type=type_of(info),
         documentation=info.doc,
         read_only=info.name not in DYNAMIC_BROKER_NAMES,
         sensitive=sensitive,
@@ -267,7 +268,8 @@ def _broker_entry(info: SettingInfo, synonyms: tuple[ConfigSynonym, ...]) -> Con
     )
 
 
-def _type_of(info: SettingInfo) -> ConfigType:
+def type_of(info: SettingInfo) -> ConfigType:
+    """The type of a setting's values, as DescribeConfigs numbers it."""
     if info.type_name == "int":
         return ConfigType.INT if (info.maximum or INT_MAX + 1) <= INT_MAX else ConfigType.LONG
     return {
@@ -362,7 +364,7 @@ def apply_topic_changes(
         InvalidConfig: APPEND or SUBTRACT on a configuration that is not a list.
     """
     inherited = dict(_inherited(levels))
-    return _apply(by_name(LogConfig), inherited, current, changes)
+    return apply_changes(by_name(LogConfig), inherited, current, changes)
 
 
 def apply_broker_changes(
@@ -377,15 +379,16 @@ def apply_broker_changes(
         change.name: next((s.value for s in _broker_synonyms(levels, change.name)), "")
         for change in changes
     }
-    return _apply(by_name(BrokerSettings), below, current, changes)
+    return apply_changes(by_name(BrokerSettings), below, current, changes)
 
 
-def _apply(
+def apply_changes(
     infos: Mapping[str, SettingInfo],
     below: Mapping[str, str],
     current: Mapping[str, str],
     changes: Sequence[Change],
 ) -> dict[str, str | None]:
+    """Configurations after `changes`; `below` is what lists grow from that are not set yet."""
     check_unique(change.name for change in changes)
     result: dict[str, str | None] = dict(current)
     for change in changes:

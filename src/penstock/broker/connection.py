@@ -49,7 +49,8 @@ _PRODUCE_KEY = b"\0\0"
 WAITING_APIS: Final = frozenset({BY_NAME["JoinGroup"].key, BY_NAME["SyncGroup"].key})
 """Requests that wait for other members of their group."""
 
-Buffers = Sequence[bytes | bytearray | memoryview]
+Buffer = bytes | bytearray | memoryview
+Buffers = Sequence[Buffer]
 
 
 class Expiring(Protocol):

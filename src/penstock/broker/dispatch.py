@@ -19,7 +19,9 @@ the module is imported at the first request of the API. A handler is
   It need not know the version: fields that the version lacks are ignored, fields left out take
   the schema's default (`error_code` and `throttle_time`: 0, nullable ones: null). Durations and
   times are ints in ms, error codes ints or kio's ErrorCode, UUIDs are `UUID`, 16 bytes or None.
-  A handler may also return `bytes`: the response body, already encoded for this version.
+  A handler may also return `bytes`: the response body, already encoded for this version; or a list
+  of buffers with records, which together are the body, and are sent as they are: it begins with the
+  time that the client has to wait.
 - Errors: raise a `PenstockError` to fail the whole request; the dispatcher answers in the
   response's own shape, with the error at its top level or, where it has none, on every topic,
   partition, group or resource that the request names (`broker/error_answers.py`). Errors of one
@@ -28,7 +30,9 @@ the module is imported at the first request of the API. A handler is
 - A plain function answers within the event loop's turn and must not block. An `async` handler
   holds back later requests of its own connection, as Kafka does, and may wait as long as it
   likes. It runs to its end also when the connection is lost (`context.connection.closing`), and
-  is cancelled when the broker stops and `shutdown.timeout.ms` has passed.
+  is cancelled when the broker stops and `shutdown.timeout.ms` has passed. One of `SIDE_BY_SIDE`
+  holds nothing back, so that the end of its connection is noticed while it waits; it ends by itself
+  when the broker stops.
 
 Produce and Fetch (`HOT`) have codecs of their own, and their handlers another signature:
 
@@ -49,7 +53,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.broker.connection import Connection, RequestContext
+from penstock.broker.connection import Buffer, Connection, RequestContext
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions, produce
@@ -57,10 +61,11 @@ from penstock.broker.handlers.metadata import throttled
 from penstock.broker.parts import parts_of
 from penstock.broker.resources import resources_of, topics_of
 from penstock.security import AuthorisationFailed, refusal
-from penstock.wire.kafka.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, Api
+from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME, FETCH, METADATA, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.errors import MalformedRequest, UnsupportedVersion
+from penstock.wire.kafka.fetch import throttled as throttled_records
 from penstock.wire.kafka.framing import read_request_header, response_prefix
 from penstock.wire.kafka.produce import decode_request
 
@@ -73,8 +78,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Answer = Mapping[str, Any] | bytes
+Answer = Mapping[str, Any] | bytes | list[Buffer]
 HOT: Final = frozenset({PRODUCE, FETCH})
+SIDE_BY_SIDE: Final = frozenset({BY_NAME["ShareFetch"].key})
 HANDLERS_PACKAGE: Final = "penstock.broker.handlers"
 
 
@@ -106,6 +112,7 @@ class Dispatcher:
         self._quotas = quotas
         self._monotonic = clock.monotonic
         self._handlers: dict[int, Callable[..., Any]] = {}
+        self._running: set[asyncio.Task[None]] = set()
 
     def timed_request(
         self, connection: Connection, frame: memoryview, lease: Lease | None
@@ -177,7 +184,11 @@ class Dispatcher:
         self, context: RequestContext, request: Any, coroutine: Coroutine[Any, Any, Answer]
     ) -> None:
         task = asyncio.get_running_loop().create_task(self._finish(context, request, coroutine))
-        context.connection.waits_for(task)
+        if context.api.key in SIDE_BY_SIDE:
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        else:
+            context.connection.waits_for(task)
 
     async def _finish(
         self, context: RequestContext, request: Any, coroutine: Coroutine[Any, Any, Answer]
@@ -196,16 +207,20 @@ class Dispatcher:
         api, version = context.api, context.version
         if self._quotas.active:
             answer = self._throttled(context, answer)
-        body = (
-            answer if isinstance(answer, bytes) else encoder(api.name, version, "response")(answer)
-        )
-        header_version = api.response_header_version(version)
-        context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
+        if isinstance(answer, Mapping):
+            answer = encoder(api.name, version, "response")(answer)
+        pieces = answer if isinstance(answer, list) else [answer]
+        size = sum(map(len, pieces))
+        prefix = response_prefix(context.correlation_id, api.response_header_version(version), size)
+        context.reply((prefix, *pieces))
         self._metrics.answered(context, self._monotonic())
 
     def _throttled(self, context: RequestContext, answer: Answer) -> Answer:
         """Have the client wait as its quotas say, and say so in the answer."""
-        if not isinstance(answer, bytes):
+        if isinstance(answer, list):
+            throttled_records(answer, self._quotas.fetched(context, sum(map(len, answer))))
+            return answer
+        if isinstance(answer, Mapping):
             throttle_ms = self._quotas.requested(context, int(answer.get("throttle_time", 0)))
             return {**answer, "throttle_time": throttle_ms} if throttle_ms else answer
         throttle_ms = self._quotas.requested(context, 0)

@@ -86,6 +86,12 @@ class InvalidRequiredAcks(InvalidError):
     code: ClassVar[str] = "invalid_required_acks"
 
 
+class InvalidGroupId(InvalidError):
+    """A group without a name, or a member without one."""
+
+    code: ClassVar[str] = "invalid_group_id"
+
+
 class TransactionsUnsupported(InvalidError):
     """A transactional producer; transactions are not served yet.
 

@@ -40,6 +40,7 @@ from penstock.broker.partition_registry import PartitionRegistry
 from penstock.broker.parts import parts_of
 from penstock.broker.quotas.service import QuotaParts, Quotas
 from penstock.broker.seen_database import DatabaseWatch, SeenParts
+from penstock.broker.share.service import ShareParts, ShareService
 from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
 from penstock.partitions import GroupCommits
@@ -166,6 +167,7 @@ class BrokerServer:
         self.metadata_cache = MetadataCache()
         self.producer_ids = ProducerIds(self.control)
         self.coordinator = GroupCoordinator(parts_of(CoordinatorParts, self))
+        self.share = ShareService(parts_of(ShareParts, self))
 
     # Addresses
 
@@ -289,6 +291,7 @@ class BrokerServer:
         for connection in self._connections:
             connection.cancel_handler(waiting_only=True)
         await self._finish_requests()
+        await self.share.stop()
         await self.migrations.stop()
         for connection in list(self._connections):
             connection.close("the broker stops")
@@ -397,6 +400,7 @@ class BrokerServer:
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""
+        self.share.disconnected(connection)
         self._connections.pop(connection, None)
         left = self._per_host.get(connection.client_host, 1) - 1
         if left:
@@ -488,5 +492,6 @@ class BrokerServer:
         yield from broker_metrics.log_samples(self.cluster, self.partitions)
         yield from self.store.samples()
         yield from self.migrations.samples()
+        yield from self.share.samples()
         if self.diskless is not None:
             yield from self.diskless.samples()

@@ -162,6 +162,27 @@ class BrokerSettings(TopicDefaults):
     )
     group_max_size: int = setting(10_000, "Most members of one consumer group.", 1, INT_MAX)
     groups_max: int = setting(100_000, "Most consumer groups held at a time.", 1, INT_MAX)
+    group_share_delivery_count_limit: int = setting(
+        5, "How often a record is delivered to a share group before it is given up.", 2, 25
+    )
+    group_share_record_lock_duration_ms: int = setting(
+        30_000, "How long a member of a share group has records that it does not acknowledge.",
+        1000, 3_600_000,
+    )  # fmt: skip
+    group_share_min_record_lock_duration_ms: int = setting(
+        15_000, "Shortest lock that a share group may be set to.", 1000, 30_000
+    )
+    group_share_max_record_lock_duration_ms: int = setting(
+        60_000, "Longest lock that a share group may be set to.", 30_000, 3_600_000
+    )
+    group_share_partition_max_record_locks: int = setting(
+        2_000, "Records of one partition that a share group has, or has given back, at a time.",
+        100, 10_000,
+    )  # fmt: skip
+    group_share_max_share_sessions: int = setting(
+        2_000, "Share sessions kept: members of share groups that fetch from this broker.", 1,
+        INT_MAX,
+    )  # fmt: skip
     offset_metadata_max_bytes: int = setting(
         4096, "Largest metadata text of a committed offset.", 0, INT_MAX
     )

@@ -28,7 +28,6 @@ from penstock.broker.coordination.limits import (
     SAVE_BYTES_MAX,
     SAVE_KEYS_MAX,
 )
-from penstock.broker.coordination.ownership import Ownership
 from penstock.broker.coordination.rows import KeyRows, Recognised
 from penstock.control import (
     CoordinationRecord,
@@ -52,6 +51,17 @@ class RecordPlane(Protocol):
     async def save_records(
         self, changes: Sequence[RecordChange], *, cluster_epoch: int | None = None
     ) -> SavedRecords: ...
+
+
+class Owner(Protocol):
+    """Knows which keys are this broker's, and by what that is proved; see `Ownership`."""
+
+    @property
+    def cluster_epoch(self) -> int | None: ...
+
+    def owns(self, key: str) -> bool: ...
+
+    async def look_again(self) -> None: ...
 
 
 class Lost:
@@ -95,7 +105,7 @@ class Pending:
 class Saver:
     """Saves for the cores of one broker; belongs to the event-loop thread."""
 
-    def __init__(self, plane: RecordPlane, ownership: Ownership) -> None:
+    def __init__(self, plane: RecordPlane, ownership: Owner) -> None:
         self._plane = plane
         self._ownership = ownership
         self._gathered: list[Pending] = []

@@ -34,7 +34,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
@@ -83,13 +83,25 @@ logger = logging.getLogger(__name__)
 SharedReads = dict[tuple[int, int, int, int], "Read"]
 
 
+class Waiter(Protocol):
+    """A request that waits in the hub."""
+
+    def look_again(self, reads: SharedReads) -> None:
+        """One of its sources has grown, or the image has changed."""
+        ...
+
+    def expire(self) -> None:
+        """It has waited long enough, or the broker stops."""
+        ...
+
+
 class FetchHub:
     """The waiting fetch requests of a broker."""
 
     def __init__(self) -> None:
-        self._waiting: dict[object, dict[FetchOperation, None]] = {}
-        self._operations: dict[FetchOperation, None] = {}
-        self._woken: dict[FetchOperation, None] = {}
+        self._waiting: dict[object, dict[Waiter, None]] = {}
+        self._operations: dict[Waiter, None] = {}
+        self._woken: dict[Waiter, None] = {}
         self._turn = 0
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._call_later: Callable[[float, Callable[[], None]], Any] | None = None
@@ -128,7 +140,7 @@ class FetchHub:
         if self._operations:
             self._wake_soon(self._operations)
 
-    def _wake_soon(self, operations: Iterable[FetchOperation]) -> None:
+    def _wake_soon(self, operations: Iterable[Waiter]) -> None:
         if not self._woken and self._call_soon is not None:
             self._call_soon(self._wake)
         self._woken.update(dict.fromkeys(operations))
@@ -140,7 +152,7 @@ class FetchHub:
             if operation in self._operations:
                 operation.look_again(reads)
 
-    def add(self, operation: FetchOperation, sources: list[object], seconds: float) -> Any:
+    def add(self, operation: Waiter, sources: list[object], seconds: float) -> Any:
         """Let a request wait on its sources; returns the handle of its timeout."""
         self._operations[operation] = None
         for source in sources:
@@ -149,7 +161,7 @@ class FetchHub:
             return None
         return self._call_later(seconds, operation.expire)
 
-    def remove(self, operation: FetchOperation, sources: list[object]) -> None:
+    def remove(self, operation: Waiter, sources: list[object]) -> None:
         self._operations.pop(operation, None)
         for source in sources:
             waiting = self._waiting.get(source)

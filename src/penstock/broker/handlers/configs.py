@@ -1,4 +1,6 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: topics and brokers.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
+
+Of topics, brokers and groups.
 
 Values are decided in `broker/configs.py`. A change is stored by compare-and-set against the
 configurations that it was computed from; when another change came between, it is computed
@@ -41,6 +43,12 @@ from penstock.broker.configs import (
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import check_change, is_diskless, kept
 from penstock.broker.errors import UnknownTopicOrPartition, error_of
+from penstock.broker.group_configs import (
+    GROUP_KIND,
+    apply_group_changes,
+    check_group_configs,
+    describe_group,
+)
 from penstock.broker.listeners import shown
 from penstock.broker.settings import BrokerSettings
 from penstock.control import StaleConfigs, StaleTopic, Topic
@@ -62,9 +70,10 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 RESOURCE_TYPES: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-"""What ListConfigResources may ask for; of the last three there are none here."""
+"""What ListConfigResources may ask for; of loggers and clients' metrics there are none here."""
 ATTEMPTS_MAX: Final = 5
-_NAMES: Final = {TOPIC: "topic", BROKER: "broker"}
+_NAMES: Final = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
+_NOT_SERVED: Final = "is not served, only topics (2), brokers (4) and groups (32)"
 
 Entry = dict[str, Any]
 Configs = Mapping[str, str | None]
@@ -117,8 +126,10 @@ def _entries(parts: Parts, resource: Any) -> list[ConfigEntry]:
     levels = parts.topic_admin.levels()
     if kind == TOPIC:
         return describe_topic(levels, _topic(parts, name).configs, keys)
+    if kind == GROUP:
+        return describe_group(parts.settings, _group(parts, name), keys)
     if kind != BROKER:
-        raise BadRequest(f"resource type {kind} is not served, only topics (2) and brokers (4)")
+        raise BadRequest(f"resource type {kind} {_NOT_SERVED}")
     if not name:
         return describe_cluster_defaults(levels, keys)
     _check_broker_name(parts, name)
@@ -157,6 +168,13 @@ def _topic(parts: Parts, name: str) -> Topic:
     return topic
 
 
+def _group(parts: Parts, name: str) -> Mapping[str, str]:
+    """What is set for a group, which need not be there."""
+    if not name:
+        raise BadRequest("a group is named by its id, which is not empty")
+    return parts.cluster.image.entity_configs.get((GROUP_KIND, name), {})
+
+
 def _check_broker_name(parts: Parts, name: str) -> None:
     if not name.isascii() or not name.isdigit():
         raise BadRequest(f"broker name {name!r} is not a whole number")
@@ -178,6 +196,7 @@ async def list_config_resources(parts: Parts, context: RequestContext, request: 
     names = {
         TOPIC: sorted(image.topics),
         BROKER: [str(broker.broker_id) for broker in image.brokers],
+        GROUP: sorted(name for kind, name in image.entity_configs if kind == GROUP_KIND),
     }
     return {
         "config_resources": [
@@ -199,6 +218,7 @@ class _Alteration:
     resource: Any
     topic: Computed
     broker: Computed
+    group: Computed
 
 
 async def alter_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
@@ -209,6 +229,7 @@ async def alter_configs(parts: Parts, context: RequestContext, request: Any) -> 
             resource=resource,
             topic=lambda levels, current: kept(configs, current),
             broker=lambda levels, current: configs,
+            group=lambda levels, current: configs,
         )
 
     return await _alter(parts, request, replaced)
@@ -221,6 +242,7 @@ async def incremental_alter_configs(parts: Parts, context: RequestContext, reque
             resource=resource,
             topic=lambda levels, current: apply_topic_changes(levels, current, changes),
             broker=lambda levels, current: apply_broker_changes(levels, current, changes),
+            group=lambda _, current: apply_group_changes(parts.settings, current, changes),
         )
 
     return await _alter(parts, request, changed)
@@ -256,9 +278,9 @@ async def _alter(parts: Parts, request: Any, read: Callable[[Any], _Alteration])
 async def _apply(parts: Parts, alteration: _Alteration, *, validate_only: bool) -> tuple[str, ...]:
     """Make the change; returns what is to be said of settings without effect."""
     kind = alteration.resource.resource_type
-    store = {TOPIC: _apply_topic, BROKER: _apply_broker}.get(kind)
+    store = {TOPIC: _apply_topic, BROKER: _apply_broker, GROUP: _apply_group}.get(kind)
     if store is None:
-        raise BadRequest(f"resource type {kind} is not served, only topics (2) and brokers (4)")
+        raise BadRequest(f"resource type {kind} {_NOT_SERVED}")
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             notes = await store(parts, alteration, validate_only=validate_only)
@@ -312,6 +334,20 @@ async def _apply_broker(
     if not validate_only and configs != current:
         await parts.control.set_broker_configs(broker=name, configs=configs, expected=current)
     return idle_broker_configs(_new(configs, current))
+
+
+async def _apply_group(
+    parts: Parts, alteration: _Alteration, *, validate_only: bool
+) -> tuple[str, ...]:
+    name = alteration.resource.resource_name
+    current = _group(parts, name)
+    wanted = alteration.group(parts.topic_admin.levels(), current)
+    configs = check_group_configs(parts.settings, name, wanted)
+    if not validate_only and configs != current:
+        await parts.control.set_entity_configs(
+            kind=GROUP_KIND, changes={name: configs}, expected={name: current}
+        )
+    return ()
 
 
 def _named(resource: Any) -> Entry:

@@ -91,7 +91,7 @@ class SharePartition:
     def acquire(
         self,
         member: str,
-        batches: Sequence[Batch],
+        batches: Iterable[Batch],
         *,
         begin: int,
         records_max: int,
@@ -100,14 +100,14 @@ class SharePartition:
     ) -> list[Acquired]:
         """Give a member what it may have of these batches, in order, until it has enough.
 
-        The batches are what the log has from `begin` on: what lies there in no batch, or in one
-        without records, is settled. `exact`: no more than `records_max`; else batches are given
-        whole. Either way no more than the locks allow.
+        The batches are what the log has from `begin` on, and are looked at as far as needed: what
+        lies there in no batch, or in one without records, is settled. `exact`: no more than
+        `records_max`; else batches are given whole. Either way no more than the locks allow.
         """
         spans, room = [], self.limits.record_locks_max - self.locks
         taken, at = 0, max(begin, self.start)
         for batch in batches:
-            if batch.last < at or taken >= records_max:
+            if batch.last < at:
                 continue
             spans += [(*gap, False) for gap in self._acquirable(at, batch.first - 1)]
             at = max(at, batch.first)
@@ -119,7 +119,7 @@ class SharePartition:
             given, room, ends = self._given(at, batch.last, left, room, alone=taken > 0)
             spans += [(*part, True) for part in given]
             taken += sum(last - first + 1 for first, last in given)
-            if ends:
+            if ends or taken >= records_max:
                 break
             at = batch.last + 1
         return self._acquire(member, spans, now_ms + self.limits.lock_duration_ms)

@@ -144,6 +144,8 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
         75, "DescribeTopicPartitions", 0, 0, 0,
         "cluster:describe_topic_partitions", "topic", "describe",
     ),
+    (78, "ShareFetch", 1, 2, 0, "share:share_fetch", "group", "read"),
+    (79, "ShareAcknowledge", 1, 2, 0, "share:share_acknowledge", "group", "read"),
 )  # fmt: skip
 
 

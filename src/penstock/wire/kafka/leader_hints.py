@@ -41,14 +41,21 @@ def node_endpoints(endpoints: Sequence[Endpoint]) -> bytes:
     """The section of tagged fields of a response."""
     if not endpoints:
         return b"\0"
-    pieces = [uvarint(len(endpoints) + 1)]
-    for node_id, host, port, rack in endpoints:
-        pieces += (_I32.pack(node_id), _text(host), _I32.pack(port), _text(rack), b"\0")
-    field = b"".join(pieces)
+    field = endpoint_array(endpoints)
     return b"\1\0" + uvarint(len(field)) + field
 
 
-def _text(text: str | None) -> bytes:
+def endpoint_array(endpoints: Sequence[Endpoint]) -> bytes:
+    """The addresses as a compact array."""
+    pieces = [uvarint(len(endpoints) + 1)]
+    for node_id, host, port, rack in endpoints:
+        pieces += (_I32.pack(node_id), compact_text(host), _I32.pack(port), compact_text(rack))
+        pieces.append(b"\0")
+    return b"".join(pieces)
+
+
+def compact_text(text: str | None) -> bytes:
+    """A nullable text with a compact length."""
     if text is None:
         return b"\0"
     encoded = text.encode()

@@ -1,0 +1,176 @@
+"""What can be set for one group, over what the broker says of all.
+
+Stored as text, by the group's id, whether or not there is such a group yet, and part of the image.
+
+Source: Kafka's `GroupConfig`, `ShareGroupAutoOffsetResetStrategy`; KIP-848, KIP-932, KIP-1106
+(durations), KIP-1240.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import (
+    SettingInfo,
+    by_name,
+    like,
+    load,
+    parse,
+    render,
+    setting,
+    to_mapping,
+)
+from penstock.broker.admin_errors import InvalidConfig
+from penstock.broker.configs import (
+    Change,
+    ConfigEntry,
+    ConfigSource,
+    ConfigSynonym,
+    apply_changes,
+    type_of,
+)
+from penstock.broker.settings import BrokerSettings
+
+GROUP_KIND: Final = "group"
+"""The kind of these configs among those of entities."""
+
+READ_COMMITTED: Final = "read_committed"
+DURATION: Final = re.compile(
+    r"by_duration:P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?(?<!P)"
+)
+LOCK: Final = "share.record.lock.duration.ms"
+_BROKER: Final = by_name(BrokerSettings)
+
+
+def _of_broker(name: str) -> Any:
+    """A config whose default is the broker's setting of all groups."""
+    return like(_BROKER[f"group.{name}"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfigs:
+    """What a group is set to."""
+
+    share_auto_offset_reset: str = setting(
+        "latest", "Where a share group begins in a partition that it has not read: earliest,"
+        " latest, or by_duration:<ISO 8601>, so long ago.",
+        pattern=f"earliest|latest|{DURATION.pattern}",
+    )  # fmt: skip
+    share_isolation_level: str = setting(
+        "read_uncommitted", "Whether a share group reads records of transactions that are open, or"
+        " were aborted.", choices=("read_uncommitted", READ_COMMITTED),
+    )  # fmt: skip
+    share_record_lock_duration_ms: int = _of_broker("share.record.lock.duration.ms")
+    share_delivery_count_limit: int = _of_broker("share.delivery.count.limit")
+    share_partition_max_record_locks: int = _of_broker("share.partition.max.record.locks")
+    share_renew_acknowledge_enable: bool = setting(
+        True, "Let members of a share group renew the locks of records that they have."
+    )
+
+
+_KNOWN: Final = by_name(GroupConfigs)
+
+
+def group_configs(settings: BrokerSettings, configs: Mapping[str, str]) -> GroupConfigs:
+    """What a group runs with: its own configs over the broker's settings.
+
+    Raises:
+        InvalidSetting: an unknown name or a value out of its bounds.
+    """
+    return load(GroupConfigs, {**_below(settings), **configs})
+
+
+def _below(settings: BrokerSettings) -> dict[str, object]:
+    """What the broker's settings say of all groups, by the names of groups' configs."""
+    return {
+        LOCK: settings.group_share_record_lock_duration_ms,
+        "share.delivery.count.limit": settings.group_share_delivery_count_limit,
+        "share.partition.max.record.locks": settings.group_share_partition_max_record_locks,
+    }
+
+
+def duration_ms(reset: str) -> int | None:
+    """How long before now a group begins; None where that is not what is set."""
+    found = DURATION.fullmatch(reset)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def describe_group(
+    settings: BrokerSettings, configs: Mapping[str, str], names: Iterable[str] | None = None
+) -> list[ConfigEntry]:
+    """Every config of a group (or those in `names`) with its chain of synonyms."""
+    wanted = None if names is None else set(names)
+    return [
+        _entry(info, settings, configs)
+        for name, info in sorted(_KNOWN.items())
+        if wanted is None or name in wanted
+    ]
+
+
+def _entry(info: SettingInfo, settings: BrokerSettings, configs: Mapping[str, str]) -> ConfigEntry:
+    chain: list[ConfigSynonym] = []
+    if info.name in configs:
+        own = render(parse(info, configs[info.name]))
+        chain.append(ConfigSynonym(name=info.name, value=own, source=ConfigSource.DYNAMIC_GROUP))
+    if info.like:
+        told = _below(settings)[info.name]
+        source = ConfigSource.DEFAULT if told == info.default else ConfigSource.STATIC_BROKER
+        chain.append(ConfigSynonym(name=info.like, value=str(told), source=source))
+    else:
+        chain.append(
+            ConfigSynonym(name=info.name, value=render(info.default), source=ConfigSource.DEFAULT)
+        )
+    return ConfigEntry(
+        name=info.name,
+        value=chain[0].value,
+        source=chain[0].source,
+        type=type_of(info),
+        documentation=info.doc,
+        synonyms=tuple(chain),
+    )
+
+
+def check_group_configs(
+    settings: BrokerSettings, group_id: str, configs: Mapping[str, str | None]
+) -> dict[str, str]:
+    """Return a group's configs if all are known and within their bounds.
+
+    Raises:
+        InvalidConfig: the message names the group, the config, the rule and the value.
+    """
+    missing = sorted(name for name, value in configs.items() if value is None)
+    if missing:
+        raise InvalidConfig(f"group {group_id!r}: no value given for {', '.join(missing)}")
+    given = {name: value for name, value in configs.items() if value is not None}
+    try:
+        effective = group_configs(settings, given)
+        if LOCK in given:
+            _check_lock(settings, effective.share_record_lock_duration_ms)
+    except InvalidSetting as error:
+        raise InvalidConfig(f"group {group_id!r}: {error}") from error
+    return given
+
+
+def _check_lock(settings: BrokerSettings, duration: int) -> None:
+    least = settings.group_share_min_record_lock_duration_ms
+    most = settings.group_share_max_record_lock_duration_ms
+    if not least <= duration <= most:
+        raise InvalidSetting(
+            LOCK, duration,
+            f"must be from group.share.min.record.lock.duration.ms = {least} to"
+            f" group.share.max.record.lock.duration.ms = {most}",
+        )  # fmt: skip
+
+
+def apply_group_changes(
+    settings: BrokerSettings, current: Mapping[str, str], changes: Sequence[Change]
+) -> dict[str, str | None]:
+    """A group's configs after `changes`; raises BadRequest, InvalidConfig."""
+    return apply_changes(_KNOWN, to_mapping(group_configs(settings, {})), current, changes)

@@ -1,0 +1,188 @@
+"""ShareFetch and ShareAcknowledge: sessions, acknowledgements, records to work on.
+
+Acknowledgements that come with a fetch are taken first, and stored with what the fetch acquires.
+
+Source: `ShareFetchRequest.json`, `ShareAcknowledgeRequest.json`; KIP-932, KIP-1206, KIP-1222.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.connection import Buffer, RequestContext
+from penstock.broker.errors import InvalidGroupId
+from penstock.broker.identity import endpoints_of
+from penstock.broker.share.acknowledging import Answers
+from penstock.broker.share.fetching import ShareFetching
+from penstock.broker.share.sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    InvalidShareRequest,
+    InvalidShareSessionEpoch,
+    Place,
+    ShareSession,
+)
+from penstock.wire.kafka.primitives import milliseconds
+from penstock.wire.kafka.share_fetch import encode_response
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.fetch.operation import FetchHub
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.quotas.service import Quotas
+    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.share.service import ShareService
+    from penstock.wire.kafka.leader_hints import Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    share: ShareService
+    fetch_hub: FetchHub
+    partitions: PartitionRegistry
+    cluster: ClusterMetadata
+    clock: Clock
+    quotas: Quotas
+    settings: BrokerSettings
+    stopping: asyncio.Event
+
+
+Said = list[tuple[Place, Sequence[Any]]]
+"""The acknowledgements of a request by partition, as they came."""
+
+
+async def share_fetch(parts: Parts, context: RequestContext, request: Any) -> list[Buffer]:
+    """Take acknowledgements, then acquire records of the session's partitions."""
+    places, said = _named(request)
+    if request.share_session_epoch == INITIAL_EPOCH and said:
+        raise InvalidShareRequest("a session is opened with nothing to acknowledge")
+    if getattr(request, "is_renew_ack", False) and (request.max_records or request.max_bytes):
+        raise InvalidShareRequest("locks are renewed by a request that fetches nothing")
+    session = _session(parts, context, request)
+    last = request.share_session_epoch == FINAL_EPOCH
+    if not last:
+        forgotten = [
+            (topic.topic_id, index)
+            for topic in request.forgotten_topics_data
+            for index in topic.partitions
+        ]
+        session.update(places, forgotten)
+    answers = await _acknowledge(parts, session, said)
+    throttled = parts.quotas.active and parts.quotas.before_fetch(context)
+    if not last and not throttled:
+        fetching = ShareFetching(
+            answers,
+            session,
+            parts.share.settings_of(request.group_id),
+            request,
+            shares=parts.share.shares,
+            hub=parts.fetch_hub,
+            bytes_max=_bytes_max(parts, context),
+        )
+        seconds = milliseconds(request.max_wait) / 1000
+        await fetching.run(0 if parts.stopping.is_set() else seconds)
+    await answers.acknowledged()
+    if last:
+        parts.share.sessions.end(session, said=True)
+    return encode_response(
+        list(answers.by_topic().items()),
+        lock_timeout_ms=_lock_timeout_ms(parts, request),
+        endpoints=_leaders(parts, context, answers),
+    )
+
+
+async def share_acknowledge(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
+    """Take acknowledgements; answered when they are stored."""
+    if request.share_session_epoch == INITIAL_EPOCH:
+        raise InvalidShareSessionEpoch("a share session is not opened by ShareAcknowledge")
+    _, said = _named(request)
+    session = _session(parts, context, request)
+    answers = await _acknowledge(parts, session, said)
+    await answers.acknowledged()
+    if request.share_session_epoch == FINAL_EPOCH:
+        parts.share.sessions.end(session, said=True)
+    return {
+        "acquisition_lock_timeout": _lock_timeout_ms(parts, request),
+        "responses": [
+            {
+                "topic_id": topic_id,
+                "partitions": [
+                    {
+                        "partition_index": one.index,
+                        "error_code": one.acknowledge_error,
+                        "error_message": one.acknowledge_message,
+                        "current_leader": {
+                            "leader_id": one.leader[0],
+                            "leader_epoch": one.leader[1],
+                        },
+                    }
+                    for one in partitions
+                ],
+            }
+            for topic_id, partitions in answers.by_topic().items()
+        ],
+        "node_endpoints": [
+            {"node_id": node_id, "host": host, "port": port, "rack": rack}
+            for node_id, host, port, rack in _leaders(parts, context, answers)
+        ],
+    }
+
+
+def _named(request: Any) -> tuple[list[Place], Said]:
+    """The partitions that a request names, and what it says of them."""
+    places, said = [], []
+    for topic in request.topics:
+        for one in topic.partitions:
+            place = (topic.topic_id, one.partition_index)
+            places.append(place)
+            if one.acknowledgement_batches:
+                said.append((place, one.acknowledgement_batches))
+    return places, said
+
+
+def _session(parts: Parts, context: RequestContext, request: Any) -> ShareSession:
+    """The session of a request; raises PenstockError."""
+    if not request.group_id or not request.member_id:
+        raise InvalidGroupId("a share group's member names its group and itself")
+    key, epoch = (request.group_id, request.member_id), request.share_session_epoch
+    sessions, now = parts.share.sessions, context.started
+    if epoch == INITIAL_EPOCH:
+        return sessions.begin(key, context.connection, now=now)
+    return sessions.go_on(key, epoch, context.connection, now=now)
+
+
+async def _acknowledge(parts: Parts, session: ShareSession, said: Said) -> Answers:
+    group_id, member = session.key
+    answers = Answers(
+        group_id,
+        member,
+        shares=parts.share.shares,
+        partitions=parts.partitions,
+        renews=parts.share.settings_of(group_id).renews,
+    )
+    await answers.open([place for place, _ in said])
+    for place, batches in said:
+        answers.acknowledge(place, batches)
+    return answers
+
+
+def _bytes_max(parts: Parts, context: RequestContext) -> int:
+    quota = parts.quotas.fetch_bytes_max(context) if parts.quotas.active else None
+    most = parts.settings.fetch_max_bytes
+    return most if quota is None else min(most, quota)
+
+
+def _lock_timeout_ms(parts: Parts, request: Any) -> int:
+    return parts.share.settings_of(request.group_id).limits.lock_duration_ms
+
+
+def _leaders(parts: Parts, context: RequestContext, answers: Answers) -> list[Endpoint]:
+    """Where the leaders are that answers name."""
+    named = [one.leader[0] for one in answers.found.values() if one.leader[0] >= 0]
+    return endpoints_of(parts.cluster.image, named, context.connection.listener)

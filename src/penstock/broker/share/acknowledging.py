@@ -1,0 +1,165 @@
+"""Acknowledgements of a request: read, taken, stored; and how partitions of it are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from penstock.base.errors import PenstockError
+from penstock.broker.errors import NotLeader, UnknownTopicId, error_of
+from penstock.broker.share.sessions import Place
+from penstock.broker.share.values import Acknowledge, Acknowledged, InvalidAcknowledgement
+from penstock.wire.kafka.share_fetch import SharePartitionAnswer
+
+if TYPE_CHECKING:
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.share.shares import Shares
+    from penstock.broker.share.stored import StoredShare
+    from penstock.partitions import Partition
+
+logger = logging.getLogger(__name__)
+
+
+def said_of(batches: Iterable[Any]) -> list[Acknowledged]:
+    """What a request says of a partition, where neighbours say the same as one.
+
+    Raises:
+        InvalidAcknowledgement: the types are not one, nor one for each offset, or unknown.
+    """
+    said = []
+    for batch in batches:
+        first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
+        count = last - first + 1
+        if len(types) not in (1, count):
+            raise InvalidAcknowledgement(
+                f"offsets {first} to {last} are acknowledged by {len(types)} types, 1 or {count}"
+                " are needed"
+            )
+        at = first
+        for number, same in groupby(types):
+            length = count if len(types) == 1 else len(list(same))
+            said.append(Acknowledged(at, at + length - 1, _kind(number)))
+            at += length
+    return said
+
+
+def _kind(number: int) -> Acknowledge:
+    try:
+        return Acknowledge(number)
+    except ValueError:
+        raise InvalidAcknowledgement(
+            f"there is no acknowledge type {number}, only 0 to 4"
+        ) from None
+
+
+class Answers:
+    """The partitions of one request, as they are answered, and the saves that they wait for."""
+
+    def __init__(
+        self,
+        group_id: str,
+        member: str,
+        *,
+        shares: Shares,
+        partitions: PartitionRegistry,
+        renews: bool,
+    ) -> None:
+        """`renews`: the group lets its members renew locks."""
+        self._renews = renews
+        self.group_id = group_id
+        self.member = member
+        self._shares = shares
+        self._partitions = partitions
+        self.found: dict[Place, SharePartitionAnswer] = {}
+        self._acknowledging: list[tuple[Place, asyncio.Future[None]]] = []
+
+    def source(self, place: Place) -> Partition:
+        """A partition that this broker leads; raises PenstockError."""
+        topic_id, index = place
+        topic = self._partitions.topics_by_id.get(topic_id.bytes)
+        if topic is None:
+            raise UnknownTopicId(f"there is no topic of id {topic_id}")
+        return self._partitions.partition_of(topic, index)
+
+    async def open(self, places: Sequence[Place]) -> None:
+        """Have partitions in memory; those that cannot be are answered with why not."""
+        wanted = []
+        for place in places:
+            try:
+                source = self.source(place)
+                if self._shares.held(self.group_id, source) is None:
+                    wanted.append((place, self._shares.open(self.group_id, source)))
+            except Exception as error:
+                self.failed(place, error)
+        if wanted:
+            opened = await asyncio.gather(*(one for _, one in wanted), return_exceptions=True)
+            for (place, _), outcome in zip(wanted, opened, strict=True):
+                if isinstance(outcome, BaseException):
+                    self.failed(place, outcome)
+
+    def acknowledge(self, place: Place, batches: Iterable[Any]) -> None:
+        """Take what a member says of a partition that has been opened."""
+        answer = self.answer(place)
+        if answer.error:
+            answer.acknowledge_error, answer.acknowledge_message = answer.error, answer.message
+            return
+        try:
+            said = said_of(batches)
+            stored = self._shares.held(self.group_id, self.source(place))
+            if stored is None:
+                raise NotLeader(f"{place[0]}-{place[1]} has just got another leader")
+            self._acknowledging.append((place, self._take(stored, said)))
+        except Exception as error:
+            self._refused(place, error)
+
+    def _take(self, stored: StoredShare, said: Sequence[Acknowledged]) -> asyncio.Future[None]:
+        shares, share = self._shares, stored.share
+        if not self._renews and any(kind == Acknowledge.RENEW for _, _, kind in said):
+            raise InvalidAcknowledgement(
+                f"share.renew.acknowledge.enable is false for group {self.group_id!r}"
+            )
+        now_ms = shares.now_ms()
+        given_up = share.expire(now_ms)
+        given_up += share.acknowledge(self.member, said, now_ms=now_ms)
+        if any(kind == Acknowledge.RELEASE for _, _, kind in said) or given_up:
+            return shares.released(stored, given_up)
+        shares.watch(stored)
+        return stored.store()
+
+    async def acknowledged(self) -> None:
+        """Wait until all that was acknowledged is stored, and tell where it is not."""
+        for place, future in self._acknowledging:
+            try:
+                await asyncio.shield(future)
+            except PenstockError as error:
+                self._refused(place, error)
+
+    def _refused(self, place: Place, error: BaseException) -> None:
+        answer = self.answer(place)
+        answer.acknowledge_error, answer.acknowledge_message = _told(error, place)
+
+    def failed(self, place: Place, error: BaseException) -> None:
+        """Answer a partition with an error."""
+        answer = self.found[place] = SharePartitionAnswer(place[1])
+        answer.error, answer.message = _told(error, place)
+        if isinstance(error, NotLeader) and error.leader is not None:
+            answer.leader = error.leader
+
+    def answer(self, place: Place) -> SharePartitionAnswer:
+        return self.found.setdefault(place, SharePartitionAnswer(place[1]))
+
+    def by_topic(self) -> dict[bytes, list[SharePartitionAnswer]]:
+        """The answers by the topic's id."""
+        topics: dict[bytes, list[SharePartitionAnswer]] = {}
+        for (topic_id, _), answer in self.found.items():
+            topics.setdefault(topic_id.bytes, []).append(answer)
+        return topics
+
+
+def _told(error: BaseException, place: Place) -> tuple[int, str]:
+    if not isinstance(error, PenstockError):
+        logger.error("share partition %s-%d failed", *place, exc_info=error)
+    return error_of(error)

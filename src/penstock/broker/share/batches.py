@@ -1,0 +1,104 @@
+"""The batches of a read by their headers, and those of them that hold records of some ranges.
+
+No batch is opened. What a member has acquired is told beside the batches, which are sent whole, as
+the log has them; those in between of which it has nothing are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.broker.share.values import Acquired, Batch
+from penstock.records.header import HEADER_BYTES, BatchHeader, decode_header
+
+if TYPE_CHECKING:
+    from penstock.records.transactions import AbortedTransaction
+    from penstock.storage.values import Buffer
+
+
+class Found(NamedTuple):
+    """A batch, and which of its read's bytes it takes."""
+
+    header: BatchHeader
+    begin: int
+    end: int
+
+
+class _Bytes:
+    """Buffers back to back."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._views = [memoryview(buffer) for buffer in buffers]
+        self._place = self._before = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._views))
+
+    def pieces(self, begin: int, end: int) -> Iterator[memoryview]:
+        """The bytes from `begin` to `end`, in ascending calls."""
+        while begin < end:
+            view = self._views[self._place]
+            after = self._before + len(view)
+            if begin >= after:
+                self._before = after
+                self._place += 1
+                continue
+            yield view[begin - self._before : end - self._before]
+            begin = min(end, after)
+
+
+def walk(buffers: Sequence[Buffer]) -> Iterator[Found]:
+    """The batches that stand back to back in buffers, whatever lies where; raises CorruptBatch."""
+    whole = _Bytes(buffers)
+    at, end = 0, len(whole)
+    while at < end:
+        pieces = list(whole.pieces(at, min(at + HEADER_BYTES, end)))
+        header = decode_header(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        yield Found(header, at, at + header.size_bytes)
+        at += header.size_bytes
+
+
+def offered(found: Found, aborted: Sequence[AbortedTransaction] = ()) -> Batch:
+    """What of a batch a group may have, if it reads no records of aborted transactions."""
+    header = found.header
+    records = not header.is_control
+    if records and aborted and header.is_transactional:
+        records = not any(
+            one.producer_id == header.producer_id
+            and one.first_offset <= header.base_offset <= one.last_offset
+            for one in aborted
+        )
+    return Batch(header.base_offset, header.last_offset, records)
+
+
+def holding(
+    found: Sequence[Found], buffers: Sequence[Buffer], acquired: Sequence[Acquired]
+) -> tuple[list[Buffer], int]:
+    """The bytes of the batches that hold acquired records, and how many they are."""
+    spans: list[list[int]] = []
+    number = 0
+    for header, begin, end in found:
+        while number < len(acquired) and acquired[number].last < header.base_offset:
+            number += 1
+        if number == len(acquired):
+            break
+        if acquired[number].first <= header.last_offset:
+            if spans and spans[-1][1] == begin:
+                spans[-1][1] = end
+            else:
+                spans.append([begin, end])
+    whole = _Bytes(buffers)
+    size = sum(end - begin for begin, end in spans)
+    return [piece for begin, end in spans for piece in whole.pieces(begin, end)], size
+
+
+def cut(acquired: Sequence[Acquired], records: int) -> list[Acquired]:
+    """Acquired records in ranges of at most so many; 0: as they are."""
+    if records <= 0:
+        return list(acquired)
+    return [
+        Acquired(first, min(first + records - 1, one.last), one.deliveries)
+        for one in acquired
+        for first in range(one.first, one.last + 1, records)
+    ]

@@ -1,0 +1,238 @@
+"""What a ShareFetch request acquires: from the partitions of its session, in turn, or it waits.
+
+A partition that has nothing for the member is waited for: until its log grows, or until records of
+it are released. What lies in an object store is loaded first, as for a fetch.
+
+Records are acquired in memory when they are found, all partitions of a request in one turn, and
+told when that is stored. A member whose session has ended meanwhile has nothing any more.
+
+Source: KIP-932, KIP-1206 (acquire mode); Kafka's `DelayedShareFetch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.broker.share.acknowledging import Answers
+from penstock.broker.share.batches import Found, cut, holding, offered, walk
+from penstock.broker.share.limits import FETCH_ROUNDS_MAX, READ_BYTES, READ_BYTES_MIN, READ_SPARE
+from penstock.broker.share.sessions import Place, ShareSession
+from penstock.broker.share.settings import ShareSettings
+from penstock.storage.values import Later
+
+if TYPE_CHECKING:
+    from penstock.broker.fetch.operation import FetchHub, SharedReads
+    from penstock.broker.share.shares import Shares
+    from penstock.broker.share.stored import StoredShare
+    from penstock.broker.share.values import Acquired, Batch
+    from penstock.partitions import Partition
+    from penstock.storage import Read
+
+RECORD_LIMIT: Final = 1
+"""The acquire mode in which no more records are acquired than were asked for."""
+
+
+class ShareFetching:
+    """One request's search for records; a waiter of the hub."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        session: ShareSession,
+        settings: ShareSettings,
+        request: Any,
+        *,
+        shares: Shares,
+        hub: FetchHub,
+        bytes_max: int,
+    ) -> None:
+        """`bytes_max`: what the broker answers at most, whatever is asked for."""
+        self._answers = answers
+        self._session = session
+        self._settings = settings
+        self._shares = shares
+        self._hub = hub
+        self._min_bytes: int = request.min_bytes
+        self._max_bytes: int = min(request.max_bytes, bytes_max)
+        self._left: int = request.max_records
+        self._batch_size: int = request.batch_size
+        self._exact = getattr(request, "share_acquire_mode", 0) == RECORD_LIMIT
+        self._size = 0
+        self._acquired: list[tuple[Place, asyncio.Future[None]]] = []
+        self._later: list[Later] = []
+        self._again = asyncio.Event()
+        self._over = False
+
+    # What the hub calls
+
+    def look_again(self, reads: SharedReads) -> None:
+        self._again.set()
+
+    def expire(self) -> None:
+        self._over = True
+        self._again.set()
+
+    # The search
+
+    async def run(self, wait_seconds: float) -> None:
+        """Acquire what there is, or wait for it; returns when it is stored."""
+        if self._left <= 0:
+            return
+        waiting: list[object] = []
+        timer: Any = None
+        try:
+            while True:
+                await self._answers.open(list(self._session.partitions))
+                if self._session.closed:
+                    return
+                self._again.clear()
+                sources = self._look()
+                if self._acquired or self._over or self._failed() or wait_seconds <= 0:
+                    break
+                if timer is None:
+                    waiting = sources
+                    timer = self._hub.add(self, waiting, wait_seconds)
+                self._load()
+                await self._again.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+                self._hub.remove(self, waiting)
+        await self._stored()
+
+    def _failed(self) -> bool:
+        return any(answer.error for answer in self._answers.found.values())
+
+    def _look(self) -> list[object]:
+        """Acquire from partitions in turn; returns what may change that there is nothing."""
+        sources: list[object] = []
+        if self._min_bytes > 1 and not self._over and self._available(sources) < self._min_bytes:
+            return sources
+        sources.clear()
+        for place in list(self._session.partitions):
+            if self._left <= 0 or self._size >= self._max_bytes:
+                break
+            try:
+                self._acquire(place, sources)
+            except Exception as error:
+                self._answers.failed(place, error)
+        return sources
+
+    def _available(self, sources: list[object]) -> int:
+        """Bytes that may be acquired now, as far as it takes to know that they are enough."""
+        size = 0
+        for place in self._session.partitions:
+            try:
+                found = self._find(place, sources)
+            except Exception as error:
+                self._answers.failed(place, error)
+                return self._min_bytes
+            size += 0 if found is None else found[3].size_bytes
+            if size >= self._min_bytes:
+                break
+        return size
+
+    def _find(
+        self, place: Place, sources: list[object]
+    ) -> tuple[StoredShare, Partition, int, Read] | None:
+        """Where a partition's first available record is, and the batches from there on."""
+        source = self._answers.source(place)
+        stored = self._shares.held(self._answers.group_id, source)
+        if stored is None:
+            return None
+        sources += (source, stored.key)
+        share = stored.share
+        share.limits = self._settings.limits
+        share.log_begins(source.log_start_offset)
+        begin = share.next_offset()
+        end = source.last_stable_offset if self._settings.committed else source.high_watermark
+        if begin is None or begin >= end:
+            if begin == end:
+                source.check_end()
+            return None
+        read = source.read(
+            begin,
+            max_bytes=self._read_bytes(stored),
+            end_offset=end,
+            at_least_one=True,
+        )
+        if isinstance(read, Later):
+            self._later.append(read)
+            return None
+        return (stored, source, begin, read) if read.size_bytes else None
+
+    def _read_bytes(self, stored: StoredShare) -> int:
+        guess = stored.record_bytes * self._left * READ_SPARE or READ_BYTES
+        return min(max(int(guess), READ_BYTES_MIN), self._max_bytes - self._size)
+
+    def _acquire(self, place: Place, sources: list[object]) -> None:
+        for _ in range(FETCH_ROUNDS_MAX):
+            found = self._find(place, sources)
+            if found is None:
+                return
+            stored, source, begin, read = found
+            now_ms = self._shares.now_ms()
+            given_up = stored.share.expire(now_ms)
+            if given_up:
+                self._shares.released(stored, given_up)
+            seen: list[Found] = []
+            acquired = stored.share.acquire(
+                self._answers.member,
+                self._batches(source, begin, read, seen),
+                begin=begin,
+                records_max=self._left,
+                exact=self._exact,
+                now_ms=now_ms,
+            )
+            saved = stored.store()
+            if acquired:
+                self._give(place, stored, read, seen, acquired)
+                self._acquired.append((place, saved))
+                return
+
+    def _batches(
+        self, source: Partition, begin: int, read: Read, seen: list[Found]
+    ) -> Iterator[Batch]:
+        aborted = source.aborted(begin, read.next_offset) if self._settings.committed else ()
+        for found in walk(read.buffers):
+            seen.append(found)
+            yield offered(found, aborted)
+
+    def _give(
+        self,
+        place: Place,
+        stored: StoredShare,
+        read: Read,
+        seen: Sequence[Found],
+        acquired: Sequence[Acquired],
+    ) -> None:
+        answer = self._answers.answer(place)
+        answer.buffers, answer.size_bytes = holding(seen, read.buffers, acquired)
+        answer.acquired = cut(acquired, self._batch_size)
+        count = sum(one.last - one.first + 1 for one in acquired)
+        self._left -= count
+        self._size += answer.size_bytes
+        stored.record_bytes = answer.size_bytes / count
+        self._shares.acquired += count
+        self._shares.watch(stored)
+        self._session.asked_last(place)
+
+    def _load(self) -> None:
+        """Have what is not here loaded, together from each place where it lies."""
+        wants: dict[Callable[[Sequence[Any], int], None], list[Any]] = {}
+        for load, want in self._later:
+            wants.setdefault(load, []).append(want)
+        self._later.clear()
+        for load, wanted in wants.items():
+            load(wanted, self._max_bytes)
+
+    async def _stored(self) -> None:
+        """Wait until what was acquired is stored; what is not, is not told."""
+        for place, saved in self._acquired:
+            try:
+                await asyncio.shield(saved)
+            except PenstockError as error:
+                self._answers.failed(place, error)

@@ -1,0 +1,29 @@
+"""The bounds of what a broker does for share groups."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LOAD_KEYS_MAX: Final = 500
+"""Share partitions that are read at once."""
+
+SHARES_HELD_MAX: Final = 50_000
+"""Share partitions in memory; the one that was longest not asked for goes, and is read again."""
+
+SESSION_IDLE_SECONDS: Final = 120.0
+"""How long a share session may be idle before it makes room for a new one."""
+
+FETCH_ROUNDS_MAX: Final = 100
+"""How often one request looks at a partition again where all that it read was not for records."""
+
+READ_BYTES: Final = 256 << 10
+"""What is read of a partition of whose records nothing is known yet."""
+
+READ_BYTES_MIN: Final = 16 << 10
+"""What is read of a partition at least."""
+
+READ_SPARE: Final = 1.25
+"""How much more is read than the wanted records would take, were they as those before."""
+
+SETTINGS_KNOWN_MAX: Final = 10_000
+"""Groups whose settings are kept as they were read."""

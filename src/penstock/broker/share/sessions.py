@@ -1,0 +1,160 @@
+"""Share sessions: which partitions a member fetches from this broker, between its requests.
+
+| epoch | ShareFetch                                      | ShareAcknowledge         |
+|------:|-------------------------------------------------|--------------------------|
+| 0     | open the session anew with the partitions named | refused                  |
+| > 0   | the next request; adds and forgets partitions   | the next request         |
+| -1    | the last request: what is left is released      | the last request as well |
+
+A session is known by its group and member. Its records are released when it ends: by the last
+request, by the end of its connection, or because it was idle and another one needed the place. One
+that is opened anew by its member keeps what the member has.
+
+Source: KIP-932; Kafka's `ShareSessionCache` and `SharePartitionManager.newContext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final
+from uuid import UUID
+
+from penstock.base.errors import InvalidError, RetriableError
+from penstock.broker.share.limits import SESSION_IDLE_SECONDS
+
+FINAL_EPOCH: Final = -1
+INITIAL_EPOCH: Final = 0
+_EPOCH_MAX: Final = 2**31 - 1
+
+Place = tuple[UUID, int]
+"""A partition, by its topic's id."""
+SessionKey = tuple[str, str]
+"""A group and a member."""
+
+
+class ShareSessionNotFound(RetriableError):
+    """There is no such session, or no more."""
+
+    code: ClassVar[str] = "share_session_not_found"
+
+
+class InvalidShareSessionEpoch(RetriableError):
+    """The request is not the next one of its session."""
+
+    code: ClassVar[str] = "invalid_share_session_epoch"
+
+
+class ShareSessionLimitReached(RetriableError):
+    """There are as many sessions as there may be, and none is idle."""
+
+    code: ClassVar[str] = "share_session_limit_reached"
+
+
+class InvalidShareRequest(InvalidError):
+    """A request that contradicts itself."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+class ShareSession:
+    """One member's session; `connection` is the one that it came by last."""
+
+    __slots__ = ("closed", "connection", "epoch", "key", "last_used", "partitions")
+
+    def __init__(self, key: SessionKey, connection: object) -> None:
+        self.key = key
+        self.connection = connection
+        self.epoch = 1
+        self.last_used = 0.0
+        self.closed = False
+        self.partitions: dict[Place, None] = {}
+
+    def update(self, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
+        self.partitions.update(dict.fromkeys(added))
+        for place in forgotten:
+            self.partitions.pop(place, None)
+
+    def asked_last(self, place: Place) -> None:
+        """A partition that gave records is asked last next time."""
+        if place in self.partitions:
+            del self.partitions[place]
+            self.partitions[place] = None
+
+
+class ShareSessions:
+    """The sessions of a broker, least recently used first."""
+
+    def __init__(self, slots: int, ended: Callable[[ShareSession, bool], None]) -> None:
+        """`ended` is told of each session that is over, and whether its member had said so."""
+        self._slots = slots
+        self._ended = ended
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._by_connection: dict[object, set[SessionKey]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, key: SessionKey, connection: object, *, now: float) -> ShareSession:
+        """Open a session anew; raises ShareSessionLimitReached."""
+        old = self._sessions.get(key)
+        if old is not None:
+            old.closed = True
+            self._drop(old)
+        elif len(self._sessions) >= self._slots:
+            self._make_room(now)
+        session = ShareSession(key, connection)
+        self._keep(session, connection, now)
+        return session
+
+    def go_on(self, key: SessionKey, epoch: int, connection: object, *, now: float) -> ShareSession:
+        """The session of its next, or last, request; `end` ends it.
+
+        Raises:
+            ShareSessionNotFound, InvalidShareSessionEpoch: there is none, or it is elsewhere.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            raise ShareSessionNotFound(f"group {key[0]!r} has no session of member {key[1]!r} here")
+        if epoch != FINAL_EPOCH:
+            if epoch != session.epoch:
+                raise InvalidShareSessionEpoch(
+                    f"member {key[1]!r} of group {key[0]!r} comes with epoch {epoch} of its"
+                    f" session, the next one is {session.epoch}"
+                )
+            session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        self._drop(session)
+        self._keep(session, connection, now)
+        return session
+
+    def end(self, session: ShareSession, *, said: bool = False) -> None:
+        """A session is over, by its member's word if it was `said`. Idempotent."""
+        if not session.closed:
+            session.closed = True
+            self._drop(session)
+            self._ended(session, said)
+
+    def disconnected(self, connection: object) -> None:
+        """End the sessions of a connection that is gone."""
+        for key in list(self._by_connection.get(connection, ())):
+            self.end(self._sessions[key])
+
+    def _keep(self, session: ShareSession, connection: object, now: float) -> None:
+        session.connection, session.last_used = connection, now
+        self._sessions[session.key] = session
+        self._by_connection.setdefault(connection, set()).add(session.key)
+
+    def _drop(self, session: ShareSession) -> None:
+        del self._sessions[session.key]
+        keys = self._by_connection[session.connection]
+        keys.discard(session.key)
+        if not keys:
+            del self._by_connection[session.connection]
+
+    def _make_room(self, now: float) -> None:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now - oldest.last_used < SESSION_IDLE_SECONDS:
+            raise ShareSessionLimitReached(
+                f"there are {len(self._sessions)} share sessions, as many as"
+                " group.share.max.share.sessions allows, and none is idle"
+            )
+        self.end(oldest)

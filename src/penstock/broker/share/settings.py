@@ -1,0 +1,50 @@
+"""What a share group is set to, as its share partitions use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import InvalidSetting
+from penstock.broker.group_configs import READ_COMMITTED, duration_ms, group_configs
+from penstock.broker.share.values import ShareLimits
+from penstock.records.positions import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from penstock.broker.settings import BrokerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSettings:
+    """The settings of one share group.
+
+    It begins at a position (`records.positions`), or so long before now. `renews`: members may
+    renew locks.
+    """
+
+    limits: ShareLimits = field(default_factory=ShareLimits)
+    begins_at: int = LATEST
+    begins_before_ms: int | None = None
+    committed: bool = False
+    renews: bool = True
+
+
+def share_settings(settings: BrokerSettings, configs: Mapping[str, str]) -> ShareSettings:
+    """What a group is set to; what cannot be read of its configs is as if it were not set."""
+    try:
+        found = group_configs(settings, configs)
+    except InvalidSetting:
+        found = group_configs(settings, {})
+    reset = found.share_auto_offset_reset
+    return ShareSettings(
+        limits=ShareLimits(
+            delivery_count_limit=found.share_delivery_count_limit,
+            lock_duration_ms=found.share_record_lock_duration_ms,
+            record_locks_max=found.share_partition_max_record_locks,
+        ),
+        begins_at=EARLIEST if reset == "earliest" else LATEST,
+        begins_before_ms=duration_ms(reset),
+        committed=found.share_isolation_level == READ_COMMITTED,
+        renews=found.share_renew_acknowledge_enable,
+    )

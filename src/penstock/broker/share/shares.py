@@ -1,0 +1,285 @@
+"""The share partitions that a broker holds: read when they are asked for, and kept while they fit.
+
+Whoever leads a partition is asked for it. There is no claim and no lease: the row of a share
+partition is compared before it is set, and nothing is told before it is set, so a broker that no
+longer leads, and does not know, can decide nothing.
+
+A partition of which there is no row begins where its group's settings say, and that is stored
+before anything else: records that are produced from then on are the group's, whatever dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.broker.coordination.rows import KeyRows
+from penstock.broker.coordination.saving import Saver
+from penstock.broker.coordination.ticking import Ticker
+from penstock.broker.coordination.timers import Timers
+from penstock.broker.share.limits import LOAD_KEYS_MAX, SHARES_HELD_MAX
+from penstock.broker.share.partition import SharePartition
+from penstock.broker.share.record import decode_state
+from penstock.broker.share.settings import ShareSettings
+from penstock.broker.share.stored import KIND, ShareStateLost, StoredShare
+from penstock.broker.share.values import Cause, GivenUp, RecordState, Run
+from penstock.control import KEY_ROW, CoordinationRecord
+from penstock.records.positions import EARLIEST
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.control import ControlPlane
+    from penstock.partitions import Partition
+
+logger = logging.getLogger(__name__)
+
+SharePlace = tuple[str, UUID, int]
+"""A group, a topic's id and a partition's index."""
+
+
+def share_key(group_id: str, topic_id: UUID, index: int) -> str:
+    """The key of a share partition's row."""
+    return f"{group_id}/{topic_id}/{index}"
+
+
+def place_of(key: str) -> SharePlace:
+    """The share partition of a key; group ids may have slashes."""
+    group_id, topic_id, index = key.rsplit("/", 2)
+    return group_id, UUID(topic_id), int(index)
+
+
+class _Unfenced:
+    """Rows of share partitions are compared, and belong to nobody by anything else."""
+
+    cluster_epoch: int | None = None
+
+    def owns(self, key: str) -> bool:
+        return True
+
+    async def look_again(self) -> None:
+        """Nothing is known that may have changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesParts:
+    """What share partitions use."""
+
+    control: ControlPlane
+    clock: Clock
+
+
+class Shares:
+    """See the module's text. Belongs to the event-loop thread."""
+
+    def __init__(
+        self,
+        parts: SharesParts,
+        *,
+        settings_of: Callable[[str], ShareSettings],
+        changed: Callable[[Iterable[object]], None],
+    ) -> None:
+        """`settings_of` knows a group's settings; `changed` wakes who waits for keys."""
+        self._control = parts.control
+        self._settings_of = settings_of
+        self._changed = changed
+        self._saver = Saver(parts.control, _Unfenced())
+        self._held: dict[str, StoredShare] = {}
+        self._opening: dict[str, asyncio.Task[StoredShare]] = {}
+        self._wanted: dict[str, asyncio.Future[list[CoordinationRecord]]] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._timers = Timers()
+        self.acquired = 0
+        """Records that were given to members."""
+        self._ticker = Ticker(parts.clock, self._tick)
+        self.given_up = dict.fromkeys(Cause, 0)
+        """Records that were given up, by cause."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def now_ms(self) -> int:
+        """The wall clock, which never goes back here."""
+        return self._ticker.now_ms()
+
+    # Finding them
+
+    def held(self, group_id: str, source: Partition) -> StoredShare | None:
+        """A share partition that is in memory; None if it has to be opened."""
+        key = share_key(group_id, source.topic_id, source.topic_partition.partition)
+        stored = self._held.pop(key, None)
+        if stored is None:
+            return None
+        if stored.leader_epoch != source.leader_epoch and not stored.saving:
+            self._timers.stop(stored.timer)
+            return None
+        self._held[key] = stored
+        return stored
+
+    async def open(self, group_id: str, source: Partition) -> StoredShare:
+        """A share partition, read if need be.
+
+        Raises:
+            PenstockError: it cannot be read, or stored.
+        """
+        stored = self.held(group_id, source)
+        if stored is not None:
+            return stored
+        key = share_key(group_id, source.topic_id, source.topic_partition.partition)
+        task = self._opening.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open(key, group_id, source))
+            self._opening[key] = task
+            task.add_done_callback(lambda _: self._opening.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _open(self, key: str, group_id: str, source: Partition) -> StoredShare:
+        rows = await self._read(key)
+        settings = self._settings_of(group_id)
+        row = next((one.value for one in rows if one.member == KEY_ROW), None)
+        if row is None:
+            begin = await _position(source, settings, self.now_ms())
+            stored = self._stored(SharePartition(limits=settings.limits, start=begin), key, rows)
+            stored.leader_epoch = source.leader_epoch
+            await asyncio.shield(stored.store())
+        else:
+            state = decode_state(key, row)
+            latest_ms = self.now_ms() + settings.limits.lock_duration_ms
+            runs = [_no_later(run, latest_ms) for run in state.runs]
+            share = SharePartition(limits=settings.limits, start=state.start, runs=runs)
+            if source.look_up is None:
+                share.log_ends(source.log_end_offset)
+            stored = self._stored(share, key, rows)
+            stored.state_epoch, stored.leader_epoch = state.state_epoch, source.leader_epoch
+        stored.share.log_begins(source.log_start_offset)
+        self._hold(stored)
+        return stored
+
+    def _stored(
+        self, share: SharePartition, key: str, rows: Sequence[CoordinationRecord]
+    ) -> StoredShare:
+        return StoredShare(
+            share,
+            KeyRows(key, rows),
+            state_epoch=0,
+            leader_epoch=-1,
+            saver=self._saver,
+            expired=self._expired,
+            on_lost=self._lost,
+        )
+
+    def _hold(self, stored: StoredShare) -> None:
+        self._held[stored.key] = stored
+        if len(self._held) > SHARES_HELD_MAX:
+            oldest = next(one for one in self._held.values() if not one.saving)
+            self._timers.stop(oldest.timer)
+            del self._held[oldest.key]
+        self.watch(stored)
+
+    async def _read(self, key: str) -> list[CoordinationRecord]:
+        """The rows of a key, read together with others that are asked for."""
+        future = self._wanted.get(key)
+        if future is None:
+            loop = asyncio.get_running_loop()
+            future = self._wanted[key] = loop.create_future()
+            if self._reading is None:
+                self._reading = loop.create_task(self._read_wanted())
+        return await asyncio.shield(future)
+
+    async def _read_wanted(self) -> None:
+        try:
+            while self._wanted:
+                keys = list(self._wanted)[:LOAD_KEYS_MAX]
+                waiting = {key: self._wanted.pop(key) for key in keys}
+                rows: dict[str, list[CoordinationRecord]] = {key: [] for key in keys}
+                try:
+                    for row in await self._control.records(KIND, keys):
+                        rows[row.key].append(row)
+                except Exception as error:
+                    for future in waiting.values():
+                        future.set_exception(error)
+                        future.exception()
+                    if not isinstance(error, PenstockError):
+                        raise
+                    continue
+                for key, future in waiting.items():
+                    future.set_result(rows[key])
+        finally:
+            self._reading = None
+
+    # What happens to them
+
+    def watch(self, stored: StoredShare) -> None:
+        """Look again when the next lock of a share partition ends."""
+        deadline_ms = stored.share.next_deadline_ms()
+        if deadline_ms is None:
+            self._timers.stop(stored.timer)
+        elif deadline_ms != stored.timer.deadline_ms:
+            self._timers.start(stored.timer, deadline_ms)
+            self._ticker.arm(self._timers.next_deadline_ms())
+
+    def _tick(self) -> None:
+        for timer in self._timers.due(self.now_ms()):
+            timer.fire()
+        self._ticker.arm(self._timers.next_deadline_ms())
+
+    def _expired(self, stored: StoredShare) -> None:
+        if not stored.lost:
+            self.released(stored, stored.share.expire(self.now_ms()))
+
+    def released(self, stored: StoredShare, given_up: Sequence[GivenUp]) -> asyncio.Future[None]:
+        """Records may be available again: save that, and wake who waits for them."""
+        self.watch(stored)
+        for first, last, _, cause in given_up:
+            self.given_up[cause] += last - first + 1
+        self._changed((stored.key,))
+        return stored.store()
+
+    def release(
+        self, group_id: str, member: str, places: Iterable[tuple[UUID, int]], *, delivered: bool
+    ) -> None:
+        """A member has gone: what it has is anybody's; see `SharePartition.release`."""
+        for topic_id, index in places:
+            stored = self._held.get(share_key(group_id, topic_id, index))
+            if stored is not None:
+                self.released(stored, stored.share.release(member, delivered=delivered))
+
+    def _lost(self, stored: StoredShare) -> None:
+        self._timers.stop(stored.timer)
+        if self._held.get(stored.key) is stored:
+            del self._held[stored.key]
+        self._changed((stored.key,))
+
+    async def stop(self) -> None:
+        """Finish what is being saved, keep no timer. Idempotent."""
+        self._ticker.stop()
+        for task in [*self._opening.values(), *([self._reading] if self._reading else [])]:
+            task.cancel()
+        for stored in list(self._held.values()):
+            if not stored.saving:
+                stored.give_up(ShareStateLost("the broker is stopping"))
+        await self._saver.finish()
+
+
+def _no_later(run: Run, latest_ms: int) -> Run:
+    """A run whose lock ends in the time that locks last, whatever clock has set it."""
+    if run.state != RecordState.ACQUIRED or run.deadline_ms <= latest_ms:
+        return run
+    return run._replace(deadline_ms=latest_ms)
+
+
+async def _position(source: Partition, settings: ShareSettings, now_ms: int) -> int:
+    """Where a group begins; raises PenstockError."""
+    if source.look_up is not None:
+        await source.look_up([source])
+    if settings.begins_before_ms is not None:
+        since = max(now_ms - settings.begins_before_ms, 0)
+        found = source.position(since, committed=settings.committed)
+        if isinstance(found, Awaitable):
+            found = await found
+        return source.high_watermark if found is None else found.offset
+    return source.log_start_offset if settings.begins_at == EARLIEST else source.high_watermark

@@ -1,0 +1,82 @@
+"""Hand-made encoder of ShareFetch's answers: lists of buffers, the records are never copied.
+
+    response   throttle i32, error i16, message string?, lock timeout i32, [topic [partition]],
+               endpoints [id i32, host string, port i32, rack string?]
+    partition  index i32, error i16, message string?, acknowledge error i16, message string?,
+               leader id i32, leader epoch i32, records bytes, acquired [first i64, last i64,
+               deliveries i16]
+
+Compact lengths and tagged fields everywhere. Checked against kio byte for byte in the tests.
+
+Source: `ShareFetchResponse.json`; KIP-932, KIP-951 (endpoints).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.wire.kafka.leader_hints import Endpoint, Leader, compact_text, endpoint_array
+from penstock.wire.kafka.primitives import uvarint
+
+Buffer = bytes | bytearray | memoryview
+
+_HEAD: Final = struct.Struct(">ih")
+_I32: Final = struct.Struct(">i")
+_PARTITION: Final = struct.Struct(">ih")
+_I16: Final = struct.Struct(">h")
+_LEADER: Final = struct.Struct(">iix")
+_ACQUIRED: Final = struct.Struct(">qqhx")
+
+
+@dataclass(slots=True)
+class SharePartitionAnswer:
+    """One partition of a response. `buffers` are whole batches of `size_bytes` together.
+
+    `acquired` are first and last offsets, and how often they were delivered.
+    """
+
+    index: int
+    error: int = 0
+    message: str | None = None
+    acknowledge_error: int = 0
+    acknowledge_message: str | None = None
+    leader: Leader = (-1, -1)
+    buffers: Sequence[Buffer] = ()
+    size_bytes: int = 0
+    acquired: Sequence[tuple[int, int, int]] = ()
+
+
+def encode_response(
+    topics: Sequence[tuple[bytes, Sequence[SharePartitionAnswer]]],
+    *,
+    lock_timeout_ms: int,
+    endpoints: Sequence[Endpoint] = (),
+) -> list[Buffer]:
+    """The pieces of a response's body, versions 1 and 2, record buffers among them as they are."""
+    pieces: list[Buffer] = []
+    pending = [_HEAD.pack(0, 0), b"\0", _I32.pack(lock_timeout_ms), uvarint(len(topics) + 1)]
+    for topic_id, partitions in topics:
+        pending += (topic_id, uvarint(len(partitions) + 1))
+        for one in partitions:
+            pending += (
+                _PARTITION.pack(one.index, one.error),
+                compact_text(one.message),
+                _I16.pack(one.acknowledge_error),
+                compact_text(one.acknowledge_message),
+                _LEADER.pack(*one.leader),
+                uvarint(one.size_bytes + 1),
+            )
+            if one.size_bytes:
+                pieces.append(b"".join(pending))
+                pending.clear()
+                pieces += one.buffers
+            pending.append(uvarint(len(one.acquired) + 1))
+            pending += [_ACQUIRED.pack(*acquired) for acquired in one.acquired]
+            pending.append(b"\0")
+        pending.append(b"\0")
+    pending += (endpoint_array(endpoints), b"\0")
+    pieces.append(b"".join(pending))
+    return pieces
