@@ -38,6 +38,7 @@ ALL = (
     "metadata_refresh",
     "coordinator_saves",
     "share_saves",
+    "group_targets",
     "record_validation",
     "columnar_client",
     "broker_peer",

@@ -183,6 +183,46 @@ class BrokerSettings(TopicDefaults):
         2_000, "Share sessions kept: members of share groups that fetch from this broker.", 1,
         INT_MAX,
     )  # fmt: skip
+    group_consumer_session_timeout_ms: int = setting(
+        45_000, "How long a member of a consumer group counts as alive that is not heard of.", 1,
+        INT_MAX,
+    )  # fmt: skip
+    group_consumer_min_session_timeout_ms: int = setting(
+        45_000, "Shortest session timeout of members of a consumer group.", 1, INT_MAX
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        60_000, "Longest session timeout of members of a consumer group.", 1, INT_MAX
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000, "How often members of a consumer group are told to heartbeat.", 1, INT_MAX
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        5_000, "Shortest heartbeat interval of members of a consumer group.", 1, INT_MAX
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        15_000, "Longest heartbeat interval of members of a consumer group.", 1, INT_MAX
+    )
+    group_consumer_assignment_interval_ms: int = setting(
+        1_000, "Least time between two assignments of a consumer group: members that come within"
+        " it share one.", 0, INT_MAX,
+    )  # fmt: skip
+    group_consumer_min_assignment_interval_ms: int = setting(
+        0, "Shortest assignment interval of a consumer group.", 0, INT_MAX
+    )
+    group_consumer_max_assignment_interval_ms: int = setting(
+        15_000, "Longest assignment interval of a consumer group.", 0, INT_MAX
+    )
+    group_consumer_max_size: int = setting(
+        INT_MAX, "Most members of one consumer group of the new protocol.", 1, INT_MAX
+    )
+    group_consumer_assignors: tuple[str, ...] = setting(
+        ("uniform", "range"), "Assignors on the server; the first is for members that name none.",
+        choices=("uniform", "range"),
+    )  # fmt: skip
+    group_consumer_regex_refresh_interval_ms: int = setting(
+        600_000, "How often topics are matched anew with the regular expressions of consumer"
+        " groups, beside when topics come or go.", 10_000, INT_MAX,
+    )  # fmt: skip
     offset_metadata_max_bytes: int = setting(
         4096, "Largest metadata text of a committed offset.", 0, INT_MAX
     )
@@ -233,6 +273,7 @@ class BrokerSettings(TopicDefaults):
                 "must not exceed group.max.session.timeout.ms = "
                 f"{self.group_max_session_timeout_ms}",
             )
+        check_consumer_groups(self)
         check_broker_ids(self.placement_excluded_brokers)
         roles = self.broker_roles
         if not roles or {*roles} - {*ROLES} or len({*roles}) != len(roles):
@@ -240,6 +281,47 @@ class BrokerSettings(TopicDefaults):
             raise InvalidSetting("broker.roles", ",".join(roles), known)
         if not self.listeners:
             raise InvalidSetting("listeners", "", "must name at least one address")
+
+
+def check_consumer_groups(settings: BrokerSettings) -> None:
+    """Raise InvalidSetting unless times of consumer groups are within their own bounds."""
+    times = {
+        "session.timeout.ms": (
+            settings.group_consumer_min_session_timeout_ms,
+            settings.group_consumer_session_timeout_ms,
+            settings.group_consumer_max_session_timeout_ms,
+        ),
+        "heartbeat.interval.ms": (
+            settings.group_consumer_min_heartbeat_interval_ms,
+            settings.group_consumer_heartbeat_interval_ms,
+            settings.group_consumer_max_heartbeat_interval_ms,
+        ),
+        "assignment.interval.ms": (
+            settings.group_consumer_min_assignment_interval_ms,
+            settings.group_consumer_assignment_interval_ms,
+            settings.group_consumer_max_assignment_interval_ms,
+        ),
+    }
+    for name, (least, value, most) in times.items():
+        if not least <= value <= most:
+            raise InvalidSetting(
+                f"group.consumer.{name}",
+                value,
+                f"must be within group.consumer.min.{name} = {least} and"
+                f" group.consumer.max.{name} = {most}",
+            )
+    interval, timeout = (
+        settings.group_consumer_heartbeat_interval_ms,
+        settings.group_consumer_session_timeout_ms,
+    )
+    if interval >= timeout:
+        raise InvalidSetting(
+            "group.consumer.heartbeat.interval.ms",
+            interval,
+            f"must be less than group.consumer.session.timeout.ms = {timeout}",
+        )
+    if not settings.group_consumer_assignors:
+        raise InvalidSetting("group.consumer.assignors", "", "must name at least one assignor")
 
 
 def check_broker_ids(words: Sequence[str]) -> None:

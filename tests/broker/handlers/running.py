@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ WAIT_SECONDS = 60.0
 class RunningBroker:
     """Runs a `BrokerServer` over one directory; can be stopped and started again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, Any] | None = None) -> None:
         self.directory = directory
-        self.settings = load(BrokerSettings, QUICK)
+        self.settings = load(BrokerSettings, {**QUICK, **(settings or {})})
         self.server: BrokerServer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -54,8 +55,10 @@ class RunningBroker:
         configs.bind(lambda: server.cluster.loaded)
         await server.start()
 
-    def restart(self) -> None:
-        """Stop the broker and start it again over the same directory, on new ports."""
+    def restart(self, *, same_port: bool = False) -> None:
+        """Stop the broker and start it again over the same directory, on new ports or not."""
+        if same_port:
+            self.settings = replace(self.settings, listeners=(f"PLAINTEXT://{self.bootstrap}",))
         self.call(lambda: self.server.stop())
         self.call(self._start)
 

@@ -54,7 +54,27 @@ class Act:
     """Something else that the shell of one kind of cores does, and reports by an event."""
 
 
-Effect = Reply | Save | Act
+class Work(Protocol):
+    """A computation that shares nothing with the core that wants it: it may run anywhere."""
+
+    @property
+    def size(self) -> int:
+        """How much it is: in a microsecond or so."""
+        ...
+
+    def __call__(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Do this work, apart from what requests wait for; then report `Computed` with its ticket."""
+
+    key: str
+    ticket: int
+    work: Work
+
+
+Effect = Reply | Save | Compute | Act
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +98,16 @@ class SaveFailed:
     """The newest `Save` of a key is not durable; what was stored before still is."""
 
     key: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What came of a `Compute`: a result, or a reason why there is none."""
+
+    key: str
+    ticket: int
+    result: Any = None
     reason: str = ""
 
 

@@ -33,6 +33,15 @@ class CommitCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchCheck:
+    """May this member look up offsets now? None and -1: somebody who is no member asks."""
+
+    group_id: str
+    member_id: str | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
     """What is this group's state, and who is in it?"""
 

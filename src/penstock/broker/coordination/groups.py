@@ -19,12 +19,18 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 from penstock.base.errors import BugError, InvalidError, PenstockError
 from penstock.base.system import Clock
 from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
+from penstock.broker.coordination.consumer import (
+    ConsumerGroups,
+    ConsumerLimits,
+    DescribedConsumerGroup,
+)
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     CommitCheck,
     DescribedGroup,
     DescribeGroup,
+    FetchCheck,
     ListedGroup,
     ListedGroups,
     ListGroups,
@@ -34,15 +40,18 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.kinds import Groups
 from penstock.broker.coordination.loading import FoundKey
+from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.broker.coordination.ownership import Cluster, CoordinatorNotAvailable, Ownership
 from penstock.broker.coordination.retention import OffsetsRetention
 from penstock.broker.coordination.runtime import Runtime
 from penstock.broker.coordination.saving import Saver
+from penstock.broker.metadata.delta import delta_of
 from penstock.broker.settings import BrokerSettings
 from penstock.control import (
     CommittedOffset,
     ControlPlane,
     CoordinationRecord,
+    MetadataImage,
     OpenTransaction,
     StaleClusterEpoch,
 )
@@ -124,7 +133,7 @@ class GroupCoordinator:
             clock=clock,
             loaded=self._loaded,
         )
-        self.image_changed = self.runtime.image_changed
+        self._seen: MetadataImage | None = None
         self.check_owner = self.ownership.check
         self._retention = OffsetsRetention(settings, self, control=control, clock=clock)
         self.expire_offsets = self._retention.expire
@@ -144,7 +153,33 @@ class GroupCoordinator:
             ),
             epoch=0 if registered is None else registered.epoch,
         )
-        return Groups(desk, [classic])
+        consumer = ConsumerGroups(desk, self._consumer_limits())
+        self._seen = self._cluster.image
+        consumer.topics = self._seen.topics
+        return Groups(desk, [classic, consumer])
+
+    def _consumer_limits(self) -> ConsumerLimits:
+        settings = self._settings
+        return ConsumerLimits(
+            groups_max=settings.groups_max,
+            max_size=settings.group_consumer_max_size,
+            session_timeout=settings.group_consumer_session_timeout_ms,
+            heartbeat_interval=settings.group_consumer_heartbeat_interval_ms,
+            assignment_interval=settings.group_consumer_assignment_interval_ms,
+            assignors=settings.group_consumer_assignors,
+            regex_refresh_ms=settings.group_consumer_regex_refresh_interval_ms,
+        )
+
+    def image_changed(self) -> None:
+        """Topics or brokers are not as they were."""
+        seen, image = self._seen, self._cluster.image
+        if seen is not None and not self.runtime.stopped:
+            self._seen = image
+            delta = delta_of(seen, image)
+            changed = {topic.name for topic in (*delta.changed, *delta.gone)}
+            if changed:
+                self.runtime.handle(NewTopics(topics=image.topics, changed=changed))
+        self.runtime.image_changed()
 
     def _loaded(self) -> None:
         self._retention.groups_loaded()
@@ -194,10 +229,10 @@ class GroupCoordinator:
             return response.groups
         raise _unanswered(response)
 
-    async def describe(self, group_id: str) -> DescribedGroup | None:
+    async def describe(self, group_id: str) -> DescribedGroup | DescribedConsumerGroup | None:
         """One group; None if there is none of this id. Raises as `list_groups`."""
         response = await self.call(DescribeGroup(group_id=group_id))
-        if isinstance(response, DescribedGroup):
+        if isinstance(response, DescribedGroup | DescribedConsumerGroup):
             return None if response.state == DEAD else response
         if isinstance(response, Refused) and response.error == GroupIdNotFound.code:
             return None
@@ -206,6 +241,11 @@ class GroupCoordinator:
     async def check_commit(self, check: CommitCheck) -> Refused | None:
         """Whether a commit may be stored: None if so, else why not."""
         self.check_owner(check.group_id)
+        response = await self.call(check)
+        return response if isinstance(response, Refused) else None
+
+    async def check_fetch(self, check: FetchCheck) -> Refused | None:
+        """Whether a member may look up offsets: None if so, else why not."""
         response = await self.call(check)
         return response if isinstance(response, Refused) else None
 

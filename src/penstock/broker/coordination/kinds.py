@@ -20,6 +20,7 @@ from penstock.base.errors import CorruptError
 from penstock.broker.coordination.core import NO_TOKEN, Effect, Stored, Tick
 from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import ListedGroup, ListedGroups, ListGroups, Prune
+from penstock.broker.coordination.modern.topics import NewTopics
 
 Handler = Callable[[Any, int], None]
 """Handles an event, whose answer goes to a token."""
@@ -74,6 +75,10 @@ class Kind(Protocol):
         """Forget groups that are empty and have no offsets, some time after their last use."""
         ...
 
+    def topics_changed(self, event: NewTopics) -> None:
+        """Topics came, went or grew."""
+        ...
+
 
 class Groups:
     """The groups of all kinds, as one core of coordination."""
@@ -95,6 +100,9 @@ class Groups:
         elif isinstance(event, Prune):
             for kind in self._kinds:
                 kind.prune(event)
+        elif isinstance(event, NewTopics):
+            for kind in self._kinds:
+                kind.topics_changed(event)
         else:
             self._handle_one(event, token)
         return effects

@@ -21,3 +21,7 @@ LOADS_WAITING_MAX: Final = 10_000
 
 HEARD_MS: Final = 1000
 """How long members are listened to after the process was held up, before any is expired."""
+
+WORK_INLINE_MAX: Final = 2_000
+"""Members and partitions whose target is computed within one turn of the loop: a few milliseconds;
+what is larger goes to a thread."""

@@ -1,8 +1,8 @@
 """The runtime of cores: it loads, owns, fences, saves, waits and keeps time, and decides nothing.
 
 Requests become events of a core (`core.py`), whose effects are performed here, in order: an answer
-goes to the request whose token it names, a save to the saver (`saving.py`), which reports back, and
-the core gives the answers that rest on it only then.
+goes to the request whose token it names, a save to the saver (`saving.py`), work to the worker
+(`computing.py`); both report back, and the core gives the answers that rest on it only then.
 
 A key belongs to one of the registered brokers (`ownership.py`). When brokers come or go, keys that
 another one owns now are forgotten, and a new round of loading begins (`loading.py`); requests wait
@@ -22,9 +22,12 @@ from typing import Any
 
 from penstock.base.errors import CorruptError
 from penstock.base.system import Clock
+from penstock.broker.coordination.computing import Worker
 from penstock.broker.coordination.core import (
     NO_TOKEN,
     Act,
+    Compute,
+    Computed,
     Core,
     Effect,
     Refused,
@@ -85,6 +88,11 @@ class Runtime:
         self._stopped = False
         self.suspended = False
         self.ticker = Ticker(clock, partial(self.handle, Tick()))
+        self._worker = Worker(self._computed)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
 
     # Requests
 
@@ -135,12 +143,18 @@ class Runtime:
             elif isinstance(effect, Act):
                 if self._act is not None:
                     self._act(effect)
+            elif isinstance(effect, Compute):
+                self._worker.put(effect)
             else:
                 rows = self._stored.setdefault(effect.key, KeyRows(effect.key))
                 report = partial(self._reported, rows)
                 self._saver.put(Pending(self._kind, rows, effect, report))
         if not self._stopped:
             self.ticker.arm(self.core.next_deadline_ms())
+
+    def _computed(self, computed: Computed) -> None:
+        if not self._stopped:
+            self.handle(computed)
 
     def _reported(self, rows: KeyRows, outcome: Outcome) -> None:
         """A save has ended; what was forgotten meanwhile does not matter any more."""
@@ -229,4 +243,5 @@ class Runtime:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_result(refused)
+        await self._worker.stop()
         await self._loads.stop()

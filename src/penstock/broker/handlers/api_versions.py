@@ -1,18 +1,22 @@
 """ApiVersions: what this broker serves, straight from the API table.
 
-Source: KIP-35, KIP-511 (version 0 answers what is not understood), KIP-584.
+Source: KIP-35, KIP-511 (version 0 answers what is not understood), KIP-584 (features).
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from penstock.broker.connection import RequestContext
 from penstock.wire.kafka.apis import API_VERSIONS, APIS
 from penstock.wire.kafka.encoder import encoder
 
-_NAME = APIS[API_VERSIONS].name
+FEATURES: Final = {"group.version": 1}
+"""Kafka's features that are finalised here, each at its level: clients choose protocols by them.
+group.version 1 is the consumer group protocol of KIP-848."""
+
+_NAME: Final = APIS[API_VERSIONS].name
 
 
 def api_versions(context: RequestContext, request: Any) -> bytes:
@@ -27,4 +31,18 @@ def answer_body(version: int, error_code: int) -> bytes:
         {"api_key": api.key, "min_version": api.minimum, "max_version": api.maximum}
         for api in APIS.values()
     ]
-    return encoder(_NAME, version, "response")({"error_code": error_code, "api_keys": keys})
+    return encoder(_NAME, version, "response")(
+        {
+            "error_code": error_code,
+            "api_keys": keys,
+            "supported_features": [
+                {"name": name, "min_version": 0, "max_version": level}
+                for name, level in FEATURES.items()
+            ],
+            "finalized_features_epoch": 0,
+            "finalized_features": [
+                {"name": name, "max_version_level": level, "min_version_level": level}
+                for name, level in FEATURES.items()
+            ],
+        }
+    )

@@ -290,12 +290,13 @@ async def _described(
     except PenstockError as error:
         number, message = error_of(error)
         return {**answer, "error_code": number, "error_message": message}
-    if group is not None:
+    if isinstance(group, DescribedGroup):
         return {**answer, **_group(group)}
     answer["group_state"] = DEAD
     if context.version >= NOT_FOUND_VERSION:
+        why = "not found" if group is None else "is not a classic group"
         answer["error_code"] = error_number(GroupIdNotFound.code)
-        answer["error_message"] = f"Group {group_id} not found."
+        answer["error_message"] = f"Group {group_id} {why}."
         answer["authorized_operations"] = NOT_ASKED
     return answer
 

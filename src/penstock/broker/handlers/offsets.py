@@ -21,7 +21,7 @@ from uuid import UUID
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.group_events import CommitCheck
+from penstock.broker.coordination.group_events import CommitCheck, FetchCheck
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicId, UnknownTopicOrPartition, error_number, error_of
 from penstock.control import CommittedOffset, Topic
@@ -39,6 +39,8 @@ TOP_LEVEL_ERROR_VERSION: Final = 2
 GROUPS_VERSION: Final = 8
 TOPIC_IDS_VERSION: Final = 10
 GROUP_NOT_FOUND_VERSION: Final = 9
+MEMBER_EPOCHS_VERSION: Final = 9
+"""OffsetCommit and OffsetFetch of members that have epochs are at least of this version."""
 """OffsetCommit tells a group that is not there from a generation that is not, from here."""
 ILLEGAL_GENERATION: Final = "illegal_generation"
 
@@ -105,6 +107,7 @@ async def offset_commit(parts: Parts, context: RequestContext, request: Any) -> 
             member_id=request.member_id,
             group_instance_id=getattr(request, "group_instance_id", None),
             generation=request.generation_id_or_member_epoch,
+            knows_epochs=context.version >= MEMBER_EPOCHS_VERSION,
         )
     )
     if refused is not None:
@@ -211,6 +214,10 @@ async def _group(parts: Parts, context: RequestContext, asked: Any, require_stab
     group_id, topics = asked.group_id, asked.topics
     try:
         parts.coordinator.check_owner(group_id)
+        refused = await _refuse_member(parts, context, asked)
+        if refused is not None:
+            number = error_number(refused.error)
+            return {"group_id": group_id, "topics": (), "error_code": number}
         keys = None if topics is None else _keys(parts, topics)
         by_key, unstable = await _committed(parts, group_id, keys, require_stable)
     except PenstockError as error:
@@ -221,6 +228,17 @@ async def _group(parts: Parts, context: RequestContext, asked: Any, require_stab
     else:
         answers = [_topic(parts, topic, by_key, unstable) for topic in topics]
     return {"group_id": group_id, "topics": answers, "error_code": 0}
+
+
+async def _refuse_member(parts: Parts, context: RequestContext, asked: Any) -> Refused | None:
+    """Why a member may not look up offsets; who says nothing of itself may."""
+    if context.version < MEMBER_EPOCHS_VERSION:
+        return None
+    if asked.member_id is None and asked.member_epoch < 0:
+        return None
+    return await parts.coordinator.check_fetch(
+        FetchCheck(group_id=asked.group_id, member_id=asked.member_id, epoch=asked.member_epoch)
+    )
 
 
 async def _committed(

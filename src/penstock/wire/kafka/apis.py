@@ -137,6 +137,14 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
     (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
     (64, "UnregisterBroker", 0, 0, 0, "cluster:unregister_broker", "cluster", "alter"),
     (
+        68, "ConsumerGroupHeartbeat", 0, 1, 0,
+        "consumer_groups:consumer_group_heartbeat", "group", "read",
+    ),
+    (
+        69, "ConsumerGroupDescribe", 0, 1, 0,
+        "consumer_groups:consumer_group_describe", "group", "describe",
+    ),
+    (
         74, "ListConfigResources", 0, 1, 0,
         "configs:list_config_resources", "cluster", "describe_configs",
     ),

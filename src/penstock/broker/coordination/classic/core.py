@@ -26,11 +26,13 @@ from penstock.broker.coordination.group_events import (
     CommitCheck,
     DeleteGroup,
     DescribeGroup,
+    FetchCheck,
     ListedGroup,
     OffsetDeleteCheck,
     Prune,
 )
 from penstock.broker.coordination.kinds import Handler
+from penstock.broker.coordination.modern.topics import NewTopics
 
 _HANDLERS: Final[Mapping[type, Callable[[Rebalancer, Any, int], None]]] = {
     JoinGroup: joining.join,
@@ -38,6 +40,7 @@ _HANDLERS: Final[Mapping[type, Callable[[Rebalancer, Any, int], None]]] = {
     Heartbeat: membership.heartbeat,
     LeaveGroup: membership.leave,
     CommitCheck: membership.check_commit,
+    FetchCheck: membership.check_fetch,
     DescribeGroup: administration.describe,
     DeleteGroup: administration.delete,
     OffsetDeleteCheck: administration.check_offset_delete,
@@ -95,6 +98,9 @@ class ClassicGroups:
 
     def prune(self, event: Prune) -> None:
         administration.prune(self._rebalancer, event)
+
+    def topics_changed(self, event: NewTopics) -> None:
+        """Members of classic groups look after topics by themselves."""
 
     def counts(self) -> dict[GroupState, int]:
         """How many groups are in each state."""

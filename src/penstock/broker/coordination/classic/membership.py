@@ -35,6 +35,7 @@ from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
     Accepted,
     CommitCheck,
+    FetchCheck,
 )
 
 ACCEPTED: Final = Accepted()
@@ -217,6 +218,14 @@ def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> No
     group.has_offsets = True
     rebalancer.groups[event.group_id] = group
     rebalancer.reply(token, ACCEPTED)
+
+
+def check_fetch(rebalancer: Rebalancer, event: FetchCheck, token: int) -> None:
+    """Say whether offsets may be looked up: by anybody, but by no member of what is not there."""
+    if event.group_id not in rebalancer.groups and event.epoch >= 0:
+        rebalancer.refuse(token, UNKNOWN_MEMBER_ID, f"there is no group {event.group_id!r}")
+    else:
+        rebalancer.reply(token, ACCEPTED)
 
 
 def commit_error(group: Group, event: CommitCheck) -> str:

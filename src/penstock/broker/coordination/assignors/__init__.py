@@ -1,0 +1,33 @@
+"""Who reads what: assignments of partitions to the members of a group, computed here."""
+
+from penstock.broker.coordination.assignors.partitions import (
+    NOTHING,
+    Partitions,
+    both,
+    fewer,
+    merged,
+    overlap,
+    within,
+)
+from penstock.broker.coordination.assignors.range import assign_ranges
+from penstock.broker.coordination.assignors.spec import Assignor, GroupSpec, MemberSpec
+from penstock.broker.coordination.assignors.uniform import assign_uniformly
+
+ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
+"""By the names that clients and settings give."""
+
+__all__ = [
+    "ASSIGNORS",
+    "NOTHING",
+    "Assignor",
+    "GroupSpec",
+    "MemberSpec",
+    "Partitions",
+    "assign_ranges",
+    "assign_uniformly",
+    "both",
+    "fewer",
+    "merged",
+    "overlap",
+    "within",
+]

@@ -1,0 +1,176 @@
+"""The uniform assignor: members get as many partitions as each other, and keep what they have.
+
+    all read the same topics   everybody keeps up to a fair share, the rest is dealt out in turn
+    they read different ones   each partition goes to the reader that has fewest; then partitions
+                               move from readers with more to readers with fewer, topic by topic
+
+Partitions are dealt in the order of their topics, so that the partitions of one topic come to
+different members. Of what a member has, it keeps the lowest numbers.
+
+Source: Kafka 4's `UniformAssignor`, which does not look at racks either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from penstock.broker.coordination.assignors.partitions import Partitions
+from penstock.broker.coordination.assignors.spec import GroupSpec, MemberSpec
+
+BALANCING_PASSES_MAX: Final = 16
+"""How often all topics are looked at for partitions to move, where members read different ones."""
+
+_Held = dict[bytes, set[int]]
+
+
+def assign_uniformly(group: GroupSpec) -> Mapping[str, Partitions]:
+    """Assign every partition to a reader of its topic."""
+    members = sorted(group.members, key=lambda member: member.member_id)
+    if not members:
+        return {}
+    first = members[0].topics
+    alike = all(member.topics == first for member in members)
+    held = _alike(group, members) if alike else _different(group, members)
+    return {
+        member.member_id: {topic: frozenset(numbers) for topic, numbers in has.items() if numbers}
+        for member, has in zip(members, held, strict=True)
+    }
+
+
+class _Free:
+    """Which partitions nobody has taken."""
+
+    def __init__(self, group: GroupSpec) -> None:
+        self._taken = {topic: bytearray(count) for topic, count in group.partitions.items()}
+
+    def take(self, topic: bytes, number: int) -> bool:
+        taken = self._taken[topic]
+        if number >= len(taken) or taken[number]:
+            return False
+        taken[number] = 1
+        return True
+
+    def left(self, topics: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
+        for topic in topics:
+            taken = self._taken[topic]
+            number = taken.find(0)
+            while number >= 0:
+                yield topic, number
+                number = taken.find(0, number + 1)
+
+
+def _kept(member: MemberSpec, free: _Free, group: GroupSpec, most: int) -> _Held:
+    """What a member keeps of what it had, `most` partitions at most."""
+    has: _Held = {}
+    for topic in sorted(member.assigned.keys() & member.topics & group.partitions.keys()):
+        numbers = has[topic] = set()
+        for number in sorted(member.assigned[topic]):
+            if not most:
+                return has
+            if free.take(topic, number):
+                numbers.add(number)
+                most -= 1
+    return has
+
+
+def _size(has: _Held) -> int:
+    return sum(map(len, has.values()))
+
+
+def _alike(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
+    topics = sorted(members[0].topics & group.partitions.keys())
+    share, longer = divmod(sum(group.partitions[topic] for topic in topics), len(members))
+    free = _Free(group)
+    held: list[_Held] = []
+    wants: list[int] = []
+    for member in members:
+        has = _kept(member, free, group, share + (longer > 0))
+        size = _size(has)
+        longer -= size > share
+        held.append(has)
+        wants.append(share - size)
+    for place, want in enumerate(wants):
+        if longer and want >= 0:  # it has no more than a share, and may have one more
+            wants[place] += 1
+            longer -= 1
+    hungry = [place for place, want in enumerate(wants) if want > 0]
+    turn = 0
+    for topic, number in free.left(topics):
+        turn %= len(hungry)
+        place = hungry[turn]
+        held[place].setdefault(topic, set()).add(number)
+        wants[place] -= 1
+        if wants[place]:
+            turn += 1
+        else:
+            hungry[turn] = hungry[-1]
+            hungry.pop()
+    return held
+
+
+def _different(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
+    total = sum(group.partitions.values())
+    free = _Free(group)
+    held = [_kept(member, free, group, total) for member in members]
+    sizes = [_size(has) for has in held]
+    readers: dict[bytes, list[int]] = {topic: [] for topic in group.partitions}
+    for place, member in enumerate(members):
+        for topic in member.topics & readers.keys():
+            readers[topic].append(place)
+    topics = sorted(filter(readers.get, readers), key=lambda topic: (len(readers[topic]), topic))
+    for topic in topics:
+        _deal(topic, [number for _, number in free.left([topic])], readers[topic], held, sizes)
+    for _ in range(BALANCING_PASSES_MAX):
+        if not sum([_level(topic, readers[topic], held, sizes) for topic in topics]):
+            break
+    return held
+
+
+def _deal(
+    topic: bytes,
+    numbers: Sequence[int],
+    readers: Sequence[int],
+    held: list[_Held],
+    sizes: list[int],
+) -> None:
+    """Give each partition to the reader that has fewest."""
+    if not numbers:
+        return
+    heap = [(sizes[place], place) for place in readers]
+    heapify(heap)
+    for number in numbers:
+        size, place = heappop(heap)
+        held[place].setdefault(topic, set()).add(number)
+        sizes[place] = size + 1
+        heappush(heap, (size + 1, place))
+
+
+def _level(topic: bytes, readers: Sequence[int], held: list[_Held], sizes: list[int]) -> int:
+    """Move partitions of one topic from readers with more to those with fewer; how many."""
+    poor = [(sizes[place], place) for place in readers]
+    rich = [(-sizes[place], place) for place in readers if held[place].get(topic)]
+    heapify(poor)
+    heapify(rich)
+    moved = 0
+    while rich:
+        most, giver = rich[0]
+        fewest, taker = poor[0]
+        if sizes[taker] != fewest:  # it has given since
+            heappop(poor)
+            heappush(poor, (sizes[taker], taker))
+        elif -most != sizes[giver] or not held[giver][topic]:
+            heappop(rich)
+            if held[giver][topic]:
+                heappush(rich, (-sizes[giver], giver))
+        elif sizes[giver] - fewest < 2:
+            break
+        else:
+            number = max(held[giver][topic])
+            held[giver][topic].discard(number)
+            held[taker].setdefault(topic, set()).add(number)
+            sizes[giver] -= 1
+            sizes[taker] += 1
+            moved += 1
+    return moved

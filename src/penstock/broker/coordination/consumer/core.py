@@ -1,0 +1,47 @@
+"""Consumer groups, as one of the kinds of groups: one entrance for all that happens to them.
+
+Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, consumer protocol; KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from penstock.broker.coordination.consumer import heartbeat, questions
+from penstock.broker.coordination.consumer.events import ConsumerHeartbeat
+from penstock.broker.coordination.consumer.group import ConsumerGroup
+from penstock.broker.coordination.consumer.limits import ConsumerLimits
+from penstock.broker.coordination.consumer.state import ConsumerState
+from penstock.broker.coordination.core import Computed, Saved, SaveFailed
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.group_events import (
+    CommitCheck,
+    DeleteGroup,
+    DescribeGroup,
+    FetchCheck,
+    OffsetDeleteCheck,
+)
+from penstock.broker.coordination.kinds import Handler
+from penstock.broker.coordination.modern.group import Parked
+
+
+class ConsumerGroups(ConsumerState):
+    """The consumer groups that this broker coordinates."""
+
+    def __init__(self, desk: Desk, limits: ConsumerLimits | None = None) -> None:
+        super().__init__(desk, limits)
+        self.handlers: Mapping[type, Handler] = {
+            ConsumerHeartbeat: partial(heartbeat.heartbeat, self),
+            DescribeGroup: partial(questions.describe, self),
+            CommitCheck: partial(questions.check_commit, self),
+            FetchCheck: partial(questions.check_fetch, self),
+            DeleteGroup: self.delete,
+            OffsetDeleteCheck: self.check_offset_delete,
+            Computed: self.computed,
+            Saved: self.saved,
+            SaveFailed: self.save_failed,
+        }
+
+    def resume(self, group: ConsumerGroup, parked: Parked) -> None:
+        heartbeat.resume(self, group, parked)

@@ -1,0 +1,167 @@
+"""A consumer group and its members, with who has which partition.
+
+Source: Kafka's `ConsumerGroup` and `ConsumerGroupMember`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import BugError
+from penstock.broker.coordination.assignors import NOTHING, Partitions
+from penstock.broker.coordination.consumer.reconciliation import Current, MemberState
+from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, idle
+from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.timers import Timer
+
+if TYPE_CHECKING:
+    from penstock.broker.coordination.consumer.classic_member import ClassicSide
+
+
+class GroupState(Enum):
+    """The states, by the names that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ConsumerMember(ModernMember):
+    """A member. `classic` is there while it speaks the classic protocol."""
+
+    __slots__ = (
+        "assigned",
+        "assignor",
+        "classic",
+        "rebalance_timeout_ms",
+        "rebalance_timer",
+        "revoking",
+        "state",
+    )
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__(member_id)
+        self.rebalance_timeout_ms = 0
+        self.assignor = ""
+        self.state = MemberState.STABLE
+        self.assigned: Partitions = NOTHING
+        self.revoking: Partitions = NOTHING
+        self.rebalance_timer = Timer(idle)
+        self.classic: ClassicSide | None = None
+
+    @property
+    def current(self) -> Current:
+        return Current(
+            state=self.state, epoch=self.epoch, assigned=self.assigned, revoking=self.revoking
+        )
+
+    def is_settled(self, target_epoch: int) -> bool:
+        """Whether the member has all of its target, and nothing else."""
+        return self.state is MemberState.STABLE and self.epoch == target_epoch
+
+
+class ConsumerGroup(ModernGroup[ConsumerMember]):
+    """A group. `owners` says whose a partition is, assigned or not yet given up."""
+
+    def __init__(self, group_id: str, *, touched_ms: int) -> None:
+        super().__init__(group_id, touched_ms=touched_ms)
+        self.owners: dict[bytes, dict[int, str]] = {}
+        self.regex_ticket = 0
+        self.regex_stale = False
+        """Topics have come or gone since the resolution that is under way began."""
+        self.regex_timer = Timer(idle)
+        self.next_regex_ms = 0
+
+    @property
+    def timers(self) -> list[Timer]:
+        return [*super().timers, self.regex_timer]
+
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.assignment_epoch < self.epoch:
+            return GroupState.ASSIGNING
+        settled = all(member.is_settled(self.assignment_epoch) for member in self.members.values())
+        return GroupState.STABLE if settled else GroupState.RECONCILING
+
+    # -- who has what -----------------------------------------------------------------------
+
+    def add(self, member: ConsumerMember) -> None:
+        super().add(member)
+        self._own(member.member_id, member.assigned)
+        self._own(member.member_id, member.revoking)
+
+    def remove(self, member: ConsumerMember) -> None:
+        super().remove(member)
+        self._disown(member)
+
+    def move(self, member: ConsumerMember, current: Current) -> None:
+        """Give a member its next assignment and epoch."""
+        self._disown(member)
+        if current.epoch != member.epoch:
+            member.previous_epoch, member.epoch = member.epoch, current.epoch
+        member.state = current.state
+        member.assigned, member.revoking = current.assigned, current.revoking
+        self._own(member.member_id, member.assigned)
+        self._own(member.member_id, member.revoking)
+        outdate(member, "current")
+
+    def rename(self, member: ConsumerMember, member_id: str) -> None:
+        """Give a static member a new id; it keeps what it has."""
+        self.remove(member)
+        member.member_id = member_id
+        self.add(member)
+        member.rows.clear()
+
+    def taken(self, partitions: Partitions) -> Partitions:
+        """Those of some partitions that belong to a member."""
+        found: dict[bytes, frozenset[int]] = {}
+        for topic, numbers in partitions.items():
+            owners = self.owners.get(topic)
+            if owners:
+                owned = numbers & owners.keys()
+                if owned:
+                    found[topic] = owned
+        return found
+
+    def released(self, member: ConsumerMember) -> bool:
+        """Whether everything that a member waits for is nobody's any more."""
+        for topic, numbers in member.target.items():
+            has = member.assigned.get(topic, frozenset())
+            if self.taken({topic: numbers - has}):
+                return False
+        return True
+
+    def _own(self, member_id: str, partitions: Partitions) -> None:
+        for topic, numbers in partitions.items():
+            owners = self.owners.setdefault(topic, {})
+            for number in numbers:
+                if owners.setdefault(number, member_id) != member_id:
+                    raise BugError(
+                        f"partition {number} of topic {topic.hex()} belongs to"
+                        f" {owners[number]!r} and to {member_id!r} in group {self.group_id!r}"
+                    )
+
+    def _disown(self, member: ConsumerMember) -> None:
+        for partitions in (member.assigned, member.revoking):
+            for topic, numbers in partitions.items():
+                owners: Mapping[int, str] | None = self.owners.get(topic)
+                for number in numbers if owners else ():
+                    if self.owners[topic].get(number) == member.member_id:
+                        del self.owners[topic][number]
+                if topic in self.owners and not self.owners[topic]:
+                    del self.owners[topic]
+
+    # -- questions --------------------------------------------------------------------------
+
+    def votes(self) -> str:
+        """The assignor that most members ask for; empty if none does."""
+        counts: dict[str, int] = {}
+        for member in self.members.values():
+            if member.assignor:
+                counts[member.assignor] = counts.get(member.assignor, 0) + 1
+        return max(counts, key=lambda name: (counts[name], name), default="")

@@ -1,0 +1,391 @@
+"""ConsumerGroupHeartbeat: members join, live and leave.
+
+    epoch 0    joins, or joins again with nothing
+    epoch > 0  lives; whose epoch is another's is fenced, but for an answer that was lost
+    epoch −1   leaves
+    epoch −2   a static member will be back: its place is kept for the session timeout
+
+Source: Kafka's `GroupMetadataManager.consumerGroupHeartbeat`; KIP-848.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from penstock.broker.coordination.assignors import Partitions, within
+from penstock.broker.coordination.consumer.events import (
+    JOIN,
+    LEAVE,
+    LEAVE_FOR_A_WHILE,
+    UNCHANGED,
+    Beaten,
+    ConsumerHeartbeat,
+)
+from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.broker.coordination.consumer.reconciliation import (
+    Current,
+    MemberState,
+    reconcile,
+)
+from penstock.broker.coordination.consumer.state import ConsumerState
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, GROUP_ID_NOT_FOUND
+from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
+from penstock.broker.coordination.modern.group import NO_TOPICS, Parked
+from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
+from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
+
+FENCED_INSTANCE_ID: Final = "fenced_instance_id"
+FENCED_MEMBER_EPOCH: Final = "fenced_member_epoch"
+GROUP_MAX_SIZE_REACHED: Final = "group_max_size_reached"
+INVALID_REGULAR_EXPRESSION: Final = "invalid_regular_expression"
+INVALID_REQUEST: Final = "invalid_request"
+UNRELEASED_INSTANCE_ID: Final = "unreleased_instance_id"
+UNSUPPORTED_ASSIGNOR: Final = "unsupported_assignor"
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat, and what its member had before it."""
+
+    event: ConsumerHeartbeat
+    before: Partitions
+
+
+def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
+    """Handle a heartbeat."""
+    refusal = refuse_malformed(event, groups.limits.assignors)
+    if refusal is None and event.epoch < 0:
+        leave(groups, event, token)
+        return
+    group = groups.groups.get(event.group_id)
+    if refusal is None:
+        refusal = refuse_group(groups, group, event)
+    if refusal is None:
+        group = group or groups.create(event.group_id)
+        member = find_member(groups, group, event)
+        if isinstance(member, Refused):
+            refusal = member
+        else:
+            _beat(groups, group, member, event, token)
+            groups.settle(group)
+            return
+    groups.desk.reply(token, refusal)
+
+
+def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Refused | None:
+    """What is wrong with a heartbeat, whatever the group."""
+    for name, text in (
+        ("GroupId", event.group_id),
+        ("InstanceId", event.instance_id),
+        ("RackId", event.rack_id),
+        ("MemberId", event.member_id or event.fresh_id),
+    ):
+        if text is not None and not text.strip():
+            return _invalid(f"{name} can't be empty.")
+    missing = _missing(event)
+    if missing:
+        return _invalid(missing)
+    size = sum(map(len, event.topics or ())) + len(event.regex or "")
+    if size > MEMBER_BYTES_MAX:
+        return _invalid(f"{size} bytes of subscriptions, the limit is {MEMBER_BYTES_MAX}")
+    if event.assignor is not None and event.assignor not in assignors:
+        known = ", ".join(assignors)
+        return Refused(
+            error=UNSUPPORTED_ASSIGNOR,
+            message=f"ServerAssignor {event.assignor} is not supported. Supported assignors:"
+            f" {known}.",
+        )
+    return _refuse_regex(event.regex)
+
+
+def _missing(event: ConsumerHeartbeat) -> str:
+    """What is not there that must be, by what the epoch says; empty if nothing is."""
+    if event.epoch < LEAVE_FOR_A_WHILE:
+        return f"MemberEpoch {event.epoch} is invalid."
+    if event.epoch == LEAVE_FOR_A_WHILE and event.instance_id is None:
+        return "InstanceId can't be null."
+    if event.epoch != JOIN:
+        return ""
+    if event.rebalance_timeout_ms == UNCHANGED:
+        return "RebalanceTimeoutMs must be provided in first request."
+    if event.owned is None or event.owned:
+        return "TopicPartitions must be empty when (re-)joining."
+    if event.topics is None and event.regex is None:
+        return "SubscribedTopicNames or SubscribedTopicRegex must be given to join."
+    return ""
+
+
+def _refuse_regex(regex: str | None) -> Refused | None:
+    try:
+        if regex:
+            compile_regex(regex)
+    except InvalidRegex as error:
+        return Refused(
+            error=INVALID_REGULAR_EXPRESSION,
+            message=f"SubscribedTopicRegex {regex!r} is not a valid regular expression: {error}",
+        )
+    return None
+
+
+def _invalid(message: str) -> Refused:
+    return Refused(error=INVALID_REQUEST, message=message)
+
+
+def refuse_group(
+    groups: ConsumerState, group: ConsumerGroup | None, event: ConsumerHeartbeat
+) -> Refused | None:
+    """Why a group takes no heartbeat of this member, if it does not."""
+    limits = groups.limits
+    if group is None:
+        if event.epoch != JOIN:
+            return Refused(error=GROUP_ID_NOT_FOUND, message=f"Group {event.group_id} not found.")
+        if groups.desk.count() >= limits.groups_max:
+            return Refused(
+                error=COORDINATOR_NOT_AVAILABLE,
+                message=f"there are {groups.desk.count()} groups, which is groups.max",
+            )
+        return None
+    busy = groups.busy(group)
+    if busy:
+        member = group.members.get(event.member_id)
+        if member is not None:
+            groups.start_session(group, member)
+        return Refused(error=COORDINATOR_NOT_AVAILABLE, message=busy)
+    size = len(group.members)
+    known = event.member_id in group.members or (event.instance_id or "") in group.static
+    if size >= limits.max_size and not known:
+        return Refused(
+            error=GROUP_MAX_SIZE_REACHED,
+            message=f"group {group.group_id!r} has {size} members,"
+            f" group.consumer.max.size is {limits.max_size}",
+        )
+    return None
+
+
+def find_member(
+    groups: ConsumerState, group: ConsumerGroup, event: ConsumerHeartbeat
+) -> ConsumerMember | Refused:
+    """The member that a heartbeat is of: a known one, one that returns, or a new one."""
+    member_id = event.member_id or event.fresh_id
+    if event.instance_id is not None:
+        holder_id = group.static.get(event.instance_id)
+        holder = None if holder_id is None else group.members[holder_id]
+        if holder is not None and holder_id != member_id:
+            return _replace(groups, group, holder, event, member_id)
+        if holder is None and event.epoch != JOIN:
+            return Refused(
+                error=UNKNOWN_MEMBER_ID, message=f"Instance id {event.instance_id} is unknown."
+            )
+    member = group.members.get(member_id)
+    if event.epoch == JOIN:
+        if member is None:
+            member = ConsumerMember(member_id)
+            member.instance_id = event.instance_id
+            group.add(member)
+            member.timer.fire = partial(groups.expire, group, member)
+        return member
+    if member is None:
+        return Refused(
+            error=UNKNOWN_MEMBER_ID,
+            message=f"Member {member_id} is not a member of group {group.group_id}.",
+        )
+    return _refuse_epoch(member, event) or member
+
+
+def _replace(
+    groups: ConsumerState,
+    group: ConsumerGroup,
+    holder: ConsumerMember,
+    event: ConsumerHeartbeat,
+    member_id: str,
+) -> ConsumerMember | Refused:
+    """Another process comes as an instance that the group knows."""
+    if event.epoch != JOIN:
+        return Refused(
+            error=FENCED_INSTANCE_ID,
+            message=f"Static member {event.member_id} with instance id {event.instance_id} was"
+            f" fenced by member {holder.member_id}.",
+        )
+    if holder.epoch != LEAVE_FOR_A_WHILE and holder.classic is None:
+        return Refused(
+            error=UNRELEASED_INSTANCE_ID,
+            message=f"Static member {event.member_id} with instance id {event.instance_id} cannot"
+            f" join the group because the instance id is owned by {holder.member_id} member.",
+        )
+    if member_id in group.members:
+        return Refused(error=INVALID_REQUEST, message=f"{member_id} is another member's id.")
+    groups.unpark(holder, FENCED_INSTANCE_ID, "another process joined as this instance")
+    group.rename(holder, member_id)
+    if group.ticket:  # the target that is just computed is for the former id
+        groups.bump(group)
+    groups.changed(group)
+    return holder
+
+
+def _refuse_epoch(member: ConsumerMember, event: ConsumerHeartbeat) -> Refused | None:
+    """Fence a member whose epoch is not its own; that before counts where an answer was lost."""
+    if event.epoch == member.epoch:
+        return None
+    if event.epoch > member.epoch:
+        side = "greater"
+    elif (
+        event.epoch == member.previous_epoch
+        and event.owned is not None
+        and within(event.owned, member.assigned)
+    ):
+        return None
+    else:
+        side = "smaller"
+    return Refused(
+        error=FENCED_MEMBER_EPOCH,
+        message=f"The consumer group member has a {side} member epoch ({event.epoch}) than the one"
+        f" known by the group coordinator ({member.epoch}). The member must abandon all its"
+        " partitions and rejoin.",
+    )
+
+
+def _beat(
+    groups: ConsumerState,
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    event: ConsumerHeartbeat,
+    token: int,
+) -> None:
+    groups.unpark(member, COORDINATOR_NOT_AVAILABLE, "a newer heartbeat replaces this one")
+    if event.epoch == JOIN and member.epoch == LEAVE_FOR_A_WHILE:
+        member.previous_epoch = member.epoch = JOIN
+        outdate(member, "current")
+        groups.changed(group)
+    asks = update(groups, group, member, event)
+    if asks:
+        groups.bump(group)
+    groups.start_session(group, member)
+    beat = Beat(event, member.assigned)
+    if group.assignment_epoch < group.epoch and (asks or event.epoch == JOIN):
+        groups.park(group, member, token, beat)
+    else:
+        _answer(groups, group, member, beat, token)
+
+
+def update(
+    groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbeat
+) -> bool:
+    """Take over what a member says of itself; whether a new target is needed."""
+    known = (
+        member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id,
+        member.client_host, member.topics, member.regex, member.classic,
+    )  # fmt: skip
+    if event.rack_id is not None:
+        member.rack_id = event.rack_id
+    if event.rebalance_timeout_ms != UNCHANGED:
+        member.rebalance_timeout_ms = event.rebalance_timeout_ms
+    if event.assignor is not None:
+        member.assignor = event.assignor
+    member.client_id, member.client_host = event.client_id, event.client_host
+    member.classic = None
+    joins = event.epoch == JOIN  # who joins says all: a static member may read something else now
+    topics = (NO_TOPICS if joins else member.topics) if event.topics is None else event.topics
+    regex = ("" if joins else member.regex) if event.regex is None else event.regex
+    differs = group.subscribe(member, topics, regex)
+    if differs:
+        groups.regexes.look(group)
+    now = (
+        member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id,
+        member.client_host, member.topics, member.regex, member.classic,
+    )  # fmt: skip
+    if now != known or not member.rows:
+        outdate(member, "member")
+        groups.changed(group)
+    return differs or group.epoch == 0
+
+
+def resume(groups: ConsumerState, group: ConsumerGroup, parked: Parked) -> None:
+    """Answer a heartbeat whose target is there."""
+    beat: Beat = parked.event
+    member = group.members[beat.event.member_id or beat.event.fresh_id]
+    _answer(groups, group, member, beat, parked.token)
+
+
+def _answer(
+    groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, beat: Beat, token: int
+) -> None:
+    event = beat.event
+    step(groups, group, member, event.owned)
+    told = event.epoch == JOIN or event.is_full or member.assigned != beat.before
+    groups.keeper.answer(
+        group,
+        token,
+        Beaten(
+            member_id=member.member_id,
+            epoch=member.epoch,
+            heartbeat_interval_ms=groups.limits.heartbeat_interval_ms(group.group_id),
+            assigned=member.assigned if told else None,
+        ),
+    )
+
+
+def step(
+    groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None
+) -> None:
+    """Bring a member one step nearer to its target."""
+    before = member.current
+    now = reconcile(
+        before,
+        target_epoch=group.assignment_epoch,
+        target=member.target,
+        owned=owned,
+        taken=group.taken,
+    )
+    if now == before:
+        return
+    _move(groups, group, member, now)
+
+
+def _move(
+    groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, now: Current
+) -> None:
+    group.move(member, now)
+    groups.changed(group)
+    if now.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
+        groups.await_revocation(group, member)
+    else:
+        groups.desk.timers.stop(member.rebalance_timer)
+
+
+def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
+    """A member leaves, or, if it is static, says that it will be back."""
+    desk, group = groups.desk, groups.groups.get(event.group_id)
+    if group is None:
+        groups.missing(event, token)
+        return
+    busy = groups.busy(group)
+    if busy:
+        desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+        return
+    member = group.members.get(event.member_id)
+    if event.instance_id is not None:
+        holder = group.static.get(event.instance_id)
+        if holder is not None and holder != event.member_id:
+            desk.refuse(token, FENCED_INSTANCE_ID, f"{holder} is instance {event.instance_id}")
+            return
+        member = None if holder is None else member
+    if member is None:
+        desk.refuse(
+            token, UNKNOWN_MEMBER_ID, f"{event.member_id} is not a member of {group.group_id!r}"
+        )
+        return
+    if event.epoch == LEAVE:
+        groups.expel(group, member)
+        groups.regexes.look(group)
+    else:
+        groups.unpark(member, UNKNOWN_MEMBER_ID, "the member left the group")
+        current = Current(
+            state=MemberState.STABLE, epoch=LEAVE_FOR_A_WHILE, assigned=member.assigned
+        )
+        _move(groups, group, member, current)
+    groups.keeper.answer(group, token, Beaten(member_id=event.member_id, epoch=event.epoch))
+    groups.settle(group)

@@ -1,0 +1,60 @@
+"""The bounds of consumer groups: settings by Kafka's names, some of which a group may have its own
+of, and facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+REGEX_RETRY_MS: Final = 10_000
+"""Regular expressions of a group are not resolved again within this time, whatever asks for it;
+Kafka's value."""
+
+
+class MigrationPolicy(Enum):
+    """Into which kind groups may be converted while they have members."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def downgrades(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+def _no_configs(group_id: str) -> Mapping[str, int]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerLimits:
+    """Bounds of consumer groups; times in milliseconds. `configs` are those of one group."""
+
+    groups_max: int = 100_000
+    max_size: int = 2_147_483_647
+    session_timeout: int = 45_000
+    heartbeat_interval: int = 5_000
+    assignment_interval: int = 1_000
+    assignors: tuple[str, ...] = ("uniform", "range")
+    migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    regex_refresh_ms: int = 600_000
+    configs: Callable[[str], Mapping[str, int]] = _no_configs
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        return self.configs(group_id).get("consumer.session.timeout.ms", self.session_timeout)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return self.configs(group_id).get("consumer.heartbeat.interval.ms", self.heartbeat_interval)
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        return self.configs(group_id).get(
+            "consumer.assignment.interval.ms", self.assignment_interval
+        )

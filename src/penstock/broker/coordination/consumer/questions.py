@@ -1,0 +1,116 @@
+"""What else is asked of consumer groups: their state, and whether members may commit and fetch.
+
+Source: Kafka's `ConsumerGroup.asDescribedGroup`, `validateOffsetCommit`, `validateOffsetFetch`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.coordination.consumer.events import (
+    DescribedConsumer,
+    DescribedConsumerGroup,
+)
+from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.broker.coordination.consumer.state import ConsumerState
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.group_events import (
+    COORDINATOR_NOT_AVAILABLE,
+    Accepted,
+    CommitCheck,
+    DescribeGroup,
+    FetchCheck,
+)
+from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
+
+ILLEGAL_GENERATION: Final = "illegal_generation"
+STALE_MEMBER_EPOCH: Final = "stale_member_epoch"
+UNSUPPORTED_VERSION: Final = "unsupported_version"
+
+
+def describe(groups: ConsumerState, event: DescribeGroup, token: int) -> None:
+    """Handle a DescribeGroup."""
+    group = groups.groups[event.group_id]
+    response = DescribedConsumerGroup(
+        group_id=group.group_id,
+        state=group.state.value,
+        epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor=group.votes() or groups.limits.assignors[0],
+        members=tuple(map(_described, group.members.values())),
+    )
+    groups.desk.reply(token, response)
+
+
+def _described(member: ConsumerMember) -> DescribedConsumer:
+    return DescribedConsumer(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topics=tuple(sorted(member.topics)),
+        regex=member.regex,
+        assigned=member.assigned,
+        target=member.target,
+        is_classic=member.classic is not None,
+    )
+
+
+def check_commit(groups: ConsumerState, event: CommitCheck, token: int) -> None:
+    """Say whether offsets may be committed; the epoch must be the member's.
+
+    Who is no member may commit while there is none.
+    """
+    group = groups.groups[event.group_id]
+    refusal = _refuse_commit(groups, group, event)
+    if refusal is not None:
+        groups.desk.reply(token, refusal)
+        return
+    group.has_offsets = True
+    group.touched_ms = groups.desk.now_ms
+    groups.desk.reply(token, Accepted())
+
+
+def _refuse_commit(
+    groups: ConsumerState, group: ConsumerGroup, event: CommitCheck
+) -> Refused | None:
+    if group.removal_tokens is not None:
+        return Refused(error=COORDINATOR_NOT_AVAILABLE, message=groups.busy(group))
+    if event.generation < 0 and (
+        not group.members or (event.transactional and not event.member_id)
+    ):
+        return None
+    member = group.members.get(event.member_id)
+    knows = event.knows_epochs or event.transactional
+    if member is not None and member.classic is None and not knows:
+        return Refused(
+            error=UNSUPPORTED_VERSION,
+            message="OffsetCommit version 9 or above must be used by members of consumer groups",
+        )
+    return _refuse_epoch(group, event.member_id, event.generation)
+
+
+def _refuse_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> Refused | None:
+    member = group.members.get(member_id)
+    if member is None:
+        return Refused(
+            error=UNKNOWN_MEMBER_ID,
+            message=f"{member_id!r} is not a member of group {group.group_id!r}",
+        )
+    if epoch != member.epoch:
+        return Refused(
+            error=STALE_MEMBER_EPOCH if member.classic is None else ILLEGAL_GENERATION,
+            message=f"the epoch of member {member_id!r} is {member.epoch}, not {epoch}",
+        )
+    return None
+
+
+def check_fetch(groups: ConsumerState, event: FetchCheck, token: int) -> None:
+    """Say whether a member may look up offsets; who says nothing of itself may."""
+    group = groups.groups[event.group_id]
+    refusal = None
+    if event.member_id is not None or event.epoch >= 0:
+        refusal = _refuse_epoch(group, event.member_id or "", event.epoch)
+    groups.desk.reply(token, refusal or Accepted())

@@ -1,0 +1,128 @@
+"""Which topics match the regular expressions that members subscribe by.
+
+All expressions of a group are resolved at once, apart from requests: when a new one is in use, when
+topics have come or gone, and from time to time. No target is computed while one in use has never
+been resolved.
+
+Source: Kafka's `GroupMetadataManager.maybeUpdateRegularExpressions`; KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from penstock.broker.coordination.consumer.group import ConsumerGroup
+from penstock.broker.coordination.consumer.limits import REGEX_RETRY_MS
+from penstock.broker.coordination.core import Compute, Computed
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.topic_regex import compile_regex
+
+_STEPS_PER_TOPIC: Final = 20
+"""What matching a topic costs, in the unit of `Work.size`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The topics that match each expression."""
+
+    topics: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegexWork:
+    """Matches the names of topics."""
+
+    regexes: Sequence[str]
+    topics: Sequence[str]
+
+    @property
+    def size(self) -> int:
+        return len(self.regexes) * len(self.topics) * _STEPS_PER_TOPIC
+
+    def __call__(self) -> Resolved:
+        found = {}
+        for text in self.regexes:
+            matches = compile_regex(text).matcher().matches
+            found[text] = frozenset([name for name in self.topics if matches(name)])
+        return Resolved(topics=found)
+
+
+class Regexes:
+    """Has the regular expressions of groups resolved."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        *,
+        refresh_ms: int,
+        topics: Callable[[], Collection[str]],
+        resolved: Callable[[ConsumerGroup, str | None], None],
+    ) -> None:
+        """`resolved` is told of a group, and what the fingerprint of its topics was before."""
+        self._desk = desk
+        self._refresh_ms = refresh_ms
+        self._topics = topics
+        self._resolved = resolved
+        self._ticket = 0
+
+    def in_use(self, group: ConsumerGroup) -> frozenset[str]:
+        return frozenset([m.regex for m in group.members.values() if m.regex])
+
+    def ready(self, group: ConsumerGroup) -> bool:
+        """Whether each expression in use has been resolved once."""
+        return self.in_use(group) <= group.resolved.keys()
+
+    def look(self, group: ConsumerGroup) -> None:
+        """Members subscribe to something else: resolve what is new, forget what is not in use."""
+        if not group.resolved and not any(m.regex for m in group.members.values()):
+            return
+        used = self.in_use(group)
+        for regex in group.resolved.keys() - used:
+            group.resolve(regex, None)
+        if used - group.resolved.keys():
+            self._start(group)
+
+    def refresh(self, group: ConsumerGroup) -> None:
+        """Resolve all anew, when the last time is long enough ago."""
+        if group.regex_ticket:
+            group.regex_stale = True
+        elif not group.resolved:
+            return
+        elif group.next_regex_ms <= self._desk.now_ms:
+            self._start(group)
+        else:
+            self._plan(group, group.next_regex_ms)
+
+    def _start(self, group: ConsumerGroup) -> None:
+        used = self.in_use(group)
+        if group.regex_ticket or not used:
+            return
+        self._ticket -= 1
+        group.regex_ticket = self._ticket
+        work = RegexWork(regexes=sorted(used), topics=tuple(self._topics()))
+        self._desk.effects.append(Compute(key=group.group_id, ticket=group.regex_ticket, work=work))
+
+    def _plan(self, group: ConsumerGroup, at_ms: int) -> None:
+        group.regex_timer.fire = partial(self._start, group)
+        self._desk.timers.start(group.regex_timer, at_ms)
+
+    def resolved(self, group: ConsumerGroup, event: Computed) -> None:
+        """The expressions are resolved: what members read may not be what it was."""
+        now_ms = self._desk.now_ms
+        group.regex_ticket = 0
+        group.next_regex_ms = now_ms + REGEX_RETRY_MS
+        failed = not isinstance(event.result, Resolved)
+        again = failed or group.regex_stale
+        self._plan(group, group.next_regex_ms if again else now_ms + self._refresh_ms)
+        group.regex_stale = False
+        if failed:
+            return
+        used, before = self.in_use(group), group.fingerprint
+        for regex, topics in event.result.topics.items():
+            if regex in used and group.resolved.get(regex) != topics:
+                group.resolve(regex, topics)
+        self.look(group)
+        self._resolved(group, before)

@@ -1,0 +1,116 @@
+"""Consumer groups as they are held: rows, timers, regular expressions.
+
+Source: Kafka's `GroupMetadataManager`, consumer protocol; KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar
+
+from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.broker.coordination.consumer.limits import ConsumerLimits
+from penstock.broker.coordination.consumer.reconciliation import MemberState
+from penstock.broker.coordination.consumer.record import KIND, decode_group, encode_group
+from penstock.broker.coordination.consumer.regexes import Regexes
+from penstock.broker.coordination.core import Computed
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.modern.core import ModernGroups
+from penstock.broker.coordination.modern.topics import NewTopics
+
+
+class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
+    """The consumer groups that this broker coordinates, before any request."""
+
+    name: ClassVar[str] = KIND
+    protocol_type: ClassVar[str] = "consumer"
+
+    def __init__(self, desk: Desk, limits: ConsumerLimits | None = None) -> None:
+        self.limits: ConsumerLimits = limits or ConsumerLimits()
+        super().__init__(desk, self.limits)
+        self.regexes = Regexes(
+            desk,
+            refresh_ms=self.limits.regex_refresh_ms,
+            topics=lambda: self.topics,
+            resolved=self._resolved,
+        )
+
+    def create(self, group_id: str) -> ConsumerGroup:
+        """Make a group, which its first member is about to join."""
+        group = self.groups[group_id] = ConsumerGroup(group_id, touched_ms=self.desk.now_ms)
+        return group
+
+    # -- what differs from other kinds ------------------------------------------------------
+
+    def encode(self, group: ConsumerGroup) -> Mapping[str, bytes]:
+        return encode_group(group)
+
+    def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGroup, str]:
+        return decode_group(group_id, rows)
+
+    def state(self, group: ConsumerGroup) -> str:
+        return group.state.value
+
+    def assignor(self, group: ConsumerGroup) -> str:
+        return group.votes() or self.limits.assignors[0]
+
+    def ready(self, group: ConsumerGroup) -> bool:
+        return self.regexes.ready(group)
+
+    def prepare(self, group: ConsumerGroup) -> None:
+        self.regexes.look(group)
+
+    def computed(self, event: Computed, token: int) -> None:
+        group = self.groups.get(event.key)
+        if group is not None and group.regex_ticket == event.ticket:
+            self.regexes.resolved(group, event)
+        else:
+            super().computed(event, token)
+
+    def _resolved(self, group: ConsumerGroup, before: str | None) -> None:
+        """Regular expressions are resolved; `before` is what the group's topics were before."""
+        if self.ready(group):
+            self.look_since(group, before)
+        self.settle(group)
+
+    def topics_changed(self, event: NewTopics) -> None:
+        before = self.topics
+        super().topics_changed(event)
+        if event.changed is None or any(
+            (name in before) != (name in event.topics) for name in event.changed
+        ):
+            for group in self.groups.values():
+                self.regexes.refresh(group)
+
+    # -- timers -----------------------------------------------------------------------------
+
+    def watch(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        member.timer.fire = partial(self.expire, group, member)
+        self.start_session(group, member)
+        if member.state is MemberState.UNREVOKED_PARTITIONS:
+            self.await_revocation(group, member)
+
+    def start_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """Expect the next sign of life within the session timeout."""
+        timeout_ms = self.limits.session_timeout_ms(group.group_id)
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        self.desk.timers.start(member.timer, self.desk.now_ms + timeout_ms)
+
+    def await_revocation(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """Expect a member to give up what it was told to, within its rebalance timeout."""
+        timer = member.rebalance_timer
+        timer.fire = partial(self.expire, group, member)
+        self.desk.timers.start(timer, self.desk.now_ms + member.rebalance_timeout_ms)
+
+    def stop_timers(self, member: ConsumerMember) -> None:
+        super().stop_timers(member)
+        self.desk.timers.stop(member.rebalance_timer)
+
+    def expire(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """A member has not been heard of, or has not given up what it was told to."""
+        if group.members.get(member.member_id) is member:
+            self.expel(group, member)
+            self.regexes.look(group)
+            self.settle(group)

@@ -1,0 +1,1 @@
+"""What kinds of groups share whose members heartbeat and are assigned: epochs and targets."""

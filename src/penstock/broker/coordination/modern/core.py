@@ -1,0 +1,318 @@
+"""The part of a kind of groups that is alike for all whose members heartbeat.
+
+    a change ──▶ group epoch + 1 ──▶ a target is computed, apart ──▶ assignment epoch
+                      ▲                                                   │
+                      └──── changes meanwhile: one more computation ◀─────┘
+
+A heartbeat that asks for a new target is parked until it is there; all others are answered by what
+is there. Between two targets of a group lies the assignment interval, so that many members that
+come at once share one.
+
+Source: Kafka's `GroupMetadataManager`; KIP-848, KIP-1263 (targets in batches, apart from requests).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+
+from penstock.broker.coordination.core import Compute, Computed, Saved, SaveFailed, Stored
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.group_events import (
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_ID_NOT_FOUND,
+    NOT_COORDINATOR,
+    DeleteGroup,
+    ListedGroup,
+    OffsetDeleteCheck,
+    OffsetsDeletable,
+    Prune,
+)
+from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, Parked
+from penstock.broker.coordination.modern.keeping import Keeper
+from penstock.broker.coordination.modern.limits import EMPTY_GROUP_GRACE_MS, ModernLimits
+from penstock.broker.coordination.modern.targets import Target, TargetWork
+from penstock.broker.coordination.modern.topics import NewTopics
+
+if TYPE_CHECKING:
+    from penstock.broker.coordination.kinds import Handler
+    from penstock.control import Topic
+
+EMPTY: Final = "Empty"
+NON_EMPTY_GROUP: Final = "non_empty_group"
+UNKNOWN_MEMBER_ID: Final = "unknown_member_id"
+
+M = TypeVar("M", bound=ModernMember)
+G = TypeVar("G", bound=ModernGroup[Any])
+
+
+class ModernGroups(ABC, Generic[G, M]):
+    """Groups of one kind; see the module's text."""
+
+    name: ClassVar[str]
+    protocol_type: ClassVar[str]
+    handlers: Mapping[type, Handler]
+
+    def __init__(self, desk: Desk, limits: ModernLimits) -> None:
+        self.desk = desk
+        self.limits = limits
+        self.groups: dict[str, G] = {}
+        self.topics: Mapping[str, Topic] = {}
+        self.keeper = Keeper(desk, self.groups, rows=self.encode, gone=self.forget)
+        self._ticket = 0
+
+    @property
+    def ids(self) -> Collection[str]:
+        return self.groups
+
+    # -- what differs -----------------------------------------------------------------------
+
+    @abstractmethod
+    def encode(self, group: G) -> Mapping[str, bytes]:
+        """The rows of a group."""
+
+    @abstractmethod
+    def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[G, str]:
+        """The group of its rows, and the fingerprint of its topics; no timer runs."""
+
+    @abstractmethod
+    def watch(self, group: G, member: M) -> None:
+        """Start the timers of a member that was loaded."""
+
+    @abstractmethod
+    def state(self, group: G) -> str:
+        """The state as lists show it."""
+
+    @abstractmethod
+    def assignor(self, group: G) -> str:
+        """The assignor that computes the next target."""
+
+    @abstractmethod
+    def resume(self, group: G, parked: Parked) -> None:
+        """Answer a heartbeat whose target is there."""
+
+    def ready(self, group: G) -> bool:
+        """Whether all is known that a target rests on."""
+        return True
+
+    def prepare(self, group: G) -> None:
+        """Find out what a target rests on and is not known."""
+
+    # -- changes ----------------------------------------------------------------------------
+
+    def changed(self, group: G) -> None:
+        """Something of the group is to be saved."""
+        group.version += 1
+
+    def bump(self, group: G) -> None:
+        """Ask for a new target; a group without members needs none."""
+        group.epoch += 1
+        self.changed(group)
+
+    def settle(self, group: G) -> None:
+        """Save what has changed and have a target computed, if need be: the end of each event."""
+        if self.groups.get(group.group_id) is not group:
+            return
+        if not group.members and group.assignment_epoch < group.epoch:
+            group.assignment_epoch = group.epoch
+        self._want_target(group)
+        self.keeper.save(group)
+
+    def park(self, group: G, member: M, token: int, event: Any) -> None:
+        """Answer a heartbeat when the target that it asks for is there."""
+        member.parked = Parked(epoch=group.epoch, token=token, event=event)
+
+    def unpark(self, member: M, error: str, message: str) -> None:
+        """Refuse the heartbeat that a member has parked, if it has."""
+        parked, member.parked = member.parked, None
+        if parked is not None:
+            self.desk.refuse(parked.token, error, message)
+
+    def expel(self, group: G, member: M) -> None:
+        """Take a member out; what it read is free, and a new target is wanted."""
+        self.unpark(member, UNKNOWN_MEMBER_ID, "the member left the group or expired")
+        self.stop_timers(member)
+        group.remove(member)
+        self.bump(group)
+        group.touched_ms = self.desk.now_ms
+
+    def stop_timers(self, member: M) -> None:
+        self.desk.timers.stop(member.timer)
+
+    # -- targets ----------------------------------------------------------------------------
+
+    def _want_target(self, group: G) -> None:
+        if group.ticket or group.assignment_epoch >= group.epoch:
+            return
+        if group.next_target_ms > self.desk.now_ms:
+            group.target_timer.fire = partial(self.settle, group)
+            self.desk.timers.start(group.target_timer, group.next_target_ms)
+            return
+        if not self.ready(group):
+            return
+        group.look(self.topics)
+        self._ticket += 1
+        group.ticket = self._ticket
+        work = TargetWork(
+            epoch=group.epoch, assignor=self.assignor(group), spec=group.spec(self.topics)
+        )
+        self.desk.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
+
+    def computed(self, event: Computed, token: int) -> None:
+        """A target is there, or cannot be computed."""
+        group = self.groups.get(event.key)
+        if group is None or group.ticket != event.ticket:
+            return
+        group.ticket = 0
+        group.next_target_ms = self.desk.now_ms + self.limits.assignment_interval_ms(event.key)
+        if isinstance(event.result, Target):
+            self._take_target(group, event.result)
+        else:
+            group.next_target_ms = max(group.next_target_ms, self.desk.now_ms + 1_000)
+            for member in group.members.values():
+                self.unpark(member, COORDINATOR_NOT_AVAILABLE, f"no target: {event.reason}")
+        self.settle(group)
+
+    def _take_target(self, group: G, target: Target) -> None:
+        group.assignment_epoch, group.assignor = target.epoch, target.assignor
+        self.changed(group)
+        for member in group.members.values():
+            partitions, row = target.members.get(member.member_id, (member.target, None))
+            if row is not None:
+                member.target = partitions
+                member.rows.pop("", None)
+                member.rows["target"] = row
+        for member in list(group.members.values()):
+            parked = member.parked
+            if parked is not None and parked.epoch <= target.epoch:
+                member.parked = None
+                self.resume(group, parked)
+
+    def topics_changed(self, event: NewTopics) -> None:
+        """Topics came, went or grew: groups that read them want new targets."""
+        self.topics = event.topics
+        for group in list(self.groups.values()):
+            if event.changed is None or not group.readers.keys().isdisjoint(event.changed):
+                self.look_again(group)
+                self.settle(group)
+
+    def look_again(self, group: G) -> None:
+        """Want a new target if the topics that the group reads are not as they were."""
+        self.look_since(group, group.fingerprint)
+
+    def look_since(self, group: G, before: str | None) -> None:
+        """As `look_again`, compared with what was seen before; None where it is not known."""
+        group.fingerprint = None
+        if group.look(self.topics) != before and before is not None and group.members:
+            self.bump(group)
+
+    # -- the runtime's reports --------------------------------------------------------------
+
+    def saved(self, event: Saved, token: int) -> None:
+        group = self.groups.get(event.key)
+        if group is not None:
+            self.keeper.saved(group)
+            self.settle(group)
+
+    def save_failed(self, event: SaveFailed, token: int) -> None:
+        group = self.groups.get(event.key)
+        if group is not None:
+            self.keeper.failed(group, event.reason)
+
+    def load(self, stored: Stored) -> None:
+        """See `Kind.load`; the sessions of members start anew."""
+        group_id = stored.key
+        if stored.rows:
+            group, seen = self.decode(group_id, stored.rows)
+            if group_id in self.groups:
+                self.hand_over(group_id, f"another broker has coordinated group {group_id!r}")
+            group.touched_ms = self.desk.now_ms
+            self.groups[group_id] = group
+            for member in group.members.values():
+                self.watch(group, member)
+            group.fingerprint = seen
+            if self.ready(group):
+                self.look_again(group)
+            else:
+                self.prepare(group)
+            self.settle(group)
+        if stored.has_offsets and group_id in self.groups:
+            self.groups[group_id].has_offsets = True
+
+    def hand_over(self, group_id: str, reason: str) -> None:
+        """See `Kind.hand_over`."""
+        group = self.groups[group_id]
+        tokens = [*(group.removal_tokens or ()), *(one.token for one in group.owed)]
+        for member in group.members.values():
+            self.unpark(member, NOT_COORDINATOR, reason)
+        for token in tokens:
+            self.desk.refuse(token, NOT_COORDINATOR, reason)
+        self.forget(group)
+
+    def forget(self, group: G) -> None:
+        """Take a group off the list and stop its timers."""
+        for member in group.members.values():
+            self.stop_timers(member)
+        for timer in group.timers:
+            self.desk.timers.stop(timer)
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+
+    # -- administration ---------------------------------------------------------------------
+
+    def busy(self, group: G) -> str:
+        """Why no member is served now; empty if all are."""
+        if group.removal_tokens is not None:
+            return f"group {group.group_id!r} is being deleted"
+        return group.failing
+
+    def refuse(self, event: Any, token: int) -> None:
+        self.desk.refuse(
+            token, GROUP_ID_NOT_FOUND, f"group {event.group_id!r} is a {self.name} group"
+        )
+
+    def missing(self, event: Any, token: int) -> None:
+        """Refuse a request to a group that is not there."""
+        self.desk.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
+
+    def listed(self) -> Iterable[ListedGroup]:
+        for group_id, group in self.groups.items():
+            yield ListedGroup(
+                group_id=group_id,
+                protocol_type=self.protocol_type,
+                state=self.state(group),
+                group_type=self.name,
+            )
+
+    def delete(self, event: DeleteGroup, token: int) -> None:
+        """Handle a DeleteGroup: answered once the removal is durable."""
+        group = self.groups.get(event.group_id)
+        if group is None:
+            self.missing(event, token)
+        elif group.members:
+            self.desk.refuse(
+                token, NON_EMPTY_GROUP, f"group {group.group_id!r} is {self.state(group)}"
+            )
+        elif group.failing:
+            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, group.failing)
+        else:
+            self.keeper.remove(group, [token])
+
+    def check_offset_delete(self, event: OffsetDeleteCheck, token: int) -> None:
+        """Handle an OffsetDeleteCheck."""
+        group = self.groups.get(event.group_id)
+        if group is None:
+            self.missing(event, token)
+            return
+        subscribed = frozenset([topic for topic in event.topics if topic in group.readers])
+        self.desk.reply(token, OffsetsDeletable(subscribed=subscribed))
+
+    def prune(self, event: Prune) -> None:
+        """See `Kind.prune`."""
+        for group_id, group in list(self.groups.items()):
+            group.has_offsets = group_id in event.with_offsets
+            unused = not group.members and not group.has_offsets and not self.busy(group)
+            if unused and group.touched_ms + EMPTY_GROUP_GRACE_MS <= self.desk.now_ms:
+                self.keeper.remove(group, [])

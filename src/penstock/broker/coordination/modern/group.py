@@ -1,0 +1,219 @@
+"""A group whose members heartbeat, and a member of it: epochs, subscriptions, targets.
+
+    epoch             rises with every change that asks for a new target
+    assignment epoch  that for which the target was computed
+    member's epoch    that whose target the member has, or is on its way to
+
+Plain state with the questions that can be asked of it; it knows no events and no effects.
+
+Source: Kafka's `ModernGroup` and `ModernGroupMember`; KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from penstock.broker.coordination.assignors import NOTHING, GroupSpec, MemberSpec, Partitions
+from penstock.broker.coordination.modern.topics import fingerprint
+from penstock.broker.coordination.timers import Timer
+
+if TYPE_CHECKING:
+    from penstock.control import Topic
+
+NO_TOPICS: Final[frozenset[str]] = frozenset()
+
+
+def idle() -> None:
+    """What a timer calls before its owner has said."""
+
+
+class ModernMember:
+    """A member. `rows` caches what is saved of it, in parts; what has changed is dropped."""
+
+    __slots__ = (
+        "client_host",
+        "client_id",
+        "epoch",
+        "instance_id",
+        "member_id",
+        "parked",
+        "previous_epoch",
+        "rack_id",
+        "regex",
+        "rows",
+        "target",
+        "timer",
+        "topics",
+    )
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.instance_id: str | None = None
+        self.rack_id: str | None = None
+        self.client_id = ""
+        self.client_host = ""
+        self.topics = NO_TOPICS
+        self.regex = ""
+        self.epoch = 0
+        self.previous_epoch = 0
+        self.target: Partitions = NOTHING
+        self.timer = Timer(idle)
+        self.parked: Parked | None = None
+        self.rows: dict[str, bytes] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """A heartbeat that waits for a target, computed for this epoch of the group or a later one."""
+
+    epoch: int
+    token: int
+    event: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """An answer that may be given once all changes up to this one are durable."""
+
+    version: int
+    token: int
+    response: Any
+
+
+M = TypeVar("M", bound=ModernMember)
+
+
+class ModernGroup(Generic[M]):
+    """A group; see the module's text.
+
+    `version` counts changes that are to be saved, `saved` is the last that was. `readers` counts
+    the members that read each topic, `resolved` has the topics that match each regex.
+    """
+
+    def __init__(self, group_id: str, *, touched_ms: int) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.assignment_epoch = 0
+        self.assignor = ""
+        self.members: dict[str, M] = {}
+        self.static: dict[str, str] = {}
+        self.readers: dict[str, int] = {}
+        self.resolved: dict[str, frozenset[str]] = {}
+        self._subscriptions: dict[frozenset[str], frozenset[str]] = {}
+        self.fingerprint: str | None = None
+        """Of the topics that members read; None while it is not known."""
+        self.touched_ms = touched_ms
+        self.has_offsets = False
+        self.version = 0
+        self.saved = 0
+        self.saving: int | None = None
+        self.failing = ""
+        """Why the last save failed, until one succeeds."""
+        self.owed: list[Owed] = []
+        self.save_timer = Timer(idle)
+        self.removal_tokens: list[int] | None = None
+        """Who waits for the group's removal, while that is under way."""
+        self.ticket = 0
+        """Of the target that is being computed; 0 while none is."""
+        self.target_timer = Timer(idle)
+        self.next_target_ms = 0
+
+    @property
+    def timers(self) -> list[Timer]:
+        """All timers of the group and of its members."""
+        return [self.save_timer, self.target_timer, *(m.timer for m in self.members.values())]
+
+    # -- members ----------------------------------------------------------------------------
+
+    def add(self, member: M) -> None:
+        self.members[member.member_id] = member
+        member.topics = self._same(member.topics)
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+        self.count(member.topics, member.regex, 1)
+
+    def remove(self, member: M) -> None:
+        del self.members[member.member_id]
+        if self.static.get(member.instance_id or "") == member.member_id:
+            del self.static[member.instance_id or ""]
+        self.count(member.topics, member.regex, -1)
+
+    def subscribe(self, member: M, topics: frozenset[str], regex: str) -> bool:
+        """Have a member read these topics from now on; whether that is something else."""
+        if topics == member.topics and regex == member.regex:
+            return False
+        self.count(member.topics, member.regex, -1)
+        member.topics, member.regex = self._same(topics), regex
+        self.count(topics, regex, 1)
+        return True
+
+    def _same(self, topics: frozenset[str]) -> frozenset[str]:
+        """One object for equal sets, which are compared at once then."""
+        if len(self._subscriptions) > 2 * len(self.members) + 16:
+            self._subscriptions.clear()
+        return self._subscriptions.setdefault(topics, topics)
+
+    def count(self, topics: Collection[str], regex: str, sign: int) -> None:
+        """Count a reader of these topics, or one less."""
+        readers = self.readers
+        for name in self._names(topics, regex):
+            count = readers.get(name, 0) + sign
+            if count:
+                readers[name] = count
+            else:
+                del readers[name]
+            if count == (sign > 0):
+                self.fingerprint = None
+
+    def _names(self, topics: Collection[str], regex: str) -> Collection[str]:
+        found = self.resolved.get(regex) if regex else None
+        return found.union(topics) if found else topics
+
+    def names(self, member: M) -> Collection[str]:
+        """The topics that a member reads, those that match its regex included."""
+        return self._names(member.topics, member.regex)
+
+    def resolve(self, regex: str, topics: frozenset[str] | None) -> None:
+        """Say which topics match a regex from now on; None: it is in use no more."""
+        users = [member for member in self.members.values() if member.regex == regex]
+        for member in users:
+            self.count(member.topics, regex, -1)
+        if topics is None:
+            self.resolved.pop(regex, None)
+        else:
+            self.resolved[regex] = topics
+        for member in users:
+            self.count(member.topics, regex, 1)
+
+    # -- targets ----------------------------------------------------------------------------
+
+    def look(self, topics: Mapping[str, Topic]) -> str:
+        """The fingerprint of what members read."""
+        if self.fingerprint is None:
+            self.fingerprint = fingerprint(topics, self.readers)
+        return self.fingerprint
+
+    def spec(self, topics: Mapping[str, Topic]) -> GroupSpec:
+        """What an assignor is told of the group."""
+        known = {name: topics[name] for name in self.readers if name in topics}
+        ids: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
+        members = []
+        for member in self.members.values():
+            subscription = member.topics, member.regex
+            found = ids.get(subscription)
+            if found is None:
+                found = ids[subscription] = frozenset(
+                    [known[name].topic_id.bytes for name in self.names(member) if name in known]
+                )
+            members.append(
+                MemberSpec(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    topics=found,
+                    assigned=member.target,
+                )
+            )
+        partitions = {topic.topic_id.bytes: len(topic.partitions) for topic in known.values()}
+        return GroupSpec(members=members, partitions=partitions)

@@ -1,0 +1,128 @@
+"""What must hold of every assignment, and what each assignor promises beside."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.broker.coordination.assignors import (
+    ASSIGNORS,
+    NOTHING,
+    GroupSpec,
+    MemberSpec,
+    Partitions,
+    assign_ranges,
+    assign_uniformly,
+)
+
+TOPICS = [bytes([number]) * 16 for number in range(4)]
+
+
+def group_of(
+    topics: list[frozenset[bytes]],
+    counts: dict[bytes, int],
+    assigned: dict[str, Partitions] | None = None,
+) -> GroupSpec:
+    members = [
+        MemberSpec(
+            member_id=f"m{number}",
+            instance_id=None,
+            topics=read,
+            assigned=(assigned or {}).get(f"m{number}", NOTHING),
+        )
+        for number, read in enumerate(topics)
+    ]
+    return GroupSpec(members=members, partitions=counts)
+
+
+def sizes(group: GroupSpec, assigned: dict[str, Partitions]) -> list[int]:
+    return [
+        sum(map(len, assigned.get(member.member_id, NOTHING).values())) for member in group.members
+    ]
+
+
+READ = st.lists(st.frozensets(st.sampled_from(TOPICS)), min_size=1, max_size=7)
+COUNTS = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 12))
+HELD = st.dictionaries(
+    st.sampled_from(["m0", "m1", "m2", "m9"]),
+    st.dictionaries(
+        st.sampled_from(TOPICS), st.frozensets(st.integers(0, 15), min_size=1), max_size=3
+    ),
+)
+
+
+@settings(deadline=None)
+@pytest.mark.parametrize("name", ASSIGNORS)
+@given(READ, COUNTS, HELD)
+def test_each_partition_goes_to_one_reader_of_its_topic(
+    name: str, read: list[frozenset[bytes]], counts: dict[bytes, int], held: dict[str, Partitions]
+) -> None:
+    group = group_of(read, counts, held)
+    assigned = dict(ASSIGNORS[name](group))
+    topics = {member.member_id: member.topics for member in group.members}
+    given_out = []
+    for member_id, partitions in assigned.items():
+        assert partitions.keys() <= topics[member_id]
+        assert all(partitions.values()), "no empty sets"
+        given_out += [(topic, number) for topic, found in partitions.items() for number in found]
+    expected = [
+        (topic, number)
+        for topic, count in counts.items()
+        if any(topic in one for one in read)
+        for number in range(count)
+    ]
+    assert sorted(given_out) == sorted(expected)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 7), COUNTS, HELD)
+def test_members_alike_get_as_many_and_keep_what_they_may(
+    count: int, counts: dict[bytes, int], held: dict[str, Partitions]
+) -> None:
+    group = group_of([frozenset(TOPICS)] * count, counts, held)
+    assigned = dict(assign_uniformly(group))
+    found = sizes(group, assigned)
+    assert max(found) - min(found) <= 1
+    again = group_of([frozenset(TOPICS)] * count, counts, assigned)
+    assert assign_uniformly(again) == assigned
+
+
+@settings(deadline=None)
+@given(READ, COUNTS)
+def test_nobody_has_two_more_than_another_reader_of_the_same_topic(
+    read: list[frozenset[bytes]], counts: dict[bytes, int]
+) -> None:
+    group = group_of(read, counts)
+    assigned = dict(assign_uniformly(group))
+    has = dict(zip([m.member_id for m in group.members], sizes(group, assigned), strict=True))
+    for member in group.members:
+        for topic in assigned.get(member.member_id, NOTHING):
+            for other in group.members:
+                if topic in other.topics:
+                    assert has[member.member_id] - has[other.member_id] <= 1
+
+
+def test_one_that_comes_takes_its_share_and_nothing_else_moves() -> None:
+    topics = frozenset(TOPICS[:1])
+    before = dict(assign_uniformly(group_of([topics] * 3, {TOPICS[0]: 12})))
+    after = assign_uniformly(group_of([topics] * 4, {TOPICS[0]: 12}, before))
+    for member_id, partitions in before.items():
+        assert after[member_id][TOPICS[0]] < partitions[TOPICS[0]]
+    assert len(after["m3"][TOPICS[0]]) == 3
+
+
+def test_ranges_are_cut_alike_and_in_the_order_of_instances() -> None:
+    topics = frozenset(TOPICS[:2])
+    members = [
+        MemberSpec(member_id=member, instance_id=instance, topics=topics, assigned=NOTHING)
+        for member, instance in (("z", "b"), ("y", "a"), ("x", None))
+    ]
+    group = GroupSpec(members=members, partitions={TOPICS[0]: 7, TOPICS[1]: 7})
+    assigned = assign_ranges(group)
+    assert {member: sorted(found[TOPICS[0]]) for member, found in assigned.items()} == {
+        "y": [0, 1, 2],
+        "z": [3, 4],
+        "x": [5, 6],
+    }
+    assert all(found[TOPICS[0]] == found[TOPICS[1]] for found in assigned.values())

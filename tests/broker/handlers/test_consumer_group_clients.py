@@ -1,0 +1,215 @@
+"""Real clients in consumer groups whose coordinator assigns (KIP-848)."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from tests.broker.handlers.running import RunningBroker
+
+TIMEOUT_SECONDS = 60.0
+PARTITIONS = 6
+SETTINGS = {
+    "group.consumer.min.session.timeout.ms": 500,
+    "group.consumer.session.timeout.ms": 3_000,
+    "group.consumer.min.heartbeat.interval.ms": 50,
+    "group.consumer.heartbeat.interval.ms": 100,
+    "group.consumer.assignment.interval.ms": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    running = RunningBroker(tmp_path_factory.mktemp("broker"), SETTINGS)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def admin(broker: RunningBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+
+@pytest.fixture
+def topic(admin: AdminClient) -> str:
+    name = f"topic-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(TIMEOUT_SECONDS)
+    return name
+
+
+class Members:
+    """Consumers of one group, polled in turn."""
+
+    def __init__(self, broker: RunningBroker, group: str) -> None:
+        self.broker = broker
+        self.group = group
+        self.consumers: list[Consumer] = []
+        self.values: list[int] = []
+
+    def join(self, *topics: str, **more: Any) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.broker.bootstrap,
+                "group.id": self.group,
+                "group.protocol": "consumer",
+                "log_level": 0,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **more,
+            }
+        )
+        consumer.subscribe(list(topics))
+        self.consumers.append(consumer)
+        return consumer
+
+    def leave(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        consumer.close()
+
+    def owned(self) -> list[set[tuple[str, int]]]:
+        return [{(p.topic, p.partition) for p in one.assignment()} for one in self.consumers]
+
+    def poll_until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not done():
+            assert time.monotonic() < deadline, (self.owned(), len(self.values))
+            for consumer in self.consumers:
+                message = consumer.poll(0.02)
+                if message is not None:
+                    assert message.error() is None, message.error()
+                    self.values.append(int(message.value()))
+
+    def poll_until_sizes(self, *sizes: int) -> None:
+        """Until the members own so many partitions, each of them one member's."""
+
+        def shared() -> bool:
+            owned = self.owned()
+            count = len(set().union(*owned))
+            return sorted(map(len, owned)) == sorted(sizes) and count == sum(sizes)
+
+        self.poll_until(shared)
+
+
+@contextmanager
+def members_of(broker: RunningBroker, group: str = "") -> Iterator[Members]:
+    members = Members(broker, group or f"group-{uuid.uuid4().hex[:8]}")
+    try:
+        yield members
+    finally:
+        for consumer in members.consumers:
+            consumer.close()
+
+
+def fill(broker: RunningBroker, topic: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for number in numbers:
+        producer.produce(topic, value=str(number), partition=number % PARTITIONS)
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+
+
+def test_members_come_read_commit_and_go(
+    broker: RunningBroker, admin: AdminClient, topic: str
+) -> None:
+    fill(broker, topic, range(60))
+    with members_of(broker) as members:
+        first = members.join(topic)
+        members.poll_until_sizes(6)
+        second = members.join(topic)
+        members.poll_until_sizes(3, 3)
+        members.poll_until(lambda: set(members.values) == set(range(60)))
+        described = admin.describe_consumer_groups([members.group])[members.group].result(60)
+        assert described.state == ConsumerGroupState.STABLE
+        assert described.type == ConsumerGroupType.CONSUMER
+        assert [len(m.assignment.topic_partitions) for m in described.members] == [3, 3]
+        first.commit(asynchronous=False)
+        second.commit(asynchronous=False)
+        members.leave(first)
+        members.poll_until_sizes(6)
+        fill(broker, topic, range(60, 120))
+        members.values.clear()
+        members.poll_until(lambda: set(members.values) == set(range(60, 120)))
+        assert len(members.values) == 60, "what was committed came again"
+        members.leave(second)
+    listed = admin.list_consumer_groups().result(60).valid
+    assert (members.group, "Empty") in [
+        (one.group_id, {"EMPTY": "Empty"}.get(one.state.name, one.state.name)) for one in listed
+    ]
+    admin.delete_consumer_groups([members.group])[members.group].result(TIMEOUT_SECONDS)
+    listed = admin.list_consumer_groups().result(60).valid
+    assert members.group not in [one.group_id for one in listed]
+
+
+def test_new_partitions_and_topics_are_assigned(
+    broker: RunningBroker, admin: AdminClient, topic: str
+) -> None:
+    later = f"{topic}-later"
+    with members_of(broker) as members:
+        members.join(topic, later)
+        members.join(topic, later)
+        members.poll_until_sizes(3, 3)
+        admin.create_partitions([NewPartitions(topic, 8)])[topic].result(TIMEOUT_SECONDS)
+        members.poll_until_sizes(4, 4)
+        admin.create_topics([NewTopic(later, 2, 1)])[later].result(TIMEOUT_SECONDS)
+        members.poll_until_sizes(5, 5)
+        admin.delete_topics([later])[later].result(TIMEOUT_SECONDS)
+        members.poll_until_sizes(4, 4)
+
+
+def test_topics_are_subscribed_by_regular_expression(
+    broker: RunningBroker, admin: AdminClient
+) -> None:
+    prefix = f"re-{uuid.uuid4().hex[:8]}"
+    names = [f"{prefix}.a", f"{prefix}.b", f"{prefix}-c"]
+    for name in names:
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result(TIMEOUT_SECONDS)
+    with members_of(broker) as members:
+        members.join(rf"^{prefix}\.(a|b)$")
+        members.poll_until_sizes(4)
+        assert {name for name, _ in members.owned()[0]} == set(names[:2])
+
+
+def test_a_static_member_returns_to_what_it_had(broker: RunningBroker, topic: str) -> None:
+    with members_of(broker) as members:
+        static = members.join(topic, **{"group.instance.id": "one"})
+        members.join(topic)
+        members.poll_until_sizes(3, 3)
+        before, others = members.owned()
+        members.leave(static)
+        members.join(topic, **{"group.instance.id": "one"})
+        members.poll_until_sizes(3, 3)
+        assert members.owned() == [others, before]
+
+
+def test_members_go_on_after_a_restart_of_the_broker(broker: RunningBroker, topic: str) -> None:
+    fill(broker, topic, range(12))
+    with members_of(broker) as members:
+        members.join(topic)
+        members.join(topic)
+        members.poll_until_sizes(3, 3)
+        before = members.owned()
+        members.poll_until(lambda: set(members.values) == set(range(12)))
+        broker.restart(same_port=True)
+        fill(broker, topic, range(12, 24))
+        members.poll_until(lambda: set(members.values) == set(range(24)))
+        assert members.owned() == before
+        assert len(members.values) == 24
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_members_choose_an_assignor(
+    broker: RunningBroker, admin: AdminClient, topic: str, assignor: str
+) -> None:
+    with members_of(broker) as members:
+        for _ in range(2):
+            members.join(topic, **{"group.remote.assignor": assignor})
+        members.poll_until_sizes(3, 3)
+        described = admin.describe_consumer_groups([members.group])[members.group].result(60)
+        assert described.partition_assignor == assignor
+        numbers = sorted(sorted(number for _, number in owned) for owned in members.owned())
+        if assignor == "range":
+            assert numbers == [[0, 1, 2], [3, 4, 5]]

@@ -1,0 +1,51 @@
+"""Consumer groups in a seeded world; and bugs that must be found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from sim.consumer_groups.plants import PLANTS, planted
+from sim.consumer_groups.world import Violation, run
+
+from penstock.base.errors import BugError
+
+SEEDS = 200
+PLANTED_SEEDS = 300
+
+
+def test_everything_holds() -> None:
+    for seed in range(SEEDS):
+        run(seed)
+
+
+@pytest.mark.long
+def test_everything_holds_for_many_seeds() -> None:
+    for seed in range(SEEDS, 10_000):
+        run(seed)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    with planted(PLANTS[name]) as plant:
+        for seed in range(PLANTED_SEEDS):
+            try:
+                run(seed, plant)
+            except (Violation, BugError) as found:
+                print(found)
+                return
+    pytest.fail(f"{name} was not found by {PLANTED_SEEDS} seeds")
+
+
+def test_a_seed_is_one_story_whatever_the_hashes() -> None:
+    digests = {
+        subprocess.run(
+            [sys.executable, "-m", "sim.consumer_groups", "0", "5"],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
