@@ -56,7 +56,6 @@ ALL = (
     "cluster_failover",
     "cluster_messages",
     "processes",
-    "quotas",
 )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import (
@@ -35,6 +35,9 @@ from penstock.broker.configs import (
 )
 from penstock.broker.settings import BrokerSettings
 
+if TYPE_CHECKING:
+    from penstock.control.values import EntityConfigs
+
 GROUP_KIND: Final = "group"
 """The kind of these configs among those of entities."""
 
@@ -42,6 +45,9 @@ READ_COMMITTED: Final = "read_committed"
 DURATION: Final = re.compile(
     r"by_duration:P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?(?<!P)"
 )
+KNOWN_MAX: Final = 10_000
+"""Groups whose configs are kept as they were read."""
+
 LOCK: Final = "share.record.lock.duration.ms"
 _BROKER: Final = by_name(BrokerSettings)
 
@@ -64,6 +70,8 @@ class GroupConfigs:
         "read_uncommitted", "Whether a share group reads records of transactions that are open, or"
         " were aborted.", choices=("read_uncommitted", READ_COMMITTED),
     )  # fmt: skip
+    share_session_timeout_ms: int = _of_broker("share.session.timeout.ms")
+    share_heartbeat_interval_ms: int = _of_broker("share.heartbeat.interval.ms")
     share_record_lock_duration_ms: int = _of_broker("share.record.lock.duration.ms")
     share_delivery_count_limit: int = _of_broker("share.delivery.count.limit")
     share_partition_max_record_locks: int = _of_broker("share.partition.max.record.locks")
@@ -87,10 +95,35 @@ def group_configs(settings: BrokerSettings, configs: Mapping[str, str]) -> Group
 def _below(settings: BrokerSettings) -> dict[str, object]:
     """What the broker's settings say of all groups, by the names of groups' configs."""
     return {
+        "share.session.timeout.ms": settings.group_share_session_timeout_ms,
+        "share.heartbeat.interval.ms": settings.group_share_heartbeat_interval_ms,
         LOCK: settings.group_share_record_lock_duration_ms,
         "share.delivery.count.limit": settings.group_share_delivery_count_limit,
         "share.partition.max.record.locks": settings.group_share_partition_max_record_locks,
     }
+
+
+class ConfigsOfGroups:
+    """What groups run with, by the newest image; belongs to one event loop."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._image: object = None
+        self._known: dict[str, GroupConfigs] = {}
+
+    def of(self, configs: EntityConfigs, group_id: str) -> GroupConfigs:
+        """Those of a group; what is stored and cannot be read is as if it were not set."""
+        if configs is not self._image:
+            self._image, self._known = configs, {}
+        found = self._known.get(group_id)
+        if found is None:
+            try:
+                found = group_configs(self._settings, configs.get((GROUP_KIND, group_id), {}))
+            except InvalidSetting:
+                found = group_configs(self._settings, {})
+            if len(self._known) < KNOWN_MAX:
+                self._known[group_id] = found
+        return found
 
 
 def duration_ms(reset: str) -> int | None:
@@ -151,22 +184,43 @@ def check_group_configs(
     given = {name: value for name, value in configs.items() if value is not None}
     try:
         effective = group_configs(settings, given)
-        if LOCK in given:
-            _check_lock(settings, effective.share_record_lock_duration_ms)
+        for name, value, least, most in _bounds(settings, effective):
+            if name in given and not least <= value <= most:
+                raise InvalidSetting(
+                    name,
+                    value,
+                    f"must be from group.{name.replace('share.', 'share.min.')} = {least} to"
+                    f" group.{name.replace('share.', 'share.max.')} = {most}",
+                )
     except InvalidSetting as error:
         raise InvalidConfig(f"group {group_id!r}: {error}") from error
     return given
 
 
-def _check_lock(settings: BrokerSettings, duration: int) -> None:
-    least = settings.group_share_min_record_lock_duration_ms
-    most = settings.group_share_max_record_lock_duration_ms
-    if not least <= duration <= most:
-        raise InvalidSetting(
-            LOCK, duration,
-            f"must be from group.share.min.record.lock.duration.ms = {least} to"
-            f" group.share.max.record.lock.duration.ms = {most}",
-        )  # fmt: skip
+def _bounds(
+    settings: BrokerSettings, effective: GroupConfigs
+) -> Iterable[tuple[str, int, int, int]]:
+    """The configs that the broker's settings bound: name, value, least and most."""
+    return (
+        (
+            LOCK,
+            effective.share_record_lock_duration_ms,
+            settings.group_share_min_record_lock_duration_ms,
+            settings.group_share_max_record_lock_duration_ms,
+        ),
+        (
+            "share.session.timeout.ms",
+            effective.share_session_timeout_ms,
+            settings.group_share_min_session_timeout_ms,
+            settings.group_share_max_session_timeout_ms,
+        ),
+        (
+            "share.heartbeat.interval.ms",
+            effective.share_heartbeat_interval_ms,
+            settings.group_share_min_heartbeat_interval_ms,
+            settings.group_share_max_heartbeat_interval_ms,
+        ),
+    )
 
 
 def apply_group_changes(

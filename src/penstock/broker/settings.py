@@ -165,6 +165,30 @@ class BrokerSettings(TopicDefaults):
     group_share_delivery_count_limit: int = setting(
         5, "How often a record is delivered to a share group before it is given up.", 2, 25
     )
+    group_share_session_timeout_ms: int = setting(
+        45_000, "How long a member of a share group counts as alive that is not heard of.", 1,
+        INT_MAX,
+    )  # fmt: skip
+    group_share_min_session_timeout_ms: int = setting(
+        45_000, "Shortest session timeout that a share group may be set to.", 1, INT_MAX
+    )
+    group_share_max_session_timeout_ms: int = setting(
+        60_000, "Longest session timeout that a share group may be set to.", 1, INT_MAX
+    )
+    group_share_heartbeat_interval_ms: int = setting(
+        5_000, "How often members of a share group are told to heartbeat.", 1, INT_MAX
+    )
+    group_share_min_heartbeat_interval_ms: int = setting(
+        5_000, "Shortest heartbeat interval that a share group may be set to.", 1, INT_MAX
+    )
+    group_share_max_heartbeat_interval_ms: int = setting(
+        15_000, "Longest heartbeat interval that a share group may be set to.", 1, INT_MAX
+    )
+    group_share_assignment_interval_ms: int = setting(
+        1_000, "Least time between two assignments of a share group: members that come within it"
+        " share one.", 0, INT_MAX,
+    )  # fmt: skip
+    group_share_max_size: int = setting(200, "Most members of one share group.", 1, 1000)
     group_share_record_lock_duration_ms: int = setting(
         30_000, "How long a member of a share group has records that it does not acknowledge.",
         1000, 3_600_000,
@@ -222,10 +246,6 @@ class BrokerSettings(TopicDefaults):
     group_consumer_regex_refresh_interval_ms: int = setting(
         600_000, "How often topics are matched anew with the regular expressions of consumer"
         " groups, beside when topics come or go.", 10_000, INT_MAX,
-    )  # fmt: skip
-    transaction_partition_verification_enable: bool = setting(
-        True, "Ask a transaction's coordinator before its first batch is taken, where clients add"
-        " partitions themselves; those that leave it to the broker are always asked about.",
     )  # fmt: skip
     offset_metadata_max_bytes: int = setting(
         4096, "Largest metadata text of a committed offset.", 0, INT_MAX

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.ids import TopicPartition
-from penstock.records.positions import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
-from penstock.spark.chunks import Fetched
+from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.errors import DataLoss, NotServed
 from penstock.spark.log import TopicState
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.decoding import Isolation
 
 
 FETCH_WAIT_MS: Final = 500
@@ -26,10 +24,8 @@ FETCH_ATTEMPTS_MAX: Final = 120
 class BrokerLog:
     """One client, opened when first needed."""
 
-    def __init__(self, bootstrap: str, isolation: int = READ_UNCOMMITTED) -> None:
-        """`isolation` says where the log ends, and which transactions' records are left out."""
+    def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._isolation = isolation
         self._client: Client | None = None
         self._topics_diskless: dict[str, bool] = {}
 
@@ -46,29 +42,18 @@ class BrokerLog:
 
     def offsets(self, topic: str, at: int) -> Mapping[int, int]:
         point = {EARLIEST: "earliest", LATEST: "latest"}.get(at, at)
-        return self.client.list_offsets(topic, point, isolation=self._isolation)
+        return self.client.list_offsets(topic, point)
 
-    def written(self, topic: str) -> Mapping[int, int]:
-        return self.client.list_offsets(topic, "latest")
-
-    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
+    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> bytes:
         from penstock.client import OffsetOutOfRange
 
-        isolation: Isolation = (
-            "read_committed" if self._isolation == READ_COMMITTED else "read_uncommitted"
-        )
         try:
             for _ in range(FETCH_ATTEMPTS_MAX):
                 found = self.client.fetch_raw(
-                    at.topic,
-                    at.partition,
-                    offset,
-                    max_bytes=max_bytes,
-                    max_wait_ms=FETCH_WAIT_MS,
-                    isolation=isolation,
+                    at.topic, at.partition, offset, max_bytes=max_bytes, max_wait_ms=FETCH_WAIT_MS
                 )
                 if found.data or not self._diskless(at.topic):
-                    return Fetched(found.data, found.aborted)
+                    return found.data
         except OffsetOutOfRange:
             log_start = self.offsets(at.topic, EARLIEST)[at.partition]
             if offset < log_start:

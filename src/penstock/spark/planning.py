@@ -28,10 +28,9 @@ from typing import Final
 import numpy as np
 
 from penstock.base.ids import TopicPartition
-from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent
 from penstock.spark.extents import ExtentSource
-from penstock.spark.slices import Slice, Task, batches_of, overlapping, trimmed
+from penstock.spark.slices import Slice, Task, batches_of, trimmed
 
 TASK_BYTES_MIN: Final = 2 << 20
 TASK_BYTES_MAX: Final = 512 << 20
@@ -84,16 +83,11 @@ def slices_of(at: TopicPartition, start: int, end: int, source: ExtentSource | N
     if source is None:
         return [Slice(at=at, start=start, end=end)]
     found = source.extents(at, start, end)
-    return list(_slices(at, start, end, found.store, found.extents, found.aborted))
+    return list(_slices(at, start, end, found.store, found.extents))
 
 
 def _slices(
-    at: TopicPartition,
-    start: int,
-    end: int,
-    store: str,
-    extents: Iterable[Extent],
-    aborted: Sequence[AbortedRange],
+    at: TopicPartition, start: int, end: int, store: str, extents: Iterable[Extent]
 ) -> Iterator[Slice]:
     """A slice for each extent of a file, and for each run of extents in one object.
 
@@ -117,14 +111,7 @@ def _slices(
             continue
         if low > here:
             yield Slice(at=at, start=here, end=low)
-        yield Slice(
-            at=at,
-            start=low,
-            end=high,
-            store=store,
-            extents=tuple(run),
-            aborted=overlapping(aborted, low, high),
-        )
+        yield Slice(at=at, start=low, end=high, store=store, extents=tuple(run))
         here = high
     if here < end:
         yield Slice(at=at, start=here, end=end)
@@ -138,7 +125,7 @@ def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
     pieces: list[Slice] = []
     for low, high in itertools.pairwise(_edges(item, parts)):
         if item.store:
-            pieces.extend(_slices(item.at, low, high, item.store, item.extents, item.aborted))
+            pieces.extend(_slices(item.at, low, high, item.store, item.extents))
         else:
             pieces.extend(slices_of(item.at, low, high, source if item.extents else None))
     return pieces

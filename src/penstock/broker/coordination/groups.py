@@ -45,6 +45,12 @@ from penstock.broker.coordination.ownership import Cluster, CoordinatorNotAvaila
 from penstock.broker.coordination.retention import OffsetsRetention
 from penstock.broker.coordination.runtime import Runtime
 from penstock.broker.coordination.saving import Saver
+from penstock.broker.coordination.share import (
+    DescribedShareGroup,
+    ShareGroupLimits,
+    ShareGroups,
+)
+from penstock.broker.group_configs import ConfigsOfGroups
 from penstock.broker.metadata.delta import delta_of
 from penstock.broker.settings import BrokerSettings
 from penstock.control import (
@@ -60,6 +66,9 @@ T = TypeVar("T")
 
 KIND: Final = "group"
 DEAD: Final = "Dead"
+
+
+AnyGroup = DescribedGroup | DescribedConsumerGroup | DescribedShareGroup
 
 
 class GroupIdNotFound(InvalidError):
@@ -155,8 +164,18 @@ class GroupCoordinator:
         )
         consumer = ConsumerGroups(desk, self._consumer_limits())
         self._seen = self._cluster.image
-        consumer.topics = self._seen.topics
-        return Groups(desk, [classic, consumer])
+        share = ShareGroups(desk, self._share_limits())
+        consumer.topics = share.topics = self._seen.topics
+        return Groups(desk, [classic, consumer, share])
+
+    def _share_limits(self) -> ShareGroupLimits:
+        settings, configs = self._settings, ConfigsOfGroups(self._settings)
+        return ShareGroupLimits(
+            configs=lambda group_id: configs.of(self._cluster.image.entity_configs, group_id),
+            groups_max=settings.groups_max,
+            max_size=settings.group_share_max_size,
+            assignment_interval=settings.group_share_assignment_interval_ms,
+        )
 
     def _consumer_limits(self) -> ConsumerLimits:
         settings = self._settings
@@ -229,10 +248,10 @@ class GroupCoordinator:
             return response.groups
         raise _unanswered(response)
 
-    async def describe(self, group_id: str) -> DescribedGroup | DescribedConsumerGroup | None:
+    async def describe(self, group_id: str) -> AnyGroup | None:
         """One group; None if there is none of this id. Raises as `list_groups`."""
         response = await self.call(DescribeGroup(group_id=group_id))
-        if isinstance(response, DescribedGroup | DescribedConsumerGroup):
+        if isinstance(response, AnyGroup):
             return None if response.state == DEAD else response
         if isinstance(response, Refused) and response.error == GroupIdNotFound.code:
             return None

@@ -12,9 +12,10 @@ from penstock.broker.connection import RequestContext
 from penstock.wire.kafka.apis import API_VERSIONS, APIS
 from penstock.wire.kafka.encoder import encoder
 
-FEATURES: Final = {"group.version": 1}
+FEATURES: Final = {"group.version": 1, "share.version": 1}
 """Kafka's features that are finalised here, each at its level: clients choose protocols by them.
-group.version 1 is the consumer group protocol of KIP-848."""
+group.version 1 is the consumer group protocol of KIP-848, share.version 1 are the share groups of
+KIP-932."""
 
 _NAME: Final = APIS[API_VERSIONS].name
 

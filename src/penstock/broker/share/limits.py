@@ -24,6 +24,3 @@ READ_BYTES_MIN: Final = 16 << 10
 
 READ_SPARE: Final = 1.25
 """How much more is read than the wanted records would take, were they as those before."""
-
-SETTINGS_KNOWN_MAX: Final = 10_000
-"""Groups whose settings are kept as they were read."""

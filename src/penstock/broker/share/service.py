@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.base.metrics import Sample
-from penstock.broker.group_configs import GROUP_KIND
+from penstock.broker.group_configs import ConfigsOfGroups
 from penstock.broker.share import metrics
-from penstock.broker.share.limits import SETTINGS_KNOWN_MAX
 from penstock.broker.share.sessions import ShareSession, ShareSessions
 from penstock.broker.share.settings import ShareSettings, share_settings
 from penstock.broker.share.shares import Shares, SharesParts
@@ -37,30 +36,20 @@ class ShareService:
     """See the module's text. Belongs to the event-loop thread."""
 
     def __init__(self, parts: ShareParts) -> None:
-        self._settings = parts.settings
+        self._configs = ConfigsOfGroups(parts.settings)
         self._cluster = parts.cluster
         self.shares = Shares(
             SharesParts(control=parts.control, clock=parts.clock),
             settings_of=self.settings_of,
             changed=parts.fetch_hub.advanced,
         )
-        self._configs: object = None
-        self._by_group: dict[str, ShareSettings] = {}
         self.sessions = ShareSessions(parts.settings.group_share_max_share_sessions, self._ended)
         self.disconnected = self.sessions.disconnected
         self.stop = self.shares.stop
 
     def settings_of(self, group_id: str) -> ShareSettings:
         """What a group is set to."""
-        configs = self._cluster.image.entity_configs
-        if configs is not self._configs:
-            self._configs, self._by_group = configs, {}
-        found = self._by_group.get(group_id)
-        if found is None:
-            found = share_settings(self._settings, configs.get((GROUP_KIND, group_id), {}))
-            if len(self._by_group) < SETTINGS_KNOWN_MAX:
-                self._by_group[group_id] = found
-        return found
+        return share_settings(self._configs.of(self._cluster.image.entity_configs, group_id))
 
     def _ended(self, session: ShareSession, said: bool) -> None:
         """Who says that it goes has acknowledged what it looked at; of others nobody knows."""

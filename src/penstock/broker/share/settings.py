@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from penstock.base.errors import InvalidSetting
-from penstock.broker.group_configs import READ_COMMITTED, duration_ms, group_configs
+from penstock.broker.group_configs import READ_COMMITTED, GroupConfigs, duration_ms
 from penstock.broker.share.values import ShareLimits
 from penstock.records.positions import EARLIEST, LATEST
-
-if TYPE_CHECKING:
-    from penstock.broker.settings import BrokerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +24,8 @@ class ShareSettings:
     renews: bool = True
 
 
-def share_settings(settings: BrokerSettings, configs: Mapping[str, str]) -> ShareSettings:
-    """What a group is set to; what cannot be read of its configs is as if it were not set."""
-    try:
-        found = group_configs(settings, configs)
-    except InvalidSetting:
-        found = group_configs(settings, {})
+def share_settings(found: GroupConfigs) -> ShareSettings:
+    """What a group is set to."""
     reset = found.share_auto_offset_reset
     return ShareSettings(
         limits=ShareLimits(

@@ -152,6 +152,14 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
         75, "DescribeTopicPartitions", 0, 0, 0,
         "cluster:describe_topic_partitions", "topic", "describe",
     ),
+    (
+        76, "ShareGroupHeartbeat", 1, 1, 0,
+        "share_groups:share_group_heartbeat", "group", "read",
+    ),
+    (
+        77, "ShareGroupDescribe", 1, 1, 0,
+        "share_groups:share_group_describe", "group", "describe",
+    ),
     (78, "ShareFetch", 1, 2, 0, "share:share_fetch", "group", "read"),
     (79, "ShareAcknowledge", 1, 2, 0, "share:share_acknowledge", "group", "read"),
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """Who reads what: assignments of partitions to the members of a group, computed here."""
 
+from typing import Final
+
 from penstock.broker.coordination.assignors.partitions import (
     NOTHING,
     Partitions,
@@ -10,20 +12,30 @@ from penstock.broker.coordination.assignors.partitions import (
     within,
 )
 from penstock.broker.coordination.assignors.range import assign_ranges
+from penstock.broker.coordination.assignors.simple import assign_simply
 from penstock.broker.coordination.assignors.spec import Assignor, GroupSpec, MemberSpec
 from penstock.broker.coordination.assignors.uniform import assign_uniformly
 
-ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
+SIMPLE: Final = "simple"
+"""The assignor of share groups."""
+
+ASSIGNORS: dict[str, Assignor] = {
+    "uniform": assign_uniformly,
+    "range": assign_ranges,
+    SIMPLE: assign_simply,
+}
 """By the names that clients and settings give."""
 
 __all__ = [
     "ASSIGNORS",
     "NOTHING",
+    "SIMPLE",
     "Assignor",
     "GroupSpec",
     "MemberSpec",
     "Partitions",
     "assign_ranges",
+    "assign_simply",
     "assign_uniformly",
     "both",
     "fewer",

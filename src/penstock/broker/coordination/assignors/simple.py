@@ -1,0 +1,92 @@
+"""The simple assignor of share groups: partitions are shared by as few members as need be.
+
+Members who read the same topics are assigned together: where they are no more than partitions, each
+partition is one member's, and all have as many, give or take one; where they are more, each has one
+partition, and all partitions have as many members. What a member has stays its own as far as that
+goes.
+
+Source: Kafka's `SimpleAssignor`; KIP-932.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.broker.coordination.assignors.partitions import Partitions
+from penstock.broker.coordination.assignors.spec import GroupSpec, MemberSpec
+
+Place = tuple[bytes, int]
+
+
+def assign_simply(group: GroupSpec) -> Mapping[str, Partitions]:
+    """Assign every partition to a reader of its topic, and every member to a partition."""
+    together: dict[frozenset[bytes], list[MemberSpec]] = {}
+    for member in sorted(group.members, key=lambda member: member.member_id):
+        together.setdefault(member.topics.intersection(group.partitions), []).append(member)
+    assigned: dict[str, Partitions] = {}
+    for topics, members in together.items():
+        places = [
+            (topic, number) for topic in sorted(topics) for number in range(group.partitions[topic])
+        ]
+        if len(members) <= len(places):
+            assigned.update(_spread(members, places))
+        elif places:
+            assigned.update(_shared(members, places))
+    return assigned
+
+
+def _spread(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Partitions]:
+    """Each partition is one member's."""
+    least, longer = divmod(len(places), len(members))
+    free = dict.fromkeys(places)
+    kept: list[list[Place]] = []
+    for member in members:
+        had = [place for place in _places(member.assigned) if place in free]
+        most = least + (longer > 0)
+        if len(had) >= most and most > least:
+            longer -= 1
+        kept.append(had[:most])
+        for place in kept[-1]:
+            del free[place]
+    left = iter(free)
+    assigned: dict[str, Partitions] = {}
+    for member, has in zip(members, kept, strict=True):
+        while len(has) < least or (longer > 0 and len(has) == least):
+            longer -= len(has) == least
+            has.append(next(left))
+        assigned[member.member_id] = _partitions(has)
+    return assigned
+
+
+def _shared(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Partitions]:
+    """Each member has one partition."""
+    least, longer = divmod(len(members), len(places))
+    counts = dict.fromkeys(places, 0)
+    kept: dict[str, Place] = {}
+    for member in members:
+        for place in _places(member.assigned):
+            count = counts.get(place)
+            if count is None or count > least or (count == least and not longer):
+                continue
+            longer -= count == least
+            counts[place] = count + 1
+            kept[member.member_id] = place
+            break
+    room = iter([place for place in places for _ in range(least - counts[place])])
+    more = iter([place for place in places if counts[place] <= least])
+    assigned: dict[str, Partitions] = {}
+    for member in members:
+        place = kept.get(member.member_id) or next(room, None) or next(more)
+        assigned[member.member_id] = _partitions([place])
+    return assigned
+
+
+def _places(partitions: Partitions) -> list[Place]:
+    return [(topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic])]
+
+
+def _partitions(places: Iterable[Place]) -> Partitions:
+    found: dict[bytes, set[int]] = {}
+    for topic, number in places:
+        found.setdefault(topic, set()).add(number)
+    return {topic: frozenset(numbers) for topic, numbers in found.items()}

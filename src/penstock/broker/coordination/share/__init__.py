@@ -1,0 +1,19 @@
+"""The decisions about share groups: who is a member, and which partitions each reads."""
+
+from penstock.broker.coordination.share.core import ShareGroups
+from penstock.broker.coordination.share.events import (
+    DescribedShareGroup,
+    DescribedShareMember,
+    ShareBeaten,
+    ShareHeartbeat,
+)
+from penstock.broker.coordination.share.limits import ShareGroupLimits
+
+__all__ = [
+    "DescribedShareGroup",
+    "DescribedShareMember",
+    "ShareBeaten",
+    "ShareGroupLimits",
+    "ShareGroups",
+    "ShareHeartbeat",
+]

@@ -1,0 +1,280 @@
+"""Share groups, as one of the kinds of groups: members join, live, leave, and are assigned.
+
+    epoch 0    joins, or joins again
+    epoch > 0  lives; whose epoch is another's is fenced, but for an answer that was lost
+    epoch −1   leaves
+
+A member has its target with its next heartbeat: partitions are shared, so none has to be given up
+first. What members acquire of them is not this module's business (`broker/share/`).
+
+Source: Kafka's `GroupMetadataManager.shareGroupHeartbeat`; KIP-932.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar, Final
+
+from penstock.broker.coordination.assignors import SIMPLE
+from penstock.broker.coordination.core import Computed, Refused, Saved, SaveFailed
+from penstock.broker.coordination.desk import Desk
+from penstock.broker.coordination.group_events import (
+    COORDINATOR_NOT_AVAILABLE,
+    GROUP_ID_NOT_FOUND,
+    DeleteGroup,
+    DescribeGroup,
+)
+from penstock.broker.coordination.kinds import Handler
+from penstock.broker.coordination.modern.core import EMPTY, UNKNOWN_MEMBER_ID, ModernGroups
+from penstock.broker.coordination.modern.group import Parked
+from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
+from penstock.broker.coordination.share.events import (
+    JOIN,
+    LEAVE,
+    DescribedShareGroup,
+    DescribedShareMember,
+    ShareBeaten,
+    ShareHeartbeat,
+)
+from penstock.broker.coordination.share.group import ShareGroup, ShareMember
+from penstock.broker.coordination.share.limits import ShareGroupLimits
+from penstock.broker.coordination.share.record import KIND, decode_group, encode_group
+
+FENCED_MEMBER_EPOCH: Final = "fenced_member_epoch"
+GROUP_MAX_SIZE_REACHED: Final = "group_max_size_reached"
+INVALID_REQUEST: Final = "invalid_request"
+STABLE: Final = "Stable"
+
+
+class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
+    """The share groups that this broker coordinates."""
+
+    name: ClassVar[str] = KIND
+    protocol_type: ClassVar[str] = "share"
+
+    def __init__(self, desk: Desk, limits: ShareGroupLimits) -> None:
+        self.limits: ShareGroupLimits = limits
+        super().__init__(desk, limits)
+        self.handlers: Mapping[type, Handler] = {
+            ShareHeartbeat: self.heartbeat,
+            DescribeGroup: self.describe,
+            DeleteGroup: self.delete,
+            Computed: self.computed,
+            Saved: self.saved,
+            SaveFailed: self.save_failed,
+        }
+
+    # -- what differs from other kinds ------------------------------------------------------
+
+    def encode(self, group: ShareGroup) -> Mapping[str, bytes]:
+        return encode_group(group)
+
+    def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[ShareGroup, str]:
+        return decode_group(group_id, rows)
+
+    def state(self, group: ShareGroup) -> str:
+        return STABLE if group.members else EMPTY
+
+    def assignor(self, group: ShareGroup) -> str:
+        return SIMPLE
+
+    def watch(self, group: ShareGroup, member: ShareMember) -> None:
+        member.timer.fire = partial(self._expire, group, member)
+        self._start_session(group, member)
+
+    def resume(self, group: ShareGroup, parked: Parked) -> None:
+        event: ShareHeartbeat = parked.event
+        self._answer(group, group.members[event.member_id], event, parked.token)
+
+    # -- heartbeats -------------------------------------------------------------------------
+
+    def heartbeat(self, event: ShareHeartbeat, token: int) -> None:
+        """Handle a heartbeat."""
+        refusal = _refuse_malformed(event)
+        if refusal is None and event.epoch == LEAVE:
+            self._leave(event, token)
+            return
+        group = self.groups.get(event.group_id)
+        refusal = refusal or self._refuse_group(group, event)
+        if refusal is None and group is not None:
+            refusal = _refuse_epoch(group.members.get(event.member_id), event)
+        if refusal is not None:
+            self.desk.reply(token, refusal)
+            return
+        if group is None:
+            group = ShareGroup(event.group_id, touched_ms=self.desk.now_ms)
+            self.groups[event.group_id] = group
+        self._beat(group, event, token)
+        self.settle(group)
+
+    def _refuse_group(self, group: ShareGroup | None, event: ShareHeartbeat) -> Refused | None:
+        """Why a group takes no heartbeat of this member, if it does not."""
+        if group is None:
+            if event.epoch != JOIN:
+                message = f"Group {event.group_id} not found."
+                return Refused(error=GROUP_ID_NOT_FOUND, message=message)
+            count = self.desk.count()
+            if count < self.limits.groups_max:
+                return None
+            message = f"there are {count} groups, which is groups.max"
+            return Refused(error=COORDINATOR_NOT_AVAILABLE, message=message)
+        busy, member = self.busy(group), group.members.get(event.member_id)
+        if busy:
+            if member is not None:
+                self._start_session(group, member)
+            return Refused(error=COORDINATOR_NOT_AVAILABLE, message=busy)
+        size, limit = len(group.members), self.limits.max_size
+        if member is None and size >= limit:
+            return Refused(
+                error=GROUP_MAX_SIZE_REACHED,
+                message=f"group {group.group_id!r} has {size} members, group.share.max.size is"
+                f" {limit}",
+            )
+        return None
+
+    def _beat(self, group: ShareGroup, event: ShareHeartbeat, token: int) -> None:
+        member = group.members.get(event.member_id)
+        if member is None:
+            member = ShareMember(event.member_id)
+            member.timer.fire = partial(self._expire, group, member)
+            group.add(member)
+        self.unpark(member, COORDINATOR_NOT_AVAILABLE, "a newer heartbeat replaces this one")
+        if event.epoch == JOIN and member.epoch != JOIN:
+            self._move(group, member, JOIN)
+        asks = self._update(group, member, event)
+        if asks:
+            self.bump(group)
+        self._start_session(group, member)
+        if group.assignment_epoch < group.epoch and (asks or event.epoch == JOIN):
+            self.park(group, member, token, event)
+        else:
+            self._answer(group, member, event, token)
+
+    def _update(self, group: ShareGroup, member: ShareMember, event: ShareHeartbeat) -> bool:
+        """Take over what a member says of itself; whether a new target is needed."""
+        known = (member.rack_id, member.client_id, member.client_host, member.topics)
+        if event.rack_id is not None:
+            member.rack_id = event.rack_id
+        member.client_id, member.client_host = event.client_id, event.client_host
+        topics = member.topics if event.topics is None else event.topics
+        differs = group.subscribe(member, topics, "")
+        now = (member.rack_id, member.client_id, member.client_host, member.topics)
+        if now != known or not member.rows:
+            outdate(member, "member")
+            self.changed(group)
+        return differs or group.epoch == 0
+
+    def _answer(
+        self, group: ShareGroup, member: ShareMember, event: ShareHeartbeat, token: int
+    ) -> None:
+        if member.epoch != group.assignment_epoch:
+            self._move(group, member, group.assignment_epoch)
+        tells = event.epoch == JOIN or event.topics is not None or member.told != member.target
+        member.told = member.target
+        response = ShareBeaten(
+            member_id=member.member_id,
+            epoch=member.epoch,
+            heartbeat_interval_ms=self.limits.heartbeat_interval_ms(group.group_id),
+            assigned=member.target if tells else None,
+        )
+        self.keeper.answer(group, token, response)
+
+    def _move(self, group: ShareGroup, member: ShareMember, epoch: int) -> None:
+        member.previous_epoch, member.epoch = member.epoch, epoch
+        outdate(member, "current")
+        self.changed(group)
+
+    def _leave(self, event: ShareHeartbeat, token: int) -> None:
+        group = self.groups.get(event.group_id)
+        if group is None:
+            self.missing(event, token)
+            return
+        busy, member = self.busy(group), group.members.get(event.member_id)
+        if busy:
+            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+        elif member is None:
+            self.desk.refuse(token, UNKNOWN_MEMBER_ID, _unknown(event))
+        else:
+            self.expel(group, member)
+            left = ShareBeaten(member_id=event.member_id, epoch=LEAVE)
+            self.keeper.answer(group, token, left)
+            self.settle(group)
+
+    # -- time -------------------------------------------------------------------------------
+
+    def _start_session(self, group: ShareGroup, member: ShareMember) -> None:
+        timeout_ms = self.limits.session_timeout_ms(group.group_id)
+        self.desk.timers.start(member.timer, self.desk.now_ms + timeout_ms)
+
+    def _expire(self, group: ShareGroup, member: ShareMember) -> None:
+        """A member has not been heard of for too long."""
+        if group.members.get(member.member_id) is member:
+            self.expel(group, member)
+            self.settle(group)
+
+    # -- questions --------------------------------------------------------------------------
+
+    def describe(self, event: DescribeGroup, token: int) -> None:
+        """Handle a DescribeGroup."""
+        group = self.groups[event.group_id]
+        members = tuple(
+            DescribedShareMember(
+                member_id=member.member_id,
+                rack_id=member.rack_id,
+                epoch=member.epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                topics=tuple(sorted(member.topics)),
+                assigned=member.target,
+            )
+            for member in group.members.values()
+        )
+        response = DescribedShareGroup(
+            group_id=group.group_id,
+            state=self.state(group),
+            epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch,
+            assignor=SIMPLE,
+            members=members,
+        )
+        self.desk.reply(token, response)
+
+
+def _refuse_malformed(event: ShareHeartbeat) -> Refused | None:
+    """What is wrong with a heartbeat, whatever the group."""
+    for name, text in (
+        ("GroupId", event.group_id), ("MemberId", event.member_id), ("RackId", event.rack_id)
+    ):  # fmt: skip
+        if text is not None and not text.strip():
+            return Refused(error=INVALID_REQUEST, message=f"{name} can't be empty.")
+    message = ""
+    size = sum(map(len, event.topics or ()))
+    if event.epoch < LEAVE:
+        message = f"MemberEpoch {event.epoch} is invalid."
+    elif event.epoch == JOIN and not event.topics:
+        message = "SubscribedTopicNames must be set in first request."
+    elif size > MEMBER_BYTES_MAX:
+        message = f"{size} bytes of subscriptions, the limit is {MEMBER_BYTES_MAX}"
+    return Refused(error=INVALID_REQUEST, message=message) if message else None
+
+
+def _refuse_epoch(member: ShareMember | None, event: ShareHeartbeat) -> Refused | None:
+    """Fence a member whose epoch is not its own; that before counts where an answer was lost."""
+    if event.epoch == JOIN:
+        return None
+    if member is None:
+        return Refused(error=UNKNOWN_MEMBER_ID, message=_unknown(event))
+    if event.epoch in (member.epoch, member.previous_epoch):
+        return None
+    side = "greater" if event.epoch > member.epoch else "smaller"
+    return Refused(
+        error=FENCED_MEMBER_EPOCH,
+        message=f"The share group member has a {side} member epoch ({event.epoch}) than the one"
+        f" known by the group coordinator ({member.epoch}). The member must rejoin.",
+    )
+
+
+def _unknown(event: ShareHeartbeat) -> str:
+    return f"{event.member_id!r} is not a member of group {event.group_id!r}"

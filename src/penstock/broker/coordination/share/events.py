@@ -1,0 +1,67 @@
+"""What members of share groups say, and are told; and what is asked of the groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.broker.coordination.assignors import Partitions
+
+JOIN: Final = 0
+LEAVE: Final = -1
+"""What a heartbeat says instead of an epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareHeartbeat:
+    """A member joins, lives or leaves; None is for what has not changed."""
+
+    group_id: str
+    member_id: str
+    epoch: int
+    client_id: str
+    client_host: str
+    rack_id: str | None = None
+    topics: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareBeaten:
+    """A member's epoch, and what it reads, unless that is as it was told (None)."""
+
+    member_id: str
+    epoch: int
+    heartbeat_interval_ms: int = 0
+    assigned: Partitions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedShareMember:
+    """A member of a share group; none is static."""
+
+    member_id: str
+    rack_id: str | None
+    epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assigned: Partitions
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedShareGroup:
+    """A share group; topics in assignments are ids."""
+
+    group_id: str
+    state: str
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[DescribedShareMember, ...]
+    protocol_type: str = "share"
+
+    @property
+    def protocol(self) -> str:
+        """What a classic group's protocol is here."""
+        return self.assignor
