@@ -56,6 +56,7 @@ ALL = (
     "cluster_failover",
     "cluster_messages",
     "processes",
+    "quotas",
 )
 
 

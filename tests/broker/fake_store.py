@@ -19,6 +19,7 @@ from penstock.records.header import (
     verify_crc,
 )
 from penstock.storage.config import LogConfig
+from penstock.storage.producers import ProducerStates
 from penstock.storage.values import OffsetAndTimestamp
 
 
@@ -31,6 +32,7 @@ class FakeLog:
         self.config = LogConfig()
         self.log_start_offset = self.log_end_offset = self.durable_offset = 0
         self.owner: Any = None
+        self.producer_states = ProducerStates()
         self.size_bytes = 0
         self.batches: list[tuple[int, int, bytes, int]] = []
         self.fail_next: Exception | None = None
@@ -87,6 +89,9 @@ class FakeLog:
         if best is None:
             return None
         return OffsetAndTimestamp(best[0], best[3], 0)
+
+    def aborted(self, start: int, end: int) -> tuple[()]:
+        return ()
 
     def latest_epoch_at(self, offset: int) -> int:
         return self.leader_epoch

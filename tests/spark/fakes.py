@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from struct import pack
 
 from penstock.base.ids import TopicPartition
+from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent, file_extent
 from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.extents import PartitionExtents
@@ -22,10 +23,14 @@ class FakeTopic:
 
 @dataclass
 class FakeLog:
-    """`penstock.spark.log.Log` over dictionaries; counts what it is asked."""
+    """`penstock.spark.log.Log` over dictionaries; counts what it is asked.
+
+    `open_records` are those behind the end of a partition, of transactions that are open.
+    """
 
     by_name: dict[str, FakeTopic]
     requests: int = 0
+    open_records: int = 0
 
     def topics(self, names: tuple[str, ...] | None) -> Mapping[str, TopicState]:
         return {
@@ -41,6 +46,10 @@ class FakeLog:
             return {index: bound[at - EARLIEST] for index, bound in found.bounds.items()}
         return {index: found.times.get(at, {}).get(index, -1) for index in found.bounds}
 
+    def written(self, topic: str) -> Mapping[int, int]:
+        bounds = self.by_name[topic].bounds
+        return {index: end + self.open_records for index, (_, end) in bounds.items()}
+
 
 @dataclass
 class FakeExtents:
@@ -49,6 +58,7 @@ class FakeExtents:
     batch_records: int = 10
     record_bytes: int = 1_000
     requests: int = 0
+    aborted: tuple[AbortedRange, ...] = ()
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
         self.requests += 1
@@ -61,7 +71,9 @@ class FakeExtents:
             base_offset=low,
             next_offset=high,
         )
-        return PartitionExtents(topic_id="id", log_start_offset=0, extents=(extent,))
+        return PartitionExtents(
+            topic_id="id", log_start_offset=0, extents=(extent,), aborted=self.aborted
+        )
 
 
 def object_extent(

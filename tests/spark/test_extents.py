@@ -70,8 +70,17 @@ def test_an_answer_is_read(server: Server) -> None:
     source.close()
     assert (found.topic_id, found.log_start_offset, found.size_bytes) == ("7f", 4, 1_000)
     assert [extent.key for extent in found.extents] == ["/data/a b/0.log", ""]
-    path = "/v1/topics/flights.dead-letters/partitions/3/extents?start=10&end=31"
-    assert server.paths == [path]
+    assert found.aborted == ()
+    path = "/v1/topics/flights.dead-letters/partitions/3/extents?start=10&end=31&isolation="
+    assert server.paths == [f"{path}read_uncommitted"]
+
+
+def test_aborted_transactions_are_asked_for(server: Server) -> None:
+    server.body = json.dumps({**ANSWER, "aborted": [[7, 2, 15], [9, 20, 22]]}).encode()
+    source = HttpExtents(server.url, "read_committed")
+    assert source.extents(AT, 10, 31).aborted == ((7, 2, 15), (9, 20, 22))
+    source.close()
+    assert server.paths[0].endswith("&isolation=read_committed")
 
 
 def test_a_refusal_says_what_the_broker_said(server: Server) -> None:
@@ -83,7 +92,15 @@ def test_a_refusal_says_what_the_broker_said(server: Server) -> None:
     source.close()
 
 
-@pytest.mark.parametrize("body", [b"{}", b"<html>", b'{"topic_id": 1, "log_start_offset": "x"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b"<html>",
+        b'{"topic_id": 1, "log_start_offset": "x"}',
+        json.dumps({**ANSWER, "aborted": [[7]]}).encode(),
+    ],
+)
 def test_another_form_is_no_answer(server: Server, body: bytes) -> None:
     server.body = body
     source = HttpExtents(server.url)

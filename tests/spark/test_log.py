@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.spark.errors import InvalidOption, OffsetWentBack, TopicRecreated, UnknownTopics
-from penstock.spark.log import check_lineage, latest, resolve
+from penstock.spark.log import check_lineage, latest, resolve, written
 from penstock.spark.options import Bound, SourceOptions, parse
 from penstock.spark.positions import Position, Positions
 from tests.spark.fakes import FakeLog, FakeTopic
@@ -91,6 +93,35 @@ def position(offset: int, topic_id: str = "id-a") -> Positions:
     return Positions(
         topic_ids={"a": topic_id}, partitions={A0: Position(offset=offset, leader_epoch=0)}
     )
+
+
+def test_who_is_ahead_of_committed_records_waits() -> None:
+    """Whoever has read records of an open transaction goes on where it stands."""
+    opened = replace(log(), open_records=5)
+    read = options(startingOffsets='{"a": {"0": 103, "1": 7}}')
+    assert read.start is not None
+    begin = resolve(opened, read, read.start)
+    now = latest(opened, read)
+    with pytest.raises(OffsetWentBack):
+        check_lineage(begin, now)
+    really = written(opened, begin, now)
+    assert {at: really.offset(at) for at in really.partitions} == {A0: 105, A1: 55}
+    check_lineage(begin, really)
+    assert written(opened, now, now) == now
+    with pytest.raises(OffsetWentBack):
+        check_lineage(begin, written(log(), begin, now))
+    with pytest.raises(InvalidOption, match="holds offsets 10 to 105"):
+        resolve(
+            opened,
+            options(),
+            Bound(option="startingOffsets", kind="offset", each={"a": {0: 106, 1: 0}}),
+        )
+    with pytest.raises(InvalidOption, match="holds offsets 10 to 100"):
+        resolve(
+            opened,
+            options(),
+            Bound(option="endingOffsets", kind="offset", each={"a": {0: 103, 1: 0}}),
+        )
 
 
 def test_lineage() -> None:

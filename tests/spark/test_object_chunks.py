@@ -17,6 +17,7 @@ from penstock.archive.errors import CorruptObject
 from penstock.base.ids import TopicPartition
 from penstock.spark import object_chunks
 from penstock.spark.broker_log import BrokerLog
+from penstock.spark.chunks import Fetched
 from penstock.spark.errors import DataLoss, ExtentsUnavailable, InvalidOption
 from penstock.spark.extents import HttpExtents
 from penstock.spark.planning import plan
@@ -37,7 +38,7 @@ class Unasked(FakeFetcher):
     def __init__(self) -> None:
         super().__init__(b"")
 
-    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> bytes:
+    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
         raise AssertionError(f"the broker was asked for {at} at offset {offset}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.records.positions import EARLIEST, LATEST
+from penstock.records.positions import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from penstock.spark.errors import InvalidOption
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS
@@ -36,6 +36,16 @@ def test_names_are_read_in_any_case_and_by_sparks_names() -> None:
     assert read.trigger_records_max == 5
     assert read.limited
     assert read.admin_url == "http://h:2"
+
+
+def test_committed_records_are_read_unless_told_otherwise() -> None:
+    given = {"bootstrap": "h:1", "subscribe": "a"}
+    assert parse(given).isolation_level == READ_COMMITTED
+    assert parse(given | {"isolationLevel": "read_uncommitted"}).isolation_level == READ_UNCOMMITTED
+    as_kafka = parse(given | {"kafka.isolation.level": "read_uncommitted"})
+    assert as_kafka.isolation == "read_uncommitted"
+    with pytest.raises(InvalidOption, match="isolationLevel"):
+        parse(given | {"isolationLevel": "serializable"})
 
 
 def test_the_environment_fills_gaps_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
+from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent, file_extent
 from penstock.spark.extents import PartitionExtents
 from penstock.spark.planning import (
@@ -50,6 +51,19 @@ def test_every_offset_once(ranges: dict[TopicPartition, tuple[int, int]], slots:
     for at, (start, end) in wanted.items():
         assert (runs[at][0][0], runs[at][-1][1]) == (start, end)
         assert all(low[1] == high[0] for low, high in zip(runs[at], runs[at][1:], strict=False))
+
+
+def test_slices_know_their_aborted_transactions() -> None:
+    aborted = [AbortedRange(7, low, low + 150_000) for low in range(0, 1_000_000, 200_000)]
+    source = FakeExtents(aborted=tuple(aborted))
+    tasks = plan({AT: (100, 1_000_000)}, source, parallelism=4)
+    slices = sorted((item for task in tasks for item in task.slices), key=lambda item: item.start)
+    assert len(slices) > 2
+    for item in slices:
+        assert item.aborted == tuple(
+            one for one in aborted if one.first_offset < item.end and one.last_offset >= item.start
+        )
+    assert pickle.loads(pickle.dumps(slices)) == slices
 
 
 def test_little_is_one_task() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.base.ids import TopicPartition
+from penstock.records.aborted import AbortedRange
 from penstock.records.columnar import encode_batches
 from penstock.records.errors import CorruptBatch
 from penstock.records.extents import file_extent
 from penstock.records.header import decode_header
 from penstock.spark import chunks
+from penstock.spark.chunks import Fetched
 from penstock.spark.errors import DataLoss
 from penstock.spark.reading import TaskReader
 from penstock.spark.schema import BATCH_ROWS_MAX, COLUMN_NAMES, DEFAULT_COLUMNS, arrow_schema
@@ -61,17 +63,20 @@ class FakeFetcher:
 
     stored: bytes
     log_start: int = 0
+    batch_records: int = BATCH_RECORDS
+    aborted: tuple[AbortedRange, ...] = ()
     asked: list[int] = field(default_factory=list)
 
-    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> bytes:
+    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
         self.asked.append(offset)
         if offset < self.log_start:
             raise DataLoss(at.topic, at.partition, offset, self.log_start)
         places = positions(self.stored)
-        index = offset // BATCH_RECORDS
-        return (
+        index = offset // self.batch_records
+        found = (
             self.stored[places[index] : places[index] + 2_000_000] if index < len(places) else b""
         )
+        return Fetched(found, self.aborted)
 
     def close(self) -> None:
         pass
@@ -119,6 +124,35 @@ def test_an_inner_range_starts_at_an_indexed_batch(file: Path, stored: bytes) ->
     item = piece(file, 1_234, 1_777, position=place, base_offset=1_000,
                  size_bytes=positions(stored)[4] - place)  # fmt: skip
     assert read([item], ("offset",))["offset"].to_pylist() == list(range(1_234, 1_777))
+
+
+@pytest.mark.parametrize("chunk_bytes", [100, 30_001, 4 << 20])
+def test_aborted_transactions_are_left_out(
+    chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", chunk_bytes)
+    encoded = [
+        encode_batches(
+            pa.table({"value": [b"v"] * 10}),
+            now_ms=0,
+            base_offset=base,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=base,
+            transactional=True,
+        )[0]
+        for base in range(0, 100, 10)
+    ]
+    stored = b"".join(bytes(batch.data) for batch in encoded)
+    path = tmp_path / "0.log"
+    path.write_bytes(stored)
+    aborted = (AbortedRange(7, 20, 50), AbortedRange(7, 90, 120), AbortedRange(8, 60, 80))
+    here = replace(piece(path, 5, 100), aborted=aborted)
+    wanted = [*range(5, 20), *range(60, 90)]
+    assert read([here], ("offset",))["offset"].to_pylist() == wanted
+    fetcher = FakeFetcher(stored, batch_records=10, aborted=aborted)
+    elsewhere = piece(None, 5, 100)
+    assert read([elsewhere], ("offset",), fetcher)["offset"].to_pylist() == wanted
 
 
 def test_chunks_smaller_than_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

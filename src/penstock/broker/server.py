@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.broker.connection import Expiring
     from penstock.broker.replicas import Replicas
     from penstock.broker.settings import BrokerSettings
+    from penstock.broker.verifier import Verifier
     from penstock.control import ControlPlane
     from penstock.diskless.service import DisklessService
     from penstock.security import Authoriser
@@ -161,6 +162,8 @@ class BrokerServer:
         )
         self.migrations = TopicMigrations(parts_of(MigrationParts, self))
         self.produce_waiting: dict[Expiring, None] = {}
+        self.verifier: Verifier | None = None
+        """Who asks the coordinators of transactions; without one, none are served."""
         self.fetch_sessions = FetchSessions(
             self.settings.fetch_sessions_max, lambda: self.randomness.bits(_SESSION_ID_BITS)
         )

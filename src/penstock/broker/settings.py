@@ -247,6 +247,10 @@ class BrokerSettings(TopicDefaults):
         600_000, "How often topics are matched anew with the regular expressions of consumer"
         " groups, beside when topics come or go.", 10_000, INT_MAX,
     )  # fmt: skip
+    transaction_partition_verification_enable: bool = setting(
+        True, "Ask a transaction's coordinator before its first batch is taken, where clients add"
+        " partitions themselves; those that leave it to the broker are always asked about.",
+    )  # fmt: skip
     offset_metadata_max_bytes: int = setting(
         4096, "Largest metadata text of a committed offset.", 0, INT_MAX
     )

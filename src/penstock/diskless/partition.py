@@ -159,6 +159,12 @@ class DisklessPartition:
         parts = self._serving.to_write()
         parts.writer.submit(parts.submission(*self.key, batches, headers, append_time, lease, done))
 
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
+    ) -> Guard | None:
+        """Raises InvalidTxnState."""
+        raise self._no_transactions()
+
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
         """Raises InvalidTxnState: none of its batches belong to a transaction."""
         raise self._no_transactions()

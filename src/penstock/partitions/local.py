@@ -104,6 +104,14 @@ class LocalPartition(ReplicaState):
         if not commits.scheduled:
             commits.schedule()
 
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
+    ) -> Guard | None:
+        """As `Partition.begin_verification`; raises StorageError."""
+        self.log.load()
+        states = self.log.producer_states
+        return states.begin_verification(producer_id, epoch, sequence, now_ms)
+
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
         """As `Partition.write_marker`: it is durable after the sync of this turn of the loop.
 

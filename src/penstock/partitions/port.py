@@ -97,6 +97,18 @@ class Partition(Protocol):
         """
         ...
 
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
+    ) -> Guard | None:
+        """What the append of a transaction's batch is to come with; None where it goes on.
+
+        A guard is good once the transaction's coordinator has been asked, until a marker comes.
+
+        Raises:
+            PenstockError: the partition takes no batches of transactions now.
+        """
+        ...
+
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
         """End a producer's transaction here, as its coordinator has decided it.
 

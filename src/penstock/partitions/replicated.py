@@ -99,6 +99,13 @@ class ReplicatedPartition(LocalPartition):
         if not commits.scheduled:
             commits.schedule()
 
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
+    ) -> Guard | None:
+        """As `Partition.begin_verification`; raises NotLeading, too."""
+        self.replicated.appendable()
+        return super().begin_verification(producer_id, epoch, sequence, now_ms=now_ms)
+
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
         """As `Partition.write_marker`: a quorum has it then.
 

@@ -69,14 +69,31 @@ class Guard:
     """What an append of a request with a transactional id comes with: who has verified it.
 
     One is given out before a verification begins, and is worth nothing any more once a marker has
-    ended what was verified.
+    ended what was verified. Of all batches that were to be verified, that of the lowest sequence
+    is the first to be taken, so that none is left out where its verification failed.
     """
 
-    __slots__ = ()
+    __slots__ = ("epoch", "lowest_sequence", "seen_ms")
+
+    def __init__(self, epoch: int = -1, lowest_sequence: int = -1, seen_ms: int = -1) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = lowest_sequence
+        self.seen_ms = seen_ms
+
+    def seen(self, epoch: int, sequence: int, now_ms: int) -> None:
+        """A batch is to be verified."""
+        self.seen_ms = now_ms
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
 
 
 UNGUARDED: Final = Guard()
 """Of those that nobody verifies: `transaction.partition.verification.enable` is off."""
+
+ONGOING: Final = Guard()
+"""Of those whose transaction has been verified, and goes on."""
 
 
 def encode_marker(marker: Marker, now_ms: int) -> bytearray:

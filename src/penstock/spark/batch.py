@@ -17,7 +17,7 @@ from penstock.base.ids import TopicPartition
 from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
-from penstock.spark.extents import HttpExtents
+from penstock.spark.extents import extents_of
 from penstock.spark.log import Log, check_lineage, latest, resolve
 from penstock.spark.opening import Opening
 from penstock.spark.options import Bound, SourceOptions
@@ -43,8 +43,8 @@ class PenstockReader(DataSourceReader):
 
     def partitions(self) -> list[Task]:
         """The tasks; called once per plan, on the driver."""
-        extents = HttpExtents(self._options.admin_url) if self._options.admin_url else None
-        log = BrokerLog(self._options.bootstrap)
+        extents = extents_of(self._options)
+        log = BrokerLog(self._options.bootstrap, self._options.isolation_level)
         try:
             tasks = plan(self._ranges(log), extents, parallelism=self._options.parallelism)
         finally:

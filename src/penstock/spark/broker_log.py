@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.ids import TopicPartition
-from penstock.records.positions import EARLIEST, LATEST
+from penstock.records.positions import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from penstock.spark.chunks import Fetched
 from penstock.spark.errors import DataLoss, NotServed
 from penstock.spark.log import TopicState
 
 if TYPE_CHECKING:
     from penstock.client import Client
+    from penstock.client.decoding import Isolation
 
 
 FETCH_WAIT_MS: Final = 500
@@ -24,8 +26,10 @@ FETCH_ATTEMPTS_MAX: Final = 120
 class BrokerLog:
     """One client, opened when first needed."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, isolation: int = READ_UNCOMMITTED) -> None:
+        """`isolation` says where the log ends, and which transactions' records are left out."""
         self._bootstrap = bootstrap
+        self._isolation = isolation
         self._client: Client | None = None
         self._topics_diskless: dict[str, bool] = {}
 
@@ -42,18 +46,29 @@ class BrokerLog:
 
     def offsets(self, topic: str, at: int) -> Mapping[int, int]:
         point = {EARLIEST: "earliest", LATEST: "latest"}.get(at, at)
-        return self.client.list_offsets(topic, point)
+        return self.client.list_offsets(topic, point, isolation=self._isolation)
 
-    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> bytes:
+    def written(self, topic: str) -> Mapping[int, int]:
+        return self.client.list_offsets(topic, "latest")
+
+    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
         from penstock.client import OffsetOutOfRange
 
+        isolation: Isolation = (
+            "read_committed" if self._isolation == READ_COMMITTED else "read_uncommitted"
+        )
         try:
             for _ in range(FETCH_ATTEMPTS_MAX):
                 found = self.client.fetch_raw(
-                    at.topic, at.partition, offset, max_bytes=max_bytes, max_wait_ms=FETCH_WAIT_MS
+                    at.topic,
+                    at.partition,
+                    offset,
+                    max_bytes=max_bytes,
+                    max_wait_ms=FETCH_WAIT_MS,
+                    isolation=isolation,
                 )
                 if found.data or not self._diskless(at.topic):
-                    return found.data
+                    return Fetched(found.data, found.aborted)
         except OffsetOutOfRange:
             log_start = self.offsets(at.topic, EARLIEST)[at.partition]
             if offset < log_start:

@@ -11,8 +11,9 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from penstock.records.aborted import AbortedRange
 from penstock.records.errors import CorruptBatch
 from penstock.records.extents import Extent
 from penstock.records.header import HEADER_BYTES, decode_header
@@ -31,6 +32,15 @@ class Chunk:
     timestamp_type: int
     checked: bool = False
     """Whether the checksums were verified already."""
+    aborted: tuple[AbortedRange, ...] | None = None
+    """Which batches are of aborted transactions, if that came with them; else their slice says."""
+
+
+class Fetched(NamedTuple):
+    """Whole batches from a broker, and which of them are of aborted transactions."""
+
+    data: bytes
+    aborted: tuple[AbortedRange, ...] = ()
 
 
 Found = tuple[int, Chunk | None]

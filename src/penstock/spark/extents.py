@@ -21,9 +21,11 @@ from urllib.parse import quote, unquote, urlsplit
 from penstock.archive.formats.extent_json import NoExtent, extent_from_json
 from penstock.base.ids import TopicPartition
 from penstock.client.errors import AdminUnavailable
+from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent, file_extent
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import ExtentsUnavailable
+from penstock.spark.options import SourceOptions
 from penstock.spark.slices import trimmed
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
@@ -45,6 +47,8 @@ class PartitionExtents:
     topic_id: str
     log_start_offset: int
     extents: tuple[Extent, ...]
+    aborted: tuple[AbortedRange, ...] = ()
+    """Where records of aborted transactions are, for who reads committed ones."""
     store: str = ""
     """Of a diskless topic: the URL of the store that the extents' objects are in."""
 
@@ -65,11 +69,17 @@ class ExtentSource(Protocol):
         ...
 
 
+def extents_of(options: SourceOptions) -> HttpExtents | None:
+    """Where to ask for extents, with these options; None if only the broker can be asked."""
+    return HttpExtents(options.admin_url, options.isolation) if options.admin_url else None
+
+
 class HttpExtents:
     """`ExtentSource` over admin addresses, separated by commas; they are asked in turns."""
 
-    def __init__(self, admin_urls: str) -> None:
+    def __init__(self, admin_urls: str, isolation: str = "read_uncommitted") -> None:
         self._addresses = [BrokerAdmin(url.strip()) for url in admin_urls.split(",")]
+        self._isolation = isolation
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
         found = self._page(at, start, end)
@@ -87,12 +97,13 @@ class HttpExtents:
             for extent in page.found.extents
             if (wanted := trimmed(extent, start, end)) is not None
         )
-        return replace(found.found, extents=extents)
+        aborted = dict.fromkeys(one for page in pages for one in page.found.aborted)
+        return replace(found.found, extents=extents, aborted=tuple(aborted))
 
     def _page(self, at: TopicPartition, start: int, end: int) -> _Page:
         path = (
             f"/v1/topics/{quote(at.topic, safe='')}/partitions/{at.partition}"
-            f"/extents?start={start}&end={end}"
+            f"/extents?start={start}&end={end}&isolation={self._isolation}"
         )
         for number, address in enumerate(self._addresses, start=1):
             try:
@@ -104,7 +115,7 @@ class HttpExtents:
             if answer.status == HTTPStatus.OK:
                 # Who has answered is asked first from now on.
                 self._addresses.insert(0, self._addresses.pop(number - 1))
-                return _page(at, answer.body)
+                return _page(at, start, answer.body)
             if number == len(self._addresses) or answer.status not in _ASK_ANOTHER:
                 said = answer.body.get("message", answer.content[:200])
                 raise ExtentsUnavailable(
@@ -126,7 +137,7 @@ class _Page(NamedTuple):
     next_start: int | None
 
 
-def _page(at: TopicPartition, answer: Mapping[str, Any]) -> _Page:
+def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
     try:
         store = str(answer.get("store", ""))
         extents: Iterable[Extent] = (
@@ -138,10 +149,11 @@ def _page(at: TopicPartition, answer: Mapping[str, Any]) -> _Page:
             topic_id=str(answer["topic_id"]),
             log_start_offset=int(answer["log_start_offset"]),
             extents=tuple(extents),
+            aborted=tuple([AbortedRange(*map(int, one)) for one in answer.get("aborted", ())]),
             store=store,
         )
         next_start = answer.get("next_start")
-        if next_start is not None and int(next_start) <= found.extents[-1].base_offset:
+        if next_start is not None and int(next_start) <= start:
             raise ValueError(f"next_start = {next_start} does not go on")
         return _Page(found, None if next_start is None else int(next_start))
     except (KeyError, IndexError, TypeError, ValueError, NoExtent) as error:

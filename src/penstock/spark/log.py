@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from penstock.base.ids import TopicPartition
@@ -37,7 +37,14 @@ class Log(Protocol):
         ...
 
     def offsets(self, topic: str, at: int) -> Mapping[int, int]:
-        """Per partition the offset at `EARLIEST`, `LATEST` or a timestamp in ms (-1: none)."""
+        """Per partition the offset at `EARLIEST`, `LATEST` or a timestamp in ms (-1: none).
+
+        For readers of committed records the log ends where the first open transaction begins.
+        """
+        ...
+
+    def written(self, topic: str) -> Mapping[int, int]:
+        """Per partition where the log ends, open transactions included."""
         ...
 
 
@@ -90,6 +97,25 @@ def resolve(log: Log, options: SourceOptions, bound: Bound) -> Positions:
     )
 
 
+def written(log: Log, start: Positions, now: Positions) -> Positions:
+    """Where the log ends, by `now` or, where a reader is ahead of that, open transactions included.
+
+    One of committed records is ahead if it has read what is in one, as `read_uncommitted`.
+    """
+    partitions = dict(now.partitions)
+    for topic in {at.topic for at in partitions if _ahead(start, now, at)}:
+        ends = log.written(topic)
+        for at, position in now.partitions.items():
+            if at.topic == topic:
+                partitions[at] = replace(position, offset=ends[at.partition])
+    return replace(now, partitions=partitions)
+
+
+def _ahead(start: Positions, now: Positions, at: TopicPartition) -> bool:
+    before = start.offset(at)
+    return before is not None and before > now.partitions[at].offset
+
+
 def check_lineage(start: Positions, now: Positions, *, require_progress: bool = True) -> None:
     """Refuse to go on in a log that is not the one `start` was taken from.
 
@@ -138,8 +164,9 @@ class _Resolver:
 
     def _within(self, partition: int, offset: int) -> int:
         low, high = self._at(EARLIEST)[partition], self._at(LATEST)[partition]
-        ahead = offset > high
-        if ahead:
+        if offset > high and not self._bound.option.startswith("ending"):
+            high = self._log.written(self._topic)[partition]
+        if offset > high:
             raise InvalidOption(
                 self._bound.option, offset,
                 f"{self._topic}-{partition} holds offsets {low} to {high}",

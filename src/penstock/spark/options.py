@@ -19,7 +19,7 @@ from penstock.base.ids import validate_topic_name
 from penstock.base.settings import LONG_MAX, Kind, describe, setting
 from penstock.formats.errors import InvalidFormat
 from penstock.formats.value_format import ValueFormat, check
-from penstock.records.positions import EARLIEST, LATEST
+from penstock.records.positions import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from penstock.spark import given
 from penstock.spark.errors import InvalidOption
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, HEADERS
@@ -33,6 +33,7 @@ ALIASES: Final = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
     "kafka.group.id": "groupId",
+    "kafka.isolation.level": "isolationLevel",
 }
 _AS_JSON: Final = Kind("JSON", str)
 _COUNT: Final = given.whole()
@@ -68,6 +69,11 @@ class Limits:
     pattern: str | None = setting(
         None, "The topics whose whole name matches.", name="subscribePattern", kind=given.PATTERN
     )
+    isolation: str = setting(
+        "read_committed", "Whether records of open and of aborted transactions are left out; with"
+        " `read_uncommitted` all that is in the log is read.", name="isolationLevel",
+        kind=given.word_of("read_committed", "read_uncommitted"),
+    )  # fmt: skip
     fail_on_data_loss: bool = setting(
         True, "Stop when records were deleted before they were read.", name="failOnDataLoss",
         kind=given.FLAG,
@@ -195,6 +201,11 @@ class SourceOptions(Limits):
     value_fields: tuple[str, ...] | None = None
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """How tasks open the object store of diskless topics; may be credentials, so never shown."""
+
+    @property
+    def isolation_level(self) -> int:
+        """The isolation level by its number."""
+        return READ_COMMITTED if self.isolation == "read_committed" else READ_UNCOMMITTED
 
     @property
     def limited(self) -> bool:

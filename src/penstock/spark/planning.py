@@ -28,9 +28,10 @@ from typing import Final
 import numpy as np
 
 from penstock.base.ids import TopicPartition
+from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent
 from penstock.spark.extents import ExtentSource
-from penstock.spark.slices import Slice, Task, batches_of, trimmed
+from penstock.spark.slices import Slice, Task, batches_of, overlapping, trimmed
 
 TASK_BYTES_MIN: Final = 2 << 20
 TASK_BYTES_MAX: Final = 512 << 20
@@ -83,11 +84,16 @@ def slices_of(at: TopicPartition, start: int, end: int, source: ExtentSource | N
     if source is None:
         return [Slice(at=at, start=start, end=end)]
     found = source.extents(at, start, end)
-    return list(_slices(at, start, end, found.store, found.extents))
+    return list(_slices(at, start, end, found.store, found.extents, found.aborted))
 
 
 def _slices(
-    at: TopicPartition, start: int, end: int, store: str, extents: Iterable[Extent]
+    at: TopicPartition,
+    start: int,
+    end: int,
+    store: str,
+    extents: Iterable[Extent],
+    aborted: Sequence[AbortedRange],
 ) -> Iterator[Slice]:
     """A slice for each extent of a file, and for each run of extents in one object.
 
@@ -111,7 +117,14 @@ def _slices(
             continue
         if low > here:
             yield Slice(at=at, start=here, end=low)
-        yield Slice(at=at, start=low, end=high, store=store, extents=tuple(run))
+        yield Slice(
+            at=at,
+            start=low,
+            end=high,
+            store=store,
+            extents=tuple(run),
+            aborted=overlapping(aborted, low, high),
+        )
         here = high
     if here < end:
         yield Slice(at=at, start=here, end=end)
@@ -125,7 +138,7 @@ def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
     pieces: list[Slice] = []
     for low, high in itertools.pairwise(_edges(item, parts)):
         if item.store:
-            pieces.extend(_slices(item.at, low, high, item.store, item.extents))
+            pieces.extend(_slices(item.at, low, high, item.store, item.extents, item.aborted))
         else:
             pieces.extend(slices_of(item.at, low, high, source if item.extents else None))
     return pieces

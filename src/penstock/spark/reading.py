@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ import pyarrow.compute as pc
 
 from penstock.base.ids import TopicPartition
 from penstock.records.columnar import decode_batches
-from penstock.spark.chunks import CHUNK_BYTES, Chunk, Found, file_chunks, whole_batches
+from penstock.records.positions import READ_UNCOMMITTED
+from penstock.spark.chunks import CHUNK_BYTES, Chunk, Fetched, Found, file_chunks, whole_batches
 from penstock.spark.errors import DataLoss
 from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions
@@ -39,7 +41,7 @@ _DECODED: Final = frozenset({"key", "value", "offset", "timestamp", HEADERS})
 class Fetcher(Protocol):
     """Gets whole batches from a broker: the road for bytes that are in no file at hand."""
 
-    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> bytes:
+    def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
         """Whole batches from the one that holds `offset` on; empty at the end of the log.
 
         Raises:
@@ -58,6 +60,7 @@ def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
         options.columns,
         bootstrap=options.bootstrap,
         fail_on_data_loss=options.fail_on_data_loss,
+        isolation=options.isolation_level,
         store_options=options.store_options,
         opening=opening,
     )
@@ -72,6 +75,7 @@ class TaskReader:
         *,
         bootstrap: str,
         fail_on_data_loss: bool,
+        isolation: int = READ_UNCOMMITTED,
         fetcher: Fetcher | None = None,
         store_options: Mapping[str, str] = _NO_OPTIONS,
         opening: Opening | None = None,
@@ -79,6 +83,7 @@ class TaskReader:
         self._columns = tuple(columns)
         self._bootstrap = bootstrap
         self._fail_on_data_loss = fail_on_data_loss
+        self._isolation = isolation
         self._fetcher = fetcher
         self._store_options = store_options
         self._opening = opening
@@ -117,23 +122,23 @@ class TaskReader:
     def _broker_chunks(self, item: Slice, here: int) -> Iterator[Chunk]:
         while here < item.end:
             try:
-                data = self._connected().fetch(item.at, here, CHUNK_BYTES)
+                found = self._connected().fetch(item.at, here, CHUNK_BYTES)
             except DataLoss as loss:
                 if self._fail_on_data_loss:
                     raise
                 here = min(loss.log_start, item.end)
                 continue
-            chunk = whole_batches(memoryview(data))
+            chunk = whole_batches(memoryview(found.data))
             if not chunk.data:
                 return
             here = max(here + 1, chunk.next_offset)
-            yield chunk
+            yield replace(chunk, aborted=found.aborted)
 
     def _connected(self) -> Fetcher:
         if self._fetcher is None:
             from penstock.spark.broker_log import BrokerLog
 
-            self._fetcher = BrokerLog(self._bootstrap)
+            self._fetcher = BrokerLog(self._bootstrap, self._isolation)
         return self._fetcher
 
     def _shape(self, item: Slice, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -145,6 +150,7 @@ class TaskReader:
             columns=tuple(wanted) or ("offset",),
             start_offset=item.start,
             end_offset=item.end,
+            aborted=item.aborted if chunk.aborted is None else chunk.aborted,
             check_crc=not chunk.checked,
         )
         for low in range(0, decoded.num_rows, BATCH_ROWS_MAX):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
 from penstock.base.ids import TopicPartition
+from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent
 
 RECORD_BYTES_GUESS: Final = 256
@@ -28,7 +29,7 @@ class Slice:
 
     `extents` are adjacent and of one object of the store that the URL `store` names, or the one
     extent of a file where `store` is empty. Without any the broker is asked for the records, as it
-    is when the bytes cannot be read from where the task runs.
+    is when the bytes cannot be read from where the task runs. Batches in `aborted` are left out.
     """
 
     at: TopicPartition
@@ -36,6 +37,7 @@ class Slice:
     end: int
     store: str = ""
     extents: tuple[Extent, ...] = ()
+    aborted: tuple[AbortedRange, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -90,3 +92,8 @@ def trimmed(extent: Extent, start: int, end: int) -> Extent | None:
         next_offset=int(after[first:last][-1]),
         layout=kept.tobytes(),
     )
+
+
+def overlapping(ranges: Sequence[AbortedRange], start: int, end: int) -> tuple[AbortedRange, ...]:
+    """The ranges that have an offset in [start, end)."""
+    return tuple([one for one in ranges if one.first_offset < end and one.last_offset >= start])

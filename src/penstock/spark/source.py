@@ -104,7 +104,7 @@ class PenstockSource(DataSource):
         return LogStreamWriter(parse_sink(self._given), schema, overwrite)
 
     def _resolved_end(self) -> Positions:
-        log = BrokerLog(self._parsed.bootstrap)
+        log = BrokerLog(self._parsed.bootstrap, self._parsed.isolation_level)
         try:
             return resolve(log, self._parsed, self._parsed.end or TO_END)
         finally:

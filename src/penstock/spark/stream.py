@@ -36,8 +36,8 @@ from penstock.spark import limits, wake
 from penstock.spark.batch import FROM_START, TO_END
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
-from penstock.spark.extents import HttpExtents
-from penstock.spark.log import check_lineage, latest, resolve
+from penstock.spark.extents import extents_of
+from penstock.spark.log import check_lineage, latest, resolve, written
 from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Range, plan
@@ -59,8 +59,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._opening = opening
         self._clock = clock
-        self._log = BrokerLog(options.bootstrap)
-        self._extents = HttpExtents(options.admin_url) if options.admin_url else None
+        self._log = BrokerLog(options.bootstrap, options.isolation_level)
+        self._extents = extents_of(options)
         self._frozen: Positions | None = None
         self._last_batch_at = clock.monotonic()
 
@@ -88,7 +88,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin = from_json(start)
         now = latest(self._log, self._options) if self._frozen is None else self._frozen
-        check_lineage(begin, now, require_progress=self._frozen is None)
+        if self._frozen is None:
+            check_lineage(begin, written(self._log, begin, now))
+        else:
+            check_lineage(begin, now, require_progress=False)
         froms, tos = self._spans(begin, now)
         if not isinstance(limit, ReadAllAvailable) and self._options.limited:
             tos = self._limited(froms, tos)

@@ -201,7 +201,7 @@ class PartitionLog:
             batches, lease = ready, None
         for header in headers:
             if header.producer_id >= 0:
-                original = self.producer_states.check_all(headers)
+                original = self.producer_states.check_all(headers, guard)
                 if original is not None:
                     self._parts.counters.duplicates += 1
                     return self._duplicate(original)

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable
 from typing import Final
 
 from penstock.records import BatchHeader
-from penstock.records.errors import OutOfOrderSequence
+from penstock.records.errors import InvalidTxnState, OutOfOrderSequence
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.idempotence import (
     NO_BATCH,
@@ -31,7 +31,7 @@ from penstock.records.idempotence import (
     original,
 )
 from penstock.records.limits import PRODUCER_BATCHES_MAX
-from penstock.records.transactions import AbortedTransaction, Marker
+from penstock.records.transactions import UNGUARDED, AbortedTransaction, Guard, Marker
 from penstock.storage.formats.snapshot import SnapshotEntry
 from penstock.storage.transactions import OpenTransactions
 
@@ -42,34 +42,71 @@ Undo = tuple[int, Producer | None]
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_producers", "transactions")
+    __slots__ = ("_guards", "_producers", "transactions")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        self._guards: dict[int, Guard] = {}
         self.transactions = OpenTransactions()
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def check(self, header: BatchHeader) -> ProducerBatch | None:
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int
+    ) -> Guard | None:
+        """What the append of a batch is to come with; None where its transaction goes on."""
+        if self._is_open(producer_id, epoch):
+            return None
+        guard = self._guards.get(producer_id)
+        if guard is None:
+            guard = self._guards[producer_id] = Guard()
+        guard.seen(epoch, sequence, now_ms)
+        return guard
+
+    def _is_open(self, producer_id: int, epoch: int) -> bool:
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.epoch == epoch and producer.txn_first_offset >= 0
+
+    def check(self, header: BatchHeader, guard: Guard | None = UNGUARDED) -> ProducerBatch | None:
         """Return the original if the batch is a duplicate, None if it may be appended.
 
         Raises:
             InvalidProducerEpoch, OutOfOrderSequence, InvalidTxnState: as the table says.
+            InvalidTxnState: it would begin a transaction, and the guard is worth nothing.
         """
         producer = self._producers.get(header.producer_id)
-        if producer is None:
-            return None
-        return _original(producer, header)
+        stored = None if producer is None else _original(producer, header)
+        if stored is None and guard is not UNGUARDED and header.attributes & TRANSACTIONAL_FLAG:
+            self._check_guard(header, guard)
+        return stored
 
-    def check_all(self, headers: list[BatchHeader]) -> ProducerBatch | None:
+    def _check_guard(self, header: BatchHeader, guard: Guard | None) -> None:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if self._is_open(producer_id, epoch):
+            return
+        known = self._guards.get(producer_id)
+        if known is None or known is not guard:
+            raise InvalidTxnState(
+                f"a batch of producer {producer_id} of epoch {epoch} was not part of an ongoing"
+                " transaction, and nobody has verified that it begins one"
+            )
+        if epoch == known.epoch and header.base_sequence > known.lowest_sequence:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} of epoch {epoch} sent sequence {header.base_sequence}, "
+                f"its transaction begins with {known.lowest_sequence}"
+            )
+
+    def check_all(
+        self, headers: list[BatchHeader], guard: Guard | None = UNGUARDED
+    ) -> ProducerBatch | None:
         """As `check`, for all batches of one append together.
 
         Raises:
             OutOfOrderSequence: some are duplicates and some are not, too.
         """
         first = headers[0]
-        stored = self.check(first) if first.producer_id >= 0 else None
+        stored = self.check(first, guard) if first.producer_id >= 0 else None
         if len(headers) == 1:
             return stored
         if stored is not None:
@@ -94,6 +131,7 @@ class ProducerStates:
         after = self._producers[producer_id] = _appended(before, header, base_offset, seen_ms)
         if after.txn_first_offset == base_offset:
             self.transactions.began(base_offset)
+            self._guards.pop(producer_id, None)
         return producer_id, before
 
     def check_marker(self, marker: Marker) -> bool:
@@ -107,6 +145,7 @@ class ProducerStates:
         producer_id = marker.producer_id
         before = self._producers.get(producer_id)
         self._producers[producer_id] = decided(before, marker, seen_ms)
+        self._guards.pop(producer_id, None)
         undo = producer_id, before
         if before is None or before.txn_first_offset < 0:
             return undo, None
@@ -155,6 +194,8 @@ class ProducerStates:
         Nor those with an open transaction: it is its coordinator who ends it.
         """
         limit = now_ms - expiration_ms
+        for key in [key for key, guard in self._guards.items() if guard.seen_ms <= limit]:
+            del self._guards[key]
         idle = [
             key
             for key, producer in self._producers.items()

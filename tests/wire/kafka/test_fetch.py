@@ -108,7 +108,9 @@ _ANSWERS = st.builds(
     last_stable_offset=st.integers(-1, 2**63 - 1),
     log_start_offset=st.integers(-1, 2**63 - 1),
     buffers=st.lists(st.binary(max_size=200), max_size=3),
-    aborted=st.booleans(),
+    aborted=st.none()
+    | st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)), max_size=200),
+    preferred_replica=st.integers(-1, 9),
     leader=LEADERS,
     parts=st.none() | st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)),
 ).map(lambda answer: _sized(answer))
@@ -173,11 +175,18 @@ def _partition(module: Any, version: int, answer: PartitionAnswer) -> Any:
         "error_code": ErrorCode(answer.error),
         "high_watermark": answer.high_watermark,
         "last_stable_offset": answer.last_stable_offset,
-        "aborted_transactions": () if answer.aborted else None,
+        "aborted_transactions": None
+        if answer.aborted is None
+        else tuple(
+            module.AbortedTransaction(producer_id=one, first_offset=offset)
+            for one, offset in answer.aborted
+        ),
         "records": b"".join(answer.buffers),
     }
     if version >= 5:
         fields["log_start_offset"] = answer.log_start_offset
+    if version >= 11:
+        fields["preferred_read_replica"] = answer.preferred_replica
     if version >= 12 and answer.parts is not None:
         fields["diverging_epoch"] = module.EpochEndOffset(
             epoch=answer.parts[0], end_offset=answer.parts[1]

@@ -114,7 +114,7 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
         _route(
             "/v1/topics/{topic}/partitions/{partition}/extents",
             _json(parts_of(extents.Parts, broker), extents.partition_extents),
-            ("start", "end"),
+            ("start", "end", "isolation"),
         ),
         _route("/v1/groups", _json(viewed, views.groups)),
         _route("/v1/groups/{group:path}", _json(viewed, views.group)),

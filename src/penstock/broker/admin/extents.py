@@ -2,7 +2,9 @@
 
 `GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` answers with runs of whole batches in
 segment files, for `[start, min(end, high watermark))`; left out, `start` is the first offset and
-`end` the high watermark. A range that does not lie in the log is 416. `machine_id` tells a
+`end` the high watermark. With `isolation=read_committed` it ends at the last stable offset, and
+`aborted` has the transactions of the range whose records do not count: producer id, first and last
+offset. A range that does not lie in the log is 416. `machine_id` tells a
 reader whether the files are on its own machine. What lies in an object store is named as objects
 of it (`diskless.formats.extent_json`), in pages: `next_start` is where the next one begins, null on
 the last. It is the store that a reader opens, by itself.
@@ -15,13 +17,14 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from penstock.archive.formats.extent_json import extent_to_json
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.partitions import look_up_watermarks
 from penstock.records import OffsetOutOfRange
+from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.partitions import Partition
     from penstock.records.extents import Extent
+    from penstock.records.transactions import AbortedTransaction
 
 OBJECT_EXTENTS_PER_PAGE: Final = 1_000
 """Extents in one answer; `next_start` says where to go on."""
@@ -37,7 +41,16 @@ OBJECT_EXTENTS_PER_PAGE: Final = 1_000
 OBJECT_LAYOUTS_PER_PAGE_BYTES: Final = 4 << 20
 """What the layouts of one answer take together before base64; one extent's may take more."""
 
+ABORTED_PER_PAGE: Final = 100_000
+"""Aborted transactions in one answer; of those that lie around its start there may be more."""
+
 MACHINE_ID_FILES: Final = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
+
+
+ISOLATION_LEVELS: Final = {
+    "read_uncommitted": READ_UNCOMMITTED,
+    "read_committed": READ_COMMITTED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +123,43 @@ def wanted(log: Partition, query: Mapping[str, str]) -> tuple[int, int]:
     return start, min(end, log.high_watermark)
 
 
-def first_page(extents: Sequence[Extent]) -> Sequence[Extent]:
+def isolation(query: Mapping[str, str]) -> int:
+    """Read an isolation level, which is `read_uncommitted` where none is given.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    text = query.get("isolation", "read_uncommitted")
+    if text not in ISOLATION_LEVELS:
+        known = " or ".join(ISOLATION_LEVELS)
+        raise BadParameter(f"isolation = {text[:32]!r}: must be {known}")
+    return ISOLATION_LEVELS[text]
+
+
+class Page(NamedTuple):
+    """Where [start, end) lies, of what was asked for, and which transactions there are aborted."""
+
+    end: int
+    extents: Sequence[Extent] = ()
+    aborted: Sequence[AbortedTransaction] = ()
+
+
+async def first_page(partition: Partition, start: int, end: int, *, committed: bool) -> Page:
+    """The page of a range that begins at `start`; it is not empty, and ends at `end` at most."""
+    extents = _first(await partition.extents(start, end, limit=OBJECT_EXTENTS_PER_PAGE))
+    if partition.store_url and extents:
+        end = min(end, extents[-1].next_offset)
+    if not committed:
+        return Page(end, extents)
+    aborted = partition.aborted(start, end)
+    if len(aborted) > ABORTED_PER_PAGE and start < aborted[ABORTED_PER_PAGE].first_offset:
+        end = aborted[ABORTED_PER_PAGE].first_offset
+        aborted = aborted[:ABORTED_PER_PAGE]
+        extents = _first(await partition.extents(start, end, limit=OBJECT_EXTENTS_PER_PAGE))
+    return Page(end, extents, aborted)
+
+
+def _first(extents: Sequence[Extent]) -> Sequence[Extent]:
     """The first extents, as many as one answer may have of their layouts; at least one."""
     ends = accumulate(len(extent.layout) for extent in extents)
     count = sum(1 for end in ends if end <= OBJECT_LAYOUTS_PER_PAGE_BYTES)
@@ -129,10 +178,13 @@ async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
         [partition]
     )  # another broker may have committed what the reader heard of
     start, end = wanted(partition, request.query_params)
-    page: Sequence[Extent] = ()
+    committed = isolation(request.query_params) == READ_COMMITTED
+    if committed:
+        end = min(end, partition.last_stable_offset)
+    page = Page(end)
     if start < end:
-        page = first_page(await partition.extents(start, end, limit=OBJECT_EXTENTS_PER_PAGE))
-    answer = {
+        page = await first_page(partition, start, end, committed=committed)
+    answer: dict[str, Any] = {
         "topic": topic,
         "topic_id": str(partition.topic_id),
         "partition": index,
@@ -141,16 +193,17 @@ async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
         "high_watermark": partition.high_watermark,
         "last_stable_offset": partition.last_stable_offset,
         "machine_id": machine_id(),
-        "extents": [_in_file(partition, extent) for extent in page if extent.kind == "file"],
+        "extents": [_in_file(partition, one) for one in page.extents if one.kind == "file"],
+        "next_start": page.end if page.end < end else None,
     }
-    if not partition.store_url:
-        return answer
-    more = bool(page) and page[-1].next_offset < end
-    return answer | {
-        "store": partition.store_url,
-        "objects": [extent_to_json(extent) for extent in page if extent.kind != "file"],
-        "next_start": page[-1].next_offset if more else None,
-    }
+    if committed:
+        answer["aborted"] = [
+            [one.producer_id, one.first_offset, one.last_offset] for one in page.aborted
+        ]
+    if partition.store_url:
+        answer["store"] = partition.store_url
+        answer["objects"] = [extent_to_json(one) for one in page.extents if one.kind != "file"]
+    return answer
 
 
 def _in_file(partition: Partition, extent: Extent) -> dict[str, Any]:

@@ -23,10 +23,14 @@ parts from what it has, instead of records, if it does.
 A consumer that names its rack is sent to a replica in it (KIP-392), which is read up to the commit
 mark that it knows. Who names none reads from leaders.
 
+A reader of committed records gets them up to the last stable offset, and is told which of them are
+of aborted transactions.
+
 A client that is above its quota gets an empty answer before anything is read for it, as in Kafka;
 an answer that takes it there has its records, and the next request waits (`broker/quotas/`).
 
-Source: KIP-74 (limits), KIP-227, KIP-320 and KIP-595 (leader epochs); Kafka's `DelayedFetch`.
+Source: KIP-74 (limits), KIP-98 (transactions), KIP-227, KIP-320 and KIP-595 (epochs); Kafka's
+`DelayedFetch`.
 """
 
 from __future__ import annotations
@@ -391,6 +395,8 @@ class FetchOperation:
             return None
         answer = self._headers(source, partition)
         answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
+        if self._committed:
+            answer.aborted = [one[:2] for one in source.aborted(offset, read.next_offset)]
         return answer
 
     def _nearer(self, source: Partition, partition: FetchPartition) -> int:
@@ -420,7 +426,7 @@ class FetchOperation:
             source.high_watermark,
             source.last_stable_offset,
             source.log_start_offset,
-            aborted=self._committed,
+            aborted=() if self._committed else None,
         )
 
     def _answer(self) -> None:

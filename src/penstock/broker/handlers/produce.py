@@ -8,14 +8,17 @@ partition; a partition that fails does not keep the others from being stored.
 A partition of a request holds one whole batch from offset 0 on, as in Kafka since RecordBatch v2.
 
 Versions 0 to 2 are advertised but refused, each partition with an error in the version's own
-shape (see `wire/kafka/apis.py`). Transactions are refused until they are there.
+shape (see `wire/kafka/apis.py`). Of a request with a transactional id, batches that would begin a
+transaction are verified first (`verification.py`).
 
 Source: KIP-98 (idempotence, in the storage), KIP-467 (record errors), Kafka's `ReplicaManager`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -30,10 +33,20 @@ from penstock.broker.errors import (
     error_number,
     error_of,
 )
+from penstock.broker.handlers.verification import (
+    ADDS_FROM,
+    Guards,
+    Place,
+    guard_of,
+    look_at,
+    verified,
+)
 from penstock.broker.identity import endpoints_of
 from penstock.broker.partition_registry import ServedTopic
+from penstock.partitions.errors import NotEnoughReplicas
 from penstock.records import InvalidRecord
 from penstock.records.appends import AppendResult
+from penstock.records.transactions import UNGUARDED, Guard
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.produce import (
@@ -55,6 +68,8 @@ if TYPE_CHECKING:
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
+    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.verifier import Verifier
     from penstock.partitions import GroupCommits
     from penstock.records.appends import Outcome
 
@@ -73,6 +88,8 @@ class Parts:
     commits: GroupCommits
     metrics: RequestMetrics
     quotas: Quotas
+    settings: BrokerSettings
+    verifier: Verifier | None
     produce_waiting: dict[Expiring, None]
 
 
@@ -92,6 +109,19 @@ def produce(
     if parts.quotas.active:
         parts.quotas.producing(context, len(frame))
     context.no_answer = request.acks == 0
+    if request.transactional_id is None:
+        _append(parts, context, request, lease, None)
+    else:
+        _begin(parts, context, request, lease, request.transactional_id)
+
+
+def _append(
+    parts: Parts,
+    context: RequestContext,
+    request: ProduceRequest,
+    lease: Lease | None,
+    guards: Guards | None,
+) -> None:
     now_ms, acks = parts.clock.now_ms(), request.acks
     by_id = context.version >= TOPIC_IDS_FROM
     topics = parts.partitions.topics_by_id if by_id else parts.partitions.topics_by_name
@@ -115,7 +145,10 @@ def produce(
                     raise InvalidRecord(
                         f"the records of {topic.topic.name}-{index} are null or empty"
                     )
-                partition.append(records, now_ms=now_ms, acks=acks, lease=lease, done=result)
+                guard = None if guards is None else guard_of(guards, (key, index))
+                partition.append(
+                    records, now_ms=now_ms, acks=acks, lease=lease, done=result, guard=guard
+                )
                 result.takes = partition.append_takes
                 pending.outstanding += 1
             except Exception as error:
@@ -125,6 +158,59 @@ def produce(
         return
     parts.produce_waiting[pending] = None
     parts.commits.flush()
+
+
+def _begin(
+    parts: Parts,
+    context: RequestContext,
+    request: ProduceRequest,
+    lease: Lease | None,
+    transactional_id: str,
+) -> None:
+    """Append what belongs to a transaction, after a look at what would begin one."""
+    verifier, version = parts.verifier, context.version
+    if verifier is None:
+        refuse(parts, context, request, _unserved(transactional_id))
+        return
+    guards, wanted = look_at(parts.partitions, request, version, parts.clock.now_ms())
+    if version < ADDS_FROM and not parts.settings.transaction_partition_verification_enable:
+        guards.update({one.place: UNGUARDED for one in wanted})
+    elif wanted:
+        if lease is not None:
+            lease.retain()
+        work = verified(verifier, transactional_id, wanted, version)
+        task = asyncio.get_running_loop().create_task(
+            _append_verified(parts, context, request, lease, guards, work)
+        )
+        context.connection.waits_for(task)
+        return
+    _append(parts, context, request, lease, guards)
+
+
+async def _append_verified(
+    parts: Parts,
+    context: RequestContext,
+    request: ProduceRequest,
+    lease: Lease | None,
+    guards: dict[Place, Guard | PenstockError],
+    work: Awaitable[dict[Place, Guard | PenstockError]],
+) -> None:
+    try:
+        async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
+            guards.update(await work)
+        _append(parts, context, request, lease, guards)
+    except TimeoutError:
+        refuse(parts, context, request, NotEnoughReplicas(
+            f"the coordinator of the transaction has not answered within {request.timeout_ms} ms"
+        ))  # fmt: skip
+    except asyncio.CancelledError:
+        refuse(parts, context, request, NotEnoughReplicas("the broker stops"))
+    except Exception as error:
+        logger.error("verifying a transaction failed", exc_info=error)
+        refuse(parts, context, request, NotEnoughReplicas(f"it could not be verified: {error!r}"))
+    finally:
+        if lease is not None:
+            lease.release()
 
 
 def refuse(
@@ -165,11 +251,13 @@ def _fail(result: PartitionResult, topic: ServedTopic | None, error: Exception) 
 def _refusal(request: ProduceRequest) -> PenstockError | None:
     if request.acks not in (0, 1, _ALL):
         return InvalidRequiredAcks(f"acks = {request.acks} is none of 0, 1 and -1 (all)")
-    if request.transactional_id is not None:
-        return TransactionsUnsupported(
-            f"transactional.id = {request.transactional_id!r}: transactions are not supported yet"
-        )
     return None
+
+
+def _unserved(transactional_id: str) -> PenstockError:
+    return TransactionsUnsupported(
+        f"transactional.id = {transactional_id!r}: transactions are not supported yet"
+    )
 
 
 def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from penstock.base.errors import InvalidError
 from penstock.base.files import write_durably
 from penstock.formats.value_format import INFER
+from penstock.records.positions import READ_COMMITTED
 from penstock.spark.formats.infer import infer_json
 from penstock.spark.pipeline.broker_check import asking
 from penstock.spark.pipeline.paths import PipelinePaths
@@ -70,7 +71,10 @@ def _infer(spec: PipelineSpec, spark: SparkSession, source: Source) -> str:
     end: dict[str, dict[str, int]] = {}
     with asking(spec) as client:
         for topic in source.topics:
-            lows, highs = (client.list_offsets(topic, at) for at in ("earliest", "latest"))
+            lows, highs = (
+                client.list_offsets(topic, at, isolation=READ_COMMITTED)
+                for at in ("earliest", "latest")
+            )
             share = max(1, SAMPLE_RECORDS // (len(highs) * len(source.topics)))
             end[topic] = {str(index): high for index, high in highs.items()}
             begin[topic] = {

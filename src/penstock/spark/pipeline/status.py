@@ -26,6 +26,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.files import write_durably
 from penstock.client.admin_http import AdminHttp
 from penstock.client.errors import AdminUnavailable, InvalidArgument
+from penstock.records.positions import READ_COMMITTED
 from penstock.spark.pipeline.admin import Run
 from penstock.spark.pipeline.journal import Entry, Journal
 from penstock.spark.pipeline.paths import PipelinePaths
@@ -176,7 +177,9 @@ def _ends(client: Client, topics: set[str]) -> dict[tuple[str, int], int]:
     return {
         (topic, partition): offset
         for topic in sorted(topics)
-        for partition, offset in client.list_offsets(topic, "latest").items()
+        for partition, offset in client.list_offsets(
+            topic, "latest", isolation=READ_COMMITTED
+        ).items()
     }
 
 

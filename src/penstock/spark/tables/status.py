@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
+from penstock.records.positions import READ_COMMITTED
 from penstock.spark.tables.location import open_table
 from penstock.spark.tables.positions import check_reaches, check_topic
 from penstock.spark.tables.reconciler import WantedTable
@@ -47,7 +48,7 @@ def table_status(
     if wanted.problem is not None:
         return TableStatus(topic=topic, location=location, problem=wanted.problem)
     log_starts = client.list_offsets(topic, "earliest")
-    log_ends = client.list_offsets(topic, "latest")
+    log_ends = client.list_offsets(topic, "latest", isolation=READ_COMMITTED)
     opened = open_table(location, storage_options)
     if opened is None:
         lag_records = sum(log_ends.values()) - sum(log_starts.values())

@@ -23,6 +23,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.records.positions import READ_COMMITTED
 from penstock.spark.errors import DataLoss, InvalidOption, OffsetWentBack
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, spark_schema
 from penstock.spark.tables.errors import LogStartsAfterTable
@@ -75,7 +76,7 @@ def history(
     with Client(bootstrap, client_id="penstock-history") as client:
         topic_id = str(client.describe_topic(topic).topic_id)
         first = client.list_offsets(topic, "earliest")
-        last = client.list_offsets(topic, "latest")
+        last = client.list_offsets(topic, "latest", isolation=READ_COMMITTED)
     _check_ranges(last, start or {}, end or {})
     parts: list[DataFrame] = []
     reached: dict[int, int] | None = None

@@ -43,9 +43,12 @@ PartitionRequest = tuple[int, int, int, int, int]
 """(index, leader epoch, fetch offset, last fetched epoch, max bytes); epochs -1 when absent."""
 TopicRequest = tuple[bytes, list[PartitionRequest]]
 Buffer = bytes | bytearray | memoryview
+Aborted = tuple[int, int]
+"""A producer id, and the offset from which on its batches are left out, until its marker."""
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
 _HEAD = struct.Struct(">iiib")
 _SESSION = struct.Struct(">ii")
 _V4_PARTITION = struct.Struct(">iqi")
@@ -57,6 +60,9 @@ _V4_RESULT = struct.Struct(">ihqqii")  # … aborted count, records length
 _V5_RESULT = struct.Struct(">ihqqqii")
 _V11_RESULT = struct.Struct(">ihqqqiii")  # … aborted count, preferred replica, records length
 _V12_RESULT = struct.Struct(">ihqqqBi")  # … aborted count + 1, preferred replica
+_RESULT_HEAD = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq")
+_FLEXIBLE_ABORTED = struct.Struct(">qqx")
 
 
 class FetchRequest:
@@ -91,8 +97,8 @@ class PartitionAnswer:
     log_start_offset: int = -1
     buffers: Sequence[Buffer] = ()
     size_bytes: int = 0
-    aborted: bool = False
-    """An empty list of aborted transactions instead of null, as readers of committed get."""
+    aborted: Sequence[Aborted] | None = None
+    """The aborted transactions among the records; readers of committed get a list, others null."""
     preferred_replica: int = -1
     """The broker that the consumer should rather ask; its records are then left out."""
     leader: Leader | None = None
@@ -336,18 +342,20 @@ class ResponseWriter:
             answer.last_stable_offset,
         )
         size, nearer = answer.size_bytes, answer.preferred_replica
-        if self._flexible:
-            aborted = 1 if answer.aborted else 0
+        if answer.aborted:
+            self._with_aborted(answer, answer.aborted)
+        elif self._flexible:
+            aborted = 0 if answer.aborted is None else 1
             pending.append(_V12_RESULT.pack(*head, answer.log_start_offset, aborted, nearer))
             pending.append(uvarint(size + 1))
         elif self._version >= 11:
-            aborted = 0 if answer.aborted else -1
+            aborted = -1 if answer.aborted is None else 0
             pending.append(_V11_RESULT.pack(*head, answer.log_start_offset, aborted, nearer, size))
         elif self._version >= 5:
-            aborted = 0 if answer.aborted else -1
+            aborted = -1 if answer.aborted is None else 0
             pending.append(_V5_RESULT.pack(*head, answer.log_start_offset, aborted, size))
         else:
-            pending.append(_V4_RESULT.pack(*head, 0 if answer.aborted else -1, size))
+            pending.append(_V4_RESULT.pack(*head, -1 if answer.aborted is None else 0, size))
         if size:
             self._join()
             self._pieces.extend(answer.buffers)
@@ -357,3 +365,17 @@ class ResponseWriter:
         elif self._flexible:
             told = answer.leader is not None and self._version >= LEADERS_FROM
             pending.append(current_leader(1, answer.leader) if told else b"\0")
+
+    def _with_aborted(self, answer: PartitionAnswer, aborted: Sequence[Aborted]) -> None:
+        """What comes before the records of a partition of which some are aborted."""
+        pending, version = self._pending, self._version
+        head = answer.index, answer.error, answer.high_watermark, answer.last_stable_offset
+        pending.append(_RESULT_HEAD.pack(*head))
+        if version >= 5:
+            pending.append(_I64.pack(answer.log_start_offset))
+        pending.append(self._length(len(aborted)))
+        entry = _FLEXIBLE_ABORTED if self._flexible else _ABORTED
+        pending += [entry.pack(*one) for one in aborted]
+        if version >= 11:
+            pending.append(_I32.pack(answer.preferred_replica))
+        pending.append(self._length(answer.size_bytes))

@@ -30,6 +30,7 @@ from penstock.base.errors import CorruptError, InvalidError
 from penstock.base.files import write_durably
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
+from penstock.records.positions import READ_COMMITTED
 from penstock.spark.errors import UnknownTopics
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay import letters
@@ -159,7 +160,10 @@ class DeadLetters:
     def _decide(self, wanted: Filters, *, by: str, batch: int, owner: str) -> Replay:
         with Client(self._spec.run.bootstrap, client_id="penstock-replay") as client:
             topic_id = str(client.describe_topic(self._topic).topic_id)
-            start, end = (client.list_offsets(self._topic, at) for at in ("earliest", "latest"))
+            start, end = (
+                client.list_offsets(self._topic, at, isolation=READ_COMMITTED)
+                for at in ("earliest", "latest")
+            )
         return Replay(
             id=self._randomness.uuid().hex,
             batch=batch,

@@ -1,0 +1,198 @@
+"""Quotas as Apache Kafka's own `kafka-configs.sh` sets them, and as clients keep them.
+
+A program of the client that is told to wait does so by itself: what is asserted is the rate that
+it gets through, over seconds in which it wants more.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import confluent_kafka
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from compat.conftest import missing
+from compat.parts import PartMissing, class_path, jars
+from compat.servers import Server
+
+TOOL_SECONDS = 60
+RATE_BYTES = 400_000
+SECONDS = 14.0
+"""Ten seconds' worth is what the windows of a quota hold, and may be used at once."""
+VALUE = b"x" * 10_000
+Configs = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def configs(server: Server) -> Configs:
+    """`kafka-configs.sh` with some arguments; what it printed."""
+    try:
+        libraries = class_path(jars("kafka"))
+    except PartMissing as error:
+        missing(error)
+
+    def run(*arguments: str, fails: bool = False) -> str:
+        command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", libraries]
+        command += ["kafka.admin.ConfigCommand", "--bootstrap-server", server.bootstrap]
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, timeout=TOOL_SECONDS
+        )
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+@contextmanager
+def quota(configs: Configs, client_id: str, key: str) -> Iterator[None]:
+    whose = ("--entity-type", "clients", "--entity-name", client_id)
+    configs("--alter", *whose, "--add-config", f"{key}={RATE_BYTES}")
+    try:
+        yield
+    finally:
+        configs("--alter", *whose, "--delete-config", key)
+
+
+def test_kafkas_own_tool_sets_shows_and_removes_quotas(configs: Configs) -> None:
+    client = ("--entity-type", "clients", "--entity-name", "c")
+    user = ("--entity-type", "users", "--entity-name", "alice")
+    both = (*user, "--entity-type", "clients", "--entity-default")
+    configs("--alter", *client, "--add-config", "producer_byte_rate=1024,request_percentage=12.5")
+    configs("--alter", *both, "--add-config", "consumer_byte_rate=2048")
+    shown = configs("--describe", *client)
+    assert "producer_byte_rate=1024.0" in shown
+    assert "request_percentage=12.5" in shown
+    assert "consumer_byte_rate=2048.0" in configs("--describe", *both)
+    configs("--alter", *client, "--delete-config", "producer_byte_rate,request_percentage")
+    configs("--alter", *both, "--delete-config", "consumer_byte_rate")
+    assert "producer_byte_rate" not in configs("--describe", *client)
+    wrong = configs("--alter", *client, "--add-config", "producer_byte_rate=-1", fails=True)
+    assert "InvalidRequestException" in wrong
+
+
+def test_kafkas_own_tool_sets_quotas_of_addresses(configs: Configs) -> None:
+    address = ("--entity-type", "ips", "--entity-name", "10.1.2.3")
+    configs("--alter", *address, "--add-config", "connection_creation_rate=7")
+    assert "connection_creation_rate=7.0" in configs("--describe", *address)
+    configs("--alter", *address, "--delete-config", "connection_creation_rate")
+    assert "connection_creation_rate" not in configs("--describe", *address)
+
+
+def within(sent_bytes: int, seconds: float) -> None:
+    """What got through is the windows' bytes and the rate after them, some above and below."""
+    allowed = RATE_BYTES * (seconds + 10)
+    assert 0.3 * allowed < sent_bytes < 1.25 * allowed, (sent_bytes, allowed)
+
+
+@pytest.mark.slow
+def test_confluent_kafka_produces_at_its_quota(
+    configs: Configs, server: Server, topic: str
+) -> None:
+    client_id = f"quota-{uuid.uuid4().hex[:8]}"
+    throttles: list[float] = []
+    delivered = 0
+
+    def reported(error: object, message: object) -> None:
+        nonlocal delivered
+        delivered += error is None
+
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "client.id": client_id,
+            "throttle_cb": lambda event: throttles.append(event.throttle_time),
+            "queue.buffering.max.kbytes": 4000,
+            "linger.ms": 5,
+        }
+    )
+    with quota(configs, client_id, "producer_byte_rate"):
+        began = time.monotonic()
+        while time.monotonic() - began < SECONDS:
+            try:
+                producer.produce(topic, VALUE, on_delivery=reported)
+            except BufferError:
+                producer.poll(0.05)
+            producer.poll(0)
+        within(delivered * len(VALUE), time.monotonic() - began)
+        assert max(throttles) > 0, "the client was told"
+    producer.flush(30)
+
+
+@pytest.mark.slow
+def test_kafka_python_produces_at_its_quota(configs: Configs, server: Server, topic: str) -> None:
+    client_id = f"quota-{uuid.uuid4().hex[:8]}"
+    producer = KafkaProducer(bootstrap_servers=server.bootstrap, client_id=client_id, linger_ms=5)
+    waiting: deque[Any] = deque()
+    delivered = 0
+    with quota(configs, client_id, "producer_byte_rate"):
+        began = time.monotonic()
+        while time.monotonic() - began < SECONDS:
+            while len(waiting) < 200:
+                waiting.append(producer.send(topic, VALUE))
+            while waiting and waiting[0].is_done:
+                assert waiting.popleft().succeeded()
+                delivered += 1
+            time.sleep(0.005)
+        within(delivered * len(VALUE), time.monotonic() - began)
+    producer.close(timeout=60)
+
+
+@pytest.mark.slow
+def test_confluent_kafka_consumes_at_its_quota(
+    configs: Configs, server: Server, topic: str
+) -> None:
+    client_id = f"quota-{uuid.uuid4().hex[:8]}"
+    fill(server, topic)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "client.id": client_id,
+            "group.id": client_id,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    with quota(configs, client_id, "consumer_byte_rate"):
+        consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(6)])
+        began, read = time.monotonic(), 0
+        while time.monotonic() - began < SECONDS:
+            for message in consumer.consume(100, 0.1):
+                assert message.error() is None
+                read += len(message.value())
+        within(read, time.monotonic() - began)
+    consumer.close()
+
+
+@pytest.mark.slow
+def test_kafka_python_consumes_at_its_quota(configs: Configs, server: Server, topic: str) -> None:
+    client_id = f"quota-{uuid.uuid4().hex[:8]}"
+    fill(server, topic)
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=server.bootstrap, client_id=client_id, group_id=None,
+        auto_offset_reset="earliest", enable_auto_commit=False,
+    )  # fmt: skip
+    with quota(configs, client_id, "consumer_byte_rate"):
+        began, read = time.monotonic(), 0
+        while time.monotonic() - began < SECONDS:
+            for records in consumer.poll(100).values():
+                read += sum(len(record.value) for record in records)
+        within(read, time.monotonic() - began)
+    consumer.close()
+
+
+def fill(server: Server, topic: str) -> None:
+    """More than is consumed within a quota."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": server.bootstrap, "queue.buffering.max.kbytes": 100_000}
+    )
+    for _ in range(2000):
+        producer.produce(topic, VALUE)
+        producer.poll(0)
+    assert producer.flush(60) == 0

@@ -1,0 +1,152 @@
+"""Before the first batch of a transaction is taken, its coordinator is asked.
+
+Partitions whose transaction goes on are not asked about; of the others, all of a request are asked
+about together. Later requests of the connection wait meanwhile, so that a producer's batches are
+taken in their order.
+
+From Produce version 12 on the coordinator adds the partitions (KIP-890, transaction version 2): if
+it has not ended the producer's last transaction quite yet, it is asked again a few times.
+
+| the coordinator says                              | the producer is told                        |
+|---------------------------------------------------|---------------------------------------------|
+| NOT_COORDINATOR, COORDINATOR_…, NETWORK_EXCEPTION | NOT_ENOUGH_REPLICAS: it tries again         |
+| CONCURRENT_TRANSACTIONS                           | that from version 12, else the one above    |
+| TRANSACTION_ABORTABLE                             | that from version 11, else INVALID_TXN_STATE|
+| PRODUCER_FENCED                                   | INVALID_PRODUCER_EPOCH                      |
+| anything else                                     | that                                        |
+
+Source: KIP-890; Kafka's `ReplicaManager` and `AddPartitionsToTxnManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.base.pause import pause
+from penstock.broker.limits import VERIFICATION_RETRY_MS, VERIFICATION_TRIES_MAX
+from penstock.partitions.errors import NotEnoughReplicas
+from penstock.records import InvalidProducerEpoch, decode_header
+from penstock.records.errors import InvalidTxnState
+from penstock.records.transactions import ONGOING, Guard
+from penstock.wire.kafka.produce import TOPIC_IDS_FROM, ProduceRequest
+
+if TYPE_CHECKING:
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.verifier import Verifier
+    from penstock.partitions import Partition
+
+ADDS_FROM: Final = 12
+ABORTABLE_FROM: Final = 11
+_CONCURRENT: Final = "concurrent_transactions"
+_AGAIN: Final = frozenset({
+    "not_coordinator", "coordinator_not_available", "coordinator_load_in_progress",
+    "network_exception", "request_timed_out",
+})  # fmt: skip
+
+Place = tuple[bytes, int]
+"""A topic as the request names it, and a partition."""
+
+Guards = Mapping[Place, Guard | PenstockError]
+"""What the batch of each partition comes with, or why it is refused."""
+
+
+class Unverified(NamedTuple):
+    """A batch that would begin a transaction of its partition."""
+
+    place: Place
+    topic_partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    guard: Guard
+
+
+def look_at(
+    partitions: PartitionRegistry, request: ProduceRequest, version: int, now_ms: int
+) -> tuple[dict[Place, Guard | PenstockError], list[Unverified]]:
+    """What the batches of a request come with, as far as it is known, and which are unverified."""
+    topics = partitions.topics_by_id if version >= TOPIC_IDS_FROM else partitions.topics_by_name
+    guards: dict[Place, Guard | PenstockError] = {}
+    wanted: list[Unverified] = []
+    for key, batches in request.topics:
+        topic = topics.get(key)
+        for index, records in batches:
+            place = key, index
+            guards[place] = ONGOING
+            try:
+                if topic is not None and records:  # else the append says what is wrong
+                    partition = partitions.partition_of(topic, index)
+                    found = _unverified(partition, place, records, now_ms)
+                    wanted += [] if found is None else [found]
+            except PenstockError as error:
+                guards[place] = error
+    return guards, wanted
+
+
+def _unverified(
+    partition: Partition, place: Place, records: memoryview, now_ms: int
+) -> Unverified | None:
+    """What is to be verified of a partition's batch."""
+    header = decode_header(records)
+    producer_id, epoch = header.producer_id, header.producer_epoch
+    if not header.is_transactional or producer_id < 0:
+        return None  # the append refuses it, and says why
+    guard = partition.begin_verification(producer_id, epoch, header.base_sequence, now_ms=now_ms)
+    if guard is None:
+        return None
+    return Unverified(place, partition.topic_partition, producer_id, epoch, guard)
+
+
+async def verified(
+    verifier: Verifier, transactional_id: str, wanted: Sequence[Unverified], version: int
+) -> dict[Place, Guard | PenstockError]:
+    """Ask about batches, as a request of this version; each one's guard, or why it is refused."""
+    guards: dict[Place, Guard | PenstockError] = {}
+    by_producer: dict[tuple[int, int], list[Unverified]] = {}
+    for one in wanted:
+        by_producer.setdefault((one.producer_id, one.producer_epoch), []).append(one)
+    for (producer_id, epoch), batches in by_producer.items():
+        for tried in range(1, VERIFICATION_TRIES_MAX + 1):
+            answers = await verifier.verify(
+                transactional_id,
+                producer_id,
+                epoch,
+                [one.topic_partition for one in batches],
+                add=version >= ADDS_FROM,
+            )
+            pairs = list(zip(batches, answers, strict=True))
+            for one, error in pairs:
+                guards[one.place] = one.guard if error is None else told(error, version)
+            batches = [one for one, error in pairs if _is_concurrent(error)]
+            if not batches or version < ADDS_FROM or tried == VERIFICATION_TRIES_MAX:
+                break
+            await pause(VERIFICATION_RETRY_MS / 1000)
+    return guards
+
+
+def _is_concurrent(error: PenstockError | None) -> bool:
+    return error is not None and error.code == _CONCURRENT
+
+
+def told(error: PenstockError, version: int) -> PenstockError:
+    """What the producer is told of a coordinator's error; see the table."""
+    code = error.code
+    if code in _AGAIN or (code == _CONCURRENT and version < ADDS_FROM):
+        return NotEnoughReplicas(
+            f"it could not be verified that the partition is part of the transaction: {error}"
+        )
+    if code == "transaction_abortable" and version < ABORTABLE_FROM:
+        return InvalidTxnState(str(error))
+    if code == "producer_fenced":
+        return InvalidProducerEpoch(str(error))
+    return error
+
+
+def guard_of(guards: Guards, place: Place) -> Guard:
+    """The guard of a partition's batch; raises PenstockError, why it is refused."""
+    found = guards[place]
+    if isinstance(found, PenstockError):
+        raise found
+    return found

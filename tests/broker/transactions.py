@@ -1,0 +1,103 @@
+"""What tests of transactions send, and a coordinator that answers as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.partitions import Partition
+from penstock.records import seal
+from penstock.records.appends import AppendResult, Outcome
+from penstock.records.header import TRANSACTIONAL_FLAG
+from penstock.records.transactions import Marker
+from tests.broker.wire_client import WireClient, batch, produce_request
+
+SECONDS = 60.0
+
+
+class Verifier:
+    """Says yes, unless it was told something else; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int, list[str], bool]] = []
+        self.answers: list[PenstockError | None] = []
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Sequence[PenstockError | None]:
+        names = [str(one) for one in partitions]
+        self.asked.append((transactional_id, producer_id, producer_epoch, names, add))
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        return [self.answers.pop(0) if self.answers else None for _ in partitions]
+
+
+def sent(
+    *values: bytes,
+    producer_id: int = 7,
+    epoch: int = 0,
+    sequence: int = 0,
+    attributes: int = TRANSACTIONAL_FLAG,
+) -> bytes:
+    """A batch of a transactional producer."""
+    data = bytearray(batch(*values, attributes=attributes))
+    struct.pack_into(">qhi", data, 43, producer_id, epoch, sequence)
+    seal(data)
+    return bytes(data)
+
+
+def plain(*values: bytes, **of: int) -> bytes:
+    """A batch of an idempotent producer."""
+    return sent(*values, attributes=0, **of)
+
+
+async def produce(
+    client: WireClient,
+    *batches: bytes,
+    version: int = 11,
+    transactional_id: str | None = "tx",
+    topic: str = "t",
+    partition: int = 0,
+) -> Any:
+    """Produce one partition; its part of the answer."""
+    request = produce_request(topic, *batches, partition=partition)
+    request |= {"transactional_id": transactional_id}
+    answer = await client.call("Produce", version, request)
+    return answer.responses[0].partition_responses[0]
+
+
+async def end(
+    partition: Partition, *, commit: bool, producer_id: int = 7, epoch: int = 0, **more: int
+) -> AppendResult:
+    """Write a marker and wait for it."""
+    outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    coordinator_epoch = more.pop("coordinator_epoch", 0)
+    marker = Marker(producer_id, epoch, coordinator_epoch, commit, **more)
+    partition.write_marker(marker, now_ms=SYSTEM_CLOCK.now_ms(), done=outcome.set_result)
+    found = await asyncio.wait_for(outcome, SECONDS)
+    if isinstance(found, PenstockError):
+        raise found
+    return found
+
+
+async def fetch_committed(client: WireClient, offset: int = 0, **changes: Any) -> Any:
+    return await client.fetch("t", offset, isolation_level=1, **changes)
+
+
+def aborted(row: Any) -> list[tuple[int, int]] | None:
+    """The aborted transactions of a partition's part of an answer."""
+    if row.aborted_transactions is None:
+        return None
+    return [(one.producer_id, one.first_offset) for one in row.aborted_transactions]
