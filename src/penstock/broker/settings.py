@@ -243,6 +243,11 @@ class BrokerSettings(TopicDefaults):
         ("uniform", "range"), "Assignors on the server; the first is for members that name none.",
         choices=("uniform", "range"),
     )  # fmt: skip
+    group_consumer_migration_policy: str = setting(
+        "bidirectional", "Into which kind groups with members are converted: upgrade, to consumer"
+        " groups; downgrade, to classic ones.",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+    )  # fmt: skip
     group_consumer_regex_refresh_interval_ms: int = setting(
         600_000, "How often topics are matched anew with the regular expressions of consumer"
         " groups, beside when topics come or go.", 10_000, INT_MAX,

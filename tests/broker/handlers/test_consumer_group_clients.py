@@ -213,3 +213,62 @@ def test_members_choose_an_assignor(
         numbers = sorted(sorted(number for _, number in owned) for owned in members.owned())
         if assignor == "range":
             assert numbers == [[0, 1, 2], [3, 4, 5]]
+
+
+CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 6_000, "heartbeat.interval.ms": 100}
+
+
+def group_type(admin: AdminClient, group: str) -> ConsumerGroupType:
+    for listed in admin.list_consumer_groups().result(60).valid:
+        if listed.group_id == group:
+            return listed.type
+    raise AssertionError(f"there is no group {group}")
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_members_are_moved_to_the_new_protocol_and_back_one_by_one(
+    broker: RunningBroker, admin: AdminClient, topic: str, strategy: str
+) -> None:
+    classic = {**CLASSIC, "partition.assignment.strategy": strategy}
+    fill(broker, topic, range(12))
+    with members_of(broker) as members:
+        old = [members.join(topic, **classic) for _ in range(2)]
+        members.poll_until_sizes(3, 3)
+        assert group_type(admin, members.group) == ConsumerGroupType.CLASSIC
+        members.poll_until(lambda: set(members.values) == set(range(12)))
+        for consumer in old:
+            consumer.commit(asynchronous=False)
+        new = members.join(topic)
+        members.poll_until_sizes(2, 2, 2)
+        assert group_type(admin, members.group) == ConsumerGroupType.CONSUMER
+        members.leave(old[0])
+        members.poll_until_sizes(3, 3)
+        members.join(topic)
+        members.leave(old[1])
+        members.poll_until_sizes(3, 3)
+        members.join(topic, **classic)
+        members.poll_until_sizes(2, 2, 2)
+        assert group_type(admin, members.group) == ConsumerGroupType.CONSUMER
+        members.leave(new)
+        members.leave(members.consumers[0])
+        members.poll_until_sizes(6)
+        assert group_type(admin, members.group) == ConsumerGroupType.CLASSIC
+        fill(broker, topic, range(12, 24))
+        members.poll_until(lambda: set(range(12, 24)) <= set(members.values))
+
+
+def test_a_group_without_members_takes_either_protocol(
+    broker: RunningBroker, admin: AdminClient, topic: str
+) -> None:
+    fill(broker, topic, range(12))
+    with members_of(broker) as members:
+        committed = False
+        for more in (CLASSIC, {}, CLASSIC):
+            consumer = members.join(topic, **more)
+            members.poll_until_sizes(6)
+            members.poll_until(lambda: set(members.values) == set(range(12)))
+            if more is CLASSIC and not committed:
+                consumer.commit(asynchronous=False)
+                committed = True
+            members.leave(consumer)
+        assert len(members.values) == 12, "what was committed came again"

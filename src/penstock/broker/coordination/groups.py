@@ -23,7 +23,9 @@ from penstock.broker.coordination.consumer import (
     ConsumerGroups,
     ConsumerLimits,
     DescribedConsumerGroup,
+    MigrationPolicy,
 )
+from penstock.broker.coordination.conversion import Conversion
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
@@ -166,6 +168,7 @@ class GroupCoordinator:
         self._seen = self._cluster.image
         share = ShareGroups(desk, self._share_limits())
         consumer.topics = share.topics = self._seen.topics
+        Conversion(desk, classic, consumer)
         return Groups(desk, [classic, consumer, share])
 
     def _share_limits(self) -> ShareGroupLimits:
@@ -186,6 +189,7 @@ class GroupCoordinator:
             heartbeat_interval=settings.group_consumer_heartbeat_interval_ms,
             assignment_interval=settings.group_consumer_assignment_interval_ms,
             assignors=settings.group_consumer_assignors,
+            migration=MigrationPolicy(settings.group_consumer_migration_policy),
             regex_refresh_ms=settings.group_consumer_regex_refresh_interval_ms,
         )
 

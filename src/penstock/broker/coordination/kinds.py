@@ -47,6 +47,11 @@ class Kind(Protocol):
         ...
 
     @property
+    def foreign(self) -> Mapping[type, Handler]:
+        """What is done with requests for groups of another kind, to a group that is there."""
+        ...
+
+    @property
     def ids(self) -> Collection[str]:
         """The groups of this kind."""
         ...
@@ -109,8 +114,11 @@ class Groups:
 
     def _handle_one(self, event: Any, token: int) -> None:
         key = event.group_id if token else event.key
-        kind = self._kind_of(key) or self._serving(type(event))
+        known = self._kind_of(key)
+        kind = known or self._serving(type(event))
         handler = kind.handlers.get(type(event))
+        if handler is None and known is not None:
+            handler = known.foreign.get(type(event))
         if handler is not None:
             handler(event, token)
         elif token:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.broker.coordination.assignors import NOTHING, Partitions
-from penstock.broker.coordination.classic import ClassicGroups
+from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
 from penstock.broker.coordination.consumer import (
     Beaten,
     ConsumerGroups,
@@ -15,6 +15,7 @@ from penstock.broker.coordination.consumer import (
     ConsumerLimits,
 )
 from penstock.broker.coordination.consumer.group import ConsumerGroup
+from penstock.broker.coordination.conversion import Conversion
 from penstock.broker.coordination.core import (
     Compute,
     Computed,
@@ -33,6 +34,7 @@ from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.control import Partition, Topic
 
 LIMITS = ConsumerLimits(assignment_interval=0)
+CLASSIC_LIMITS = GroupLimits(group_initial_rebalance_delay_ms=0)
 ORDERS, CLICKS = UUID(int=1), UUID(int=2)
 
 
@@ -71,7 +73,8 @@ class Driver:
         desk = Desk()
         self.consumer = ConsumerGroups(desk, self.limits)
         self.consumer.topics = dict(self.topics)
-        self.classic = ClassicGroups(desk)
+        self.classic = ClassicGroups(desk, CLASSIC_LIMITS)
+        Conversion(desk, self.classic, self.consumer)
         self.core = Groups(desk, [self.classic, self.consumer])
 
     def send(self, event: Any) -> int:

@@ -18,7 +18,7 @@ from penstock.broker.coordination.classic.group import Group
 from penstock.broker.coordination.classic.limits import GroupLimits
 from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.classic.record import decode_group
-from penstock.broker.coordination.classic.states import GroupState
+from penstock.broker.coordination.classic.states import REBALANCE_IN_PROGRESS, GroupState
 from penstock.broker.coordination.core import Saved, SaveFailed, Stored
 from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
@@ -63,9 +63,28 @@ class ClassicGroups:
             event: partial(handler, self._rebalancer) for event, handler in _HANDLERS.items()
         }
 
+        self.foreign: dict[type, Handler] = {}
+        self.limits = self._rebalancer.limits
+
     @property
     def ids(self) -> Collection[str]:
         return self._rebalancer.groups
+
+    # -- groups that were of another kind, or are to be ---------------------------------------
+
+    def group(self, group_id: str) -> Group:
+        """A group that is there."""
+        return self._rebalancer.groups[group_id]
+
+    def release(self, group: Group) -> None:
+        """Forget a group that is another kind's now; whoever waits in it joins again."""
+        self._rebalancer.release(group, REBALANCE_IN_PROGRESS, "the group is a consumer group now")
+
+    def adopt(self, group: Group) -> None:
+        """Take a group that was another kind's; its members, if there are any, join again."""
+        self._rebalancer.adopt(group)
+
+    # -- a kind -------------------------------------------------------------------------------
 
     def refuse(self, event: Any, token: int) -> None:
         self._rebalancer.refuse(

@@ -311,12 +311,28 @@ class Rebalancer:
 
     def hand_over(self, group: Group, reason: str) -> None:
         """Forget a group that another broker coordinates; who waits is told to look for it."""
-        tokens = list(group.removal_tokens or ())
-        for member in group.members.values():
-            tokens += [t for t in (member.join_token, member.sync_token) if t is not None]
-        for token in tokens:
+        for token in group.removal_tokens or ():
             self.refuse(token, NOT_COORDINATOR, reason)
+        self.release(group, NOT_COORDINATOR, reason)
+
+    def release(self, group: Group, error: str, reason: str) -> None:
+        """Forget a group; its members that wait are refused."""
+        for member in group.members.values():
+            for token in (member.join_token, member.sync_token):
+                if token is not None:
+                    self.refuse(token, error, reason)
         self.forget(group)
+
+    def adopt(self, group: Group) -> None:
+        """Coordinate a group that was another kind's, above all generations handed out before."""
+        group.generation_gap = GENERATIONS_PER_EPOCH * (self.epoch + 1)
+        group.epoch = self.epoch
+        if group.members:
+            group.protocol = group.select_protocol()
+            group.state = GroupState.STABLE
+        self.take_over(group, handed_out=0)
+        if group.state is GroupState.STABLE:
+            self.prepare(group)
 
     def forget(self, group: Group) -> None:
         """Take a group off the list and stop its timers."""

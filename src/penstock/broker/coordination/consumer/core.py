@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from penstock.broker.coordination.consumer import heartbeat, questions
+from penstock.broker.coordination.classic import Heartbeat, LeaveGroup, SyncGroup
+from penstock.broker.coordination.consumer import classic_requests, heartbeat, questions
 from penstock.broker.coordination.consumer.events import ConsumerHeartbeat
 from penstock.broker.coordination.consumer.group import ConsumerGroup
 from penstock.broker.coordination.consumer.limits import ConsumerLimits
@@ -33,6 +34,9 @@ class ConsumerGroups(ConsumerState):
         super().__init__(desk, limits)
         self.handlers: Mapping[type, Handler] = {
             ConsumerHeartbeat: partial(heartbeat.heartbeat, self),
+            SyncGroup: partial(classic_requests.sync, self),
+            Heartbeat: partial(classic_requests.heartbeat, self),
+            LeaveGroup: partial(classic_requests.leave, self),
             DescribeGroup: partial(questions.describe, self),
             CommitCheck: partial(questions.check_commit, self),
             FetchCheck: partial(questions.check_fetch, self),
@@ -44,4 +48,7 @@ class ConsumerGroups(ConsumerState):
         }
 
     def resume(self, group: ConsumerGroup, parked: Parked) -> None:
-        heartbeat.resume(self, group, parked)
+        if isinstance(parked.event, classic_requests.Rejoin):
+            classic_requests.resume(self, group, parked)
+        else:
+            heartbeat.resume(self, group, parked)

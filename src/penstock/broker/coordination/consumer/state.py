@@ -5,7 +5,7 @@ Source: Kafka's `GroupMetadataManager`, consumer protocol; KIP-848.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -29,12 +29,19 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
     def __init__(self, desk: Desk, limits: ConsumerLimits | None = None) -> None:
         self.limits: ConsumerLimits = limits or ConsumerLimits()
         super().__init__(desk, self.limits)
+        self.may_be_classic: Callable[[ConsumerGroup], bool] = lambda group: False
+        """Makes a group that has none but classic members a classic one, if that may be."""
         self.regexes = Regexes(
             desk,
             refresh_ms=self.limits.regex_refresh_ms,
             topics=lambda: self.topics,
             resolved=self._resolved,
         )
+
+    def settle(self, group: ConsumerGroup) -> None:
+        there = self.groups.get(group.group_id) is group
+        if not (there and self.may_be_classic(group)):
+            super().settle(group)
 
     def create(self, group_id: str) -> ConsumerGroup:
         """Make a group, which its first member is about to join."""

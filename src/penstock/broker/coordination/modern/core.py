@@ -59,6 +59,7 @@ class ModernGroups(ABC, Generic[G, M]):
         self.desk = desk
         self.limits = limits
         self.groups: dict[str, G] = {}
+        self.foreign: dict[type, Handler] = {}
         self.topics: Mapping[str, Topic] = {}
         self.keeper = Keeper(desk, self.groups, rows=self.encode, gone=self.forget)
         self._ticket = 0

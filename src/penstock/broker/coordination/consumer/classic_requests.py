@@ -1,0 +1,326 @@
+"""Members that speak the classic protocol in a consumer group: join, sync, heartbeat, leave.
+
+    JoinGroup   says what the member reads and has, as a heartbeat of the new protocol does; nobody
+                leads, the generation is the member's epoch
+    SyncGroup   tells what it may read
+    Heartbeat   tells it to join again: for a new target, to give something up, or to take what
+                others have given up; it has its rebalance timeout for that
+    LeaveGroup  as for others
+
+Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and its likes; KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.coordination.assignors import Partitions
+from penstock.broker.coordination.classic import (
+    Heartbeat,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    Left,
+    LeftMember,
+    Synced,
+    SyncGroup,
+)
+from penstock.broker.coordination.classic.states import (
+    FENCED_INSTANCE_ID,
+    GROUP_MAX_SIZE_REACHED,
+    ILLEGAL_GENERATION,
+    INCONSISTENT_GROUP_PROTOCOL,
+    MEMBER_ID_REQUIRED,
+    NONE,
+    REBALANCE_IN_PROGRESS,
+)
+from penstock.broker.coordination.consumer.classic_member import ClassicSide
+from penstock.broker.coordination.consumer.events import JOIN
+from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.broker.coordination.consumer.heartbeat import step
+from penstock.broker.coordination.consumer.reconciliation import MemberState
+from penstock.broker.coordination.consumer.state import ConsumerState
+from penstock.broker.coordination.consumer_protocol import (
+    Owned,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+)
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, Accepted
+from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
+from penstock.broker.coordination.modern.group import Parked
+from penstock.broker.coordination.modern.keeping import outdate
+
+if TYPE_CHECKING:
+    from penstock.control import Topic
+
+CONSUMER: Final = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """A JoinGroup that waits for a target, and what its member says that it has."""
+
+    member_id: str
+    owned: Partitions
+
+
+def by_id(owned: Owned, topics: Mapping[str, Topic]) -> Partitions:
+    """Partitions of topics that are there, by the topics' ids."""
+    return {
+        topics[name].topic_id.bytes: numbers for name, numbers in owned.items() if name in topics
+    }
+
+
+def by_name(partitions: Partitions, topics: Mapping[str, Topic]) -> Owned:
+    """Partitions of topics that are there, by the topics' names."""
+    names = {topic.topic_id.bytes: name for name, topic in topics.items()}
+    return {names[topic]: numbers for topic, numbers in partitions.items() if topic in names}
+
+
+# -- JoinGroup ------------------------------------------------------------------------------
+
+
+def join(groups: ConsumerState, event: JoinGroup, token: int) -> None:
+    """Handle a JoinGroup to a group that has members; it is well-formed."""
+    group = groups.groups[event.group_id]
+    found = _joining(groups, group, event)
+    if isinstance(found, Refused):
+        groups.desk.reply(token, found)
+        return
+    member, subscription = found
+    groups.unpark(member, REBALANCE_IN_PROGRESS, "a newer JoinGroup replaces this one")
+    if _update(groups, group, member, event, subscription):
+        groups.bump(group)
+    groups.desk.timers.stop(member.rebalance_timer)
+    groups.start_session(group, member)
+    rejoin = Rejoin(member.member_id, by_id(subscription.owned, groups.topics))
+    if group.assignment_epoch < group.epoch:
+        groups.park(group, member, token, rejoin)
+    else:
+        _answer(groups, group, rejoin, token)
+    groups.settle(group)
+
+
+def _joining(
+    groups: ConsumerState, group: ConsumerGroup, event: JoinGroup
+) -> tuple[ConsumerMember, Subscription] | Refused:
+    busy = groups.busy(group)
+    if busy:
+        return Refused(error=COORDINATOR_NOT_AVAILABLE, message=busy)
+    names = {protocol.name for protocol in event.protocols}
+    if event.protocol_type != CONSUMER or not names.intersection(*_protocols(group, event)):
+        return Refused(
+            error=INCONSISTENT_GROUP_PROTOCOL,
+            message=f"consumer group {group.group_id!r} has no protocol in common with this member",
+        )
+    try:
+        subscription = decode_subscription(event.protocols[0].metadata)
+    except ValueError as error:
+        return Refused(error=INCONSISTENT_GROUP_PROTOCOL, message=str(error))
+    member_id = event.member_id
+    if event.group_instance_id is not None:
+        holder = group.static.get(event.group_instance_id)
+        if holder is not None:
+            if member_id and holder != member_id:
+                return Refused(error=FENCED_INSTANCE_ID, message=f"{holder} is this instance")
+            return _returning(groups, group, group.members[holder], event), subscription
+    size = len(group.members)
+    if size >= groups.limits.max_size and member_id not in group.members:
+        return Refused(error=GROUP_MAX_SIZE_REACHED, message=f"the group has {size} members")
+    if not member_id:
+        instance = event.group_instance_id
+        member_id = f"{instance if instance is not None else event.client_id}-{event.fresh_id}"
+        if instance is None and event.member_id_required:
+            return Refused(
+                error=MEMBER_ID_REQUIRED,
+                message="join again with the member id given here",
+                member_id=member_id,
+            )
+    return group.members.get(member_id) or _new(groups, group, event, member_id), subscription
+
+
+def _protocols(group: ConsumerGroup, event: JoinGroup) -> list[set[str]]:
+    """The protocols of each other member that speaks the classic one."""
+    return [
+        {protocol.name for protocol in member.classic.protocols}
+        for member in group.members.values()
+        if member.classic is not None and member.member_id != event.member_id
+    ]
+
+
+def _new(
+    groups: ConsumerState, group: ConsumerGroup, event: JoinGroup, member_id: str
+) -> ConsumerMember:
+    member = ConsumerMember(member_id)
+    member.instance_id = event.group_instance_id
+    group.add(member)
+    member.timer.fire = partial(groups.expire, group, member)
+    return member
+
+
+def _returning(
+    groups: ConsumerState, group: ConsumerGroup, holder: ConsumerMember, event: JoinGroup
+) -> ConsumerMember:
+    """A static member: itself, or another process in its place."""
+    if not event.member_id:
+        groups.unpark(holder, FENCED_INSTANCE_ID, "another process joined as this instance")
+        group.rename(holder, f"{event.group_instance_id}-{event.fresh_id}")
+        holder.previous_epoch = holder.epoch = JOIN
+        groups.changed(group)
+        if group.ticket:  # the target that is just computed is for the former id
+            groups.bump(group)
+    return holder
+
+
+def _update(
+    groups: ConsumerState,
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    event: JoinGroup,
+    subscription: Subscription,
+) -> bool:
+    """Take over what a member says of itself; whether a new target is needed."""
+    member.classic = ClassicSide(
+        session_timeout_ms=event.session_timeout_ms, protocols=event.protocols
+    )
+    member.rebalance_timeout_ms = event.rebalance_timeout_ms
+    member.client_id, member.client_host = event.client_id, event.client_host
+    member.rack_id = subscription.rack_id
+    member.assignor = ""
+    outdate(member, "member")
+    groups.changed(group)
+    differs = group.subscribe(member, subscription.topics, "")
+    if differs:
+        groups.regexes.look(group)
+    return differs
+
+
+def resume(groups: ConsumerState, group: ConsumerGroup, parked: Parked) -> None:
+    """Answer a JoinGroup whose target is there."""
+    _answer(groups, group, parked.event, parked.token)
+
+
+def _answer(groups: ConsumerState, group: ConsumerGroup, rejoin: Rejoin, token: int) -> None:
+    member = group.members[rejoin.member_id]
+    step(groups, group, member, rejoin.owned)
+    side = member.classic
+    response = Joined(
+        generation=member.epoch,
+        protocol_type=CONSUMER,
+        protocol="" if side is None else side.protocols[0].name,
+        leader="",
+        member_id=member.member_id,
+    )
+    groups.keeper.answer(group, token, response)
+
+
+# -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------
+
+
+def sync(groups: ConsumerState, event: SyncGroup, token: int) -> None:
+    """Handle a SyncGroup."""
+    group = groups.groups[event.group_id]
+    member = _member(group, event.member_id, event.group_instance_id, event.generation)
+    if isinstance(member, Refused):
+        groups.desk.reply(token, member)
+        return
+    side = member.classic
+    if side is None:
+        groups.desk.refuse(token, UNKNOWN_MEMBER_ID, "the member speaks the consumer protocol")
+        return
+    name = side.protocols[0].name
+    if event.protocol_type not in (None, CONSUMER) or event.protocol not in (None, name):
+        groups.desk.refuse(token, INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {name!r}")
+        return
+    groups.start_session(group, member)
+    if member.epoch < group.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        _must_rejoin(groups, member, token)
+        return
+    version = decode_subscription(side.protocols[0].metadata).version
+    assignment = encode_assignment(by_name(member.assigned, groups.topics), version)
+    response = Synced(protocol_type=CONSUMER, protocol=name, assignment=assignment)
+    groups.keeper.answer(group, token, response)
+
+
+def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
+    """Handle a Heartbeat."""
+    group = groups.groups[event.group_id]
+    member = _member(group, event.member_id, event.group_instance_id, event.generation)
+    if isinstance(member, Refused):
+        groups.desk.reply(token, member)
+        return
+    groups.start_session(group, member)
+    if (
+        member.epoch < group.epoch
+        or member.state is MemberState.UNREVOKED_PARTITIONS
+        or (member.state is MemberState.UNRELEASED_PARTITIONS and group.released(member))
+    ):
+        _must_rejoin(groups, member, token)
+    else:
+        groups.desk.reply(token, Accepted())
+
+
+def _must_rejoin(groups: ConsumerState, member: ConsumerMember, token: int) -> None:
+    """Tell a member to join again, which it has its rebalance timeout for."""
+    timer, timers = member.rebalance_timer, groups.desk.timers
+    if timer.deadline_ms is None:
+        timer.fire = member.timer.fire
+        timers.start(timer, groups.desk.now_ms + member.rebalance_timeout_ms)
+    groups.desk.refuse(token, REBALANCE_IN_PROGRESS)
+
+
+def _member(
+    group: ConsumerGroup, member_id: str, instance: str | None, generation: int
+) -> ConsumerMember | Refused:
+    if instance is not None and group.static.get(instance, member_id) != member_id:
+        return Refused(error=FENCED_INSTANCE_ID)
+    member = group.members.get(member_id)
+    if member is None or member.classic is None:
+        return Refused(error=UNKNOWN_MEMBER_ID)
+    if generation != member.epoch:
+        return Refused(
+            error=ILLEGAL_GENERATION,
+            message=f"the generation of {member_id!r} is {member.epoch}, not {generation}",
+        )
+    return member
+
+
+def leave(groups: ConsumerState, event: LeaveGroup, token: int) -> None:
+    """Handle a LeaveGroup: each member is judged alone."""
+    group = groups.groups[event.group_id]
+    busy = groups.busy(group)
+    if busy:
+        groups.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+        return
+    left = tuple(
+        LeftMember(
+            member_id=leaving.member_id,
+            group_instance_id=leaving.group_instance_id,
+            error=_leave(groups, group, leaving),
+        )
+        for leaving in event.members
+    )
+    groups.keeper.answer(group, token, Left(members=left))
+    groups.regexes.look(group)
+    groups.settle(group)
+
+
+def _leave(groups: ConsumerState, group: ConsumerGroup, leaving: LeavingMember) -> str:
+    holder = None
+    if leaving.group_instance_id is not None:
+        holder = group.static.get(leaving.group_instance_id)
+        if holder is None:
+            return UNKNOWN_MEMBER_ID
+        if leaving.member_id and holder != leaving.member_id:
+            return FENCED_INSTANCE_ID
+    member = group.members.get(leaving.member_id or holder or "")
+    if member is None or (leaving.member_id and member.classic is None):
+        return UNKNOWN_MEMBER_ID
+    groups.expel(group, member)
+    return NONE
