@@ -81,8 +81,8 @@ def test_what_is_no_marker_is_refused() -> None:
 
 
 def test_a_transaction_begins_with_its_first_batch_and_ends_with_its_marker() -> None:
-    one = appended(None, 3, batch_at(0, 10, 2), 1, transactional=True)
-    two = appended(one, 3, batch_at(2, 15), 2, transactional=True)
+    one = appended(None, 3, batch_at(0, 10, 2), 1, 10)
+    two = appended(one, 3, batch_at(2, 15), 2, 15)
     assert (one.txn_first_offset, two.txn_first_offset) == (10, 10)
     check_transaction(two, 7, transactional=True)
     with pytest.raises(InvalidTxnState, match="open since offset 10"):
@@ -92,13 +92,13 @@ def test_a_transaction_begins_with_its_first_batch_and_ends_with_its_marker() ->
     ended = decided(two, MARKER, 5)
     assert ended == Producer(3, two.batches, 5, 9, -1)
     check_transaction(ended, 7, transactional=False)
-    assert appended(ended, 3, batch_at(3, 30), 6, transactional=True)[3:] == (9, 30)
+    assert appended(ended, 3, batch_at(3, 30), 6, 30)[3:] == (9, 30)
     assert original(ended, 7, 3, 3, 3) is None
     assert original(ended, 7, 3, 2, 2) == batch_at(2, 15), "it may still be sent again"
 
 
 def test_a_marker_of_a_newer_epoch_fences_and_begins_anew() -> None:
-    open_one = appended(None, 3, batch_at(0, 10, 2), 1, transactional=True)
+    open_one = appended(None, 3, batch_at(0, 10, 2), 1, 10)
     ended = decided(open_one, MARKER._replace(producer_epoch=4), 5)
     assert ended == Producer(4, (), 5, 9, -1)
     with pytest.raises(InvalidProducerEpoch):
@@ -122,10 +122,10 @@ def test_what_is_newer_refuses_a_marker() -> None:
 
 def test_of_version_two_a_marker_is_there_once_its_epoch_is() -> None:
     marker = MARKER._replace(transaction_version=2, producer_epoch=4)
-    open_one = appended(None, 3, batch_at(0, 10, 2), 1, transactional=True)
+    open_one = appended(None, 3, batch_at(0, 10, 2), 1, 10)
     assert not check_marker(open_one, marker)
     ended = decided(open_one, marker, 5)
     assert check_marker(ended, marker)
     # Sent again late, it must not end the next transaction, which has that epoch.
-    next_one = appended(ended, 4, batch_at(0, 20), 6, transactional=True)
+    next_one = appended(ended, 4, batch_at(0, 20), 6, 20)
     assert check_marker(next_one, marker)

@@ -23,6 +23,8 @@ Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.records.errors import (
@@ -147,21 +149,33 @@ def check_transaction(producer: Producer, producer_id: int, *, transactional: bo
         )
 
 
+remembered: Final[Callable[[tuple[int, int, int, int, int]], ProducerBatch]] = partial(
+    tuple.__new__, ProducerBatch
+)
+"""`ProducerBatch._make` in C, as one is made for each append of an idempotent producer."""
+
+_State = tuple[int, tuple[ProducerBatch, ...], int, int, int]
+_state: Final[Callable[[_State], Producer]] = partial(tuple.__new__, Producer)
+
+
 def appended(
     before: Producer | None,
     epoch: int,
     batch: ProducerBatch,
     seen_ms: int,
-    *,
-    transactional: bool = False,
+    txn_offset: int = -1,
 ) -> Producer:
-    """A producer's state after a batch that was checked."""
-    first = batch.first_offset if transactional else -1
+    """A producer's state after a batch that was checked.
+
+    `txn_offset` is the batch's first offset if it belongs to a transaction, else -1.
+    """
     if before is None:
-        return Producer(epoch, (batch,), seen_ms, -1, first)
-    _, batches, _, coordinator, open_from = before
-    batches = (*batches[1 - PRODUCER_BATCHES_MAX :], batch) if before.epoch == epoch else (batch,)
-    return Producer(epoch, batches, seen_ms, coordinator, first if open_from < 0 else open_from)
+        return _state((epoch, (batch,), seen_ms, -1, txn_offset))
+    known, batches, _, coordinator, open_from = before
+    batches = (*batches[1 - PRODUCER_BATCHES_MAX :], batch) if known == epoch else (batch,)
+    return _state(
+        (epoch, batches, seen_ms, coordinator, txn_offset if open_from < 0 else open_from)
+    )
 
 
 def check_marker(producer: Producer | None, marker: Marker) -> bool:

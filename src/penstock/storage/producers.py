@@ -29,6 +29,7 @@ from penstock.records.idempotence import (
     decided,
     described,
     original,
+    remembered,
 )
 from penstock.records.limits import PRODUCER_BATCHES_MAX
 from penstock.records.transactions import UNGUARDED, AbortedTransaction, Guard, Marker
@@ -76,7 +77,17 @@ class ProducerStates:
             InvalidTxnState: it would begin a transaction, and the guard is worth nothing.
         """
         producer = self._producers.get(header.producer_id)
-        stored = None if producer is None else _original(producer, header)
+        stored = None
+        if producer is not None:
+            stored = original(
+                producer,
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_sequence,
+            )
+            if stored is None and producer.txn_first_offset >= 0:
+                _check_transaction(producer, header)
         if stored is None and guard is not UNGUARDED and header.attributes & TRANSACTIONAL_FLAG:
             self._check_guard(header, guard)
         return stored
@@ -119,16 +130,19 @@ class ProducerStates:
             if producer_id < 0:
                 continue
             producer = meanwhile.get(producer_id) or self._producers.get(producer_id)
-            if producer is not None and _original(producer, header) is not None:
-                raise OutOfOrderSequence("an append holds batches that are stored already")
+            if producer is not None:
+                if _original(producer, header) is not None:
+                    raise OutOfOrderSequence("an append holds batches that are stored already")
+                _check_transaction(producer, header)
             meanwhile[producer_id] = _appended(producer, header, 0, 0)
         return None
 
     def append(self, header: BatchHeader, base_offset: int, seen_ms: int) -> Undo:
         """Remember a batch that was checked and now stands at `base_offset`."""
         producer_id = header.producer_id
-        before = self._producers.get(producer_id)
-        after = self._producers[producer_id] = _appended(before, header, base_offset, seen_ms)
+        producers = self._producers
+        before = producers.get(producer_id)
+        after = producers[producer_id] = _appended(before, header, base_offset, seen_ms)
         if after.txn_first_offset == base_offset:
             self.transactions.began(base_offset)
             self._guards.pop(producer_id, None)
@@ -262,32 +276,30 @@ _NONE: Final = (NO_BATCH,)
 
 
 def _original(producer: Producer, header: BatchHeader) -> ProducerBatch | None:
-    stored = original(
+    return original(
         producer,
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
         header.last_sequence,
     )
-    if stored is None and producer.txn_first_offset >= 0:
-        transactional = bool(header.attributes & TRANSACTIONAL_FLAG)
-        check_transaction(producer, header.producer_id, transactional=transactional)
-    return stored
+
+
+def _check_transaction(producer: Producer, header: BatchHeader) -> None:
+    transactional = bool(header.attributes & TRANSACTIONAL_FLAG)
+    check_transaction(producer, header.producer_id, transactional=transactional)
 
 
 def _appended(
     before: Producer | None, header: BatchHeader, base_offset: int, seen_ms: int
 ) -> Producer:
     delta = header.last_offset_delta
-    batch = ProducerBatch(
-        header.base_sequence,
-        header.last_sequence,
-        base_offset + delta,
-        delta,
-        header.max_timestamp,
+    last_offset = base_offset + delta
+    batch = remembered(
+        (header.base_sequence, header.last_sequence, last_offset, delta, header.max_timestamp)
     )
-    transactional = bool(header.attributes & TRANSACTIONAL_FLAG)
-    return appended(before, header.producer_epoch, batch, seen_ms, transactional=transactional)
+    first = base_offset if header.attributes & TRANSACTIONAL_FLAG else -1
+    return appended(before, header.producer_epoch, batch, seen_ms, first)
 
 
 def _put_back(producers: dict[int, Producer], undo: Undo) -> None:
