@@ -8,6 +8,9 @@ the store's callback. Producers are idempotent; sequences go on from what the lo
 One more partition is a replica. A line `+ NUMBER KIND VALUE FILL` comes before each thing that is
 done to it: `append` VALUE records in a batch filled with FILL, `cut` at offset VALUE, `promise`
 epoch VALUE; a line `= NUMBER` when all up to that one are durable.
+
+Another one has transactions, of which nothing is printed: what its log knows of them must be what
+its batches say.
 """
 
 from __future__ import annotations
@@ -18,12 +21,17 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from penstock.storage import LogConfig, StorageError
+from penstock.records.header import TRANSACTIONAL_FLAG
+from penstock.records.transactions import UNGUARDED, Marker
+from penstock.storage import LogConfig, ReplicaLog, StorageError
 from tests.storage.batches import Harness, batch, stamped
 
 PARTITIONS = 3
 REPLICA = PARTITIONS
 """The partition that is a replica."""
+
+TRANSACTIONS = PARTITIONS + 1
+"""The partition that has transactions."""
 
 
 def acknowledge(line: str, _: object) -> None:
@@ -60,6 +68,20 @@ class Replica:
             log.promise(value)
 
 
+def step_of_transaction(log: ReplicaLog, dice: random.Random) -> None:
+    """A batch of a producer, or the end of its transaction."""
+    producer_id = dice.randrange(5)
+    if dice.random() < 0.4:
+        log.append_marker(Marker(producer_id, 0, 0, dice.random() < 0.5), now_ms=1)
+        return
+    last = {one.producer_id: one.last_sequence for one in log.producers()}
+    data = batch(
+        dice.randint(1, 3), size=dice.choice([40, 9000]), producer_id=producer_id, epoch=0,
+        sequence=last.get(producer_id, -1) + 1, attributes=TRANSACTIONAL_FLAG,
+    )  # fmt: skip
+    log.append(data, now_ms=1, guard=UNGUARDED)
+
+
 async def run(directory: Path, seed: int) -> None:
     dice = random.Random(seed)
     harness = Harness(
@@ -81,6 +103,8 @@ async def run(directory: Path, seed: int) -> None:
         waiting = []
         for _ in range(dice.choice([1, 1, 2, 8])):
             lines = []
+            for _ in range(dice.choice([0, 2, 4])):
+                step_of_transaction(harness.log(TRANSACTIONS), dice)
             for _ in range(dice.choice([0, 1, 3])):
                 replica.step()
             for _ in range(dice.choice([1, 3])):

@@ -1,5 +1,6 @@
 """kill -9 at random times: everything acknowledged is there, in order, once; and a replica is what
-the first so many of the things that were done to it have made, with all that were acknowledged.
+the first so many of the things that were done to it have made, with all that were acknowledged. A
+log with transactions knows what its batches say.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import pytest
 
 from penstock.records import split_batches, verify_crc
 from tests.storage.batches import Harness, read_all
-from tests.storage.kill_target import PARTITIONS, REPLICA
+from tests.storage.kill_target import PARTITIONS, REPLICA, TRANSACTIONS
+from tests.storage.transactions import check as check_transactions
+from tests.storage.transactions import history_of
 
 ROUNDS = 25
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +140,8 @@ def check(directory: Path, acknowledged: set[tuple[int, int, int, int]], replica
     harness = Harness(directory)
     with closing(harness.store):
         replica.check(harness)
+        log = harness.log(TRANSACTIONS)
+        check_transactions(log, history_of(log))
         stored: set[tuple[int, int, int, int]] = set()
         for partition in range(PARTITIONS):
             data = read_all(harness.log(partition), max_bytes=1 << 20)

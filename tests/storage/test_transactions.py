@@ -1,17 +1,12 @@
-"""Transactions in logs: against what the batches say, over crashes, checkpoints, cuts, retention.
-
-What is open, and what was aborted where, is computed from all batches in the plainest way.
-"""
+"""Transactions in logs, and what the batches say, over crashes, checkpoints, cuts, retention."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from penstock.base.settings import LONG_MAX
 from penstock.records import CorruptBatch, seal, split_batches, stamp
 from penstock.records.errors import (
     InvalidProducerEpoch,
@@ -21,106 +16,13 @@ from penstock.records.errors import (
 )
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker, encode_marker
-from penstock.storage import LogConfig, ReplicaLog
+from penstock.storage import LogConfig
 from penstock.storage.formats.transaction_index import TransactionIndex
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, abandon, batch, read_all
+from tests.storage.transactions import Transactional
 
-ROLLING = LogConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1)
 DAY_MS = 86_400_000
-
-
-class Sent(NamedTuple):
-    """A batch or a marker as the log has it."""
-
-    offset: int
-    next_offset: int
-    producer_id: int
-    commit: bool | None
-
-
-def open_in(history: list[Sent]) -> dict[int, int]:
-    """First offsets of open transactions, by producer."""
-    first: dict[int, int] = {}
-    for one in history:
-        if one.commit is None:
-            first.setdefault(one.producer_id, one.offset)
-        else:
-            first.pop(one.producer_id, None)
-    return first
-
-
-def aborted_in(history: list[Sent], start: int, end: int) -> list[AbortedTransaction]:
-    """What was aborted with batches there."""
-    found, first = [], dict[int, int]()
-    for one in history:
-        if one.commit is None:
-            first.setdefault(one.producer_id, one.offset)
-            continue
-        began = first.pop(one.producer_id, None)
-        if began is not None and not one.commit and one.offset >= start and began < end:
-            stable = min(first.values(), default=one.next_offset)
-            found.append(AbortedTransaction(one.producer_id, began, one.offset, stable))
-    return sorted(found, key=lambda each: each.first_offset)
-
-
-class Transactional:
-    """A log, what is done to it, and what was done."""
-
-    def __init__(self, directory: Path, **options: object) -> None:
-        self.harness = Harness(directory, config=ROLLING, **options)  # type: ignore[arg-type]
-        self.history: list[Sent] = []
-
-    @property
-    def log(self) -> ReplicaLog:
-        return self.harness.log()
-
-    def put(self, producer_id: int, count: int = 1, *, commit: bool = True) -> int:
-        last = {one.producer_id: one.last_sequence for one in self.log.producers()}
-        sequence = last.get(producer_id, -1) + 1
-        data = batch(
-            count,
-            producer_id=producer_id,
-            epoch=0,
-            sequence=sequence,
-            attributes=TRANSACTIONAL_FLAG,
-        )
-        offset = self.log.append(data, now_ms=self.harness.clock.ms, guard=UNGUARDED).base_offset
-        self.history.append(Sent(offset, offset + count, producer_id, None))
-        if commit:
-            assert self.harness.commit() is None
-        return offset
-
-    def end(self, producer_id: int, *, commit: bool, durable: bool = True) -> int:
-        marker = Marker(producer_id, 0, 1, commit)
-        offset = self.log.append_marker(marker, now_ms=self.harness.clock.ms).base_offset
-        self.history.append(Sent(offset, offset + 1, producer_id, commit))
-        if durable:
-            assert self.harness.commit() is None
-        return offset
-
-    def cut(self, offset: int) -> None:
-        end = self.log.truncate(offset, floor=0)
-        assert self.harness.commit() is None
-        self.history = [one for one in self.history if one.next_offset <= end]
-
-    def check(self) -> None:
-        log = self.log
-        log.load()
-        assert log.log_end_offset == (self.history[-1].next_offset if self.history else 0)
-        known = {
-            one.producer_id: one.txn_start_offset
-            for one in log.producers()
-            if one.txn_start_offset >= 0
-        }
-        assert known == open_in(self.history)
-        transactions = log.producer_states.transactions
-        transactions.committed_to(log.durable_offset)
-        assert transactions.first_unstable_offset == min(known.values(), default=LONG_MAX)
-        begin, end = log.log_start_offset, log.log_end_offset
-        for start in {begin, (2 * begin + end) // 3, (begin + end) // 2, max(end - 3, begin), end}:
-            for upto in {start, start + 1, (start + end) // 2, end}:
-                assert log.aborted(start, upto) == aborted_in(self.history, start, upto)
 
 
 @pytest.mark.parametrize("seed", range(12))

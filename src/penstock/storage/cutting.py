@@ -72,6 +72,8 @@ def cut_files(
 def cut_transactions(files: Files, path: str, end_offset: int) -> None:
     """Leave of a `.txnindex` what is about offsets below one, up to what is no whole entry.
 
+    Synced at once, as it is rare: what is cut must not come back when the log has other batches.
+
     Raises:
         OSError: it is not done.
     """
@@ -82,6 +84,7 @@ def cut_transactions(files: Files, path: str, end_offset: int) -> None:
         descriptor = files.open(path)
         try:
             files.truncate(descriptor, len(index.entries))
+            files.sync_file(descriptor)
         finally:
             files.close(descriptor)
 
