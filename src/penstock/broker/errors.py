@@ -92,16 +92,6 @@ class InvalidGroupId(InvalidError):
     code: ClassVar[str] = "invalid_group_id"
 
 
-class TransactionsUnsupported(InvalidError):
-    """A transactional producer; transactions are not served yet.
-
-    As to one that has no right to its transactional id: no client tries that again, while
-    librdkafka takes UNSUPPORTED_VERSION for something that may pass.
-    """
-
-    code: ClassVar[str] = "transactional_id_authorization_failed"
-
-
 class ShuttingDown(RetriableError):
     """The broker is stopping; another one, or this one after its restart, will serve."""
 

@@ -100,3 +100,6 @@ SWITCH_JOIN_SECONDS: Final = 30.0
 
 SWITCH_WAIT_SECONDS: Final = 20.0
 """How long a request waits for a switch, which goes on without it."""
+
+LOOK_FOR_TOPICS_SECONDS: Final = 1.0
+"""How long AddPartitionsToTxn waits for an image that has a topic it does not know."""

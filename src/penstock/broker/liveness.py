@@ -37,7 +37,7 @@ from penstock.control import StaleBroker
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
-    from penstock.broker.coordination.groups import GroupCoordinator
+    from penstock.broker.coordination.coordinator import Coordinator
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
     from penstock.broker.settings import BrokerSettings
@@ -55,7 +55,8 @@ class LivenessParts:
     control: ControlPlane
     clock: Clock
     cluster: ClusterMetadata
-    coordinator: GroupCoordinator
+    coordinator: Coordinator
+    transactions: Coordinator
     migrations: TopicMigrations
 
 
@@ -131,7 +132,7 @@ class Liveness:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._interval_seconds, self._tick)
         if self._session.over(self._monotonic()):
-            self._parts.coordinator.suspend()
+            self._suspend()
         if self._beat is None or self._beat.done():
             self._beat = loop.create_task(self.beat())
 
@@ -178,7 +179,7 @@ class Liveness:
 
     async def _lost(self, stale: StaleBroker, asked: float) -> None:
         parts = self._parts
-        parts.coordinator.suspend()
+        self._suspend()
         if stale.registered:
             logger.error("%s: this process stops; two processes must not have one node.id", stale)
             self._stopped = True
@@ -190,8 +191,17 @@ class Liveness:
         await self._resume()
 
     async def _resume(self) -> None:
-        """Coordinate groups again, by an image of after the renewal."""
-        coordinator = self._parts.coordinator
-        if coordinator.suspended:
+        """Coordinate again, by an image of after the renewal."""
+        suspended = [one for one in self._coordinators if one.suspended]
+        if suspended:
             await self._parts.cluster.refresh()
+        for coordinator in suspended:
             coordinator.resume()
+
+    def _suspend(self) -> None:
+        for coordinator in self._coordinators:
+            coordinator.suspend()
+
+    @property
+    def _coordinators(self) -> tuple[Coordinator, ...]:
+        return self._parts.coordinator, self._parts.transactions

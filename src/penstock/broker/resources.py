@@ -12,10 +12,16 @@ from penstock.wire.kafka.apis import PRODUCE, Api, Resource
 FIELDS: Final[dict[Resource, tuple[str, ...]]] = {
     "topic": ("topics", "topic_names"),
     "group": ("group_id", "groups", "groups_names", "key", "coordinator_keys"),
+    "transactional_id": (
+        "transactional_id",
+        "v3_and_below_transactional_id",
+        "transactions",
+        "transactional_ids",
+    ),
 }
 """Where requests have their resources, which are text or have one of `NAMES`."""
 
-NAMES: Final = ("name", "topic", "topic_id", "group_id")
+NAMES: Final = ("name", "topic", "topic_id", "group_id", "transactional_id")
 
 
 def resources_of(api: Api, request: Any) -> list[str]:

@@ -24,11 +24,15 @@ from penstock.broker import metrics as broker_metrics
 from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.connection import Connection
 from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
+from penstock.broker.coordination.transaction_coordinator import (
+    TransactionCoordinator,
+    TransactionParts,
+)
+from penstock.broker.coordination.transaction_link import TransactionLink
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
 from penstock.broker.handlers.metadata import MetadataCache
-from penstock.broker.handlers.producer_ids import ProducerIds
 from penstock.broker.identity import Identity
 from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
 from penstock.broker.listeners import Listener, advertised, parse_listeners
@@ -38,6 +42,8 @@ from penstock.broker.metrics import RequestMetrics
 from penstock.broker.migration import MigrationParts, TopicMigrations
 from penstock.broker.partition_registry import PartitionRegistry
 from penstock.broker.parts import parts_of
+from penstock.broker.peers import Peers
+from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.quotas.service import QuotaParts, Quotas
 from penstock.broker.seen_database import DatabaseWatch, SeenParts
 from penstock.broker.share.service import ShareParts, ShareService
@@ -162,14 +168,20 @@ class BrokerServer:
         )
         self.migrations = TopicMigrations(parts_of(MigrationParts, self))
         self.produce_waiting: dict[Expiring, None] = {}
-        self.verifier: Verifier | None = None
-        """Who asks the coordinators of transactions; without one, none are served."""
         self.fetch_sessions = FetchSessions(
             self.settings.fetch_sessions_max, lambda: self.randomness.bits(_SESSION_ID_BITS)
         )
         self.metadata_cache = MetadataCache()
         self.producer_ids = ProducerIds(self.control)
         self.coordinator = GroupCoordinator(parts_of(CoordinatorParts, self))
+        self.peers = Peers(self._peer_address)
+        self.marker_peers = Peers(self._peer_address)
+        """By connections of their own: what is asked of a coordinator may wait for markers."""
+        self.transactions = TransactionCoordinator(parts_of(TransactionParts, self))
+        self.transaction_link = TransactionLink(
+            self.node_id, self.cluster, self.transactions, self.peers
+        )
+        self.verifier: Verifier = self.transaction_link
         self.share = ShareService(parts_of(ShareParts, self))
 
     # Addresses
@@ -183,6 +195,11 @@ class BrokerServer:
     def admin_address(self) -> tuple[str, int] | None:
         """Host and port of the admin interface, as bound; None when it is turned off."""
         return None if self._admin is None else self._admin.address
+
+    def _peer_address(self, broker_id: int) -> tuple[str, int] | None:
+        """Where another broker is called: at its first listener."""
+        broker = self.cluster.image.broker(broker_id)
+        return None if broker is None else (broker.host, broker.port)
 
     # Start and stop
 
@@ -206,6 +223,7 @@ class BrokerServer:
             self.metadata_cache.clear,
             self.fetch_hub.image_changed,
             self.coordinator.image_changed,
+            self.transactions.image_changed,
         ]
         self.registry.add(self.samples)
         await self._listen()
@@ -231,6 +249,7 @@ class BrokerServer:
             over = self._liveness.session_over
             self.replicas.replication.may_be_gone = self.partitions.may_be_gone = over
         self.coordinator.start()
+        self.transactions.start()
         if self.settings.sink_staging_directory:
             await self._start_sinks()
         for server in self._servers:
@@ -290,6 +309,10 @@ class BrokerServer:
         if self.sinks is not None:
             await self.sinks.stop()
         await self.coordinator.stop()
+        await self.transactions.stop()
+        await self.transaction_link.stop()
+        await self.peers.close()
+        await self.marker_peers.close()
         self.fetch_hub.finish_all()
         for connection in self._connections:
             connection.cancel_handler(waiting_only=True)

@@ -256,6 +256,24 @@ class BrokerSettings(TopicDefaults):
         True, "Ask a transaction's coordinator before its first batch is taken, where clients add"
         " partitions themselves; those that leave it to the broker are always asked about.",
     )  # fmt: skip
+    transactional_ids_max: int = setting(
+        100_000, "Most transactional ids held at a time.", 1, INT_MAX
+    )
+    transaction_partitions_max: int = setting(
+        10_000, "Most partitions and groups of one transaction.", 1, INT_MAX
+    )
+    transaction_max_timeout_ms: int = setting(
+        900_000, "Longest `transaction.timeout.ms` that a producer may ask for.", 1, INT_MAX
+    )
+    transactional_id_expiration_ms: int = setting(
+        604_800_000, "How long a transactional id is kept of which nothing is heard.", 1, INT_MAX
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        10_000, "How often transactions that have timed out are aborted.", 1, INT_MAX
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        3_600_000, "How often transactional ids that have expired are forgotten.", 1, INT_MAX
+    )
     offset_metadata_max_bytes: int = setting(
         4096, "Largest metadata text of a committed offset.", 0, INT_MAX
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from penstock.base.errors import PenstockError
@@ -105,6 +106,21 @@ class Pipeline(asyncio.Protocol, Generic[T]):
     def send(self, call: Call, ticket: T) -> None:
         """Write a call; its ticket comes back through `answered` or `lost`."""
         self._write(call, ticket)
+
+    def request(self, name: str, body: Mapping[str, Any], ticket: T) -> None:
+        """Write a call of a name, in the highest version that both know; as `send`.
+
+        Raises:
+            UnsupportedByBroker: there is no such version; nothing was sent.
+        """
+        call = make_call(
+            name,
+            self._negotiated.version(name, self.where),
+            body,
+            correlation_id=self.next_correlation_id(),
+            client_id=self.client_id,
+        )
+        self.send(call, ticket)
 
     async def negotiate(self, name: str) -> int:
         """Ask for the broker's versions; returns the one to speak for a call.
@@ -240,8 +256,9 @@ async def connect(
     client_id: bytes,
     timeout_ms: int,
     connect_timeout_ms: int,
+    name: str = "Produce",
 ) -> Pipeline[T]:
-    """Open a connection that can carry Produce requests.
+    """Open a connection that can carry requests of a name.
 
     When this fails after the connection was made, `lost` has been called without tickets.
 
@@ -254,7 +271,7 @@ async def connect(
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
             await loop.create_connection(lambda: pipeline, host, port)
-            await pipeline.negotiate("Produce")
+            await pipeline.negotiate(name)
     except TimeoutError:
         error = TimedOut(f"{where} did not open a connection in {connect_timeout_ms} ms")
         pipeline.abort(error)

@@ -52,6 +52,9 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "DescribeProducers": 0,
     "DescribeLogDirs": 4,
     "UnregisterBroker": 0,
+    "AddPartitionsToTxn": 5,
+    "AddOffsetsToTxn": 4,
+    "WriteTxnMarkers": 2,
     "DescribeClientQuotas": 1,
     "AlterClientQuotas": 1,
 }

@@ -83,11 +83,18 @@ class GroupAuthorisationFailed(AuthorisationFailed):
     code: ClassVar[str] = "group_authorization_failed"
 
 
+class TransactionalIdAuthorisationFailed(AuthorisationFailed):
+    """The principal may not do this on a transactional id."""
+
+    code: ClassVar[str] = "transactional_id_authorization_failed"
+
+
 _ERRORS: Final[dict[Resource, type[AuthorisationFailed]]] = {
     "none": AuthorisationFailed,
     "cluster": AuthorisationFailed,
     "topic": TopicAuthorisationFailed,
     "group": GroupAuthorisationFailed,
+    "transactional_id": TransactionalIdAuthorisationFailed,
 }
 
 

@@ -26,6 +26,7 @@ from penstock.broker.coordination.consumer import (
     MigrationPolicy,
 )
 from penstock.broker.coordination.conversion import Conversion
+from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
@@ -43,10 +44,8 @@ from penstock.broker.coordination.group_events import (
 from penstock.broker.coordination.kinds import Groups
 from penstock.broker.coordination.loading import FoundKey
 from penstock.broker.coordination.modern.topics import NewTopics
-from penstock.broker.coordination.ownership import Cluster, CoordinatorNotAvailable, Ownership
+from penstock.broker.coordination.ownership import Cluster, CoordinatorNotAvailable
 from penstock.broker.coordination.retention import OffsetsRetention
-from penstock.broker.coordination.runtime import Runtime
-from penstock.broker.coordination.saving import Saver
 from penstock.broker.coordination.share import (
     DescribedShareGroup,
     ShareGroupLimits,
@@ -125,7 +124,7 @@ class GroupSource:
         }
 
 
-class GroupCoordinator:
+class GroupCoordinator(Coordinator):
     """The group coordinator of one broker; belongs to the event-loop thread."""
 
     def __init__(self, parts: CoordinatorParts) -> None:
@@ -133,19 +132,17 @@ class GroupCoordinator:
         self._settings = settings
         self._cluster = parts.cluster
         self._control = control
-        self.ownership = Ownership(parts.node_id, parts.cluster)
-        self._saver = Saver(control, self.ownership)
-        self.runtime = Runtime(
+        super().__init__(
             KIND,
             self._core,
+            node_id=parts.node_id,
+            cluster=parts.cluster,
+            control=control,
             source=GroupSource(control),
-            saver=self._saver,
-            ownership=self.ownership,
             clock=clock,
             loaded=self._loaded,
         )
         self._seen: MetadataImage | None = None
-        self.check_owner = self.ownership.check
         self._retention = OffsetsRetention(settings, self, control=control, clock=clock)
         self.expire_offsets = self._retention.expire
 
@@ -202,34 +199,17 @@ class GroupCoordinator:
             changed = {topic.name for topic in (*delta.changed, *delta.gone)}
             if changed:
                 self.runtime.handle(NewTopics(topics=image.topics, changed=changed))
-        self.runtime.image_changed()
+        super().image_changed()
 
     def _loaded(self) -> None:
         self._retention.groups_loaded()
 
-    def start(self) -> None:
-        """Begin to load the groups, so that the sessions of their members run."""
-        self.runtime.start()
-
     async def stop(self) -> None:
         """Answer whoever waits, finish what is being saved, keep no timer. Idempotent."""
         await self._retention.stop()
-        await self.runtime.stop()
-        await self._saver.finish()
+        await super().stop()
 
     # Requests
-
-    @property
-    def suspended(self) -> bool:
-        return self.runtime.suspended
-
-    def suspend(self) -> None:
-        """Refuse group requests: this broker may have lost its groups and cannot look."""
-        self.runtime.suspended = True
-
-    def resume(self) -> None:
-        """End `suspend`; the image is known to be of now."""
-        self.runtime.suspended = False
 
     async def call(self, request: GroupRequest) -> Any:
         """Ask the core, and wait for its answer.

@@ -25,3 +25,6 @@ HEARD_MS: Final = 1000
 WORK_INLINE_MAX: Final = 2_000
 """Members and partitions whose target is computed within one turn of the loop: a few milliseconds;
 what is larger goes to a thread."""
+
+PRODUCER_ID_TRIES_MAX: Final = 3
+"""How often a request is decided anew because it needs a producer id that nobody had."""

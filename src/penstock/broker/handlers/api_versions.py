@@ -12,12 +12,16 @@ from penstock.broker.connection import RequestContext
 from penstock.wire.kafka.apis import API_VERSIONS, APIS
 from penstock.wire.kafka.encoder import encoder
 
-FEATURES: Final = {"group.version": 1, "share.version": 1}
+FEATURES: Final = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 """Kafka's features that are finalised here, each at its level: clients choose protocols by them.
 group.version 1 is the consumer group protocol of KIP-848, share.version 1 are the share groups of
-KIP-932."""
+KIP-932. With transaction.version 2 (KIP-890) the epoch rises at every end of a transaction, and
+partitions join it by what is written to them."""
 
 _NAME: Final = APIS[API_VERSIONS].name
+
+ZERO_FEATURES_FROM: Final = 4
+"""Older versions cannot be told of features that begin at 0 (KAFKA-17011)."""
 
 
 def api_versions(context: RequestContext, request: Any) -> bytes:
@@ -39,10 +43,11 @@ def answer_body(version: int, error_code: int) -> bytes:
             "supported_features": [
                 {"name": name, "min_version": 0, "max_version": level}
                 for name, level in FEATURES.items()
+                if version >= ZERO_FEATURES_FROM
             ],
             "finalized_features_epoch": 0,
             "finalized_features": [
-                {"name": name, "max_version_level": level, "min_version_level": level}
+                {"name": name, "min_version_level": level, "max_version_level": level}
                 for name, level in FEATURES.items()
             ],
         }

@@ -27,7 +27,6 @@ from penstock.broker.connection import RequestContext
 from penstock.broker.errors import (
     InvalidRequiredAcks,
     NotLeader,
-    TransactionsUnsupported,
     UnknownTopicId,
     UnknownTopicOrPartition,
     error_number,
@@ -89,7 +88,7 @@ class Parts:
     metrics: RequestMetrics
     quotas: Quotas
     settings: BrokerSettings
-    verifier: Verifier | None
+    verifier: Verifier
     produce_waiting: dict[Expiring, None]
 
 
@@ -169,9 +168,6 @@ def _begin(
 ) -> None:
     """Append what belongs to a transaction, after a look at what would begin one."""
     verifier, version = parts.verifier, context.version
-    if verifier is None:
-        refuse(parts, context, request, _unserved(transactional_id))
-        return
     guards, wanted = look_at(parts.partitions, request, version, parts.clock.now_ms())
     if version < ADDS_FROM and not parts.settings.transaction_partition_verification_enable:
         guards.update({one.place: UNGUARDED for one in wanted})
@@ -252,12 +248,6 @@ def _refusal(request: ProduceRequest) -> PenstockError | None:
     if request.acks not in (0, 1, _ALL):
         return InvalidRequiredAcks(f"acks = {request.acks} is none of 0, 1 and -1 (all)")
     return None
-
-
-def _unserved(transactional_id: str) -> PenstockError:
-    return TransactionsUnsupported(
-        f"transactional.id = {transactional_id!r}: transactions are not supported yet"
-    )
 
 
 def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]:

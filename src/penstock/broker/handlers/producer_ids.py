@@ -1,43 +1,37 @@
-"""InitProducerId: identities of idempotent producers.
+"""InitProducerId: identities of idempotent and of transactional producers.
 
 Ids come from the control plane in blocks and are never used twice, also when a block is lost
-with the process. A producer that comes back with its id simply gets a new one: without
-transactions nothing refers to the old one.
+with the process. A producer without a transactional id that comes back with its producer id simply
+gets a new one: nothing refers to the old one. Of transactional ones their coordinator decides.
 
-Source: KIP-98, KIP-360.
+Source: KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.admin_errors import BadRequest
 from penstock.broker.connection import RequestContext
-from penstock.broker.errors import TransactionsUnsupported
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.transactions import (
+    Initialised,
+    InitProducerId,
+    ProducerIdentity,
+)
+from penstock.broker.handlers.transactions import known_code, unexpected
+from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
-    from penstock.control import ControlPlane
+    from penstock.broker.coordination.transaction_coordinator import TransactionCoordinator
+    from penstock.broker.producer_ids import ProducerIds
 
-PRODUCER_ID_BLOCK: Final = 1000
-"""Ids taken from the control plane at a time, as in Kafka."""
+logger = logging.getLogger(__name__)
 
-
-class ProducerIds:
-    """The block of producer ids that this broker hands out next."""
-
-    __slots__ = ("_block", "_control")
-
-    def __init__(self, control: ControlPlane) -> None:
-        self._control = control
-        self._block: Iterator[int] = iter(())
-
-    async def next(self) -> int:
-        """An id that nobody had before."""
-        for producer_id in self._block:
-            return producer_id
-        self._block = iter(await self._control.allocate_producer_ids(PRODUCER_ID_BLOCK))
-        return await self.next()
+FENCED_FROM: Final = 4
+"""PRODUCER_FENCED is known from this version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +39,33 @@ class Parts:
     """What these handlers use."""
 
     producer_ids: ProducerIds
+    transactions: TransactionCoordinator
 
 
 async def init_producer_id(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
-    """Answer with a fresh producer id and epoch 0."""
-    if request.transactional_id is not None:
-        raise TransactionsUnsupported(
-            f"transactional.id = {request.transactional_id!r}: transactions are not supported yet"
+    """Answer with a fresh producer id and epoch 0, or those of a transactional id."""
+    if request.transactional_id is None:
+        return {"producer_id": await parts.producer_ids.next(), "producer_epoch": 0}
+    if not request.transactional_id:
+        raise BadRequest("transactional.id is empty: leave it out, or name the producer")
+    response = await parts.transactions.call(
+        InitProducerId(
+            transactional_id=request.transactional_id,
+            timeout_ms=milliseconds(request.transaction_timeout),
+            producer=ProducerIdentity(
+                int(getattr(request, "producer_id", -1)),
+                int(getattr(request, "producer_epoch", -1)),
+            ),
         )
-    return {"producer_id": await parts.producer_ids.next(), "producer_epoch": 0}
+    )
+    if isinstance(response, Refused):
+        logger.info("%s", response.message)
+        return {
+            "error_code": known_code(response.error, context.version, FENCED_FROM),
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+    if not isinstance(response, Initialised):
+        raise unexpected(response)
+    producer = response.producer
+    return {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}

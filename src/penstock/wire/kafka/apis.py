@@ -3,7 +3,8 @@
 The dispatcher, the ApiVersions answer and `docs/reference/api-keys.md` are made from this table,
 so nothing is advertised that is not implemented. Version ranges are as wide as kio's schemas,
 but for InitProducerId, whose version 6 is for transactions in two phases (KIP-939), which Apache
-Kafka 4.3 does not advertise either. Two numbers may differ from kio's range:
+Kafka 4.3 does not advertise either, and ListTransactions, whose version 2 matches ids by a regular
+expression of whoever asks. Two numbers may differ from kio's range:
 
 - `minimum` is what ApiVersions advertises, `served_from` what is really served. Produce is
   advertised from version 0, because librdkafka turns compression off when it does not see the
@@ -38,7 +39,7 @@ Operation = Literal[
     "alter_configs",
     "idempotent_write",
 ]
-Resource = Literal["none", "topic", "group", "cluster"]
+Resource = Literal["none", "topic", "group", "transactional_id", "cluster"]
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -104,6 +105,19 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
         "list_offsets:offset_for_leader_epoch", "topic", "describe",
     ),
     (
+        24, "AddPartitionsToTxn", 0, 5, 3,
+        "transactions:add_partitions_to_txn", "transactional_id", "write",
+    ),
+    (
+        25, "AddOffsetsToTxn", 0, 4, 3,
+        "transactions:add_offsets_to_txn", "transactional_id", "write",
+    ),
+    (26, "EndTxn", 0, 5, 3, "transactions:end_txn", "transactional_id", "write"),
+    (
+        27, "WriteTxnMarkers", 1, 2, 1,
+        "markers:write_txn_markers", "cluster", "cluster_action",
+    ),
+    (
         32, "DescribeConfigs", 1, 4, 4,
         "configs:describe_configs", "cluster", "describe_configs",
     ),
@@ -136,6 +150,14 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
     (60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", "cluster", "describe"),
     (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
     (64, "UnregisterBroker", 0, 0, 0, "cluster:unregister_broker", "cluster", "alter"),
+    (
+        65, "DescribeTransactions", 0, 0, 0,
+        "transactions:describe_transactions", "transactional_id", "describe",
+    ),
+    (
+        66, "ListTransactions", 0, 1, 0,
+        "transactions:list_transactions", "cluster", "describe",
+    ),
     (
         68, "ConsumerGroupHeartbeat", 0, 1, 0,
         "consumer_groups:consumer_group_heartbeat", "group", "read",

@@ -17,7 +17,11 @@ from penstock.broker.coordination.transactions.events import (
     TransactionRequest,
     VerifyPartitions,
 )
-from penstock.broker.coordination.transactions.limits import TransactionLimits
+from penstock.broker.coordination.transactions.limits import (
+    PEER_WAIT_MS,
+    WAIT_MS,
+    TransactionLimits,
+)
 from penstock.broker.coordination.transactions.metadata import (
     EPOCH_VERSION,
     NO_PRODUCER_EPOCH,
@@ -48,7 +52,9 @@ __all__ = [
     "NOBODY",
     "NO_PRODUCER_EPOCH",
     "NO_PRODUCER_ID",
+    "PEER_WAIT_MS",
     "PRODUCER_EPOCH_MAX",
+    "WAIT_MS",
     "AddToTransaction",
     "Added",
     "CorruptTransaction",

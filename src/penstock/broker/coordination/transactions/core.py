@@ -182,8 +182,9 @@ class Transactions:
 
     def _request(self, event: Any, token: int) -> None:
         """A request that may change something."""
+        wait_ms = event.wait_ms if isinstance(event, AddToTransaction) else WAIT_MS
         self._consider(
-            self._touch(event.transactional_id), Request(event, token, self.now_ms + WAIT_MS)
+            self._touch(event.transactional_id), Request(event, token, self.now_ms + wait_ms)
         )
 
     def _consider(self, transaction: Transaction, request: Request) -> None:

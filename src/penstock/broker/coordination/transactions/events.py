@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.core import Saved, SaveFailed, Tick
+from penstock.broker.coordination.transactions.limits import WAIT_MS
 from penstock.broker.coordination.transactions.metadata import (
     NO_PRODUCER_ID,
     NOBODY,
@@ -33,12 +34,16 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddToTransaction:
-    """Partitions that are written to, and groups whose offsets are, become part of it."""
+    """Partitions that are written to, and groups whose offsets are, become part of it.
+
+    `wait_ms` is how long it may wait for the end of what is under way.
+    """
 
     transactional_id: str
     producer: ProducerIdentity
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()
+    wait_ms: int = WAIT_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

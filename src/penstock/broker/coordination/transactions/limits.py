@@ -16,6 +16,10 @@ WAIT_MS: Final = 500
 again. A client does so after 20 to 100 ms, and everything behind the request on its connection
 waits with it."""
 
+PEER_WAIT_MS: Final = 20
+"""How long what another broker adds to a transaction waits: what else it asks for waits as
+long."""
+
 WAITING_MAX: Final = 1_000
 """Requests of one transactional id that wait."""
 
@@ -24,7 +28,7 @@ WAITING_MAX: Final = 1_000
 class TransactionLimits:
     """Bounds of ids and transactions; times in milliseconds."""
 
-    transactional_ids_max: int = 1_000_000
+    transactional_ids_max: int = 100_000
     transaction_partitions_max: int = 10_000
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000

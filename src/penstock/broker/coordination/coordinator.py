@@ -1,0 +1,74 @@
+"""What the coordinators of a broker have in common: a core on its runtime, and their own keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.broker.coordination.ownership import Ownership
+from penstock.broker.coordination.runtime import Runtime
+from penstock.broker.coordination.saving import Saver
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.coordination.core import Act, Core
+    from penstock.broker.coordination.loading import Source
+    from penstock.broker.coordination.ownership import Cluster
+    from penstock.broker.coordination.saving import RecordPlane
+
+
+class Coordinator:
+    """The coordinator of one kind of keys; belongs to the event-loop thread."""
+
+    def __init__(
+        self,
+        kind: str,
+        make_core: Callable[[], Core],
+        *,
+        node_id: int,
+        cluster: Cluster,
+        control: RecordPlane,
+        source: Source,
+        clock: Clock,
+        loaded: Callable[[], None],
+        act: Callable[[Act], None] | None = None,
+    ) -> None:
+        """See `Runtime`."""
+        self.ownership = Ownership(node_id, cluster)
+        self.check_owner = self.ownership.check
+        self._saver = Saver(control, self.ownership)
+        self.runtime = Runtime(
+            kind,
+            make_core,
+            source=source,
+            saver=self._saver,
+            ownership=self.ownership,
+            clock=clock,
+            loaded=loaded,
+            act=act,
+        )
+
+    def image_changed(self) -> None:
+        """Brokers may have come or gone, and what they coordinate with them."""
+        self.runtime.image_changed()
+
+    def start(self) -> None:
+        """Begin to load what this broker owns, so that its timers run."""
+        self.runtime.start()
+
+    async def stop(self) -> None:
+        """Answer whoever waits, finish what is being saved, keep no timer. Idempotent."""
+        await self.runtime.stop()
+        await self._saver.finish()
+
+    @property
+    def suspended(self) -> bool:
+        return self.runtime.suspended
+
+    def suspend(self) -> None:
+        """Refuse requests: this broker may have lost its keys and cannot look."""
+        self.runtime.suspended = True
+
+    def resume(self) -> None:
+        """End `suspend`; the image is known to be of now."""
+        self.runtime.suspended = False

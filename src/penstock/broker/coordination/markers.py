@@ -1,0 +1,273 @@
+"""The markers of transactions that are decided: each partition's leader writes them.
+
+    decided ──▶ own partitions: a call ──────────────┐ written, or there already
+       │  └───▶ others: WriteTxnMarkers to the leader ┤──▶ the core is told
+       └──◀── again, after a pause and a look ◀───────┘ any other answer
+
+A marker is sent again until it is written, to whoever leads by then. A partition whose topic is
+gone needs none any more, which the newest image must say. A partition that has seen a newer epoch
+of the producer has ended the transaction: that is done, too. A newer coordinator takes over all.
+
+What goes to one broker in a turn is one request, and so is what the core is told in a turn.
+
+Source: Kafka's `TransactionMarkerChannelManager`; KIP-98, KIP-1228 (versions of markers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.base.retry import Backoff
+from penstock.broker.coordination.transactions import WriteMarkers
+from penstock.broker.peers import PeerBatches, Peers
+from penstock.client.errors import broker_error
+from penstock.records.transactions import Marker
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.records.appends import Outcome
+
+logger = logging.getLogger(__name__)
+
+MARKERS_PER_REQUEST_MAX: Final = 2_000
+"""Markers that one request carries; more wait for the next."""
+BACKOFF: Final = Backoff(first_ms=20, ceiling_ms=1_000)
+NEWER_EPOCH: Final = "invalid_producer_epoch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerParts:
+    """What the markers of a broker need."""
+
+    node_id: int
+    clock: Clock
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+
+
+class _End:
+    """The end of one transaction."""
+
+    def __init__(self, wanted: WriteMarkers) -> None:
+        self.wanted = wanted
+        self.left = set(wanted.partitions)
+        self.failures = 0
+
+    def marker(self, coordinator_epoch: int) -> Marker:
+        producer_id, producer_epoch = self.wanted.producer
+        return Marker(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            self.wanted.commit,
+            self.wanted.version,
+        )
+
+
+_Due = tuple[_End, TopicPartition]
+
+
+class Markers:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        parts: MarkerParts,
+        peers: Peers,
+        *,
+        coordinator_epoch: Callable[[], int],
+        written: Callable[[WriteMarkers, Sequence[TopicPartition]], None],
+    ) -> None:
+        """`written` is told which partitions of what was wanted have their marker."""
+        self._parts = parts
+        self._peers = peers
+        self._coordinator_epoch = coordinator_epoch
+        self._written = written
+        self._ends: dict[str, _End] = {}
+        self._acknowledged: dict[_End, list[TopicPartition]] = {}
+        self._again: list[_Due] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._look: asyncio.Task[None] | None = None
+        self._batches: PeerBatches[_Due] = PeerBatches(self._take, self._send)
+        self._stopped = False
+
+    @property
+    def ends(self) -> int:
+        """How many transactions are decided, and not known to be marked everywhere."""
+        return len(self._ends)
+
+    def write(self, wanted: WriteMarkers) -> None:
+        """Have markers written; later ones of the same id take their place."""
+        end = self._ends[wanted.transactional_id] = _End(wanted)
+        for partition in wanted.partitions:
+            self._route(end, partition)
+
+    def leave(self, transactional_id: str) -> None:
+        """Another broker coordinates the id now."""
+        self._ends.pop(transactional_id, None)
+
+    async def stop(self) -> None:
+        """Write no more: what is left, its next coordinator does. Idempotent."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.gather(self._look, return_exceptions=True)
+        await self._batches.stop()
+
+    # Where a marker goes
+
+    def _route(self, end: _End, where: TopicPartition) -> None:
+        topic = self._parts.partitions.topics.get(where.topic)
+        if topic is None or where.partition >= len(topic.topic.partitions):
+            self._failed(end, where, None)  # it is gone, if the newest image says so as well
+            return
+        leader = topic.topic.partitions[where.partition].leader
+        if topic.diskless or leader == self._parts.node_id:
+            self._write_here(end, where)
+        elif leader < 0:
+            self._failed(end, where, None)
+        else:
+            self._batches.put(leader, (end, where))
+
+    def _write_here(self, end: _End, where: TopicPartition) -> None:
+        try:
+            partition = self._parts.partitions.partition(where.topic, where.partition)
+            partition.write_marker(
+                end.marker(self._coordinator_epoch()),
+                now_ms=self._parts.clock.now_ms(),
+                done=partial(self._outcome, end, where),
+            )
+        except PenstockError as error:
+            self._failed(end, where, error)
+
+    def _outcome(self, end: _End, where: TopicPartition, outcome: Outcome) -> None:
+        if isinstance(outcome, PenstockError):
+            self._failed(end, where, outcome)
+        else:
+            self._done(end, where)
+
+    def _take(self, waiting: list[_Due]) -> tuple[list[_Due], list[_Due]]:
+        current = [due for due in waiting if self._is_current(due[0])]
+        return current[:MARKERS_PER_REQUEST_MAX], current[MARKERS_PER_REQUEST_MAX:]
+
+    async def _send(self, broker_id: int, batch: list[_Due]) -> None:
+        if not batch:
+            return
+        body = {"markers": _requested(batch, self._coordinator_epoch())}
+        try:
+            answer = await self._peers.call(broker_id, "WriteTxnMarkers", body)
+        except PenstockError as error:
+            for end, where in batch:
+                self._failed(end, where, error)
+            return
+        found = _answered(answer)
+        for end, where in batch:
+            code = found.get((end.wanted.producer.producer_id, where))
+            if code == 0:
+                self._done(end, where)
+            else:
+                subject = f"marker of {where} at broker {broker_id}"
+                self._failed(end, where, None if code is None else broker_error(code, subject))
+
+    # What became of it
+
+    def _is_current(self, end: _End) -> bool:
+        return self._ends.get(end.wanted.transactional_id) is end
+
+    def _done(self, end: _End, where: TopicPartition) -> None:
+        if not self._is_current(end) or self._stopped:
+            return
+        if not self._acknowledged:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._acknowledged.setdefault(end, []).append(where)
+
+    def _tell(self) -> None:
+        acknowledged, self._acknowledged = self._acknowledged, {}
+        for end, partitions in acknowledged.items():
+            if not self._is_current(end):
+                continue
+            end.left.difference_update(partitions)
+            if not end.left:
+                del self._ends[end.wanted.transactional_id]
+            self._written(end.wanted, partitions)
+
+    def _failed(self, end: _End, where: TopicPartition, error: PenstockError | None) -> None:
+        if not self._is_current(end) or self._stopped:
+            return
+        if error is not None and error.code == NEWER_EPOCH:
+            logger.warning("%s: %s: its transaction has ended there", where, error)
+            self._done(end, where)
+            return
+        if error is not None:
+            logger.info("the marker of %r for %s: %s", end.wanted.transactional_id, where, error)
+        end.failures += 1
+        self._again.append((end, where))
+        if self._timer is None:
+            seconds = BACKOFF.pause_seconds(end.failures)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._retry)
+
+    def _retry(self) -> None:
+        self._look = asyncio.get_running_loop().create_task(self._look_and_retry())
+
+    async def _look_and_retry(self) -> None:
+        """Find out where partitions are now, and which are gone."""
+        try:
+            await self._parts.cluster.refresh()
+            known = True
+        except PenstockError as error:
+            logger.warning("where markers are to go cannot be found out: %s", error)
+            known = False
+        self._timer = None
+        again, self._again = self._again, []
+        for end, where in again:
+            if not self._is_current(end):
+                continue
+            topic = self._parts.partitions.topics.get(where.topic)
+            gone = topic is None or where.partition >= len(topic.topic.partitions)
+            if gone and known:
+                self._done(end, where)
+            else:
+                self._route(end, where)
+
+
+def _requested(batch: Iterable[_Due], coordinator_epoch: int) -> list[dict[str, Any]]:
+    """The markers of a request, each with the partitions that are to write it."""
+    by_end: dict[_End, dict[str, list[int]]] = {}
+    for end, where in batch:
+        by_end.setdefault(end, {}).setdefault(where.topic, []).append(where.partition)
+    return [
+        {
+            "producer_id": end.wanted.producer.producer_id,
+            "producer_epoch": end.wanted.producer.producer_epoch,
+            "transaction_result": end.wanted.commit,
+            "topics": [
+                {"name": name, "partition_indexes": indexes} for name, indexes in topics.items()
+            ],
+            "coordinator_epoch": coordinator_epoch,
+            "transaction_version": end.wanted.version,
+        }
+        for end, topics in by_end.items()
+    ]
+
+
+def _answered(answer: Any) -> Mapping[tuple[int, TopicPartition], int]:
+    """Error codes of an answer, by producer id and partition."""
+    return {
+        (int(marker.producer_id), TopicPartition(topic.name, int(one.partition_index))): int(
+            one.error_code
+        )
+        for marker in answer.markers
+        for topic in marker.topics
+        for one in topic.partitions
+    }

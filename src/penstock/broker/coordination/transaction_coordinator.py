@@ -1,0 +1,167 @@
+"""The transactions of this broker: their core on the runtime, and the markers that it wants.
+
+A request that needs a producer id gets one, and is decided then.
+
+Source: Kafka's `TransactionCoordinator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.base.ids import TopicPartition
+from penstock.broker.coordination.coordinator import Coordinator
+from penstock.broker.coordination.core import Act
+from penstock.broker.coordination.limits import PRODUCER_ID_TRIES_MAX
+from penstock.broker.coordination.loading import FoundKey
+from penstock.broker.coordination.markers import MarkerParts, Markers
+from penstock.broker.coordination.transactions import (
+    EndTransaction,
+    InitProducerId,
+    LeaveMarkers,
+    ListTransactions,
+    MarkersWritten,
+    ProducerIdNeeded,
+    TransactionLimits,
+    TransactionRequest,
+    Transactions,
+    TransactionState,
+    WriteMarkers,
+)
+from penstock.broker.parts import parts_of
+from penstock.broker.peers import Peers
+from penstock.control import TRANSACTION, CoordinationRecord
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.producer_ids import ProducerIds
+    from penstock.broker.settings import BrokerSettings
+    from penstock.control import ControlPlane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionParts:
+    """What the coordinator of transactions uses."""
+
+    settings: BrokerSettings
+    node_id: int
+    control: ControlPlane
+    clock: Clock
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    producer_ids: ProducerIds
+    marker_peers: Peers
+
+
+class TransactionSource:
+    """Transactional ids that have records."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+
+    async def keys(self) -> Collection[str]:
+        return await self._control.record_keys(TRANSACTION)
+
+    async def read(self, keys: Sequence[str]) -> Mapping[str, FoundKey]:
+        found: dict[str, list[CoordinationRecord]] = {}
+        for row in await self._control.records(TRANSACTION, keys):
+            found.setdefault(row.key, []).append(row)
+        return {key: FoundKey(rows=rows) for key, rows in found.items()}
+
+
+class TransactionCoordinator(Coordinator):
+    """The transaction coordinator of one broker; belongs to the event-loop thread."""
+
+    def __init__(self, parts: TransactionParts) -> None:
+        self._settings = parts.settings
+        self._producer_ids = parts.producer_ids
+        self._transactions: Transactions | None = None
+        super().__init__(
+            TRANSACTION,
+            self._core,
+            node_id=parts.node_id,
+            cluster=parts.cluster,
+            control=parts.control,
+            source=TransactionSource(parts.control),
+            clock=parts.clock,
+            loaded=_nothing,
+            act=self._act,
+        )
+        self.markers = Markers(
+            parts_of(MarkerParts, parts),
+            parts.marker_peers,
+            coordinator_epoch=lambda: self.ownership.cluster_epoch,
+            written=self._written,
+        )
+
+    def _core(self) -> Transactions:
+        settings = self._settings
+        interval_ms = settings.transaction_remove_expired_transaction_cleanup_interval_ms
+        timed_out_ms = settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._transactions = Transactions(
+            TransactionLimits(
+                transactional_ids_max=settings.transactional_ids_max,
+                transaction_partitions_max=settings.transaction_partitions_max,
+                transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
+                transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
+                transaction_abort_timed_out_transaction_cleanup_interval_ms=timed_out_ms,
+                transaction_remove_expired_transaction_cleanup_interval_ms=interval_ms,
+            )
+        )
+        return self._transactions
+
+    async def stop(self) -> None:
+        await self.markers.stop()
+        await super().stop()
+
+    # Requests
+
+    async def call(self, request: TransactionRequest) -> Any:
+        """Ask the core about an id of this broker, and wait for its answer.
+
+        Raises:
+            NotCoordinator, CoordinatorNotAvailable: another broker coordinates it, or none.
+            PenstockError: it cannot be loaded, or there is no producer id to be had.
+        """
+        for _ in range(PRODUCER_ID_TRIES_MAX):
+            self.check_owner(request.transactional_id)
+            response = await self.runtime.call(request, request.transactional_id)
+            if not isinstance(response, ProducerIdNeeded):
+                break
+            if isinstance(request, (InitProducerId, EndTransaction)):
+                request = replace(request, fresh_producer_id=await self._producer_ids.next())
+        return response
+
+    async def list(self, request: ListTransactions) -> Any:
+        """The ids of this coordinator that a request's filters let through; raises as `call`."""
+        return await self.runtime.call(request, None)
+
+    def counts(self) -> Iterator[tuple[TransactionState, int]]:
+        """How many ids are in each state, as far as they are loaded."""
+        if self._transactions is not None:
+            yield from self._transactions.counts().items()
+
+    # Markers
+
+    def _act(self, act: Act) -> None:
+        if isinstance(act, WriteMarkers):
+            self.markers.write(act)
+        elif isinstance(act, LeaveMarkers):
+            self.markers.leave(act.transactional_id)
+
+    def _written(self, wanted: WriteMarkers, partitions: Sequence[TopicPartition]) -> None:
+        self.runtime.handle(
+            MarkersWritten(
+                transactional_id=wanted.transactional_id,
+                producer=wanted.producer,
+                partitions=partitions,
+            )
+        )
+
+
+def _nothing() -> None:
+    return

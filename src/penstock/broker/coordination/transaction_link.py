@@ -1,0 +1,251 @@
+"""How this broker asks the coordinator of a transaction, whichever broker that is.
+
+Leaders of partitions ask whether a transaction has them, or to add them (`broker/verifier.py`), and
+coordinators of groups to add the group. This broker's own coordinator is called; another one's gets
+AddPartitionsToTxn, with all that is asked of it in a turn, and AddOffsetsToTxn.
+
+Source: Kafka's `AddPartitionsToTxnManager`; KIP-890.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.ownership import owner_of
+from penstock.broker.coordination.transactions import (
+    AddToTransaction,
+    ProducerIdentity,
+    Verified,
+    VerifyPartitions,
+)
+from penstock.broker.errors import error_number
+from penstock.broker.peers import PeerBatches
+from penstock.client.errors import MalformedResponse, broker_error
+
+if TYPE_CHECKING:
+    from penstock.broker.coordination.transaction_coordinator import TransactionCoordinator
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.peers import Peers
+    from penstock.control import OpenTransaction
+
+QUESTIONS_PER_REQUEST_MAX: Final = 500
+"""Transactions that one request asks about; more wait for the next."""
+QUESTIONS_WAITING_MAX: Final = 20_000
+"""Questions to all brokers that wait for an answer."""
+TRANSACTION_ABORTABLE: Final = "transaction_abortable"
+
+Answers = Sequence[PenstockError | None]
+
+
+class _Question(NamedTuple):
+    """What is asked about one transaction, and who waits for the answers."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    partitions: Sequence[TopicPartition]
+    add: bool
+    answers: asyncio.Future[Answers]
+
+
+class TransactionLink:
+    """See the module's text; implements `Verifier`. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        cluster: ClusterMetadata,
+        coordinator: TransactionCoordinator,
+        peers: Peers,
+    ) -> None:
+        self._node_id = node_id
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._peers = peers
+        self._batches: PeerBatches[_Question] = PeerBatches(_take, self._send)
+        self._waiting = 0
+
+    async def stop(self) -> None:
+        """Ask nothing more. Idempotent."""
+        await self._batches.stop()
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Answers:
+        """As `Verifier.verify`."""
+        producer = ProducerIdentity(producer_id, producer_epoch)
+        try:
+            owner = owner_of(self._cluster.image, transactional_id).broker_id
+            if owner == self._node_id:
+                return await self._ask_here(transactional_id, producer, partitions, add=add)
+            return await self._ask(owner, transactional_id, producer, partitions, add=add)
+        except PenstockError as error:
+            return [error] * len(partitions)
+
+    async def add_group(self, transaction: OpenTransaction, group_id: str) -> None:
+        """Make the offsets of a group part of an open transaction.
+
+        Raises:
+            PenstockError: the coordinator's refusal, or it cannot be asked now.
+        """
+        transactional_id = transaction.transactional_id
+        producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
+        owner = owner_of(self._cluster.image, transactional_id).broker_id
+        if owner == self._node_id:
+            response = await self._coordinator.call(
+                AddToTransaction(
+                    transactional_id=transactional_id,
+                    producer=producer,
+                    groups=frozenset({group_id}),
+                )
+            )
+            if isinstance(response, Refused):
+                raise refused_error(response)
+            return
+        body = {
+            "transactional_id": transactional_id,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "group_id": group_id,
+        }
+        answer = await self._peers.call(owner, "AddOffsetsToTxn", body)
+        if int(answer.error_code):
+            raise broker_error(int(answer.error_code), f"transaction {transactional_id!r}")
+
+    async def _ask_here(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Answers:
+        kind = AddToTransaction if add else VerifyPartitions
+        response = await self._coordinator.call(
+            kind(
+                transactional_id=transactional_id,
+                producer=producer,
+                partitions=frozenset(partitions),
+            )
+        )
+        if isinstance(response, Refused):
+            return [refused_error(response)] * len(partitions)
+        missing = response.missing if isinstance(response, Verified) else frozenset()
+        return [_missing(transactional_id, one) if one in missing else None for one in partitions]
+
+    async def _ask(
+        self,
+        owner: int,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Sequence[TopicPartition],
+        *,
+        add: bool,
+    ) -> Answers:
+        if self._waiting >= QUESTIONS_WAITING_MAX:
+            raise refused_error(
+                Refused(
+                    error="coordinator_not_available",
+                    message=f"{self._waiting} questions to coordinators wait for their answers",
+                )
+            )
+        answers: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        question = _Question(transactional_id, producer, partitions, add, answers)
+        self._waiting += 1
+        try:
+            self._batches.put(owner, question)
+            return await answers
+        finally:
+            self._waiting -= 1
+
+    async def _send(self, broker_id: int, batch: list[_Question]) -> None:
+        body = {"transactions": [_requested(one) for one in batch]}
+        try:
+            answer = await self._peers.call(broker_id, "AddPartitionsToTxn", body)
+            if int(answer.error_code):
+                raise broker_error(int(answer.error_code), f"AddPartitionsToTxn at {broker_id}")
+        except PenstockError as error:
+            for one in batch:
+                _answer(one, [error] * len(one.partitions))
+            return
+        found = {one.transactional_id: one for one in answer.results_by_transaction}
+        for one in batch:
+            _answer(one, _read(one, found.get(one.transactional_id), broker_id))
+
+
+def refused_error(refused: Refused) -> PenstockError:
+    """The error of a refusal."""
+    number = error_number(refused.error)
+    return broker_error(number, "the coordinator of the transaction", refused.message)
+
+
+def _missing(transactional_id: str, where: TopicPartition) -> PenstockError:
+    message = f"{where} is not part of the transaction of {transactional_id!r}"
+    return refused_error(Refused(error=TRANSACTION_ABORTABLE, message=message))
+
+
+def _take(waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
+    """The next request: one question of each id, for answers are told apart by that."""
+    batch: dict[str, _Question] = {}
+    rest: list[_Question] = []
+    for one in waiting:
+        if one.answers.done():
+            continue
+        if one.transactional_id in batch or len(batch) >= QUESTIONS_PER_REQUEST_MAX:
+            rest.append(one)
+        else:
+            batch[one.transactional_id] = one
+    return list(batch.values()), rest
+
+
+def _requested(question: _Question) -> dict[str, Any]:
+    return {
+        "transactional_id": question.transactional_id,
+        "producer_id": question.producer.producer_id,
+        "producer_epoch": question.producer.producer_epoch,
+        "verify_only": not question.add,
+        "topics": [
+            {"name": name, "partitions": indexes}
+            for name, indexes in by_topic(question.partitions).items()
+        ],
+    }
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
+    """Partitions by the name of their topic."""
+    found: dict[str, list[int]] = {}
+    for one in partitions:
+        found.setdefault(one.topic, []).append(one.partition)
+    return found
+
+
+def _read(question: _Question, result: Any, broker_id: int) -> Answers:
+    codes: dict[TopicPartition, int] = {}
+    for topic in () if result is None else result.topic_results:
+        for one in topic.results_by_partition:
+            where = TopicPartition(topic.name, int(one.partition_index))
+            codes[where] = int(one.partition_error_code)
+    answers: list[PenstockError | None] = []
+    for where in question.partitions:
+        code = codes.get(where)
+        subject = f"{where} in the transaction of {question.transactional_id!r}"
+        if code is None:
+            answers.append(MalformedResponse(f"broker {broker_id} says nothing of {subject}"))
+        else:
+            answers.append(broker_error(code, subject) if code else None)
+    return answers
+
+
+def _answer(question: _Question, answers: Answers) -> None:
+    if not question.answers.done():
+        question.answers.set_result(answers)

@@ -1,0 +1,96 @@
+"""WriteTxnMarkers: a transaction's coordinator has its end written to partitions led here.
+
+Each marker is durable before it is answered; those of a request go together.
+
+Source: KIP-98, KIP-1228 (version 2: of which version of transactions a marker is).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.base.errors import PenstockError
+from penstock.broker.errors import error_of
+from penstock.records.transactions import Marker
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.connection import RequestContext
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.records.appends import Outcome
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    clock: Clock
+    partitions: PartitionRegistry
+
+
+async def write_txn_markers(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    written = [
+        (
+            int(one.producer_id),
+            [
+                (topic.name, [(i, _write(parts, one, topic.name, i)) for i in _indexes(topic)])
+                for topic in one.topics
+            ],
+        )
+        for one in request.markers
+    ]
+    return {
+        "markers": [
+            {
+                "producer_id": producer_id,
+                "topics": [
+                    {
+                        "name": name,
+                        "partitions": [
+                            {"partition_index": index, "error_code": _code(await outcome)}
+                            for index, outcome in partitions
+                        ],
+                    }
+                    for name, partitions in topics
+                ],
+            }
+            for producer_id, topics in written
+        ]
+    }
+
+
+def _indexes(topic: Any) -> list[int]:
+    return [int(index) for index in topic.partition_indexes]
+
+
+def _write(parts: Parts, wanted: Any, topic: str, index: int) -> asyncio.Future[Outcome]:
+    """Write one marker; what became of it comes later."""
+    outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    marker = Marker(
+        int(wanted.producer_id),
+        int(wanted.producer_epoch),
+        int(wanted.coordinator_epoch),
+        bool(wanted.transaction_result),
+        max(1, int(getattr(wanted, "transaction_version", 1))),
+    )
+    try:
+        parts.partitions.partition(topic, index).write_marker(
+            marker, now_ms=parts.clock.now_ms(), done=partial(_settle, outcome)
+        )
+    except PenstockError as error:
+        outcome.set_result(error)
+    return outcome
+
+
+def _settle(outcome: asyncio.Future[Outcome], result: Outcome) -> None:
+    if not outcome.done():
+        outcome.set_result(result)
+
+
+def _code(outcome: Outcome) -> int:
+    return error_of(outcome)[0] if isinstance(outcome, PenstockError) else 0

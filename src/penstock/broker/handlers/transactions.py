@@ -1,0 +1,296 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions, ListTransactions.
+
+The core decides (`coordination/transactions/`); these functions translate. Up to version 3
+AddPartitionsToTxn comes from producers, about one transaction; from 4 on from brokers, about many:
+to add partitions that are written to, or to verify that they were added. EndTxn from version 5 on
+is that of transactions whose epoch rises.
+
+Clients that do not know PRODUCER_FENCED are told INVALID_PRODUCER_EPOCH.
+
+Source: KIP-98, KIP-588 (PRODUCER_FENCED), KIP-664 (describe, list), KIP-890, KIP-994.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import BugError, PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.ownership import CoordinatorNotAvailable
+from penstock.broker.coordination.transaction_link import by_topic, refused_error
+from penstock.broker.coordination.transactions import (
+    PEER_WAIT_MS,
+    Added,
+    AddToTransaction,
+    DescribedTransaction,
+    DescribeTransaction,
+    Ended,
+    EndTransaction,
+    ListedTransactions,
+    ListTransactions,
+    ProducerIdentity,
+    Verified,
+    VerifyPartitions,
+)
+from penstock.broker.errors import error_number, error_of
+from penstock.broker.limits import LOOK_FOR_TOPICS_SECONDS
+
+if TYPE_CHECKING:
+    from penstock.broker.connection import RequestContext
+    from penstock.broker.coordination.transaction_coordinator import TransactionCoordinator
+    from penstock.broker.metadata import ClusterMetadata
+
+FENCED: Final = "producer_fenced"
+OLD_EPOCH: Final = "invalid_producer_epoch"
+FENCED_FROM: Final = 2
+"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn know PRODUCER_FENCED from this version."""
+BATCHED_FROM: Final = 4
+"""AddPartitionsToTxn is about many transactions from this version."""
+RAISES_EPOCH_FROM: Final = 5
+"""EndTxn is that of transactions of version 2 from this version."""
+
+Entry = dict[str, Any]
+_ADD_SOON: Final = partial(AddToTransaction, wait_ms=PEER_WAIT_MS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    cluster: ClusterMetadata
+    transactions: TransactionCoordinator
+
+
+def _identity(request: Any) -> ProducerIdentity:
+    return ProducerIdentity(int(request.producer_id), int(request.producer_epoch))
+
+
+def known_code(error: str, version: int, known_from: int) -> int:
+    """The number of an error, as clients of a version know it."""
+    return error_number(OLD_EPOCH if error == FENCED and version < known_from else error)
+
+
+def unexpected(response: object) -> PenstockError:
+    """The core refused what must not be taken for an empty answer, or answered something else."""
+    if isinstance(response, Refused):
+        return CoordinatorNotAvailable(response.message)
+    return BugError(f"the transaction core answered with {type(response).__name__}")
+
+
+# -- a transaction --------------------------------------------------------------------------
+
+
+async def add_partitions_to_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    if context.version >= BATCHED_FROM:
+        results = await asyncio.gather(
+            *[_added_by_broker(parts, context.version, one) for one in request.transactions]
+        )
+        return {"results_by_transaction": results}
+    producer = ProducerIdentity(
+        int(request.v3_and_below_producer_id), int(request.v3_and_below_producer_epoch)
+    )
+    return {
+        "results_by_topic_v3_and_below": await _added(
+            parts,
+            context.version,
+            request.v3_and_below_transactional_id,
+            producer,
+            _partitions(request.v3_and_below_topics),
+            kind=AddToTransaction,
+        )
+    }
+
+
+async def _added_by_broker(parts: Parts, version: int, one: Any) -> Entry:
+    partitions, producer = _partitions(one.topics), _identity(one)
+    kind = VerifyPartitions if one.verify_only else _ADD_SOON
+    return {
+        "transactional_id": one.transactional_id,
+        "topic_results": await _added(
+            parts, version, one.transactional_id, producer, partitions, kind=kind
+        ),
+    }
+
+
+def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, int(one)) for topic in topics for one in topic.partitions]
+
+
+async def _added(
+    parts: Parts,
+    version: int,
+    transactional_id: str,
+    producer: ProducerIdentity,
+    partitions: Sequence[TopicPartition],
+    *,
+    kind: Callable[..., AddToTransaction | VerifyPartitions],
+) -> list[Entry]:
+    """The results of one transaction: all partitions are added, or none."""
+    unknown = await _unknown(parts, partitions)
+    if unknown:
+        missing = error_number("unknown_topic_or_partition")
+        others = error_number("operation_not_attempted")
+        return _results({one: missing if one in unknown else others for one in partitions})
+    try:
+        response = await parts.transactions.call(
+            kind(
+                transactional_id=transactional_id,
+                producer=producer,
+                partitions=frozenset(partitions),
+            )
+        )
+    except PenstockError as error:
+        number, _ = error_of(error)
+        return _results(dict.fromkeys(partitions, number))
+    if isinstance(response, Refused):
+        code = known_code(response.error, version, FENCED_FROM)
+        return _results(dict.fromkeys(partitions, code))
+    if isinstance(response, Added):
+        return _results(dict.fromkeys(partitions, 0))
+    if not isinstance(response, Verified):
+        raise unexpected(response)
+    abortable = error_number("transaction_abortable")
+    return _results({one: abortable if one in response.missing else 0 for one in partitions})
+
+
+async def _unknown(parts: Parts, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
+    """Partitions that there are not, in the newest image that can be had."""
+    unknown = _missing(parts, partitions)
+    if unknown:
+        await parts.cluster.look(LOOK_FOR_TOPICS_SECONDS)
+        unknown = _missing(parts, partitions)
+    return unknown
+
+
+def _missing(parts: Parts, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
+    topics = parts.cluster.image.topics
+    return {
+        one
+        for one in partitions
+        if one.topic not in topics or not 0 <= one.partition < len(topics[one.topic].partitions)
+    }
+
+
+def _results(codes: Mapping[TopicPartition, int]) -> list[Entry]:
+    return [
+        {
+            "name": name,
+            "results_by_partition": [
+                {
+                    "partition_index": index,
+                    "partition_error_code": codes[TopicPartition(name, index)],
+                }
+                for index in indexes
+            ],
+        }
+        for name, indexes in by_topic(codes).items()
+    ]
+
+
+async def add_offsets_to_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    response = await parts.transactions.call(
+        AddToTransaction(
+            transactional_id=request.transactional_id,
+            producer=_identity(request),
+            groups=frozenset({request.group_id}),
+        )
+    )
+    if isinstance(response, Refused):
+        return {"error_code": known_code(response.error, context.version, FENCED_FROM)}
+    if not isinstance(response, Added):
+        raise unexpected(response)
+    return {}
+
+
+async def end_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    response = await parts.transactions.call(
+        EndTransaction(
+            transactional_id=request.transactional_id,
+            producer=_identity(request),
+            commit=request.committed,
+            raises_epoch=context.version >= RAISES_EPOCH_FROM,
+        )
+    )
+    if isinstance(response, Refused):
+        return {
+            "error_code": known_code(response.error, context.version, FENCED_FROM),
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+    if not isinstance(response, Ended):
+        raise unexpected(response)
+    producer = response.producer
+    return {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+
+
+# -- administration -------------------------------------------------------------------------
+
+
+async def describe_transactions(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    return {
+        "transaction_states": [await _described(parts, one) for one in request.transactional_ids]
+    }
+
+
+async def _described(parts: Parts, transactional_id: str) -> Entry:
+    nothing = {
+        "transactional_id": transactional_id,
+        "transaction_state": "",
+        "transaction_timeout": 0,
+        "transaction_start_time": 0,
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "topics": (),
+    }
+    try:
+        response = await parts.transactions.call(
+            DescribeTransaction(transactional_id=transactional_id)
+        )
+        if isinstance(response, Refused):
+            raise refused_error(response)
+        if not isinstance(response, DescribedTransaction):
+            raise unexpected(response)
+    except PenstockError as error:
+        number, _ = error_of(error)
+        return {**nothing, "error_code": number}
+    known = response.metadata
+    return {
+        "transactional_id": transactional_id,
+        "transaction_state": known.state.value,
+        "transaction_timeout": known.timeout_ms,
+        "transaction_start_time": known.start_ms,
+        "producer_id": known.producer.producer_id,
+        "producer_epoch": known.producer.producer_epoch,
+        "topics": [
+            {"topic": name, "partitions": indexes}
+            for name, indexes in by_topic(sorted(response.unmarked)).items()
+        ],
+    }
+
+
+async def list_transactions(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    response = await parts.transactions.list(
+        ListTransactions(
+            states=tuple(request.state_filters),
+            producer_ids=frozenset(map(int, request.producer_id_filters)),
+            running_ms=int(getattr(request, "duration_filter", -1)),
+        )
+    )
+    if not isinstance(response, ListedTransactions):
+        raise unexpected(response)
+    return {
+        "unknown_state_filters": response.unknown_states,
+        "transaction_states": [
+            {
+                "transactional_id": one.transactional_id,
+                "producer_id": one.producer_id,
+                "transaction_state": one.state,
+            }
+            for one in response.transactions
+        ],
+    }

@@ -1,0 +1,147 @@
+"""Calls to other brokers, as a client of theirs: one pipelined connection for each.
+
+Who calls decides whether it is tried again. What goes to one broker within a turn of the loop is
+gathered (`PeerBatches`): one batch is under way at a time for each, the next one gathers meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from penstock.base.errors import PenstockError
+from penstock.client.errors import BrokerBusy, ClientClosed, Disconnected
+from penstock.client.pipeline import Pipeline, connect
+
+CLIENT_ID: Final = b"penstock-broker"
+TIMEOUT_MS: Final = 10_000
+"""How long another broker may take for an answer; it waits for its disk and its replicas."""
+CONNECT_TIMEOUT_MS: Final = 3_000
+
+Address = tuple[str, int]
+T = TypeVar("T")
+
+
+class _Peer:
+    """One broker: its connection, or the attempt at one."""
+
+    def __init__(self) -> None:
+        self.address: Address | None = None
+        self.pipeline: Pipeline[asyncio.Future[Any]] | None = None
+        self.connecting: asyncio.Task[None] | None = None
+
+    def answered(self, ticket: asyncio.Future[Any], response: Any) -> None:
+        if not ticket.done():
+            ticket.set_result(response)
+
+    def may_send(self) -> None:
+        """Nobody waits for that: whoever finds a connection full is told so."""
+
+    def lost(self, tickets: list[asyncio.Future[Any]], error: PenstockError) -> None:
+        self.pipeline = None
+        for ticket in tickets:
+            if not ticket.done():
+                ticket.set_exception(error)
+
+    async def connected(self, address: Address) -> Pipeline[asyncio.Future[Any]]:
+        if address != self.address:
+            self.close("its address is another one now")
+            self.address = address
+        if self.pipeline is None:
+            if self.connecting is None or self.connecting.done():
+                loop = asyncio.get_running_loop()
+                self.connecting = loop.create_task(self._connect(address))
+            await asyncio.shield(self.connecting)
+        if self.pipeline is None:
+            raise Disconnected(f"the connection to {address} was lost at once")
+        return self.pipeline
+
+    async def _connect(self, address: Address) -> None:
+        self.pipeline = await connect(
+            *address,
+            self,
+            client_id=CLIENT_ID,
+            timeout_ms=TIMEOUT_MS,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            name="ApiVersions",
+        )
+
+    def close(self, reason: str) -> None:
+        if self.connecting is not None:
+            self.connecting.cancel()
+        if self.pipeline is not None:
+            self.pipeline.abort(ClientClosed(f"broker connection closed: {reason}"))
+
+
+class Peers:
+    """The other brokers, by id; belongs to the event loop."""
+
+    def __init__(self, address_of: Callable[[int], Address | None]) -> None:
+        self._address_of = address_of
+        self._peers: dict[int, _Peer] = {}
+
+    async def call(self, broker_id: int, name: str, body: Mapping[str, Any]) -> Any:
+        """One attempt at a call.
+
+        Raises:
+            PenstockError: there is no answer, or no such broker.
+        """
+        address = self._address_of(broker_id)
+        if address is None:
+            raise Disconnected(f"broker {broker_id} is not registered")
+        pipeline = await self._peers.setdefault(broker_id, _Peer()).connected(address)
+        if not pipeline.writable:
+            raise BrokerBusy(f"too many calls to broker {broker_id} wait for their answers")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        pipeline.request(name, body, answer)
+        return await answer
+
+    async def close(self) -> None:
+        """End all connections; whoever waits is told. Idempotent."""
+        peers, self._peers = list(self._peers.values()), {}
+        for peer in peers:
+            peer.close("the broker stops")
+        waiting = [peer.connecting for peer in peers if peer.connecting is not None]
+        await asyncio.gather(*waiting, return_exceptions=True)
+        closing = [peer.pipeline.closed for peer in peers if peer.pipeline is not None]
+        if closing:
+            await asyncio.wait(closing)
+
+
+class PeerBatches(Generic[T]):
+    """What goes to each broker, in batches; belongs to the event loop."""
+
+    def __init__(
+        self,
+        take: Callable[[list[T]], tuple[list[T], list[T]]],
+        send: Callable[[int, list[T]], Awaitable[None]],
+    ) -> None:
+        """`take` parts what waits into the next batch and the rest; `send` does not raise."""
+        self._take = take
+        self._send = send
+        self._waiting: dict[int, list[T]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def put(self, broker_id: int, item: T) -> None:
+        """Send something with everything else of this turn."""
+        self._waiting.setdefault(broker_id, []).append(item)
+        if broker_id not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._run(broker_id))
+            self._tasks[broker_id] = task
+
+    async def _run(self, broker_id: int) -> None:
+        try:
+            while self._waiting.get(broker_id):
+                batch, rest = self._take(self._waiting[broker_id])
+                self._waiting[broker_id] = rest
+                await self._send(broker_id, batch)
+        finally:
+            self._tasks.pop(broker_id, None)
+
+    async def stop(self) -> None:
+        """Send nothing more. Idempotent."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
