@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         "_backlog", "_closing", "_door", "_filled", "_frame", "_frame_deadline", "_head",
         "_head_filled", "_lease", "_muted", "_pending", "_reading", "_task", "_transport",
         "_writable", "client_host", "client_port", "fetch_errors", "last_request", "listener",
-        "principal",
+        "principal", "software",
     )  # fmt: skip
 
     def __init__(self, door: ConnectionOwner, listener: str) -> None:
@@ -139,6 +139,8 @@ class Connection(asyncio.BufferedProtocol):
         self.principal = ANONYMOUS
         self.client_host = ""
         self.client_port = 0
+        self.software = ("unknown", "unknown")
+        """Name and version of the client's software, as its ApiVersions request says."""
         self.last_request = 0.0
         self.fetch_errors: Mapping[tuple[bytes, int], tuple[int, int, int]] = {}
         """What fetches without a session were told (`fetch.sessions.Told`)."""

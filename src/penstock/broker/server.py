@@ -47,6 +47,7 @@ from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.quotas.service import QuotaParts, Quotas
 from penstock.broker.seen_database import DatabaseWatch, SeenParts
 from penstock.broker.share.service import ShareParts, ShareService
+from penstock.broker.telemetry.service import Telemetry, TelemetryParts
 from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
 from penstock.partitions import GroupCommits
@@ -159,6 +160,7 @@ class BrokerServer:
             self.replicas.refresh = self.cluster.refresh
             self.cluster.unreachable = self.replicas.unreachable
         self.quotas = Quotas(parts_of(QuotaParts, self))
+        self.telemetry = Telemetry(parts_of(TelemetryParts, self))
         self.topic_admin = TopicAdmin(
             settings=self.settings,
             cluster=self.cluster,
@@ -220,6 +222,7 @@ class BrokerServer:
         self.store.on_advance = self.fetch_hub.advanced
         self.cluster.on_image += [
             self._quotas_changed,
+            self.telemetry.image_changed,
             self.metadata_cache.clear,
             self.fetch_hub.image_changed,
             self.coordinator.image_changed,
@@ -515,6 +518,7 @@ class BrokerServer:
         yield Sample(broker_metrics.FETCH_SESSIONS, len(self.fetch_sessions))
         yield from self.metrics.samples()
         yield from self.quotas.samples()
+        yield from self.telemetry.samples()
         yield from broker_metrics.log_samples(self.cluster, self.partitions)
         yield from self.store.samples()
         yield from self.migrations.samples()

@@ -116,6 +116,9 @@ class BrokerSettings(TopicDefaults):
     controller_quota_window_size_seconds: int = setting(
         1, "Seconds of each of these windows.", 1, 3_600
     )
+    telemetry_max_bytes: int = setting(
+        1 << 20, "Largest push of a client's own metrics (KIP-714).", 1, INT_MAX
+    )
     request_timeout_ms: int = setting(
         30_000, "Longest time that the broker works on an administrative request.", 1, INT_MAX,
         no_effect=NoEffect(why="administrative requests have no time limit of their own"),

@@ -35,7 +35,7 @@ from penstock.records.positions import EARLIEST, LATEST, MAX_TIMESTAMP
 logger = logging.getLogger(__name__)
 
 _AT: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
-_RESOURCES: Final = {"topic": 2, "broker": 4}
+_RESOURCES: Final = {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}
 _SOURCES: Final = {
     0: "unknown",
     1: "dynamic topic",
@@ -52,7 +52,7 @@ _DELETE: Final = 1
 _APPEND: Final = 2
 _SUBTRACT: Final = 3
 
-ResourceKind = Literal["topic", "broker"]
+ResourceKind = Literal["topic", "broker", "client-metrics", "group"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +285,7 @@ class AdminCalls:
     def describe_configs(
         self, kind: ResourceKind, name: str | int, *, documentation: bool = False
     ) -> list[ConfigEntry]:
-        """The configuration of a topic or broker, by name.
+        """The configuration of a topic, broker, group or subscription to metrics, by name.
 
         Raises:
             UnknownTopic: there is no topic of this name.

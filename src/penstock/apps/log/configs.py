@@ -1,4 +1,4 @@
-"""`penstock config`: describe, set and delete configurations of topics and brokers."""
+"""`penstock config`: describe, set and delete configurations of topics, brokers and others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import click
 from penstock.apps.session import State, client_options, parse_pairs, say, show
 from penstock.client.admin import ResourceKind
 
-_KINDS = click.Choice(("topic", "broker"))
+_KINDS = click.Choice(("topic", "broker", "client-metrics", "group"))
 
 
 @click.group("config", short_help="Configurations of topics and brokers.")
 def config() -> None:
-    """Configurations of topics (by name) and brokers (by number)."""
+    """Configurations of topics and groups (by name), and brokers (by number).
+
+    client-metrics are subscriptions to metrics that clients push, by any name.
+    """
 
 
 @config.command("describe")

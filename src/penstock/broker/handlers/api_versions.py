@@ -18,6 +18,9 @@ group.version 1 is the consumer group protocol of KIP-848, share.version 1 are t
 KIP-932. With transaction.version 2 (KIP-890) the epoch rises at every end of a transaction, and
 partitions join it by what is written to them."""
 
+SOFTWARE_FROM: Final = 3
+"""The version from which clients say what they are."""
+
 _NAME: Final = APIS[API_VERSIONS].name
 
 ZERO_FEATURES_FROM: Final = 4
@@ -26,6 +29,9 @@ ZERO_FEATURES_FROM: Final = 4
 
 def api_versions(context: RequestContext, request: Any) -> bytes:
     """Answer with the table; encoded once per version."""
+    if context.version >= SOFTWARE_FROM:
+        name, version = request.client_software_name, request.client_software_version
+        context.connection.software = name, version
     return answer_body(context.version, 0)
 
 

@@ -1,6 +1,6 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-Of topics, brokers and groups.
+Of topics, brokers, groups and clients' metrics.
 
 Values are decided in `broker/configs.py`. A change is stored by compare-and-set against the
 configurations that it was computed from; when another change came between, it is computed
@@ -51,8 +51,14 @@ from penstock.broker.group_configs import (
 )
 from penstock.broker.listeners import shown
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.telemetry.subscriptions import (
+    apply_subscription_changes,
+    check_subscription,
+    describe_subscription,
+)
 from penstock.control import StaleConfigs, StaleTopic, Topic
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
+from penstock.control.values import CLIENT_METRICS as CLIENT_METRICS_KIND
 from penstock.wire.kafka.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
@@ -60,7 +66,7 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
     from penstock.broker.topic_admin import TopicAdmin
-    from penstock.control import ControlPlane
+    from penstock.control import ControlPlane, MetadataImage
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +76,14 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 RESOURCE_TYPES: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-"""What ListConfigResources may ask for; of loggers and clients' metrics there are none here."""
+"""What ListConfigResources may ask for; of loggers there are none here."""
 ATTEMPTS_MAX: Final = 5
-_NAMES: Final = {TOPIC: "topic", BROKER: "broker", GROUP: "group"}
-_NOT_SERVED: Final = "is not served, only topics (2), brokers (4) and groups (32)"
+_NAMES: Final = {
+    TOPIC: "topic", BROKER: "broker", CLIENT_METRICS: "client metrics", GROUP: "group",
+}  # fmt: skip
+_NOT_SERVED: Final = (
+    "is not served, only topics (2), brokers (4), client metrics (16) and groups (32)"
+)
 
 Entry = dict[str, Any]
 Configs = Mapping[str, str | None]
@@ -128,6 +138,8 @@ def _entries(parts: Parts, resource: Any) -> list[ConfigEntry]:
         return describe_topic(levels, _topic(parts, name).configs, keys)
     if kind == GROUP:
         return describe_group(parts.settings, _group(parts, name), keys)
+    if kind == CLIENT_METRICS:
+        return describe_subscription(_subscription(parts, name), keys)
     if kind != BROKER:
         raise BadRequest(f"resource type {kind} {_NOT_SERVED}")
     if not name:
@@ -175,6 +187,13 @@ def _group(parts: Parts, name: str) -> Mapping[str, str]:
     return parts.cluster.image.entity_configs.get((GROUP_KIND, name), {})
 
 
+def _subscription(parts: Parts, name: str) -> Mapping[str, str]:
+    """What is set for a subscription to clients' metrics, which need not be there."""
+    if not name:
+        raise BadRequest("a subscription to client metrics has a name, which is not empty")
+    return parts.cluster.image.entity_configs.get((CLIENT_METRICS_KIND, name), {})
+
+
 def _check_broker_name(parts: Parts, name: str) -> None:
     if not name.isascii() or not name.isdigit():
         raise BadRequest(f"broker name {name!r} is not a whole number")
@@ -196,7 +215,8 @@ async def list_config_resources(parts: Parts, context: RequestContext, request: 
     names = {
         TOPIC: sorted(image.topics),
         BROKER: [str(broker.broker_id) for broker in image.brokers],
-        GROUP: sorted(name for kind, name in image.entity_configs if kind == GROUP_KIND),
+        CLIENT_METRICS: _named_of(image, CLIENT_METRICS_KIND),
+        GROUP: _named_of(image, GROUP_KIND),
     }
     return {
         "config_resources": [
@@ -206,6 +226,10 @@ async def list_config_resources(parts: Parts, context: RequestContext, request: 
             for name in found
         ]
     }
+
+
+def _named_of(image: MetadataImage, kind: str) -> list[str]:
+    return sorted(name for of, name in image.entity_configs if of == kind)
 
 
 # -- changes --------------------------------------------------------------------------------
@@ -219,6 +243,7 @@ class _Alteration:
     topic: Computed
     broker: Computed
     group: Computed
+    client_metrics: Computed
 
 
 async def alter_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
@@ -230,6 +255,7 @@ async def alter_configs(parts: Parts, context: RequestContext, request: Any) -> 
             topic=lambda levels, current: kept(configs, current),
             broker=lambda levels, current: configs,
             group=lambda levels, current: configs,
+            client_metrics=lambda levels, current: configs,
         )
 
     return await _alter(parts, request, replaced)
@@ -243,6 +269,7 @@ async def incremental_alter_configs(parts: Parts, context: RequestContext, reque
             topic=lambda levels, current: apply_topic_changes(levels, current, changes),
             broker=lambda levels, current: apply_broker_changes(levels, current, changes),
             group=lambda _, current: apply_group_changes(parts.settings, current, changes),
+            client_metrics=lambda _, current: apply_subscription_changes(current, changes),
         )
 
     return await _alter(parts, request, changed)
@@ -278,7 +305,7 @@ async def _alter(parts: Parts, request: Any, read: Callable[[Any], _Alteration])
 async def _apply(parts: Parts, alteration: _Alteration, *, validate_only: bool) -> tuple[str, ...]:
     """Make the change; returns what is to be said of settings without effect."""
     kind = alteration.resource.resource_type
-    store = {TOPIC: _apply_topic, BROKER: _apply_broker, GROUP: _apply_group}.get(kind)
+    store = _STORES.get(kind)
     if store is None:
         raise BadRequest(f"resource type {kind} {_NOT_SERVED}")
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -348,6 +375,29 @@ async def _apply_group(
             kind=GROUP_KIND, changes={name: configs}, expected={name: current}
         )
     return ()
+
+
+async def _apply_client_metrics(
+    parts: Parts, alteration: _Alteration, *, validate_only: bool
+) -> tuple[str, ...]:
+    name = alteration.resource.resource_name
+    current = _subscription(parts, name)
+    wanted = alteration.client_metrics(parts.topic_admin.levels(), current)
+    configs = check_subscription(name, wanted)
+    if not validate_only and configs != current:
+        await parts.control.set_entity_configs(
+            kind=CLIENT_METRICS_KIND, changes={name: configs}, expected={name: current}
+        )
+    return ()
+
+
+_STORES: Final = {
+    TOPIC: _apply_topic,
+    BROKER: _apply_broker,
+    CLIENT_METRICS: _apply_client_metrics,
+    GROUP: _apply_group,
+}
+"""Who stores a change, by the type of the resource."""
 
 
 def _named(resource: Any) -> Entry:

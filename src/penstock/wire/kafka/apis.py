@@ -167,6 +167,11 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
         "consumer_groups:consumer_group_describe", "group", "describe",
     ),
     (
+        71, "GetTelemetrySubscriptions", 0, 0, 0,
+        "telemetry:get_telemetry_subscriptions", "none", "none",
+    ),
+    (72, "PushTelemetry", 0, 0, 0, "telemetry:push_telemetry", "none", "none"),
+    (
         74, "ListConfigResources", 0, 1, 0,
         "configs:list_config_resources", "cluster", "describe_configs",
     ),

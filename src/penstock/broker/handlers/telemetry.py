@@ -1,0 +1,54 @@
+"""GetTelemetrySubscriptions and PushTelemetry; decided in `broker/telemetry/`.
+
+Source: KIP-714.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.admin_errors import BadRequest
+from penstock.broker.connection import RequestContext
+from penstock.broker.telemetry.instances import CODECS
+
+if TYPE_CHECKING:
+    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.telemetry.service import Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    settings: BrokerSettings
+    telemetry: Telemetry
+
+
+def get_telemetry_subscriptions(
+    parts: Parts, context: RequestContext, request: Any
+) -> dict[str, Any]:
+    instance = parts.telemetry.ask(context, request.client_instance_id)
+    return {
+        "client_instance_id": instance.instance_id,
+        "subscription_id": instance.subscription_id,
+        "accepted_compression_types": CODECS,
+        "push_interval": instance.interval_ms,
+        "telemetry_max_bytes": parts.settings.telemetry_max_bytes,
+        "delta_temporality": True,
+        "requested_metrics": instance.metrics,
+    }
+
+
+def push_telemetry(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
+    if request.client_instance_id is None:
+        raise BadRequest("a push without the id that the client was given")
+    parts.telemetry.push(
+        context,
+        request.client_instance_id,
+        bytes(request.metrics),
+        subscription_id=request.subscription_id,
+        codec=request.compression_type,
+        ends=request.terminating,
+    )
+    return {}

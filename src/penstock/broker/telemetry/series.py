@@ -1,0 +1,116 @@
+"""The newest values of clients' metrics, as the admin endpoint shows them.
+
+`org.apache.kafka.producer.connection.creation.rate` becomes
+`kafka_client_producer_connection_creation_rate`, with labels for the client's instance id, id and
+software, and for the attributes of the data point. What only grows is a counter, whose name ends in
+`_total`; what clients say has been added is added up here, for as long as the series is known.
+
+Clients and series are bounded; a client that has pushed nothing for three of its intervals is
+forgotten with all of its series, as is one that said that it ends, after as long.
+
+Source: OpenTelemetry's rules for Prometheus; KIP-714.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+from uuid import UUID
+
+from penstock.base.metrics import Metric, Sample
+from penstock.broker.telemetry.instances import Instance
+from penstock.broker.telemetry.limits import (
+    CLIENTS_MAX,
+    SERIES_PER_CLIENT_MAX,
+    TEXT_CHARACTERS_MAX,
+)
+from penstock.broker.telemetry.otlp import Point
+from penstock.broker.telemetry.subscriptions import CLIENT_ID, SOFTWARE, SOFTWARE_VERSION
+
+_PREFIX: Final = "kafka_client_"
+_FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_]+")
+_LABELS: Final = ("client_instance_id", "client_id", "client_software", "client_software_version")
+Key = tuple[str, bool, tuple[tuple[str, str], ...]]
+"""Name, whether it only grows, attributes."""
+
+
+class _Client:
+    __slots__ = ("labels", "series", "until_ms")
+
+    def __init__(self, instance: Instance) -> None:
+        told = instance.attributes
+        self.labels = (
+            instance_text(instance.instance_id),
+            *(told[one][:TEXT_CHARACTERS_MAX] for one in (CLIENT_ID, SOFTWARE, SOFTWARE_VERSION)),
+        )
+        self.series: dict[Key, float] = {}
+        self.until_ms = 0.0
+
+
+class ClientSeries:
+    """What clients pushed last, who pushed nothing for longest first."""
+
+    def __init__(self) -> None:
+        self._clients: dict[UUID, _Client] = {}
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return sum(len(client.series) for client in self._clients.values())
+
+    def take(self, instance: Instance, points: Iterable[Point], now_ms: float) -> None:
+        """Take over what a client pushed."""
+        self._forget(now_ms)
+        client = self._clients.pop(instance.instance_id, None) or _Client(instance)
+        client.until_ms = now_ms + instance.kept_ms
+        for point in points:
+            key = point.name, point.monotonic, point.attributes
+            before = client.series.get(key)
+            if before is None and len(client.series) >= SERIES_PER_CLIENT_MAX:
+                self.dropped += 1
+            else:
+                client.series[key] = point.value + (before or 0.0 if point.delta else 0.0)
+        if len(self._clients) >= CLIENTS_MAX:
+            del self._clients[next(iter(self._clients))]
+        self._clients[instance.instance_id] = client
+
+    def _forget(self, now_ms: float) -> None:
+        gone = [key for key, client in self._clients.items() if client.until_ms < now_ms]
+        for key in gone:
+            del self._clients[key]
+
+    def samples(self, now_ms: float) -> Iterator[Sample]:
+        """All series of clients that pushed a short time ago."""
+        self._forget(now_ms)
+        for client in self._clients.values():
+            for (name, monotonic, attributes), value in client.series.items():
+                keys = tuple([key for key, _ in attributes])
+                values = tuple([text for _, text in attributes])
+                yield Sample(_metric(name, monotonic, keys), value, (*client.labels, *values))
+
+
+@lru_cache(maxsize=4096)
+def _metric(name: str, monotonic: bool, attributes: tuple[str, ...]) -> Metric:
+    """A metric of clients as it is shown; labels that would be there twice get a prefix."""
+    stem = _FOREIGN.sub("_", name.removeprefix("org.apache.kafka.")).strip("_")
+    labels = list(_LABELS)
+    for attribute in attributes:
+        label = _FOREIGN.sub("_", attribute)
+        while label in labels or not label or not label[0].isalpha():
+            label = f"attribute_{label}"
+        labels.append(label)
+    if monotonic and not stem.endswith("_total"):
+        stem += "_total"
+    return Metric(
+        name=_PREFIX + stem,
+        kind="counter" if monotonic else "gauge",
+        doc=f"{name}, as clients push it.",
+        labels=tuple(labels),
+    )
+
+
+def instance_text(instance_id: UUID) -> str:
+    """A client's id as Kafka's tools show it."""
+    return urlsafe_b64encode(instance_id.bytes).rstrip(b"=").decode()

@@ -1,0 +1,143 @@
+"""What handlers ask of clients' metrics.
+
+It belongs to the event-loop thread. A push is opened in the loop's turn: it is bounded in bytes and
+points, and there are few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.metrics import Sample
+from penstock.broker.telemetry import metrics
+from penstock.broker.telemetry.instances import Instance, Instances
+from penstock.broker.telemetry.limits import INFLATED_BYTES_MAX
+from penstock.broker.telemetry.series import ClientSeries, instance_text
+from penstock.broker.telemetry.subscriptions import (
+    CLIENT_ID,
+    INSTANCE_ID,
+    SOFTWARE,
+    SOFTWARE_VERSION,
+    SOURCE_ADDRESS,
+    SOURCE_PORT,
+    subscription_of,
+)
+from penstock.control.values import CLIENT_METRICS
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock, Randomness
+    from penstock.broker.connection import RequestContext
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.settings import BrokerSettings
+    from penstock.control.values import EntityConfigs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryParts:
+    """What clients' metrics use."""
+
+    settings: BrokerSettings
+    clock: Clock
+    randomness: Randomness
+    cluster: ClusterMetadata
+
+
+class Telemetry:
+    """The metrics that clients push to this broker."""
+
+    def __init__(self, parts: TelemetryParts) -> None:
+        self._parts = parts
+        self._configs: EntityConfigs = {}
+        self._instances = Instances(parts.settings.telemetry_max_bytes)
+        self._series = ClientSeries()
+        self._pushes = 0
+
+    def image_changed(self) -> None:
+        """Go by the subscriptions of the newest image."""
+        configs = self._parts.cluster.image.entity_configs
+        if configs is not self._configs:
+            mine = _of_clients(configs)
+            if mine != _of_clients(self._configs):
+                self._instances.replace([subscription_of(one) for one in mine.values()])
+            self._configs = configs
+
+    def ask(self, context: RequestContext, instance_id: UUID | None) -> Instance:
+        """What is wanted of a client, which has no id yet if it is None.
+
+        Raises:
+            TooEarly: it has asked already.
+        """
+        whose = instance_id or self._parts.randomness.uuid()
+        return self._instances.ask(whose, _attributes(context, whose), self._now_ms())
+
+    def push(
+        self,
+        context: RequestContext,
+        instance_id: UUID,
+        data: bytes,
+        *,
+        subscription_id: int,
+        codec: int,
+        ends: bool,
+    ) -> None:
+        """Take what a client pushes.
+
+        Raises:
+            PenstockError: by its kind what is wrong; see `Instances.push`.
+            InvalidMetrics: it cannot be opened.
+        """
+        now_ms = self._now_ms()
+        instance = self._instances.push(
+            instance_id,
+            _attributes(context, instance_id),
+            now_ms,
+            subscription_id=subscription_id,
+            codec=codec,
+            size_bytes=len(data),
+            ends=ends,
+        )
+        # Protocol Buffers and codecs are loaded by brokers whose clients push.
+        from penstock.broker.telemetry.otlp import InvalidMetrics, points
+        from penstock.records.compression import decompress
+
+        if data:
+            try:
+                opened = bytes(decompress(codec, data, max_bytes=INFLATED_BYTES_MAX))
+            except PenstockError as error:
+                raise InvalidMetrics(f"the push cannot be decompressed: {error}") from error
+            self._series.take(instance, points(opened), now_ms)
+        self._pushes += 1
+
+    def _now_ms(self) -> float:
+        return self._parts.clock.monotonic() * 1000
+
+    def samples(self) -> Iterator[Sample]:
+        """What clients pushed, and how much of it there is."""
+        yield Sample(metrics.PUSHES, self._pushes)
+        yield Sample(metrics.INSTANCES, len(self._instances))
+        yield from self._series.samples(self._now_ms())
+        yield Sample(metrics.SERIES, len(self._series))
+        yield Sample(metrics.DROPPED, self._series.dropped)
+
+
+def _of_clients(configs: EntityConfigs) -> dict[str, dict[str, str]]:
+    return {
+        name: dict(values) for (kind, name), values in configs.items() if kind == CLIENT_METRICS
+    }
+
+
+def _attributes(context: RequestContext, instance_id: UUID) -> dict[str, str]:
+    connection = context.connection
+    software, version = connection.software
+    return {
+        INSTANCE_ID: instance_text(instance_id),
+        CLIENT_ID: context.client_id or "",
+        SOFTWARE: software,
+        SOFTWARE_VERSION: version,
+        SOURCE_ADDRESS: connection.client_host,
+        SOURCE_PORT: str(connection.client_port),
+    }

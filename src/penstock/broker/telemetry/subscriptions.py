@@ -1,0 +1,176 @@
+"""What operators ask of clients: which metrics, how often, of which clients.
+
+A subscription is a config resource of its own (CLIENT_METRICS, 16), by a name; one without configs
+is none. A client is asked for the metrics of all subscriptions that match it, as often as the one
+that wants it most often.
+
+Source: KIP-714; Kafka's `ClientMetricsConfigs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import SettingInfo, by_name, load, parse, render, setting
+from penstock.broker.admin_errors import BadRequest, InvalidConfig
+from penstock.broker.configs import (
+    Change,
+    ConfigEntry,
+    ConfigSource,
+    ConfigSynonym,
+    apply_changes,
+    type_of,
+)
+from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
+from penstock.broker.telemetry.limits import MATCHES_MAX, PREFIXES_MAX
+
+ALL: Final = "*"
+"""Stands for all metrics that a client has."""
+
+INTERVAL_MS: Final = 300_000
+INSTANCE_ID: Final = "client_instance_id"
+CLIENT_ID: Final = "client_id"
+SOFTWARE: Final = "client_software_name"
+SOFTWARE_VERSION: Final = "client_software_version"
+SOURCE_ADDRESS: Final = "client_source_address"
+SOURCE_PORT: Final = "client_source_port"
+ATTRIBUTES: Final = (
+    INSTANCE_ID, CLIENT_ID, SOFTWARE, SOFTWARE_VERSION, SOURCE_ADDRESS, SOURCE_PORT,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionConfigs:
+    """What one subscription is set to."""
+
+    interval_ms: int = setting(INTERVAL_MS, "How often clients push their metrics.", 100, 3_600_000)
+    metrics: tuple[str, ...] = setting(
+        (), "Prefixes of the names of metrics that are asked for; * is all, none is none."
+    )
+    match: tuple[str, ...] = setting(
+        (), "Which clients are asked, as attribute=regular expression, all of which have to match;"
+        " all clients where there is none.",
+    )  # fmt: skip
+
+
+_KNOWN: Final = by_name(SubscriptionConfigs)
+Attributes = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """Which metrics are wanted of clients, how often, and of whom."""
+
+    metrics: tuple[str, ...]
+    interval_ms: int
+    match: Sequence[tuple[str, str]] = ()
+
+    def fits(self, client: Attributes) -> bool:
+        """Whether a client is asked for them."""
+        return all(
+            compile_regex(pattern).matcher().matches(client[attribute])
+            for attribute, pattern in self.match
+        )
+
+
+def subscription_of(configs: Mapping[str, str]) -> Subscription:
+    """What was checked when it was set."""
+    values = load(SubscriptionConfigs, configs)
+    return Subscription(
+        metrics=values.metrics, interval_ms=values.interval_ms, match=_matches(values.match)
+    )
+
+
+def _matches(words: Sequence[str]) -> list[tuple[str, str]]:
+    found: dict[str, str] = {}
+    for word in words:
+        attribute, equals, pattern = (part.strip() for part in word.partition("="))
+        if attribute not in ATTRIBUTES or not equals or not pattern:
+            raise InvalidConfig(
+                f"match: {word!r} is not attribute=expression, of {', '.join(ATTRIBUTES)}"
+            )
+        try:
+            compile_regex(pattern)
+        except InvalidRegex as error:
+            raise InvalidConfig(f"match: {attribute}: {error}") from error
+        found[attribute] = pattern
+    return list(found.items())
+
+
+def check_subscription(name: str, configs: Mapping[str, str | None]) -> dict[str, str]:
+    """The configs of a subscription if all are known and within their bounds.
+
+    Raises:
+        BadRequest: an unknown config, or an interval out of its bounds.
+        InvalidConfig: a pattern that is none, or too many of them.
+    """
+    given = {key: value for key, value in configs.items() if value is not None}
+    if len(given) < len(configs):
+        missing = sorted(key for key, value in configs.items() if value is None)
+        raise BadRequest(f"client metrics {name!r}: no value given for {', '.join(missing)}")
+    try:
+        values = load(SubscriptionConfigs, given)
+    except InvalidSetting as error:
+        raise BadRequest(f"client metrics {name!r}: {error}") from error
+    for key, words, most in (
+        ("match", values.match, MATCHES_MAX),
+        ("metrics", values.metrics, PREFIXES_MAX),
+    ):
+        if len(words) > most:
+            raise InvalidConfig(f"client metrics {name!r}: {key} has {len(words)} words of {most}")
+    _matches(values.match)
+    return given
+
+
+def apply_subscription_changes(
+    current: Mapping[str, str], changes: Sequence[Change]
+) -> dict[str, str | None]:
+    """The configs of a subscription after `changes`."""
+    return apply_changes(_KNOWN, {}, current, changes)
+
+
+def describe_subscription(
+    configs: Mapping[str, str], names: Iterable[str] | None = None
+) -> list[ConfigEntry]:
+    """Every config of a subscription, or those in `names`."""
+    wanted = None if names is None else set(names)
+    return [
+        _entry(info, configs)
+        for name, info in sorted(_KNOWN.items())
+        if wanted is None or name in wanted
+    ]
+
+
+def _entry(info: SettingInfo, configs: Mapping[str, str]) -> ConfigEntry:
+    default = ConfigSynonym(name=info.name, value=render(info.default), source=ConfigSource.DEFAULT)
+    chain: tuple[ConfigSynonym, ...] = (default,)
+    if info.name in configs:
+        own = render(parse(info, configs[info.name]))
+        source = ConfigSource.DYNAMIC_CLIENT_METRICS
+        chain = (ConfigSynonym(name=info.name, value=own, source=source), default)
+    return ConfigEntry(
+        name=info.name,
+        value=chain[0].value,
+        source=chain[0].source,
+        type=type_of(info),
+        documentation=info.doc,
+        synonyms=chain,
+    )
+
+
+def wanted_of(
+    client: Attributes, subscriptions: Iterable[Subscription]
+) -> tuple[tuple[str, ...], int]:
+    """The metrics that a client is asked for, and how often, in ms."""
+    metrics: set[str] = set()
+    interval_ms: int | None = None
+    for one in subscriptions:
+        if one.fits(client):
+            metrics.update(one.metrics)
+            interval_ms = min(one.interval_ms, interval_ms or one.interval_ms)
+    if ALL in metrics:
+        metrics = {ALL}
+    return tuple(sorted(metrics)), interval_ms or INTERVAL_MS
