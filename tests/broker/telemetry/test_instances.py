@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -83,7 +84,7 @@ def test_the_last_push_need_not_wait_and_is_the_last() -> None:
     ],
 )
 def test_pushes_that_are_refused(
-    changes: dict[str, int], error: type[PenstockError], asks_again: bool
+    changes: dict[str, Any], error: type[PenstockError], asks_again: bool
 ) -> None:
     known = instances(WANTED)
     number = known.ask(ONE, CLIENT, 0).subscription_id

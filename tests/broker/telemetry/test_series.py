@@ -32,9 +32,8 @@ def shown(series: ClientSeries, now_ms: float = 0) -> list[tuple[str, float]]:
 def test_names_and_labels_are_those_of_prometheus() -> None:
     series = ClientSeries()
     attributes = (("1st", "a"), ("client_id", "b"), ("node.id", '"\n'))
-    series.take(
-        client(5), [Point(NAME, attributes, 3, True, True), Point("up", (), 1, False, False)], 0
-    )
+    points = [Point(NAME, attributes, 3, True, True), Point("up", (), 1, False, False)]
+    series.take(client(5), points, 0)
     text = render(series.samples(0)).decode()
     instance = f'client_id="c5",client_instance_id="{instance_text(UUID(int=5))}"'
     assert "kafka_client_producer_connection_creation_total{attribute_1st" in text
