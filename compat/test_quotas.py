@@ -30,8 +30,7 @@ VALUE = b"x" * 10_000
 Configs = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def configs(server: Server) -> Configs:
+def tool(bootstrap: str) -> Configs:
     """`kafka-configs.sh` with some arguments; what it printed."""
     try:
         libraries = class_path(jars("kafka"))
@@ -40,7 +39,7 @@ def configs(server: Server) -> Configs:
 
     def run(*arguments: str, fails: bool = False) -> str:
         command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", libraries]
-        command += ["kafka.admin.ConfigCommand", "--bootstrap-server", server.bootstrap]
+        command += ["kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap]
         done = subprocess.run(
             [*command, *arguments], capture_output=True, text=True, timeout=TOOL_SECONDS
         )
@@ -48,6 +47,11 @@ def configs(server: Server) -> Configs:
         return done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture(scope="module")
+def configs(server: Server) -> Configs:
+    return tool(server.bootstrap)
 
 
 @contextmanager

@@ -333,7 +333,7 @@ public final class ForeignClient {
     private static Properties common(JsonNode call) {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", call.get("bootstrap").asText());
-        settings.put("enable.metrics.push", "false");
+        settings.put("enable.metrics.push", System.getenv().getOrDefault("METRICS_PUSH", "false"));
         return settings;
     }
 

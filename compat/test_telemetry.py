@@ -1,0 +1,63 @@
+"""Metrics that the Java client pushes by itself, and Kafka's own tool that asks for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from urllib.request import urlopen
+
+import pytest
+
+from compat.conftest import missing
+from compat.drivers import DRIVERS
+from compat.parts import PartMissing
+from compat.scenes import plain_records
+from compat.test_quotas import Configs, tool
+from penstock.testing import Broker
+
+SECONDS = 60.0
+WANTED = "kafka_client_producer_connection_creation_total{"
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+def shown(broker: Broker) -> str:
+    with urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+@pytest.fixture
+def configs(broker: Broker) -> Configs:
+    return tool(broker.bootstrap)
+
+
+def test_the_java_client_pushes_what_kafkas_tool_asks_for(
+    broker: Broker, configs: Configs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = ("--entity-type", "client-metrics", "--entity-name", "all")
+    configs("--alter", *one, "--add-config", "metrics=[*],interval.ms=100")
+    described = configs("--describe", *one)
+    assert "interval.ms=100" in described
+    assert "metrics=*" in described
+    monkeypatch.setenv("METRICS_PUSH", "true")
+    try:
+        java = DRIVERS["java"](broker.bootstrap)
+    except PartMissing as error:
+        missing(error)
+    try:
+        java.create_topic("t", 6, {})
+        deadline = time.monotonic() + SECONDS
+        while WANTED not in shown(broker) and time.monotonic() < deadline:
+            java.produce("t", plain_records(100, timestamp=1_700_000_000_000))
+        text = shown(broker)
+    finally:
+        java.close()
+    assert WANTED in text
+    assert 'client_software="apache-kafka-java"' in text
+    configs("--alter", *one, "--delete-config", "metrics,interval.ms")
+    assert "interval.ms=100" not in configs("--describe", *one)
