@@ -233,17 +233,26 @@ class Reader(Client):
 class Member(Reader):
     """One member of a group: commits after each poll what it has received."""
 
-    def __init__(self, bootstrap: str, topic: str, history: History, *, group: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        history: History,
+        *,
+        group: str,
+        protocol: str = "classic",
+    ) -> None:
         super().__init__(bootstrap, topic, history, who=group)
         self._uncommitted = False
         self._told: deque[str] = deque(maxlen=TOLD_KEPT)
         self.settings |= {
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 500,
+            "group.protocol": protocol,
             # It waits as long for the answer to a JoinGroup, also of a machine without power.
             "max.poll.interval.ms": 20_000,
         }
+        if protocol == "classic":  # else the broker says
+            self.settings |= {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
 
     @property
     def story(self) -> str:
@@ -320,12 +329,14 @@ class Ends(Client):
 
 
 @contextmanager
-def at_work(bootstrap: str, topic: str, group: str) -> Iterator[tuple[Load, Member]]:
+def at_work(
+    bootstrap: str, topic: str, group: str, protocol: str = "classic"
+) -> Iterator[tuple[Load, Member]]:
     """A producer and a member of a group at work; neither is in the end, whatever happened."""
     history = History(PARTITIONS)
     with (
         Load(bootstrap, topic, history) as load,
-        Member(bootstrap, topic, history, group=group) as reader,
+        Member(bootstrap, topic, history, group=group, protocol=protocol) as reader,
     ):
         yield load, reader
 

@@ -68,12 +68,13 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_nothing_acknowledged_is_lost_or_doubled(broker: Broker) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_nothing_acknowledged_is_lost_or_doubled(broker: Broker, protocol: str) -> None:
     rng = random.Random(SEED)
     topic, group = "killed", "survivors"
     with Confluent(broker.bootstrap) as driver:
         driver.create_topic(topic, PARTITIONS, {})
-    with at_work(broker.bootstrap, topic, group) as (load, reader):
+    with at_work(broker.bootstrap, topic, group, protocol) as (load, reader):
         for _ in range(KILLS):
             await_progress(load, reader)
             assert not load.failures, load.failures[:5]

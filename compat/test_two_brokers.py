@@ -146,15 +146,16 @@ def _await_topic(broker: PenstockProcess, topic: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pair", [2_000], indirect=True, ids=["short session"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
-    pair: list[PenstockProcess],
+    pair: list[PenstockProcess], protocol: str
 ) -> None:
     rng = random.Random(SEED)
     topic, group = "killed", "survivors"
     bootstrap = bootstrap_of(pair)
     with Confluent(bootstrap) as driver:
         driver.create_topic(topic, PARTITIONS, {})
-    with at_work(bootstrap, topic, group) as (load, reader):
+    with at_work(bootstrap, topic, group, protocol) as (load, reader):
         for number in range(KILLS):
             await_progress(load, reader)
             assert not load.failures, load.failures[:5]

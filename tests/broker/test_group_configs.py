@@ -65,6 +65,9 @@ async def test_configs_are_set_listed_and_taken_back(client: WireClient) -> None
         ("share.auto.offset.reset", "by_duration:1h", "must have the form"),
         ("share.record.lock.duration.ms", "14999", "lock.duration.ms = 15000"),
         ("share.session.timeout.ms", "60001", "group.share.max.session.timeout.ms = 60000"),
+        ("consumer.session.timeout.ms", "44999", "group.consumer.min.session.timeout.ms = 45000"),
+        ("consumer.heartbeat.interval.ms", "1", "consumer.min.heartbeat.interval.ms = 5000"),
+        ("consumer.assignment.interval.ms", "20000", "assignment.interval.ms = 15000"),
     ],
 )
 async def test_what_cannot_be_set_is_told_why(

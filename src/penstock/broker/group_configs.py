@@ -61,6 +61,9 @@ def _of_broker(name: str) -> Any:
 class GroupConfigs:
     """What a group is set to."""
 
+    consumer_session_timeout_ms: int = _of_broker("consumer.session.timeout.ms")
+    consumer_heartbeat_interval_ms: int = _of_broker("consumer.heartbeat.interval.ms")
+    consumer_assignment_interval_ms: int = _of_broker("consumer.assignment.interval.ms")
     share_auto_offset_reset: str = setting(
         "latest", "Where a share group begins in a partition that it has not read: earliest,"
         " latest, or by_duration:<ISO 8601>, so long ago.",
@@ -95,6 +98,9 @@ def group_configs(settings: BrokerSettings, configs: Mapping[str, str]) -> Group
 def _below(settings: BrokerSettings) -> dict[str, object]:
     """What the broker's settings say of all groups, by the names of groups' configs."""
     return {
+        "consumer.session.timeout.ms": settings.group_consumer_session_timeout_ms,
+        "consumer.heartbeat.interval.ms": settings.group_consumer_heartbeat_interval_ms,
+        "consumer.assignment.interval.ms": settings.group_consumer_assignment_interval_ms,
         "share.session.timeout.ms": settings.group_share_session_timeout_ms,
         "share.heartbeat.interval.ms": settings.group_share_heartbeat_interval_ms,
         LOCK: settings.group_share_record_lock_duration_ms,
@@ -186,15 +192,29 @@ def check_group_configs(
         effective = group_configs(settings, given)
         for name, value, least, most in _bounds(settings, effective):
             if name in given and not least <= value <= most:
+                kind, _, rest = name.partition(".")
                 raise InvalidSetting(
                     name,
                     value,
-                    f"must be from group.{name.replace('share.', 'share.min.')} = {least} to"
-                    f" group.{name.replace('share.', 'share.max.')} = {most}",
+                    f"must be from group.{kind}.min.{rest} = {least} to"
+                    f" group.{kind}.max.{rest} = {most}",
                 )
+        check_heartbeats(effective)
     except InvalidSetting as error:
         raise InvalidConfig(f"group {group_id!r}: {error}") from error
     return given
+
+
+def check_heartbeats(effective: GroupConfigs) -> None:
+    """Raise InvalidSetting where members would expire between two heartbeats."""
+    interval = effective.consumer_heartbeat_interval_ms
+    timeout = effective.consumer_session_timeout_ms
+    if interval >= timeout:
+        raise InvalidSetting(
+            "consumer.heartbeat.interval.ms",
+            interval,
+            f"must be less than consumer.session.timeout.ms = {timeout}",
+        )
 
 
 def _bounds(
@@ -202,6 +222,24 @@ def _bounds(
 ) -> Iterable[tuple[str, int, int, int]]:
     """The configs that the broker's settings bound: name, value, least and most."""
     return (
+        (
+            "consumer.session.timeout.ms",
+            effective.consumer_session_timeout_ms,
+            settings.group_consumer_min_session_timeout_ms,
+            settings.group_consumer_max_session_timeout_ms,
+        ),
+        (
+            "consumer.heartbeat.interval.ms",
+            effective.consumer_heartbeat_interval_ms,
+            settings.group_consumer_min_heartbeat_interval_ms,
+            settings.group_consumer_max_heartbeat_interval_ms,
+        ),
+        (
+            "consumer.assignment.interval.ms",
+            effective.consumer_assignment_interval_ms,
+            settings.group_consumer_min_assignment_interval_ms,
+            settings.group_consumer_max_assignment_interval_ms,
+        ),
         (
             LOCK,
             effective.share_record_lock_duration_ms,

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from tests.broker.handlers.running import RunningBroker
 
@@ -183,6 +190,27 @@ def test_a_static_member_returns_to_what_it_had(broker: RunningBroker, topic: st
         members.join(topic, **{"group.instance.id": "one"})
         members.poll_until_sizes(3, 3)
         assert members.owned() == [others, before]
+
+
+def test_a_group_has_times_of_its_own(broker: RunningBroker, admin: AdminClient) -> None:
+    async def told() -> tuple[int, int]:
+        limits = broker.server.coordinator._consumer_limits()
+        return limits.heartbeat_interval_ms("own-times"), limits.heartbeat_interval_ms("others")
+
+    assert broker.call(told) == (100, 100)
+    change = ConfigResource(
+        ConfigResource.Type.GROUP,
+        "own-times",
+        incremental_configs=[
+            ConfigEntry(
+                "consumer.heartbeat.interval.ms",
+                "70",
+                incremental_operation=AlterConfigOpType.SET,
+            )
+        ],
+    )
+    admin.incremental_alter_configs([change])[change].result(TIMEOUT_SECONDS)
+    assert broker.call(told) == (70, 100)
 
 
 def test_members_go_on_after_a_restart_of_the_broker(broker: RunningBroker, topic: str) -> None:

@@ -51,7 +51,7 @@ from penstock.broker.coordination.share import (
     ShareGroupLimits,
     ShareGroups,
 )
-from penstock.broker.group_configs import ConfigsOfGroups
+from penstock.broker.group_configs import ConfigsOfGroups, GroupConfigs
 from penstock.broker.metadata.delta import delta_of
 from penstock.broker.settings import BrokerSettings
 from penstock.control import (
@@ -143,6 +143,7 @@ class GroupCoordinator(Coordinator):
             loaded=self._loaded,
         )
         self._seen: MetadataImage | None = None
+        self._of_groups = ConfigsOfGroups(settings)
         self._retention = OffsetsRetention(settings, self, control=control, clock=clock)
         self.expire_offsets = self._retention.expire
 
@@ -169,22 +170,23 @@ class GroupCoordinator(Coordinator):
         return Groups(desk, [classic, consumer, share])
 
     def _share_limits(self) -> ShareGroupLimits:
-        settings, configs = self._settings, ConfigsOfGroups(self._settings)
+        settings = self._settings
         return ShareGroupLimits(
-            configs=lambda group_id: configs.of(self._cluster.image.entity_configs, group_id),
+            configs=self._configs,
             groups_max=settings.groups_max,
             max_size=settings.group_share_max_size,
             assignment_interval=settings.group_share_assignment_interval_ms,
         )
+
+    def _configs(self, group_id: str) -> GroupConfigs:
+        return self._of_groups.of(self._cluster.image.entity_configs, group_id)
 
     def _consumer_limits(self) -> ConsumerLimits:
         settings = self._settings
         return ConsumerLimits(
             groups_max=settings.groups_max,
             max_size=settings.group_consumer_max_size,
-            session_timeout=settings.group_consumer_session_timeout_ms,
-            heartbeat_interval=settings.group_consumer_heartbeat_interval_ms,
-            assignment_interval=settings.group_consumer_assignment_interval_ms,
+            configs=self._configs,
             assignors=settings.group_consumer_assignors,
             migration=MigrationPolicy(settings.group_consumer_migration_policy),
             regex_refresh_ms=settings.group_consumer_regex_refresh_interval_ms,

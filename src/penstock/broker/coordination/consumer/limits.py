@@ -3,10 +3,13 @@ of, and facts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.broker.group_configs import GroupConfigs
 
 REGEX_RETRY_MS: Final = 10_000
 """Regular expressions of a group are not resolved again within this time, whatever asks for it;
@@ -30,13 +33,10 @@ class MigrationPolicy(Enum):
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
-def _no_configs(group_id: str) -> Mapping[str, int]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerLimits:
-    """Bounds of consumer groups; times in milliseconds. `configs` are those of one group."""
+    """Bounds of consumer groups; times in milliseconds. `configs` are those of one group, which
+    are in the place of the broker's settings, if they are given."""
 
     groups_max: int = 100_000
     max_size: int = 2_147_483_647
@@ -46,15 +46,19 @@ class ConsumerLimits:
     assignors: tuple[str, ...] = ("uniform", "range")
     migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     regex_refresh_ms: int = 600_000
-    configs: Callable[[str], Mapping[str, int]] = _no_configs
+    configs: Callable[[str], GroupConfigs] | None = None
 
     def session_timeout_ms(self, group_id: str) -> int:
-        return self.configs(group_id).get("consumer.session.timeout.ms", self.session_timeout)
+        if self.configs is None:
+            return self.session_timeout
+        return self.configs(group_id).consumer_session_timeout_ms
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        return self.configs(group_id).get("consumer.heartbeat.interval.ms", self.heartbeat_interval)
+        if self.configs is None:
+            return self.heartbeat_interval
+        return self.configs(group_id).consumer_heartbeat_interval_ms
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        return self.configs(group_id).get(
-            "consumer.assignment.interval.ms", self.assignment_interval
-        )
+        if self.configs is None:
+            return self.assignment_interval
+        return self.configs(group_id).consumer_assignment_interval_ms
