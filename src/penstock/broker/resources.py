@@ -11,7 +11,7 @@ from penstock.wire.kafka.apis import PRODUCE, Api, Resource
 
 FIELDS: Final[dict[Resource, tuple[str, ...]]] = {
     "topic": ("topics", "topic_names"),
-    "group": ("group_id", "groups", "groups_names", "key", "coordinator_keys"),
+    "group": ("group_id", "group_ids", "groups", "groups_names", "key", "coordinator_keys"),
     "transactional_id": (
         "transactional_id",
         "v3_and_below_transactional_id",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from uuid import UUID
 
 from penstock.base.errors import InvalidError, PenstockError
@@ -63,6 +63,16 @@ class Parts:
     coordinator: GroupCoordinator
 
 
+class Topics(Protocol):
+    """What says whether an offset can be stored."""
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+
+    @property
+    def partitions(self) -> PartitionRegistry: ...
+
+
 class OffsetMetadataTooLarge(InvalidError):
     """The text that goes with an offset is above `offset.metadata.max.bytes`."""
 
@@ -75,7 +85,7 @@ class SubscribedToTopic(InvalidError):
     code: ClassVar[str] = "group_subscribed_to_topic"
 
 
-def topic_of(parts: Parts, asked: Any) -> Topic:
+def topic_of(parts: Topics, asked: Any) -> Topic:
     """The topic that an element names by `topic_id` or by `name`.
 
     Raises:
@@ -149,7 +159,7 @@ def _refused(request: Any, number: int) -> Entry:
 
 
 def accept(
-    parts: Parts,
+    parts: Topics,
     asked: Any,
     accepted: list[CommittedOffset],
     *,
@@ -187,7 +197,7 @@ def accept(
     return answers
 
 
-def _refusal(parts: Parts, topic: Topic, index: int, metadata: str) -> str:
+def _refusal(parts: Topics, topic: Topic, index: int, metadata: str) -> str:
     if not 0 <= index < len(topic.partitions):
         return UnknownTopicOrPartition.code
     limit = parts.settings.offset_metadata_max_bytes

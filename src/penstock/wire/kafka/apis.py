@@ -118,6 +118,10 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
         "markers:write_txn_markers", "cluster", "cluster_action",
     ),
     (
+        28, "TxnOffsetCommit", 0, 5, 3,
+        "transaction_offsets:txn_offset_commit", "transactional_id", "write",
+    ),
+    (
         32, "DescribeConfigs", 1, 4, 4,
         "configs:describe_configs", "cluster", "describe_configs",
     ),
