@@ -69,16 +69,16 @@ def class_path(paths: list[Path]) -> str:
     return os.pathsep.join(str(path) for path in paths)
 
 
-def java_client() -> str:
-    """The class path of `ForeignClient`, compiled against the Java client's jars."""
-    source = HERE / "java" / "ForeignClient.java"
+def java_client(name: str = "ForeignClient") -> str:
+    """The class path of a program of `java/`, compiled against the Java client's jars."""
+    source = HERE / "java" / f"{name}.java"
     libraries = jars("kafka")
 
     def compile_source(directory: Path) -> None:
         command = ["javac", "-nowarn", "-proc:none", "-cp", class_path(libraries)]
         _run([*command, "-d", str(directory), str(source)], directory)
 
-    classes = _part("java-client", [source, HERE / "jars" / "pom.xml"], compile_source)
+    classes = _part(f"java-{name}", [source, HERE / "jars" / "pom.xml"], compile_source)
     return class_path([classes, *libraries])
 
 
