@@ -318,6 +318,26 @@ async def test_requests_above_their_share_of_time_wait(
     assert broker.request == broker._dispatcher.request
 
 
+async def test_brokers_do_not_wait_for_each_other(
+    broker: BrokerServer, client: WireClient, connect: Connect
+) -> None:
+    """What leaders of partitions ask the coordinator is in no client's quota."""
+    await limit(client, "request_percentage", 0.0001)
+    assert (await client.find("t")) != 0
+    assert (await client.call("Metadata", 9, {"topics": []})).throttle_time.total_seconds() > 0
+    peer = await connect(broker)
+    for _ in range(3):
+        answer = await peer.call("AddPartitionsToTxn", 5, {"transactions": []})
+        assert answer.throttle_time.total_seconds() == 0
+        await peer.call("WriteTxnMarkers", 1, {"markers": []})
+    assert not any(one.muted for one in broker._connections if one.client_port == port(peer))
+
+
+def port(client: WireClient) -> int:
+    found: int = client.writer.get_extra_info("sockname")[1]
+    return found
+
+
 # Topics that are created and deleted
 
 

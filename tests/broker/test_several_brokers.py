@@ -90,6 +90,16 @@ async def test_what_one_broker_changes_the_others_hear(start: Start) -> None:
     await until(lambda: "t" in one.partitions.topics)
 
 
+async def test_quotas_of_one_broker_hold_on_the_others(start: Start) -> None:
+    one, other = await start(1), await start(2)
+    quota = {'{"client-id":"c"}': {"producer_byte_rate": "5.0"}}
+    await other.control.set_entity_configs(kind="quota", changes=quota, expected={})
+    await until(lambda: one.quotas.active)
+    gone: dict[str, dict[str, str]] = {name: {} for name in quota}
+    await one.control.set_entity_configs(kind="quota", changes=gone, expected=quota)
+    await until(lambda: not other.quotas.active)
+
+
 async def test_a_second_copy_is_not_promised(start: Start) -> None:
     """Nobody copies a local log to another broker: an in-sync set of two would be a lie."""
     one, two = await start(1), await start(2)

@@ -11,6 +11,9 @@ of handlers that wait in between; 100 percent is one loop. What a turn does for 
 together, as syncing the log, is nobody's. It is looked at before it is added to, so a request
 waits for those before it.
 
+What brokers ask of each other bounds nobody: their markers and questions about transactions go on
+while clients wait.
+
 It belongs to the event-loop thread.
 
 Source: Kafka's `ClientQuotaManager`, `ClientRequestQuotaManager`, `ControllerMutationQuotaManager`,
@@ -22,15 +25,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from penstock.base.errors import RetriableError
 from penstock.broker.quotas.keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
 from penstock.broker.quotas.limits import ACCEPT_SECONDS_MAX, MUTE_SECONDS_MAX
 from penstock.broker.quotas.metrics import Throttles, quota_samples
 from penstock.broker.quotas.rates import TokenBucket, Windows
-from penstock.broker.quotas.table import Bounds, QuotaTable
+from penstock.broker.quotas.table import UNBOUNDED, Bounds, QuotaTable
 from penstock.broker.quotas.timing import Timed
+from penstock.wire.kafka.apis import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -43,6 +47,9 @@ if TYPE_CHECKING:
     from penstock.control.values import EntityConfigs
 
 T = TypeVar("T")
+_ADD_PARTITIONS_TO_TXN: Final = BY_NAME["AddPartitionsToTxn"].key
+_BATCHED_FROM: Final = 4
+"""The version of AddPartitionsToTxn from which leaders of partitions ask, not producers."""
 
 
 class ThrottlingQuotaExceeded(RetriableError):
@@ -58,6 +65,13 @@ class QuotaParts:
     settings: BrokerSettings
     clock: Clock
     cluster: ClusterMetadata
+
+
+def between_brokers(context: RequestContext) -> bool:
+    """Whether only other brokers send such a request: none of it is a client's."""
+    api = context.api
+    batched = api.key == _ADD_PARTITIONS_TO_TXN and context.version >= _BATCHED_FROM
+    return batched or api.operation == "cluster_action"
 
 
 class MutationQuota:
@@ -191,6 +205,8 @@ class Quotas:
         return quota.throttle_ms
 
     def _bounds(self, context: RequestContext) -> Bounds:
+        if between_brokers(context):
+            return UNBOUNDED
         return self._table.bounds(context.connection.principal.name, context.client_id or "")
 
     def _now_ms(self) -> float:

@@ -54,6 +54,9 @@ class Bounds:
     mutation: TokenBucket | None
 
 
+UNBOUNDED: Final = Bounds(None, None, None, None)
+
+
 def levels(user: str, client_id: str) -> Iterator[tuple[Scope, Scope]]:
     """From the most to the least specific quota: whom it names, and who shares its meter."""
     both, one_user, one_client = (user, client_id), (user, ALL), (ALL, client_id)
