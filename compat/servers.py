@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from benchmarks.peers.apache_kafka import ApacheKafka
 from confluent_kafka.admin import AdminClient
@@ -167,7 +167,7 @@ def running_brokers(
         shared = {
             "control.url": postgres.url(stack.enter_context(postgres.database())),
             "diskless.storage.url": (directory / "objects").as_uri(),
-            "group.initial.rebalance.delay.ms": "0",
+            **QUICK_GROUPS,
             **configs,
         }
         brokers = []
@@ -202,6 +202,15 @@ def await_all_known(brokers: Sequence[Addressed]) -> None:
             time.sleep(0.05)
 
 
+QUICK_GROUPS: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.assignment.interval.ms": "0",
+}
+"""Groups in which members hear of each other soon."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A running server: `name` is `penstock`, `apache` or `other`."""
@@ -230,9 +239,7 @@ def server() -> Iterator[Server]:
             tempfile.TemporaryDirectory(prefix="penstock-compat-") as directory,
             stores() as places,
         ):
-            broker = PenstockProcess(
-                Path(directory), configs={"group.initial.rebalance.delay.ms": "0", **places}
-            ).start()
+            broker = PenstockProcess(Path(directory), configs={**QUICK_GROUPS, **places}).start()
             try:
                 yield Server(name="penstock", bootstrap=broker.bootstrap)
             finally:

@@ -63,7 +63,8 @@ class ConfluentMember(ThreadMember):
         super().__init__()
         self._consumer = Consumer(config)
         self._topic = topic
-        self._cooperative = config["partition.assignment.strategy"].startswith("cooperative")
+        strategy = config.get("partition.assignment.strategy", "cooperative")
+        self._cooperative = strategy.startswith("cooperative")
         self._owned: frozenset[int] = frozenset()
         self._thread.start()
 
@@ -110,7 +111,7 @@ class Confluent(Driver):
     # Metadata is committed with the zero byte that ends it in C, and read up to one: what other
     # clients committed comes with whatever follows it in memory.
     metadata_end = "\0"
-    assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
+    assignors = {"eager": "range", "cooperative": "cooperative-sticky", "server": "uniform"}
     able = EVERYTHING | {"init_transactions"}
 
     def __init__(self, bootstrap: str) -> None:
@@ -190,11 +191,16 @@ class Confluent(Driver):
             "group.id": group,
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 200,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
-            "partition.assignment.strategy": self.assignors[kind],
             "fetch.wait.max.ms": 100,
         }
+        if kind == "server":
+            config |= {"group.protocol": "consumer", "group.remote.assignor": self.assignors[kind]}
+        else:
+            config |= {
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "partition.assignment.strategy": self.assignors[kind],
+            }
         if instance_id is not None:
             config["group.instance.id"] = instance_id
         return ConfluentMember(config, topic)

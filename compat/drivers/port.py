@@ -95,7 +95,7 @@ class Driver(ABC):
     name: str
     version: str = ""
     codecs: tuple[str, ...]
-    # eager and cooperative: what the client calls its assignor of that kind
+    # eager, cooperative and server (KIP-848): what the client calls its assignor of that kind
     assignors: Mapping[str, str] = {}
     able: frozenset[str] = frozenset()
     reads: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")

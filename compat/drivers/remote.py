@@ -209,6 +209,7 @@ class Remote(Driver):
             "member_open",
             group=group,
             topic=topic,
+            protocol="consumer" if kind == "server" else "classic",
             assignor=self.assignors[kind],
             instance=instance_id,
             session_ms=SESSION_TIMEOUT_MS,
@@ -288,6 +289,7 @@ class Java(Remote):
     assignors = {
         "eager": "org.apache.kafka.clients.consumer.RangeAssignor",
         "cooperative": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+        "server": "uniform",
     }
     able = EVERYTHING | {"log_dirs", "config_topics", "init_transactions"}
 

@@ -255,9 +255,14 @@ public final class ForeignClient {
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "true");
         settings.put("auto.commit.interval.ms", "200");
-        settings.put("session.timeout.ms", call.get("session_ms").asText());
-        settings.put("heartbeat.interval.ms", call.get("heartbeat_ms").asText());
-        settings.put("partition.assignment.strategy", call.get("assignor").asText());
+        settings.put("group.protocol", call.get("protocol").asText());
+        if (call.get("protocol").asText().equals("consumer")) {
+            settings.put("group.remote.assignor", call.get("assignor").asText());
+        } else {
+            settings.put("session.timeout.ms", call.get("session_ms").asText());
+            settings.put("heartbeat.interval.ms", call.get("heartbeat_ms").asText());
+            settings.put("partition.assignment.strategy", call.get("assignor").asText());
+        }
         if (call.hasNonNull("instance")) {
             settings.put("group.instance.id", call.get("instance").asText());
         }
