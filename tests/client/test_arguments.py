@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "offsets at word": (lambda c: c.list_offsets("t", "soon"), "at = 'soon'"),
     "offsets isolation": (lambda c: c.list_offsets("t", isolation=2), "isolation = 2"),
     "describe kind": (lambda c: c.describe_configs("topics", "t"), "kind = 'topics'"),
-    "alter kind": (lambda c: c.alter_configs("group", "t", {}), "kind = 'group'"),
+    "alter kind": (lambda c: c.alter_configs("topics", "t", {}), "kind = 'topics'"),
     "broker name": (lambda c: c.describe_configs("broker", "²"), "broker '²'"),
     "metadata of text": (lambda c: c.metadata("t"), "topics = 't'"),
     "describe": (lambda c: c.describe_topic(""), "name = ''"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.client.groups import Committed, GroupDescription, GroupListing, GroupMember
     from penstock.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
     from penstock.client.subscription import Subscription
+    from penstock.client.transactions import TransactionalProducer
     from penstock.client.writer import WriteReport
 
 _HOMES = {
@@ -45,6 +46,7 @@ _HOMES = {
     "Subscription": "subscription",
     "TopicExists": "errors",
     "TopicMetadata": "metadata",
+    "TransactionalProducer": "transactions",
     "UnknownTopic": "errors",
     "UnreadableBatch": "errors",
     "WriteReport": "writer",
@@ -70,6 +72,7 @@ __all__ = [
     "Subscription",
     "TopicExists",
     "TopicMetadata",
+    "TransactionalProducer",
     "UnknownTopic",
     "UnreadableBatch",
     "WriteReport",

@@ -27,7 +27,6 @@ from penstock.client.arguments import (
     text,
     whole,
 )
-from penstock.client.columns import choose, open_stream, pick
 from penstock.client.decoding import (
     DEFAULT_COLUMNS,
     Isolation,
@@ -51,16 +50,14 @@ from penstock.client.reader import Reader, ReadLimits, fetch_once
 from penstock.client.replicas import ReplicaCalls
 from penstock.client.session import Session
 from penstock.client.subscription import Subscription
+from penstock.client.transactions import TransactionalProducer
 from penstock.client.writer import (
     Progress,
-    WriteOptions,
-    Writer,
     WriteReport,
     parse_acks,
-    parse_codec,
-    parse_level,
+    write_options,
+    write_table,
 )
-from penstock.records import HEADER_BYTES
 from penstock.records.aborted import AbortedRange, ranges_until
 
 Position = str | int | Mapping[int, int]
@@ -183,7 +180,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls):
             InvalidArgument: columns or options that cannot be.
             PenstockError: what the broker refused for good.
         """
-        options = _write_options(
+        options = write_options(
             codec=codec,
             level=level,
             acks=acks,
@@ -192,23 +189,39 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls):
             batch_bytes=batch_bytes,
             records_per_second=records_per_second,
         )
-        text("topic", topic)
-        stream = open_stream(data)
-        names = choose(
-            stream.schema,
+        own = idempotent and options.acks == parse_acks("all")
+        identity = self._identities.borrow() if own else ProducerIdentity()
+        report = write_table(
+            self._session,
+            topic,
+            data,
+            identity,
+            options,
             key=key,
             value=value,
             timestamp=timestamp,
             headers=headers,
             partition=partition if isinstance(partition, str) else None,
-        )
-        own = idempotent and options.acks == parse_acks("all")
-        identity = self._identities.borrow() if own else ProducerIdentity()
-        report = Writer(self._session, topic, identity, options, progress).write(
-            pick(stream, names), names
+            progress=progress,
         )
         self._identities.give_back(identity)
         return report
+
+    def transactional(
+        self, transactional_id: str, *, timeout_ms: int = limits.TRANSACTION_TIMEOUT_MS
+    ) -> TransactionalProducer:
+        """A producer of transactions; whoever had the same id before is fenced by its first one.
+
+        `timeout_ms` is how long the broker lets a transaction be open.
+
+        Raises:
+            InvalidArgument: an argument that cannot be; nothing is sent.
+        """
+        return TransactionalProducer(
+            self._session,
+            text("transactional_id", transactional_id),
+            whole("timeout_ms", timeout_ms, 1, INT_MAX),
+        )
 
     def read_arrow(
         self,
@@ -469,31 +482,6 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls):
                     partition=partition,
                     offset=offset,
                 )
-
-
-def _write_options(
-    *,
-    codec: str,
-    level: int | None,
-    acks: str | int,
-    partition: int | str | None,
-    max_in_flight: int,
-    batch_bytes: int,
-    records_per_second: float | None,
-) -> WriteOptions:
-    positive("records_per_second", records_per_second)
-    chosen = parse_codec(codec)
-    return WriteOptions(
-        codec=chosen,
-        level=parse_level(chosen, level),
-        acks=parse_acks(acks),
-        partition=None
-        if isinstance(partition, str)
-        else optional_whole("partition", partition, 0, INT_MAX),
-        max_in_flight=whole("max_in_flight", max_in_flight, 1, limits.IN_FLIGHT_MAX),
-        batch_bytes=whole("batch_bytes", batch_bytes, HEADER_BYTES + 1, INT_MAX),
-        records_per_second=records_per_second,
-    )
 
 
 def _bounds(max_bytes: int, max_wait_ms: int, idle_timeout_ms: float | None) -> ReadLimits:

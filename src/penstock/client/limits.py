@@ -85,3 +85,6 @@ ADMIN_ATTEMPTS_MAX: Final = 1_000
 """Attempts of one call of admin HTTP within its time."""
 ADMIN_BACKOFF: Final = Backoff(first_ms=50, ceiling_ms=2_000, steady=0.5)
 """Pauses between them."""
+
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+"""How long a transaction may be open, unless its producer says otherwise; Kafka's default."""

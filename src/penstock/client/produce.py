@@ -39,6 +39,8 @@ from penstock.wire.kafka.apis import APIS, PRODUCE
 from penstock.wire.kafka.primitives import uvarint
 
 PRODUCE_VERSION: Final = 9
+TRANSACTION_VERSION: Final = 12
+"""From this version on a partition joins the open transaction by what is written to it."""
 DUPLICATE_SEQUENCE: Final = 46
 OUT_OF_ORDER_SEQUENCE: Final = 45
 MESSAGE_TOO_LARGE: Final = 10
@@ -349,19 +351,26 @@ def produce_call(
     timeout_ms: int,
     correlation_id: int,
     client_id: bytes,
+    transactional_id: str | None = None,
 ) -> Call:
-    """Write a Produce request of version 9 as pieces: heads of our own, batches as they are.
+    """Write a Produce request as pieces: heads of our own, batches as they are.
 
-    length i32 | header v2 | transactional id: null | acks i16 | timeout i32
+    It has version 9, or 12 in a transaction, which look alike.
+
+    length i32 | header v2 | transactional id | acks i16 | timeout i32
     | topics: 1 | name | partitions: n | { index i32 | records (compact bytes) | tags } | tags
     """
     name = topic.encode()
+    version, transaction = PRODUCE_VERSION, b"\0"
+    if transactional_id is not None:
+        encoded = transactional_id.encode()
+        version, transaction = TRANSACTION_VERSION, uvarint(len(encoded) + 1) + encoded
     head = b"".join(
         (
-            _HEAD.pack(PRODUCE, PRODUCE_VERSION, correlation_id, len(client_id)),
+            _HEAD.pack(PRODUCE, version, correlation_id, len(client_id)),
             client_id,
             b"\0",  # tags of the header
-            b"\0",  # no transactional id
+            transaction,
             _ACKS.pack(acks, timeout_ms),
             uvarint(2),
             uvarint(len(name) + 1),
@@ -382,7 +391,7 @@ def produce_call(
     pieces[0] = _INDEX.pack(sum(map(len, pieces))) + head
     return Call(
         api=APIS[PRODUCE],
-        version=PRODUCE_VERSION,
+        version=version,
         correlation_id=correlation_id,
         pieces=tuple(pieces),
     )

@@ -22,10 +22,14 @@ _SEQUENCES: Final = 2**31
 
 @dataclass(slots=True, eq=False)
 class ProducerIdentity:
-    """A producer id with its epoch; -1 for a producer that is not idempotent."""
+    """A producer id with its epoch; -1 for a producer that is not idempotent.
+
+    With a transactional id its batches are part of the open transaction.
+    """
 
     producer_id: int = -1
     epoch: int = -1
+    transactional_id: str | None = None
     _next: dict[tuple[str, int], int] = field(default_factory=dict)
 
     @property

@@ -40,6 +40,8 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "DeleteTopics": 5,
     "DeleteRecords": 2,
     "InitProducerId": 4,
+    "EndTxn": 5,
+    "TxnOffsetCommit": 5,
     "DescribeConfigs": 4,
     "CreatePartitions": 3,
     "DeleteGroups": 2,
@@ -59,7 +61,13 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "AlterClientQuotas": 1,
 }
 """Highest version of each call that this client speaks."""
-VERSION_MIN: Final[Mapping[str, int]] = {"Produce": 9, "Fetch": 12, "Metadata": 9}
+VERSION_MIN: Final[Mapping[str, int]] = {
+    "Produce": 9,
+    "Fetch": 12,
+    "Metadata": 9,
+    "EndTxn": 5,
+    "TxnOffsetCommit": 5,
+}
 """Lowest version of the calls whose older forms this client does not write."""
 
 API_VERSIONS_FIRST: Final = 3

@@ -35,6 +35,10 @@ from penstock.client.pool import ConnectionPool, unreachable
 
 DEFAULT_PORT: Final = 9092
 LEADER_NOT_AVAILABLE: Final = 5
+GROUP: Final = 0
+TRANSACTION: Final = 1
+"""What has a coordinator: a group, or a transactional id."""
+_KINDS: Final = ("group", "transactional id")
 
 T = TypeVar("T")
 
@@ -95,7 +99,7 @@ class Session:
         self._call_retry = replace(retry, timeout_ms=api_timeout_ms)
         self._lock = threading.Lock()
         self._cache = MetadataCache()
-        self._coordinators: dict[str, Node] = {}
+        self._coordinators: dict[tuple[int, str], Node] = {}
         self._closed = threading.Event()
         self.trouble = ""
         """The last failure that is tried again; empty after a success."""
@@ -296,33 +300,35 @@ class Session:
             by_node.setdefault(leaders[partition], []).append(partition)
         return by_node
 
-    # Group coordinators
+    # Coordinators
 
-    def call_coordinator(self, group: str, name: str, body: Mapping[str, Any]) -> Any:
-        """One attempt at the coordinator of a group, found when not known."""
+    def call_coordinator(
+        self, key: str, name: str, body: Mapping[str, Any], kind: int = GROUP
+    ) -> Any:
+        """One attempt at the coordinator of a group or transactional id, found when not known."""
         with self._lock:
-            node = self._coordinators.get(group)
+            node = self._coordinators.get((kind, key))
         if node is None:
-            node = self._find_coordinator(group)
+            node = self._find_coordinator(key, kind)
         try:
             return self.call_address((node.host, node.port), name, body)
         except RetriableError:
-            self.forget_coordinator(group)
+            self.forget_coordinator(key, kind)
             raise
 
-    def forget_coordinator(self, group: str) -> None:
+    def forget_coordinator(self, key: str, kind: int = GROUP) -> None:
         with self._lock:
-            self._coordinators.pop(group, None)
+            self._coordinators.pop((kind, key), None)
 
-    def _find_coordinator(self, group: str) -> Node:
-        response = self.call_any("FindCoordinator", {"key": group, "key_type": 0})
+    def _find_coordinator(self, key: str, kind: int) -> Node:
+        response = self.call_any("FindCoordinator", {"key": key, "key_type": kind})
         code = int(response.error_code)
         if code:
             message = getattr(response, "error_message", None)
-            raise broker_error(code, f"coordinator of group {group!r}", message)
+            raise broker_error(code, f"coordinator of {_KINDS[kind]} {key!r}", message)
         node = Node(node_id=int(response.node_id), host=str(response.host), port=int(response.port))
         with self._lock:
-            self._coordinators[group] = node
+            self._coordinators[kind, key] = node
         return node
 
     # Leases

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.settings import INT_MAX
 from penstock.client import limits
-from penstock.client.arguments import whole
-from penstock.client.columns import ColumnNames, chunks, normalise
+from penstock.client.arguments import optional_whole, positive, text, whole
+from penstock.client.columns import ColumnNames, choose, chunks, normalise, open_stream, pick
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokersUnreachable, InvalidArgument, TimedOut
 from penstock.client.produce import (
@@ -33,7 +34,7 @@ from penstock.client.producers import ProducerIdentity
 from penstock.client.protocol import read_response
 from penstock.client.session import Session
 from penstock.client.spreading import check_partitions, spread
-from penstock.records import Codec, columnar
+from penstock.records import HEADER_BYTES, Codec, columnar
 from penstock.records.compression import LEVELS
 
 ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0, -1: -1, 1: 1, 0: 0}
@@ -112,6 +113,32 @@ def parse_acks(acks: str | int) -> int:
     if not isinstance(acks, (str, int)) or isinstance(acks, bool) or acks not in ACKS:
         raise InvalidArgument(f"acks {acks!r}: must be one of all, 1, 0")
     return ACKS[acks]
+
+
+def write_options(
+    *,
+    codec: str,
+    level: int | None,
+    acks: str | int = "all",
+    partition: int | str | None,
+    max_in_flight: int,
+    batch_bytes: int,
+    records_per_second: float | None = None,
+) -> WriteOptions:
+    """Options as callers give them, checked; raises InvalidArgument."""
+    positive("records_per_second", records_per_second)
+    chosen = parse_codec(codec)
+    return WriteOptions(
+        codec=chosen,
+        level=parse_level(chosen, level),
+        acks=parse_acks(acks),
+        partition=None
+        if isinstance(partition, str)
+        else optional_whole("partition", partition, 0, INT_MAX),
+        max_in_flight=whole("max_in_flight", max_in_flight, 1, limits.IN_FLIGHT_MAX),
+        batch_bytes=whole("batch_bytes", batch_bytes, HEADER_BYTES + 1, INT_MAX),
+        records_per_second=records_per_second,
+    )
 
 
 class Writer:
@@ -218,6 +245,7 @@ class Writer:
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
             base_sequence=self._identity.sequence(self._topic, partition),
+            transactional=self._identity.transactional_id is not None,
             max_batch_bytes=self._options.batch_bytes,
             now_ms=self._session.clock.now_ms(),
         )
@@ -278,6 +306,7 @@ class Writer:
                 timeout_ms=self._session.request_timeout_ms,
                 correlation_id=connection.next_correlation_id(),
                 client_id=connection.client_id,
+                transactional_id=self._identity.transactional_id,
             )
             if not under_way:
                 self._heard_ms[node_id] = self._session.now_ms()
@@ -367,3 +396,36 @@ class Writer:
             self._session.pool.give_back(connection)
         self._connections.clear()
         self._session.trouble = ""
+
+
+def write_table(
+    session: Session,
+    topic: str,
+    data: Any,
+    identity: ProducerIdentity,
+    options: WriteOptions,
+    *,
+    key: str | None,
+    value: str,
+    timestamp: str | None,
+    headers: str | None,
+    partition: str | None,
+    progress: Progress | None,
+) -> WriteReport:
+    """Write anything with Arrow's C stream; the columns are given by name.
+
+    Raises:
+        InvalidArgument: columns that cannot be.
+        PenstockError: what the broker refused for good.
+    """
+    text("topic", topic)
+    stream = open_stream(data)
+    names = choose(
+        stream.schema,
+        key=key,
+        value=value,
+        timestamp=timestamp,
+        headers=headers,
+        partition=partition,
+    )
+    return Writer(session, topic, identity, options, progress).write(pick(stream, names), names)

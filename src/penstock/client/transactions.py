@@ -1,0 +1,271 @@
+"""Transactions: what is written to any number of topics counts together, or not at all.
+
+    with producer.transaction():
+        producer.write_arrow("totals", table)
+        producer.send_offsets("summing", {("orders", 0): 1200})
+
+Partitions and groups join by what is written and sent (KIP-890): there is no request before. With
+the end of a transaction comes the epoch of the next one, in which nothing of this one arrives.
+
+| state   | meaning                                      | what goes on                       |
+|---------|----------------------------------------------|------------------------------------|
+| idle    | no transaction is open                       | begin                              |
+| open    | one is                                       | write, send offsets, commit, abort |
+| failed  | something of it was not taken                | abort                              |
+| unknown | nobody has answered how the last one ended   | begin; the coordinator ends it     |
+| fenced  | another producer has the id                  | nothing                            |
+
+Source: Kafka's `TransactionManager`; KIP-98, KIP-447, KIP-890.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from penstock.base.errors import PenstockError
+from penstock.base.settings import LONG_MAX
+from penstock.client import limits
+from penstock.client.arguments import text, topic_partition, whole
+from penstock.client.errors import InvalidArgument, broker_error, is_retriable
+from penstock.client.groups import Committed, TopicAndPartition
+from penstock.client.producers import ProducerIdentity
+from penstock.client.session import GROUP, TRANSACTION, Session
+from penstock.client.writer import Progress, WriteReport, write_options, write_table
+
+_FENCED: Final = frozenset({"producer_fenced", "invalid_producer_epoch"})
+
+T = TypeVar("T")
+
+
+class _State(Enum):
+    """See the module's text."""
+
+    IDLE = "no transaction is open"
+    OPEN = "a transaction is open"
+    FAILED = "something of the transaction was not taken: it can only be aborted"
+    UNKNOWN = "how the last transaction ended is not known"
+    FENCED = "another producer has the transactional id by now"
+
+
+class TransactionalProducer:
+    """One producer of transactions, for one thread; made by `Client.transactional`."""
+
+    def __init__(self, session: Session, transactional_id: str, timeout_ms: int) -> None:
+        self._session = session
+        self._id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._state = _State.UNKNOWN
+        self._identity = ProducerIdentity()
+        self._joined = False
+        """Whether anything may be part of the open transaction."""
+
+    def begin(self) -> None:
+        """Open a transaction. The first one fences whoever had the id, and ends what it left.
+
+        Raises:
+            InvalidArgument: one is open already, or another producer has the id.
+            PenstockError: the coordinator's refusal.
+        """
+        self._expect("begin", _State.IDLE, _State.UNKNOWN)
+        if self._state is _State.UNKNOWN:
+            self._identity = self._session.retrying(self._ask_identity)
+        self._state, self._joined = _State.OPEN, False
+
+    def write_arrow(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        key: str | None = "key",
+        value: str = "value",
+        timestamp: str | None = "timestamp",
+        headers: str | None = "headers",
+        partition: int | str | None = None,
+        codec: str = "none",
+        level: int | None = None,
+        max_in_flight: int = limits.IN_FLIGHT_MAX,
+        batch_bytes: int = limits.BATCH_BYTES,
+        progress: Progress | None = None,
+    ) -> WriteReport:
+        """Write a table as part of the open transaction, as `Client.write_arrow` does.
+
+        Raises:
+            InvalidArgument: options that cannot be; the transaction is as it was.
+            PenstockError: what the broker refused for good, or columns that cannot be written; the
+                transaction is to be aborted.
+        """
+        self._expect("write", _State.OPEN)
+        options = write_options(
+            codec=codec,
+            level=level,
+            partition=partition,
+            max_in_flight=max_in_flight,
+            batch_bytes=batch_bytes,
+        )
+        with self._part():
+            return write_table(
+                self._session,
+                topic,
+                data,
+                self._identity,
+                options,
+                key=key,
+                value=value,
+                timestamp=timestamp,
+                headers=headers,
+                partition=partition if isinstance(partition, str) else None,
+                progress=progress,
+            )
+
+    def send_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicAndPartition, int | Committed],
+        *,
+        generation: int = -1,
+        member_id: str = "",
+        instance_id: str | None = None,
+    ) -> None:
+        """Commit a group's offsets with the open transaction: they count when it does.
+
+        A member of the group names itself and its generation, so that one that was replaced commits
+        nothing (KIP-447).
+
+        Raises:
+            InvalidArgument: an argument that cannot be; the transaction is as it was.
+            PenstockError: what the coordinator refused; the transaction is to be aborted.
+        """
+        self._expect("send offsets", _State.OPEN)
+        body = {
+            "transactional_id": self._id,
+            "group_id": text("group", group),
+            "producer_id": self._identity.producer_id,
+            "producer_epoch": self._identity.epoch,
+            "generation_id": generation,
+            "member_id": member_id,
+            "group_instance_id": instance_id,
+            "topics": _topics(offsets),
+        }
+
+        def read(response: Any) -> None:
+            for topic in response.topics:
+                for item in topic.partitions:
+                    subject = f"offset of group {group!r} in {topic.name}-{item.partition_index}"
+                    self._check(int(item.error_code), subject, group, GROUP)
+
+        with self._part():
+            self._coordinated(group, GROUP, "TxnOffsetCommit", body, read)
+
+    def commit(self) -> None:
+        """Make all of the transaction count; it does when this returns.
+
+        Raises:
+            InvalidArgument: none is open, or something of it was not taken.
+            PenstockError: the coordinator's refusal. After one that nobody answered, whether it
+                counts is not known.
+        """
+        self._expect("commit", _State.OPEN)
+        self._end(committed=True)
+
+    def abort(self) -> None:
+        """Make nothing of the transaction count; raises as `commit`."""
+        self._expect("abort", _State.OPEN, _State.FAILED)
+        self._end(committed=False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[TransactionalProducer]:
+        """A transaction that is committed at the end of the block, or aborted if that fails."""
+        self.begin()
+        try:
+            yield self
+        except BaseException as error:
+            try:
+                self.abort()
+            except PenstockError as failure:
+                error.add_note(f"the transaction was not aborted: {failure}")
+            raise
+        self.commit()
+
+    # What these are made of
+
+    def _expect(self, what: str, *states: _State) -> None:
+        if self._state not in states:
+            raise InvalidArgument(f"cannot {what} by {self._id!r}: {self._state.value}")
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        """Something that may join the transaction; unless all of it is taken, nothing may count."""
+        self._joined = True
+        try:
+            yield
+        except BaseException:
+            self._state = _State.FAILED
+            raise
+
+    def _ask_identity(self) -> ProducerIdentity:
+        body = {
+            "transactional_id": self._id,
+            "transaction_timeout": self._timeout_ms,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        return self._ask("InitProducerId", body)
+
+    def _end(self, *, committed: bool) -> None:
+        if not self._joined:
+            self._state = _State.IDLE
+            return
+        body = {
+            "transactional_id": self._id,
+            "producer_id": self._identity.producer_id,
+            "producer_epoch": self._identity.epoch,
+            "committed": committed,
+        }
+        self._state = _State.UNKNOWN
+        try:
+            self._identity = self._session.retrying(lambda: self._ask("EndTxn", body))
+        except PenstockError as error:
+            if error.code in _FENCED:
+                self._state = _State.FENCED
+            raise
+        self._state = _State.IDLE
+
+    def _ask(self, name: str, body: Mapping[str, Any]) -> ProducerIdentity:
+        """One attempt at something that the coordinator answers with an identity."""
+        response = self._session.call_coordinator(self._id, name, body, TRANSACTION)
+        self._check(
+            int(response.error_code), f"transactional id {self._id!r}", self._id, TRANSACTION
+        )
+        return ProducerIdentity(int(response.producer_id), int(response.producer_epoch), self._id)
+
+    def _coordinated(
+        self, key: str, kind: int, name: str, body: Mapping[str, Any], read: Callable[[Any], T]
+    ) -> T:
+        return self._session.retrying(
+            lambda: read(self._session.call_coordinator(key, name, body, kind))
+        )
+
+    def _check(self, code: int, subject: str, key: str, kind: int) -> None:
+        if code:
+            if is_retriable(code):
+                self._session.forget_coordinator(key, kind)
+            raise broker_error(code, subject)
+
+
+def _topics(offsets: Mapping[TopicAndPartition, int | Committed]) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for key in sorted(map(topic_partition, offsets)):
+        given = offsets[key]
+        one = given if isinstance(given, Committed) else Committed(offset=given)
+        topics.setdefault(key[0], []).append(
+            {
+                "partition_index": key[1],
+                "committed_offset": whole(f"offset of {key[0]}-{key[1]}", one.offset, 0, LONG_MAX),
+                "committed_leader_epoch": one.leader_epoch,
+                "committed_metadata": one.metadata,
+            }
+        )
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
