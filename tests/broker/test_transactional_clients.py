@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -12,10 +11,11 @@ from typing import Any
 import aiokafka
 import pytest
 from aiokafka.errors import ProducerFenced
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.handlers.running import RunningBroker
+from tests.broker.transactions import committed_values
 
 SECONDS = 60.0
 PARTITIONS = 3
@@ -54,33 +54,8 @@ def producer(broker: RunningBroker, name: str, **more: Any) -> Producer:
 
 
 def committed(broker: RunningBroker, topic: str, expected: int) -> list[bytes]:
-    """What a reader of committed records gets up to the last stable offsets."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    values: list[bytes] = []
-    ended: set[int] = set()
-    deadline = time.monotonic() + SECONDS
-    while (len(ended) < PARTITIONS or len(values) < expected) and time.monotonic() < deadline:
-        message = consumer.poll(1.0)
-        if message is None:
-            continue
-        error = message.error()
-        if error is None:
-            ended.discard(message.partition())
-            values.append(message.value())
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF, error
-            ended.add(message.partition())
-    consumer.close()
-    return sorted(values)
+    """What a reader of committed records gets."""
+    return committed_values(broker.bootstrap, topic, PARTITIONS, expected)
 
 
 def write(made: Producer, topic: str, *values: str) -> None:

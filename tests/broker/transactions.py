@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as TopicPartitionOfClient
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
@@ -101,3 +106,36 @@ def aborted(row: Any) -> list[tuple[int, int]] | None:
     if row.aborted_transactions is None:
         return None
     return [(one.producer_id, one.first_offset) for one in row.aborted_transactions]
+
+
+def committed_values(bootstrap: str, topic: str, partitions: int, expected: int = 0) -> list[bytes]:
+    """What a reader of committed records gets up to the ends, in the order of its bytes.
+
+    It waits until there are as many as expected.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartitionOfClient(topic, index, 0) for index in range(partitions)])
+    values: list[bytes] = []
+    ended: set[int] = set()
+    deadline = time.monotonic() + SECONDS
+    while (len(ended) < partitions or len(values) < expected) and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            ended.discard(message.partition())
+            values.append(message.value())
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            ended.add(message.partition())
+    consumer.close()
+    return sorted(values)
