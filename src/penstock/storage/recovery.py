@@ -8,15 +8,16 @@ one checksum covers the entry and its table; so any log of the store may lack wh
 
 Replay writes each item's bytes at the position that it was given, and cuts files where a row says
 so, in the order of the journal: it comes to the same however often it is done. Items of topics
-that have been replaced are left out. Retention removes no segment that the checkpoint's recovery
-point points at or before, so what is replayed always has its file.
+that have been replaced are left out, and those of logs that have been deleted. Retention removes
+no segment that the checkpoint's recovery point points at or before, so what is replayed always has
+its file.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -200,11 +201,16 @@ class _Reader:
 
 
 class Replayer:
-    """Writes items into segment files and remembers what they amount to."""
+    """Writes items into segment files and remembers what they amount to.
 
-    def __init__(self, files: Files, root: str) -> None:
+    `known` are the logs of the checkpoint, whose directories were synced with it: one that is gone
+    was deleted since, and what the journal has of it is not all of it.
+    """
+
+    def __init__(self, files: Files, root: str, known: Mapping[TopicPartition, UUID]) -> None:
         self._files = files
         self._root = root
+        self._known = known
         self._topic_ids: dict[TopicPartition, UUID] = {}
         self._open: dict[str, int] = {}
         self._directories: set[str] = set()
@@ -303,8 +309,8 @@ class Replayer:
         if descriptor is not None:
             self._files.close(descriptor)
 
-    def _topic_id(self, where: TopicPartition, topic_id: UUID) -> UUID:
-        """Whose directory it is; made for this topic id if there is none."""
+    def _topic_id(self, where: TopicPartition, topic_id: UUID) -> UUID | None:
+        """Whose directory it is; made for this topic id if there is none, unless it was deleted."""
         known = self._topic_ids.get(where)
         if known is not None:
             return known
@@ -314,6 +320,8 @@ class Replayer:
             found = decode_partition_metadata(read_file(self._files, path))
         except (FileNotFoundError, CorruptFile):
             if not _exists(self._files, directory):
+                if self._known.get(where) == topic_id:
+                    return None
                 self._files.make_directory(directory, mode=0o755)
             replace_file(self._files, path, encode_partition_metadata(topic_id))
             found = topic_id

@@ -369,7 +369,8 @@ class LogStore:
     def _recover(self) -> None:
         checkpoint = self._read_checkpoint()
         journal_directory = os.path.join(self._root, JOURNAL_DIRECTORY)
-        replayer = Replayer(self._files, self._root)
+        known = {TopicPartition(*where): one[0] for where, one in checkpoint.points.items()}
+        replayer = Replayer(self._files, self._root, known)
         state = read_journal(self._files, journal_directory, checkpoint.sequence, replayer.replay)
         if state.lost is not None:
             self._check_loss(state.lost)
