@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from penstock.broker.replicas import Replicas
 from penstock.control import ControlUnavailable, MetadataImage
 from penstock.replication.links import Links
-from tests.broker.test_replicated import Cluster, has, until
+from tests.broker.test_replicated import SECONDS, Cluster, has, until
 from tests.broker.test_replicated import cluster as cluster
+from tests.broker.test_replicated_faults import lead_anew
 from tests.broker.wire_client import batch
 
 pytestmark = pytest.mark.timeout(300)
@@ -96,6 +98,51 @@ async def test_who_hears_of_nobody_sends_clients_away(cluster: Cluster) -> None:
     assert answer.topics[0].partitions[0].error_code.name == "not_leader_or_follower"
     others = [node_id for node_id in (1, 2, 3) if node_id != leader]
     await until(lambda: any(leads(cluster, node_id) for node_id in others))
+
+
+async def test_who_lacks_the_database_tells_of_the_leader_that_it_follows(
+    cluster: Cluster,
+) -> None:
+    """A client that asks it alone would otherwise be sent to it for as long as that lasts."""
+    await cluster.create()
+    await cluster.whole("t")
+    leader = 3  # which is dialled by the others, and dials none
+    await until(lambda: 3 in cluster.brokers[1].cluster.image.topics["t"].partitions[0].isr)
+    if cluster.leader() != leader:
+        await lead_anew(cluster, leader)
+    await cluster.led(by=leader)
+    assert await produces(cluster, leader, b"before") == "none"
+    server, client = cluster.brokers[leader], cluster.clients[leader]
+    await until(lambda: server.cluster.image.topics["t"].partitions[0].leader == leader)
+    control, known = server.cluster.control, server.cluster.image
+
+    async def stale() -> MetadataImage:
+        return known
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control, "image", stale)
+        assert server._liveness is not None
+        await server._liveness.stop()
+        await until(lambda: cluster.leader() not in (0, leader))
+        heir = cluster.leader()
+
+        async def named() -> tuple[int, int]:
+            (topic,) = (await client.call("Metadata", 9, {"topics": [{"name": "t"}]})).topics
+            (row,) = topic.partitions
+            return int(row.leader_id), int(row.leader_epoch)
+
+        async with asyncio.timeout(SECONDS):
+            while (await named())[0] != heir:
+                await asyncio.sleep(0.01)
+        led = cluster.log(heir).leading
+        assert led is not None
+        assert await named() == (heir, led.core.epoch)
+        assert await produces(cluster, leader, b"in vain") == "not_leader_or_follower"
+        row = await client.produce("t", batch(b"in vain"), version=12)
+        assert row.current_leader.leader_id == heir
+    await server.cluster.refresh()
+    (row,) = server.cluster.image.topics["t"].partitions
+    assert (row.leader, row.leader_epoch) == (heir, led.core.epoch)
 
 
 async def test_who_reaches_nobody_either_passes_it_on(cluster: Cluster) -> None:

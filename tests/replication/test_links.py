@@ -194,11 +194,18 @@ async def test_who_comes_back_takes_the_place_of_who_was(sides: Callable[..., Si
     await until(lambda: bool(two.user.rows))
 
 
-async def test_brokers_that_are_gone_are_left(sides: Callable[..., Side]) -> None:
+async def test_brokers_that_are_not_registered_any_more_are_heard_as_long_as_they_are_there(
+    sides: Callable[..., Side],
+) -> None:
     one, two = sides(1), sides(2)
     await joined(one, two)
     two.links.reach({})
     one.links.reach({})
+    assert not one.links._dialling
+    link = one.links.ready[2]
+    await asyncio.sleep(0)  # who dialled is cancelled; the connection is not
+    assert one.links.ready[2] is link
+    link.close("it is lost")
     await until(lambda: not one.links.ready and not two.links.ready)
     assert not one.links._dialling
 

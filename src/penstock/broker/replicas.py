@@ -46,6 +46,7 @@ from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replicatio
 if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.broker.metadata import ImageDelta
+    from penstock.broker.metadata.cluster import Leaders
     from penstock.broker.settings import BrokerSettings
     from penstock.control import Broker, ControlPlane, MetadataImage
     from penstock.control import Partition as PartitionRow
@@ -91,6 +92,8 @@ class Replicas:
         )
         self.refresh: Callable[[], Awaitable[None]] = _nothing
         """Loads the image that a change of this broker has made."""
+        self.heard_leaders: Callable[[Leaders], None] = _ignored
+        """Told of leaders that copies have heard from, and that the image does not know."""
         self.replication.on_refused = self._refused
         self.replication.on_settle = self._settle
         self.replication.on_stuck = self._stuck
@@ -476,6 +479,18 @@ class Replicas:
                 replication.stir(log)
         await self.refresh()
 
+    def _hear_leaders(self) -> None:
+        """Know leaders by their streams where the control plane has not told of them by now."""
+        joined = list(self.replication.joined)
+        self.replication.joined.clear()
+        heard: dict[tuple[UUID, int], tuple[int, int]] = {}
+        for log in joined:
+            row, leader = self._row(log.key), log.copy.leader
+            if row is not None and leader is not None and leader[1] > row.leader_epoch:
+                heard[UUID(bytes=log.key.topic_id), row.index] = leader
+        if heard:
+            self.heard_leaders(heard)
+
     # -- in-sync replicas
 
     async def _look_on(self) -> None:
@@ -486,6 +501,7 @@ class Replicas:
                     self.replication.say_again()
                     self._look_at(self.replication.kept())
                     self._moves.go_on()
+                    self._hear_leaders()
                 failed = self._parts.commits.failed
                 if failed is not None:
                     self.replication.end(failed)
@@ -521,4 +537,8 @@ def _links(chain: PartitionChain) -> Chain:
 
 
 async def _nothing() -> None:
+    return
+
+
+def _ignored(_: Leaders) -> None:
     return

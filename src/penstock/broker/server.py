@@ -158,6 +158,7 @@ class BrokerServer:
         self.cluster.check = self.seen.check
         if self.replicas is not None:
             self.replicas.refresh = self.cluster.refresh
+            self.replicas.heard_leaders = self.cluster.heard
             self.cluster.unreachable = self.replicas.unreachable
         self.quotas = Quotas(parts_of(QuotaParts, self))
         self.telemetry = Telemetry(parts_of(TelemetryParts, self))

@@ -109,6 +109,14 @@ class Copy:
         return self.core.writes != self.core.synced_writes or self.failed
 
     @property
+    def leader(self) -> tuple[int, int] | None:
+        """Who leads, and in which epoch, by the newest stream of an open one; None without it."""
+        core = self.core
+        broker_id = self._speakers.get(core.authority)
+        opened = core.authority and core.authority == core.epoch
+        return (broker_id, core.epoch) if opened and broker_id is not None else None
+
+    @property
     def stands_still(self) -> bool:
         """Whether it takes no part before the broker is restarted."""
         return self.broken or self.core.halted

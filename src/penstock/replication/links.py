@@ -127,12 +127,14 @@ class Links:
         return frozenset([one for one, task in self._looking.items() if not task.done()])
 
     def reach(self, addresses: Mapping[int, Address]) -> None:
-        """Keep connections to these brokers, and to no others; to none once this is closed."""
+        """Have connections to these brokers; to none once this is closed.
+
+        One to a broker that is not registered any more stays for as long as it lasts: by it alone
+        who cannot reach the control plane hears who leads now.
+        """
         if self._closed:
             return
         self._addresses = addresses
-        for broker_id in [one for one in self.ready if one not in addresses]:
-            self.ready[broker_id].close("the broker is not registered any more")
         for broker_id, (address, task) in list(self._dialling.items()):
             if addresses.get(broker_id) != address:
                 task.cancel()

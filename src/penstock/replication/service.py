@@ -175,6 +175,8 @@ class ReplicatedLog:
         """What a broker says about this partition, this one included."""
         if isinstance(message, _TO_COPIES):
             self.copy.heard(sender, message, data, self._service.now_ms())
+            if isinstance(message, Join):
+                self._service.joined[self] = None
         elif isinstance(message, HandOver):
             self._service.inherit(self, message.authority)
         elif isinstance(message, GiveTo):
@@ -235,6 +237,8 @@ class Replication:
         """Told of a partition of which somebody wants a leader at the price of records."""
         self.on_stuck: Callable[[ReplicatedLog], None] = _nothing
         """Told of a claim of which nothing has come in its time."""
+        self.joined: dict[ReplicatedLog, None] = {}
+        """Those whose copies have joined a stream of late: who looks at them clears it."""
         self._stirred: dict[ReplicatedLog, None] = {}
         self._limited: dict[ReplicatedLog, None] = {}
         """Those of which a claim, or a leader to come, has a limit of time."""
@@ -303,7 +307,7 @@ class Replication:
             return
         if gone.leading is not None:
             gone.leading.lost()
-        places = self._stirred, self._waiting, self._limited, self._resting
+        places = self.joined, self._stirred, self._waiting, self._limited, self._resting
         for logs in (*places, *self._short.values()):
             logs.pop(gone, None)
         self._silent.drop(gone)

@@ -12,9 +12,11 @@ It belongs to the event-loop thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.broker.diskless import Placement, is_diskless
@@ -22,6 +24,9 @@ from penstock.broker.metadata.delta import ImageDelta, delta_of
 
 if TYPE_CHECKING:
     from penstock.control import ControlPlane, MetadataImage, Partition, Topic
+
+Leaders = Mapping[tuple[UUID, int], tuple[int, int]]
+"""Leaders and their epochs, by topic id and partition."""
 
 
 class Follower(Protocol):
@@ -83,15 +88,43 @@ class ClusterMetadata:
             delta = delta_of(self._settled, image)
             self._settled = None
             await self._follower.prepare(delta)
-            self.loaded = image
-            self._follower.apply(delta)
-            for listener in self.on_image:
-                listener()
-            if self._next is not None:
-                self._next.set_result(None)
-                self._next = None
+            self._in_force(delta)
             await self._follower.clean_up(delta)
             self._settled = image
+
+    def heard(self, leaders: Leaders) -> None:
+        """Go by leaders of epochs that are newer than those of the image, until there is another.
+
+        A broker that cannot reach the control plane hears of them from themselves alone. Clients
+        that ask it would be sent to whoever led before, again and again.
+        """
+        image = self.image
+        changed: dict[str, list[Partition]] = {}
+        for (topic_id, index), (leader, epoch) in leaders.items():
+            topic = image.topic_by_id(topic_id)
+            if topic is None or index >= len(topic.partitions):
+                continue
+            row = topic.partitions[index]
+            if row.leader_epoch < epoch:
+                isr = tuple(dict.fromkeys([*row.isr, leader]))
+                rows = changed.setdefault(topic.name, list(topic.partitions))
+                rows[index] = replace(row, leader=leader, leader_epoch=epoch, isr=isr)
+        topics = {
+            name: replace(image.topics[name], partitions=tuple(rows))
+            for name, rows in changed.items()
+        }
+        if topics:
+            image = replace(image, topics={**image.topics, **topics})
+            self._in_force(ImageDelta(image=image, changed=tuple(topics.values())))
+
+    def _in_force(self, delta: ImageDelta) -> None:
+        self.loaded = delta.image
+        self._follower.apply(delta)
+        for listener in self.on_image:
+            listener()
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None
 
     async def look(self, seconds: float) -> None:
         """Have the newest image if it can be had in this time; else the one there is will do."""
