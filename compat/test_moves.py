@@ -1,13 +1,16 @@
-"""Partitions of three brokers move while clients are at work, and a broker is killed meanwhile.
+"""Partitions of three brokers move while clients are at work, and brokers are killed meanwhile.
 
 Every partition has two replicas. In each round kafka-python's admin client orders for each of them
-the next two in the ring of brokers, so that followers, leaders and in the end all replicas go.
-Whatever was acknowledged is there once and in order, and nobody reads what a later leader lacks.
+the next two in the ring of brokers, so that followers, leaders and in the end all replicas go, and
+come back. Whatever was acknowledged is there once and in order, and nobody reads what a later
+leader lacks. Both replicas must acknowledge: what is killed is needed, and comes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+import time
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,8 +38,7 @@ from compat.survivors import (
 pytestmark = pytest.mark.timeout(300)
 BROKERS = 3
 TOPIC = "moves"
-ROUNDS = 4
-KILLED_IN = 2
+SEED = 3
 CONFIGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "250",
@@ -62,10 +64,6 @@ class Orders:
         found = self._admin.list_topics(TOPIC, timeout=WAIT_SECONDS).topics[TOPIC].partitions
         return {part: sorted(found[part].replicas) for part in found}
 
-    def leader(self, partition: int) -> int:
-        found = self._admin.list_topics(TOPIC, timeout=WAIT_SECONDS).topics[TOPIC].partitions
-        return int(found[partition].leader)
-
     def give(self, target: Mapping[int, Sequence[int]]) -> None:
         places = {kafka.TopicPartition(TOPIC, one): [*brokers] for one, brokers in target.items()}
         admin: Any = kafka.KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
@@ -85,7 +83,17 @@ def ring(partition: int, step: int) -> list[int]:
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_doubled_while_partitions_move(three: list[PenstockProcess]) -> None:
+    _move(three, rounds=4, kills={2})
+
+
+@pytest.mark.long
+def test_nothing_is_lost_or_doubled_over_many_moves(three: list[PenstockProcess]) -> None:
+    _move(three, rounds=20, kills=range(1, 21))
+
+
+def _move(three: list[PenstockProcess], *, rounds: int, kills: Container[int]) -> None:
     bootstrap = bootstrap_of(three)
+    dice = random.Random(SEED)
     orders, history = Orders(bootstrap), History(PARTITIONS)
     topic = NewTopic(TOPIC, PARTITIONS, 2, config={"min.insync.replicas": "2"})
     with AdminClient({"bootstrap.servers": bootstrap}) as admin:
@@ -101,14 +109,14 @@ def test_nothing_is_lost_or_doubled_while_partitions_move(three: list[PenstockPr
             stack.enter_context(client)
         await_progress(load, *readers)
         pauses = []
-        for step in range(1, ROUNDS + 1):
+        for step in range(1, rounds + 1):
             target = {part: ring(part, step) for part in range(PARTITIONS)}
             load.pause_seconds()
             orders.give(target)
-            if step == KILLED_IN:
-                victim = three[orders.leader(0) - 1]
+            if step in kills:
+                time.sleep(dice.uniform(0, 0.3))
+                victim = dice.choice(three)
                 victim.kill()
-                await_progress(load)
                 victim.start()
             orders.await_done(target)
             await_progress(load, *readers)
