@@ -588,23 +588,3 @@ def test_a_log_that_is_made_again_has_nothing_of_the_one_before(
     log = Harness(tmp_path).log()
     assert (log.log_end_offset, log.promised, log.lost) == (2, -1, None)
     assert read_all(log) == before
-
-
-@pytest.mark.parametrize("appended", [False, True])
-def test_a_log_that_was_deleted_does_not_come_back(tmp_path: Path, appended: bool) -> None:
-    """The journal has its newest batches, or its promise alone, and the checkpoint the others."""
-    harness = Harness(tmp_path)
-    log = harness.log()
-    log.append_replica(stamped(5, 0, 7, fill=1), now_ms=1)
-    assert harness.commit() is None
-    harness.store.checkpoint()
-    log.promise(8)
-    if appended:
-        log.append_replica(stamped(5, 5, 7, fill=2), now_ms=1)
-    assert harness.commit() is None
-    harness.store.delete(log.topic_partition)
-    abandon(harness.store)
-    log = Harness(tmp_path).log()
-    assert (log.log_end_offset, log.promised, log.lost) == (0, -1, None)
-    log.load()
-    assert log.damage is None

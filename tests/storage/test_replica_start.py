@@ -12,7 +12,7 @@ from penstock.records.errors import OutOfOrderSequence
 from penstock.storage import ReplicaGap, StorageError
 from penstock.storage.errors import CorruptFile
 from tests.faulty_files import FaultyFiles
-from tests.storage.batches import Harness, stamped
+from tests.storage.batches import Harness, abandon, stamped
 from tests.storage.test_replica import AFTER, BEFORE, Unsynced, content, filled, replicate
 
 
@@ -145,3 +145,23 @@ def test_a_start_is_moved_on_and_replayed_as_it_was_moved(tmp_path: Path) -> Non
         assert content(harness)[-1] == (24, 28)
         assert harness.log().boundary(25) == 24
     harness.store.close()
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_a_log_that_was_deleted_does_not_come_back(tmp_path: Path, appended: bool) -> None:
+    """The journal has its newest batches, or its promise alone, and the checkpoint the others."""
+    harness = Harness(tmp_path)
+    log = harness.log()
+    log.append_replica(stamped(5, 0, 7, fill=1), now_ms=1)
+    assert harness.commit() is None
+    harness.store.checkpoint()
+    log.promise(8)
+    if appended:
+        log.append_replica(stamped(5, 5, 7, fill=2), now_ms=1)
+    assert harness.commit() is None
+    harness.store.delete(log.topic_partition)
+    abandon(harness.store)
+    log = Harness(tmp_path).log()
+    assert (log.log_end_offset, log.promised, log.lost) == (0, -1, None)
+    log.load()
+    assert log.damage is None

@@ -237,16 +237,12 @@ class Replication:
         """Told of a partition of which somebody wants a leader at the price of records."""
         self.on_stuck: Callable[[ReplicatedLog], None] = _nothing
         """Told of a claim of which nothing has come in its time."""
-        self.joined: dict[ReplicatedLog, None] = {}
-        """Those whose copies have joined a stream of late: who looks at them clears it."""
+        self.joined: dict[ReplicatedLog, None] = {}  # streams, since they were last looked at
         self._stirred: dict[ReplicatedLog, None] = {}
-        self._limited: dict[ReplicatedLog, None] = {}
-        """Those of which a claim, or a leader to come, has a limit of time."""
+        self._limited: dict[ReplicatedLog, None] = {}  # whose claim, or leader to come, has a limit
         self._touched: dict[ReplicatedLog, None] = {}
-        self._waiting: dict[ReplicatedLog, None] = {}
-        """Those whose replicas have been told something and are to answer."""
-        self._resting: dict[ReplicatedLog, None] = {}
-        """Those whose copies begin anew when things are said again."""
+        self._waiting: dict[ReplicatedLog, None] = {}  # whose replicas are to answer
+        self._resting: dict[ReplicatedLog, None] = {}  # whose copies begin anew with `say_again`
         self._scheduled = False
         self._outgoing: dict[int, list[Outgoing]] = {}
         self._outgoing_bytes: dict[int, int] = {}
