@@ -216,6 +216,26 @@ def test_groups_are_listed_described_and_deleted(team: Team) -> None:
     assert team.administer("groups") == {}
 
 
+@pytest.mark.timeout(180)
+def test_offsets_are_shown_set_and_deleted(team: Team) -> None:
+    team.produce("a", "b", "c", "d", topic="u")
+    one = team.join("u")
+    found = one.get(4)
+    assert not one.say("ACCEPT", [place for place in found if place[1] != 2])
+    start, lag = team.administer("offsets")["0"]
+    assert start <= 2, "Apache Kafka moves it with a later acknowledgement"
+    assert lag == 1
+    one.close()
+    team.administer("set_offset", topic="u", offset=1)
+    assert team.administer("offsets")["0"][0] == 1
+    one = team.join("u")
+    assert set(values(one.get(3))) == {"b", "c", "d"}
+    one.close()
+    team.administer("delete_offsets", topic="u")
+    assert team.administer("offsets") == {}
+    assert set(values(team.join("u").get(4))) == {"a", "b", "c", "d"}
+
+
 @pytest.mark.timeout(240)
 def test_kill_9_loses_no_record_and_delivers_none_that_was_accepted(team: Team) -> None:
     wanted = [f"{number}" for number in range(400)]

@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Properties;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
@@ -21,12 +22,14 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.GroupListing;
+import org.apache.kafka.clients.admin.ListShareGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.ShareGroupDescription;
 import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -125,6 +128,19 @@ public final class ShareClient {
                             one -> held.add(List.of(one.topic(), one.partition()))));
                     return List.of(found.groupState().name(), found.members().size(), held);
                 }
+                case "offsets": {
+                    Map<Integer, Object> found = new TreeMap<>();
+                    get(admin.listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec()))
+                            .partitionsToOffsetInfo(group)).forEach((partition, info) -> found.put(
+                                    partition.partition(), info == null ? null : List.of(
+                                            info.startOffset(), info.lag().orElse(-1L))));
+                    return found;
+                }
+                case "set_offset": return get(admin.alterShareGroupOffsets(group, Map.of(
+                        new TopicPartition(call.get("topic").asText(), 0),
+                        call.get("offset").asLong())).all());
+                case "delete_offsets": return get(admin.deleteShareGroupOffsets(
+                        group, Set.of(call.get("topic").asText())).all());
                 case "delete": return get(admin.deleteShareGroups(List.of(group)).all());
                 default: throw new IllegalArgumentException("unknown operation " + call.get("op"));
             }

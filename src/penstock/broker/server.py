@@ -227,6 +227,7 @@ class BrokerServer:
             self.metadata_cache.clear,
             self.fetch_hub.image_changed,
             self.coordinator.image_changed,
+            self.share.image_changed,
             self.transactions.image_changed,
         ]
         self.registry.add(self.samples)

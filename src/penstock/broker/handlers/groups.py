@@ -34,6 +34,7 @@ from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import Accepted, DeleteGroup, DescribedGroup
 from penstock.broker.coordination.groups import DEAD, GroupIdNotFound
 from penstock.broker.coordination.ownership import owner_of
+from penstock.broker.coordination.share import DescribedShareGroup
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.identity import address_of
 from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Randomness
     from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.share.service import ShareService
 
 LOOK_SECONDS: Final = 1.0
 """How long FindCoordinator waits for the newest image: a consumer's fetches wait behind it."""
@@ -69,6 +71,7 @@ class Parts:
     randomness: Randomness
     cluster: ClusterMetadata
     coordinator: GroupCoordinator
+    share: ShareService
 
 
 def unexpected(response: object) -> BugError:
@@ -351,6 +354,9 @@ async def _delete(parts: Parts, group_id: str) -> int:
     try:
         coordinator = parts.coordinator
         coordinator.check_owner(group_id)
+        group = await coordinator.describe(group_id)
+        if isinstance(group, DescribedShareGroup) and not group.members:
+            await parts.share.offsets.delete(group_id)
         response = await coordinator.call(DeleteGroup(group_id=group_id))
     except PenstockError as error:
         number, _ = error_of(error)

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.base.errors import PenstockError
-from penstock.broker.errors import NotLeader, UnknownTopicId, error_of
+from penstock.base.errors import PenstockError, UnavailableError
+from penstock.broker.errors import NotLeader, UnknownTopicId, error_number, error_of
 from penstock.broker.share.sessions import Place
 from penstock.broker.share.values import Acknowledge, Acknowledged, InvalidAcknowledgement
 from penstock.wire.kafka.share_fetch import SharePartitionAnswer
@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     from penstock.partitions import Partition
 
 logger = logging.getLogger(__name__)
+
+FETCH_ERRORS: Final = frozenset(
+    {
+        "not_leader_or_follower",
+        "fenced_leader_epoch",
+        "kafka_storage_error",
+        "unknown_topic_id",
+        "unknown_topic_or_partition",
+        "topic_authorization_failed",
+        "corrupt_message",
+        "unknown_server_error",
+    }
+)
+"""What the Java client expects of a partition that it fetches; others end its consumer."""
 
 
 def said_of(batches: Iterable[Any]) -> list[Acknowledged]:
@@ -141,10 +155,18 @@ class Answers:
         answer = self.answer(place)
         answer.acknowledge_error, answer.acknowledge_message = _told(error, place)
 
+    def nothing(self, place: Place) -> None:
+        """Take back what a partition was to be answered with, but for its acknowledgements."""
+        answer = self.answer(place)
+        answer.buffers, answer.size_bytes, answer.acquired = (), 0, ()
+
     def failed(self, place: Place, error: BaseException) -> None:
-        """Answer a partition with an error."""
-        answer = self.found[place] = SharePartitionAnswer(place[1])
+        """Answer a partition with an error, one that clients know of fetches."""
+        self.nothing(place)
+        answer = self.answer(place)
         answer.error, answer.message = _told(error, place)
+        if isinstance(error, PenstockError) and error.code not in FETCH_ERRORS:
+            answer.error = error_number(UnavailableError.code)
         if isinstance(error, NotLeader) and error.leader is not None:
             answer.leader = error.leader
 

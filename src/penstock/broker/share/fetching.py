@@ -12,6 +12,7 @@ Source: KIP-932, KIP-1206 (acquire mode); Kafka's `DelayedShareFetch`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 RECORD_LIMIT: Final = 1
 """The acquire mode in which no more records are acquired than were asked for."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class ShareFetching:
@@ -230,9 +234,10 @@ class ShareFetching:
             load(wanted, self._max_bytes)
 
     async def _stored(self) -> None:
-        """Wait until what was acquired is stored; what is not, is not told."""
+        """Wait until what was acquired is stored; what is not, is not told, and asked for again."""
         for place, saved in self._acquired:
             try:
                 await asyncio.shield(saved)
             except PenstockError as error:
-                self._answers.failed(place, error)
+                logger.warning("%s", error)
+                self._answers.nothing(place)

@@ -24,3 +24,6 @@ READ_BYTES_MIN: Final = 16 << 10
 
 READ_SPARE: Final = 1.25
 """How much more is read than the wanted records would take, were they as those before."""
+
+CHANGE_ATTEMPTS_MAX: Final = 5
+"""How often a change by hand is tried that leaders come before with theirs."""

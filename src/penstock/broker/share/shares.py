@@ -248,6 +248,13 @@ class Shares:
             if stored is not None:
                 self.released(stored, stored.share.release(member, delivered=delivered))
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """What is stored of these is not what is in memory any more."""
+        for key in keys:
+            stored = self._held.get(key)
+            if stored is not None:
+                stored.give_up(ShareStateLost(f"{key} was set or deleted by hand"))
+
     def _lost(self, stored: StoredShare) -> None:
         self._timers.stop(stored.timer)
         if self._held.get(stored.key) is stored:

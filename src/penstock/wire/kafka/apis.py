@@ -193,6 +193,18 @@ _ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...
     ),
     (78, "ShareFetch", 1, 2, 0, "share:share_fetch", "group", "read"),
     (79, "ShareAcknowledge", 1, 2, 0, "share:share_acknowledge", "group", "read"),
+    (
+        90, "DescribeShareGroupOffsets", 0, 1, 0,
+        "share_offsets:describe_share_group_offsets", "group", "describe",
+    ),
+    (
+        91, "AlterShareGroupOffsets", 0, 0, 0,
+        "share_offsets:alter_share_group_offsets", "group", "read",
+    ),
+    (
+        92, "DeleteShareGroupOffsets", 0, 0, 0,
+        "share_offsets:delete_share_group_offsets", "group", "delete",
+    ),
 )  # fmt: skip
 
 

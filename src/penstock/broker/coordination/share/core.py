@@ -24,6 +24,7 @@ from penstock.broker.coordination.group_events import (
     GROUP_ID_NOT_FOUND,
     DeleteGroup,
     DescribeGroup,
+    Prune,
 )
 from penstock.broker.coordination.kinds import Handler
 from penstock.broker.coordination.modern.core import EMPTY, UNKNOWN_MEMBER_ID, ModernGroups
@@ -79,6 +80,9 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
 
     def assignor(self, group: ShareGroup) -> str:
         return SIMPLE
+
+    def prune(self, event: Prune) -> None:
+        """Share groups stay until they are deleted: their partitions know where they stand."""
 
     def watch(self, group: ShareGroup, member: ShareMember) -> None:
         member.timer.fire = partial(self._expire, group, member)

@@ -1,0 +1,193 @@
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets.
+
+A group's coordinator answers from what is stored. Lag is known of partitions whose end this broker
+knows; of others it is -1. What is set or deleted must be a group's that has no members.
+
+Source: `DescribeShareGroupOffsetsRequest.json` and its like; KIP-932, KIP-1226 (lag).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+from penstock.base.errors import InvalidError, PenstockError
+from penstock.broker.connection import RequestContext
+from penstock.broker.coordination.groups import GroupIdNotFound
+from penstock.broker.coordination.share import DescribedShareGroup
+from penstock.broker.errors import UnknownTopicOrPartition, error_number, error_of
+from penstock.broker.share.record import ShareState
+from penstock.broker.share.sessions import Place
+from penstock.broker.share.values import RecordState
+
+if TYPE_CHECKING:
+    from penstock.broker.coordination.groups import GroupCoordinator
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.share.service import ShareService
+
+Entry = dict[str, Any]
+
+
+class NonEmptyGroup(InvalidError):
+    """The group has members."""
+
+    code: ClassVar[str] = "non_empty_group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    share: ShareService
+    cluster: ClusterMetadata
+    coordinator: GroupCoordinator
+    partitions: PartitionRegistry
+
+
+async def _group(parts: Parts, group_id: str, *, empty: bool) -> DescribedShareGroup:
+    """A share group of this coordinator; raises PenstockError."""
+    parts.coordinator.check_owner(group_id)
+    group = await parts.coordinator.describe(group_id)
+    if not isinstance(group, DescribedShareGroup):
+        why = "not found" if group is None else "is not a share group"
+        raise GroupIdNotFound(f"Group {group_id} {why}.")
+    if empty and group.members:
+        count = len(group.members)
+        raise NonEmptyGroup(f"group {group_id!r} has {count} members: they have to leave first")
+    return group
+
+
+# -- DescribeShareGroupOffsets --------------------------------------------------------------
+
+
+async def describe_share_group_offsets(
+    parts: Parts, context: RequestContext, request: Any
+) -> Entry:
+    return {"groups": [await _described(parts, group) for group in request.groups]}
+
+
+async def _described(parts: Parts, group: Any) -> Entry:
+    try:
+        await _group(parts, group.group_id, empty=False)
+        states = await parts.share.offsets.of_group(group.group_id)
+    except PenstockError as error:
+        number, message = error_of(error)
+        return {
+            "group_id": group.group_id, "topics": (), "error_code": number,
+            "error_message": message,
+        }  # fmt: skip
+    if group.topics is None:
+        names = {topic.topic_id: name for name, topic in parts.cluster.image.topics.items()}
+        wanted: dict[str, list[int]] = {}
+        for topic_id, index in sorted(states):
+            if topic_id in names:
+                wanted.setdefault(names[topic_id], []).append(index)
+    else:
+        wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
+    return {
+        "group_id": group.group_id,
+        "topics": [_topic(parts, name, indexes, states) for name, indexes in wanted.items()],
+    }
+
+
+def _topic(
+    parts: Parts, name: str, indexes: Iterable[int], states: Mapping[Place, ShareState]
+) -> Entry:
+    topic = parts.cluster.image.topics.get(name)
+    if topic is None:
+        unknown = error_number(UnknownTopicOrPartition.code)
+        return {
+            "topic_name": name,
+            "topic_id": None,
+            "partitions": [
+                {"partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1,
+                 "error_code": unknown, "error_message": f"there is no topic {name!r}"}
+                for index in indexes
+            ],
+        }  # fmt: skip
+    partitions = []
+    for index in indexes:
+        state = states.get((topic.topic_id, index))
+        end = parts.partitions.high_watermark(name, index)
+        partitions.append(
+            {
+                "partition_index": index,
+                "start_offset": -1 if state is None else state.start,
+                "leader_epoch": 0 if state is None else max(state.leader_epoch, 0),
+                "lag": -1 if state is None or end is None else lag(state, end),
+            }
+        )
+    return {"topic_name": name, "topic_id": topic.topic_id, "partitions": partitions}
+
+
+def lag(state: ShareState, end: int) -> int:
+    """The records up to `end` that are not settled."""
+    settled = sum(
+        run.last - run.first + 1 for run in state.runs if run.state == RecordState.SETTLED
+    )
+    return max(0, end - state.start - settled)
+
+
+# -- AlterShareGroupOffsets -----------------------------------------------------------------
+
+
+async def alter_share_group_offsets(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    await _group(parts, request.group_id, empty=True)
+    offsets: dict[Place, int] = {}
+    responses = []
+    for topic in request.topics:
+        known = parts.cluster.image.topics.get(topic.topic_name)
+        partitions = []
+        for one in topic.partitions:
+            answer: Entry = {"partition_index": one.partition_index}
+            count = 0 if known is None else len(known.partitions)
+            if known is None or not 0 <= one.partition_index < count:
+                answer["error_code"] = error_number(UnknownTopicOrPartition.code)
+                answer["error_message"] = (
+                    f"topic {topic.topic_name!r} has {count} partitions, there is no"
+                    f" {one.partition_index}"
+                )
+            elif one.start_offset < 0:
+                answer["error_code"] = error_number("invalid_request")
+                answer["error_message"] = f"offset {one.start_offset} is below 0"
+            else:
+                offsets[known.topic_id, one.partition_index] = one.start_offset
+            partitions.append(answer)
+        responses.append(
+            {
+                "topic_name": topic.topic_name,
+                "topic_id": None if known is None else known.topic_id,
+                "partitions": partitions,
+            }
+        )
+    await parts.share.offsets.set(request.group_id, offsets)
+    return {"responses": responses}
+
+
+# -- DeleteShareGroupOffsets ----------------------------------------------------------------
+
+
+async def delete_share_group_offsets(parts: Parts, context: RequestContext, request: Any) -> Entry:
+    await _group(parts, request.group_id, empty=True)
+    known: dict[str, UUID] = {
+        topic.topic_name: parts.cluster.image.topics[topic.topic_name].topic_id
+        for topic in request.topics
+        if topic.topic_name in parts.cluster.image.topics
+    }
+    await parts.share.offsets.delete(request.group_id, frozenset(known.values()))
+    return {
+        "responses": [
+            {"topic_name": topic.topic_name, "topic_id": known[topic.topic_name]}
+            if topic.topic_name in known
+            else {
+                "topic_name": topic.topic_name,
+                "topic_id": None,
+                "error_code": error_number(UnknownTopicOrPartition.code),
+                "error_message": f"there is no topic {topic.topic_name!r}",
+            }
+            for topic in request.topics
+        ]
+    }
