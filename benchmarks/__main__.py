@@ -42,6 +42,7 @@ ALL = (
     "record_validation",
     "columnar_client",
     "broker_peer",
+    "transactions",
     "pipelines",
     "spark_pipelines",
     "spark_pipelines_1kib",

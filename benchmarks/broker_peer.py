@@ -18,14 +18,14 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Literal
 
 from compat.servers import PenstockProcess
 
 from benchmarks.harness import Row
+from benchmarks.peers import single
 from benchmarks.peers.apache_kafka import ApacheKafka
 from benchmarks.peers.load import (
     Load,
@@ -44,32 +44,19 @@ from benchmarks.peers.round_trip import (
     produce_request,
     round_trips,
 )
+from benchmarks.peers.single import APACHE, FROM_CACHE, PENSTOCK, Broker
 from penstock.apps.loads.figures import interleaved
 
-PENSTOCK, FROM_CACHE, APACHE = "penstock", "penstock, policy os", "Apache Kafka"
 PROBE_SECONDS = 0.001
 SMALL_VALUE_BYTES = 100
 ANSWER_BYTES = 80
 ECHOES: Final[tuple[Literal["echo", "write", "sync"], ...]] = ("echo", "write", "sync")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """A running broker."""
-
-    bootstrap: str
-    pid: int
-
-    @property
-    def port(self) -> int:
-        """Its port on loopback."""
-        return int(self.bootstrap.rpartition(":")[2])
-
-
 def measure(*, quick: bool) -> list[Row]:
     """Start-up and memory, round trips, then throughput and CPU for each shape of load."""
     rows = _starts(runs=2 if quick else 5)
-    with _brokers() as brokers:
+    with single.brokers(PENSTOCK, FROM_CACHE, APACHE) as brokers:
         rows += _memory(brokers, "resident memory, idle", 70)
         rows += _round_trips(brokers, count=500 if quick else 3_000, runs=3)
         for shape, prediction in _shapes(quick):
@@ -96,20 +83,6 @@ def _shapes(quick: bool) -> Iterator[tuple[Shape, tuple[float, float]]]:
                     linger_ms=linger_ms,
                 )
                 yield shape, (predicted, predicted / 2)
-
-
-@contextmanager
-def _brokers() -> Iterator[dict[str, Broker]]:
-    with ExitStack() as stack:
-        brokers = {}
-        for name, configs in ((PENSTOCK, {}), (FROM_CACHE, {"log.flush.policy": "os"})):
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
-            process = PenstockProcess(Path(directory), configs=configs).start()
-            stack.callback(process.stop)
-            brokers[name] = Broker(bootstrap=process.bootstrap, pid=process.pid)
-        kafka = stack.enter_context(ApacheKafka())
-        brokers[APACHE] = Broker(bootstrap=kafka.bootstrap, pid=kafka.pid)
-        yield brokers
 
 
 def _starts(*, runs: int) -> list[Row]:
