@@ -39,7 +39,7 @@ def cache() -> Path:
 
 
 def jars(profile: str) -> list[Path]:
-    """The jars of one profile of `jars/pom.xml`: `kafka` (broker, Java client) or `spark`."""
+    """The jars of one profile of `jars/pom.xml`, as `kafka`: the broker and the Java client."""
     pom = HERE / "jars" / "pom.xml"
 
     def fetch(directory: Path) -> None:
@@ -69,10 +69,10 @@ def class_path(paths: list[Path]) -> str:
     return os.pathsep.join(str(path) for path in paths)
 
 
-def java_client(name: str = "ForeignClient") -> str:
-    """The class path of a program of `java/`, compiled against the Java client's jars."""
+def java_program(name: str, profile: str = "kafka") -> str:
+    """The class path of a program of `java/`, compiled against the jars of a profile."""
     source = HERE / "java" / f"{name}.java"
-    libraries = jars("kafka")
+    libraries = jars(profile)
 
     def compile_source(directory: Path) -> None:
         command = ["javac", "-nowarn", "-proc:none", "-cp", class_path(libraries)]

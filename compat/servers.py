@@ -248,6 +248,35 @@ def server() -> Iterator[Server]:
         yield Server(name="other", bootstrap=wanted)
 
 
+class Killable(Addressed, Protocol):
+    """A broker that can be killed and started again in its place."""
+
+    def start(self) -> object:
+        """Start, or start again."""
+
+    def kill(self) -> None:
+        """End at once."""
+
+
+@contextmanager
+def killable(directory: Path) -> Iterator[Killable]:
+    """A broker of its own, of the kind that the environment asks for."""
+    if chosen() == "apache":
+        directory.mkdir(parents=True, exist_ok=True)
+        with ApacheKafka(directory, configs={"group.min.session.timeout.ms": "1000"}) as kafka:
+            yield kafka
+        return
+    with stores() as places:
+        process = PenstockProcess(
+            directory, configs={"group.initial.rebalance.delay.ms": "0", **places}
+        )
+        process.start()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @contextmanager
 def _restarting(brokers: Sequence[PenstockProcess]) -> Iterator[None]:
     """Stop one broker after the other in good order meanwhile, and start it again at once."""

@@ -13,15 +13,13 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
-from benchmarks.peers.apache_kafka import ApacheKafka
 
 from compat.conftest import missing
 from compat.drivers.confluent import Confluent
 from compat.parts import PartMissing
-from compat.servers import PenstockProcess, chosen, stores
+from compat.servers import Killable, killable
 from compat.survivors import (
     PARTITIONS,
     assert_nothing_lost_or_doubled,
@@ -33,43 +31,20 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "20"))
 SEED = 20
 
 
-class Broker(Protocol):
-    """A broker that can be killed and started again in its place."""
-
-    bootstrap: str
-
-    def start(self) -> object:
-        """Start, or start again."""
-
-    def kill(self) -> None:
-        """End at once."""
-
-
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
+def broker(tmp_path: Path) -> Iterator[Killable]:
     """A broker of its own."""
-    if chosen() == "apache":
-        try:
-            with ApacheKafka(tmp_path, configs={"group.min.session.timeout.ms": "1000"}) as kafka:
-                yield kafka
-        except PartMissing as error:
-            missing(error)
-    else:
-        with stores() as places:
-            process = PenstockProcess(
-                tmp_path, configs={"group.initial.rebalance.delay.ms": "0", **places}
-            )
-            process.start()
-            try:
-                yield process
-            finally:
-                process.kill()
+    try:
+        with killable(tmp_path) as running:
+            yield running
+    except PartMissing as error:
+        missing(error)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_nothing_acknowledged_is_lost_or_doubled(broker: Broker, protocol: str) -> None:
+def test_nothing_acknowledged_is_lost_or_doubled(broker: Killable, protocol: str) -> None:
     rng = random.Random(SEED)
     topic, group = "killed", "survivors"
     with Confluent(broker.bootstrap) as driver:

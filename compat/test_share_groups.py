@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat.conftest import missing
 from compat.drivers.remote import Program
-from compat.parts import PartMissing, java_client
+from compat.parts import PartMissing, java_program
 from compat.servers import PenstockProcess, chosen, stores
 
 LOCK_MS = 2_000
@@ -60,7 +60,7 @@ def broker(tmp_path: Path) -> Iterator[Any]:
 def program() -> Iterator[Program]:
     """The Java client's program."""
     try:
-        path = java_client("ShareClient")
+        path = java_program("ShareClient")
     except PartMissing as error:
         missing(error)
     command = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", path]

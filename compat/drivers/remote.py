@@ -29,7 +29,7 @@ from compat.drivers.port import (
     Member,
     Record,
 )
-from compat.parts import java_client, kafkajs
+from compat.parts import java_program, kafkajs
 
 HERE = Path(__file__).resolve().parent.parent
 ANSWER_SECONDS = WAIT_SECONDS + 15
@@ -296,7 +296,8 @@ class Java(Remote):
     def _start(self) -> Program:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return Program(["java", "-cp", java_client(), *small, quiet, "ForeignClient"], {})
+        name = "ForeignClient"
+        return Program(["java", "-cp", java_program(name, "kafka"), *small, quiet, name], {})
 
 
 class KafkaJS(Remote):
