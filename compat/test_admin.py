@@ -220,9 +220,3 @@ def test_says_how_many_bytes_partitions_have(
 @clients("config_topics")
 def test_lists_what_has_configurations(driver: Driver, topic: str) -> None:
     assert topic in driver.config_topics()
-
-
-@clients("init_transactions")
-def test_transactions_begin(driver: Driver, name: str) -> None:
-    driver.init_transactions(name)
-    driver.init_transactions(name)

@@ -27,6 +27,7 @@ from compat.drivers.port import (
     KafkaProblem,
     Member,
     Record,
+    Transactional,
 )
 
 T = TypeVar("T")
@@ -63,7 +64,9 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(bounded, self.loop).result(seconds + 5)
         except KafkaError as error:
             number = getattr(error, "errno", 0)
-            if not number or number < 0:
+            if number == 0:  # one of its own
+                raise KafkaProblem(type(error).__name__, str(error)) from error
+            if number < 0:
                 raise
             raise KafkaProblem(ErrorCode(number).name.upper(), str(error)) from error
 
@@ -148,7 +151,7 @@ class Aio(Driver):
     version = aiokafka.__version__
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     assignors = {"eager": "range"}
-    able = EVERYTHING - {"delete_group"} | {"init_transactions"}
+    able = EVERYTHING - {"delete_group"} | {"transactions"}
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -191,29 +194,23 @@ class Aio(Driver):
             )
             try:
                 await producer.start()
-                sent = [
-                    await producer.send(
-                        topic,
-                        value=record.value,
-                        key=record.key,
-                        headers=list(record.headers),
-                        partition=record.partition,
-                        timestamp_ms=record.timestamp,
-                    )
-                    for record in records
-                ]
-                return [(await future).offset for future in sent]
+                return await _sent(producer, topic, records)
             finally:
                 await producer.stop()
 
         return self._thread.run(work())
 
-    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+    def consume(
+        self, topic: str, starts: Mapping[int, int], count: int, *, committed: bool = False
+    ) -> list[Record]:
         seen: list[Record] = []
 
         async def work() -> None:
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self.bootstrap, enable_auto_commit=False, fetch_max_wait_ms=100
+                bootstrap_servers=self.bootstrap,
+                enable_auto_commit=False,
+                fetch_max_wait_ms=100,
+                isolation_level="read_committed" if committed else "read_uncommitted",
             )
             try:
                 await consumer.start()
@@ -385,14 +382,66 @@ class Aio(Driver):
         found = self._thread.run(work())
         return found["cluster_id"], len(found["brokers"])
 
-    def init_transactions(self, transactional_id: str) -> None:
-        async def work() -> None:
+    def transactional(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Transactional:
+        return AioTransactional(self._thread, self.bootstrap, transactional_id, timeout_ms)
+
+
+class AioTransactional(Transactional):
+    """A transactional aiokafka producer."""
+
+    def __init__(
+        self, thread: LoopThread, bootstrap: str, transactional_id: str, timeout_ms: int
+    ) -> None:
+        self._thread = thread
+
+        async def start() -> AIOKafkaProducer:
             producer = AIOKafkaProducer(
-                bootstrap_servers=self.bootstrap, transactional_id=transactional_id
+                bootstrap_servers=bootstrap,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                linger_ms=5,
             )
             try:
                 await producer.start()
-            finally:
+            except BaseException:
                 await producer.stop()
+                raise
+            return producer
 
-        self._thread.run(work())
+        self._producer = thread.run(start())
+
+    def begin(self) -> None:
+        self._thread.run(self._producer.begin_transaction())
+
+    def send(self, topic: str, records: Sequence[Record]) -> list[int]:
+        return self._thread.run(_sent(self._producer, topic, records))
+
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        wanted = {
+            TopicPartition(topic, part): OffsetAndMetadata(offset, "")
+            for part, offset in offsets.items()
+        }
+        self._thread.run(self._producer.send_offsets_to_transaction(wanted, group))
+
+    def end(self, *, commit: bool) -> None:
+        producer = self._producer
+        self._thread.run(producer.commit_transaction() if commit else producer.abort_transaction())
+
+    def close(self) -> None:
+        self._thread.run(self._producer.stop())
+
+
+async def _sent(producer: AIOKafkaProducer, topic: str, records: Sequence[Record]) -> list[int]:
+    """The offsets of records, once all are delivered."""
+    sent = [
+        await producer.send(
+            topic,
+            value=record.value,
+            key=record.key,
+            headers=list(record.headers),
+            partition=record.partition,
+            timestamp_ms=record.timestamp,
+        )
+        for record in records
+    ]
+    return [(await future).offset for future in sent]

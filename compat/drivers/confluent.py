@@ -32,6 +32,7 @@ from compat.drivers.port import (
     Member,
     Record,
     ThreadMember,
+    Transactional,
 )
 
 QUIET = {"log_level": 0, "allow.auto.create.topics": False}
@@ -112,7 +113,7 @@ class Confluent(Driver):
     # clients committed comes with whatever follows it in memory.
     metadata_end = "\0"
     assignors = {"eager": "range", "cooperative": "cooperative-sticky", "server": "uniform"}
-    able = EVERYTHING | {"init_transactions"}
+    able = EVERYTHING | {"transactions"}
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -141,36 +142,14 @@ class Confluent(Driver):
                 "message.timeout.ms": int(WAIT_SECONDS * 1000),
             }
         )
-        offsets = [-1] * len(records)
-        failures: list[KafkaError] = []
-
-        def delivered(index: int, error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                failures.append(error)
-            else:
-                offsets[index] = message.offset()
-
         with producer:
-            for index, record in enumerate(records):
-                producer.produce(
-                    topic,
-                    value=record.value,
-                    key=record.key,
-                    headers=list(record.headers),
-                    timestamp=record.timestamp,
-                    partition=record.partition,
-                    on_delivery=partial(delivered, index),
-                )
-            left = producer.flush(WAIT_SECONDS)
-        if failures:
-            raise problem(failures[0])
-        if left:
-            raise TimeoutError(f"{left} records were not delivered within {WAIT_SECONDS} s")
-        return offsets
+            return _sent(producer, topic, records)
 
-    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+    def consume(
+        self, topic: str, starts: Mapping[int, int], count: int, *, committed: bool = False
+    ) -> list[Record]:
         seen: list[Record] = []
-        with self._consumer("unused") as consumer:
+        with self._consumer("unused", committed=committed) as consumer:
             consumer.assign([TopicPartition(topic, part, start) for part, start in starts.items()])
             deadline = time.monotonic() + WAIT_SECONDS
             while len(seen) < count and time.monotonic() < deadline:
@@ -180,8 +159,10 @@ class Confluent(Driver):
                     seen.append(_record(message))
         return seen
 
-    def _consumer(self, group: str) -> Consumer:
-        return Consumer({**self._common, "group.id": group, "enable.auto.commit": False})
+    def _consumer(self, group: str, *, committed: bool = False) -> Consumer:
+        level = "read_committed" if committed else "read_uncommitted"
+        own = {"group.id": group, "enable.auto.commit": False, "isolation.level": level}
+        return Consumer({**self._common, **own})
 
     def join(
         self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
@@ -280,13 +261,77 @@ class Confluent(Driver):
         found = _result(self._admin.describe_cluster())
         return found.cluster_id, len(found.nodes)
 
-    def init_transactions(self, transactional_id: str) -> None:
+    def transactional(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Transactional:
+        own = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        return ConfluentTransactional({**self._common, **own})
+
+
+class ConfluentTransactional(Transactional):
+    """A transactional librdkafka producer."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = config
         # without `with`, whose end flushes, which a producer with a fatal error cannot
-        producer = Producer({**self._common, "transactional.id": transactional_id})
+        self._producer = Producer({**config, "linger.ms": 5})
+        self._call(self._producer.init_transactions, WAIT_SECONDS)
+
+    def begin(self) -> None:
+        self._call(self._producer.begin_transaction)
+
+    def send(self, topic: str, records: Sequence[Record]) -> list[int]:
+        return _sent(self._producer, topic, records)
+
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        wanted = [TopicPartition(topic, part, offset) for part, offset in offsets.items()]
+        common = {key: value for key, value in self._config.items() if "transaction" not in key}
+        with Consumer({**common, "group.id": group}) as consumer:
+            metadata = consumer.consumer_group_metadata()
+            self._call(self._producer.send_offsets_to_transaction, wanted, metadata, WAIT_SECONDS)
+
+    def end(self, *, commit: bool) -> None:
+        producer = self._producer
+        self._call(
+            producer.commit_transaction if commit else producer.abort_transaction, WAIT_SECONDS
+        )
+
+    def close(self) -> None:
+        del self._producer
+
+    @staticmethod
+    def _call(call: Any, *arguments: Any) -> None:
         try:
-            producer.init_transactions(WAIT_SECONDS)
+            call(*arguments)
         except KafkaException as error:
             raise problem(error.args[0]) from error
+
+
+def _sent(producer: Producer, topic: str, records: Sequence[Record]) -> list[int]:
+    """The offsets of records, once all are delivered."""
+    offsets = [-1] * len(records)
+    failures: list[KafkaError] = []
+
+    def delivered(index: int, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+        else:
+            offsets[index] = message.offset()
+
+    for index, record in enumerate(records):
+        producer.produce(
+            topic,
+            value=record.value,
+            key=record.key,
+            headers=list(record.headers),
+            timestamp=record.timestamp,
+            partition=record.partition,
+            on_delivery=partial(delivered, index),
+        )
+    left = producer.flush(WAIT_SECONDS)
+    if failures:
+        raise problem(failures[0])
+    if left:
+        raise TimeoutError(f"{left} records were not delivered within {WAIT_SECONDS} s")
+    return offsets
 
 
 def _result(future: Any) -> Any:

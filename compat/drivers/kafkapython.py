@@ -30,6 +30,7 @@ from compat.drivers.port import (
     Member,
     Record,
     ThreadMember,
+    Transactional,
 )
 
 WAIT_MS = int(WAIT_SECONDS * 1000)
@@ -110,7 +111,7 @@ class KafkaPython(Driver):
     codecs = ("none", "gzip", *(["snappy"] if has_snappy() else []), "lz4", "zstd")
     reads = codecs
     assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
-    able = EVERYTHING | {"log_dirs", "config_topics", "init_transactions"}
+    able = EVERYTHING | {"log_dirs", "config_topics", "transactions"}
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -154,27 +155,18 @@ class KafkaPython(Driver):
             max_block_ms=WAIT_MS,
         )
         try:
-            sent = [
-                producer.send(
-                    topic,
-                    value=record.value,
-                    key=record.key,
-                    headers=list(record.headers),
-                    partition=record.partition,
-                    timestamp_ms=record.timestamp,
-                )
-                for record in records
-            ]
-            producer.flush(timeout=WAIT_SECONDS)
-            return [future.get(timeout=WAIT_SECONDS).offset for future in sent]
+            return _sent(producer, topic, records)
         except kafka_errors.KafkaError as error:
             raise problem(error) from error
         finally:
             producer.close(timeout=WAIT_SECONDS)
 
-    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+    def consume(
+        self, topic: str, starts: Mapping[int, int], count: int, *, committed: bool = False
+    ) -> list[Record]:
         seen: list[Record] = []
-        with closing(self._consumer()) as consumer:
+        level = "read_committed" if committed else "read_uncommitted"
+        with closing(self._consumer(isolation_level=level)) as consumer:
             consumer.assign([TopicPartition(topic, part) for part in starts])
             for part, start in starts.items():
                 consumer.seek(TopicPartition(topic, part), start)
@@ -295,19 +287,71 @@ class KafkaPython(Driver):
     def config_topics(self) -> set[str]:
         return set(self._ask(self._admin.list_config_resources, ["topic"]).get("topic", ()))
 
-    def init_transactions(self, transactional_id: str) -> None:
-        producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap,
+    def transactional(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Transactional:
+        return KafkaPythonTransactional(self.bootstrap, transactional_id, timeout_ms)
+
+    def _ask(self, call: Any, *arguments: Any, **options: Any) -> Any:
+        return _asked(call, *arguments, **options)
+
+
+class KafkaPythonTransactional(Transactional):
+    """A transactional kafka-python producer."""
+
+    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+        self._producer = KafkaProducer(
+            bootstrap_servers=bootstrap,
             transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            allow_auto_create_topics=False,
+            linger_ms=5,
             max_block_ms=WAIT_MS,
         )
         try:
-            self._ask(producer.init_transactions)
-        finally:
-            producer.close(timeout=WAIT_SECONDS)
+            _asked(self._producer.init_transactions)
+        except BaseException:
+            self.close()
+            raise
 
-    def _ask(self, call: Any, *arguments: Any, **options: Any) -> Any:
-        try:
-            return call(*arguments, **options)
-        except kafka_errors.KafkaError as error:
-            raise problem(error) from error
+    def begin(self) -> None:
+        _asked(self._producer.begin_transaction)
+
+    def send(self, topic: str, records: Sequence[Record]) -> list[int]:
+        return list(_asked(_sent, self._producer, topic, records))
+
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        wanted = {
+            TopicPartition(topic, part): OffsetAndMetadata(offset, "", -1)
+            for part, offset in offsets.items()
+        }
+        _asked(self._producer.send_offsets_to_transaction, wanted, group)
+
+    def end(self, *, commit: bool) -> None:
+        producer = self._producer
+        _asked(producer.commit_transaction if commit else producer.abort_transaction)
+
+    def close(self) -> None:
+        self._producer.close(timeout=WAIT_SECONDS)
+
+
+def _asked(call: Any, *arguments: Any, **options: Any) -> Any:
+    try:
+        return call(*arguments, **options)
+    except kafka_errors.KafkaError as error:
+        raise problem(error) from error
+
+
+def _sent(producer: KafkaProducer, topic: str, records: Sequence[Record]) -> list[int]:
+    """The offsets of records, once all are delivered."""
+    sent = [
+        producer.send(
+            topic,
+            value=record.value,
+            key=record.key,
+            headers=list(record.headers),
+            partition=record.partition,
+            timestamp_ms=record.timestamp,
+        )
+        for record in records
+    ]
+    producer.flush(timeout=WAIT_SECONDS)
+    return [future.get(timeout=WAIT_SECONDS).offset for future in sent]

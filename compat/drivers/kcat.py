@@ -178,11 +178,14 @@ class Kcat(Driver):
                 next_offset[part] += 1
         return [order[id(record)] for record in records]
 
-    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+    def consume(
+        self, topic: str, starts: Mapping[int, int], count: int, *, committed: bool = False
+    ) -> list[Record]:
         seen: list[Record] = []
+        level = f"isolation.level=read_{'committed' if committed else 'uncommitted'}"
         for part, start in starts.items():
             place = ["-C", "-t", topic, "-p", str(part), "-o", str(start)]
-            out = self._run(*place, "-e", "-q", "-J", "-X", "fetch.wait.max.ms=50")
+            out = self._run(*place, "-e", "-q", "-J", "-X", "fetch.wait.max.ms=50", "-X", level)
             seen += [_from_json(json.loads(line)) for line in out.splitlines()]
         return seen[:count]
 

@@ -25,7 +25,7 @@ REPLICAS = 3 if os.environ.get("PENSTOCK_COMPAT_TOPICS") == "replicated" else 1
 """For a client that cannot ask for the server's default."""
 HEARTBEAT_MS = 200
 # What a driver may be able to do beyond producing and consuming; `static` is a way to join. Few
-# are also able to do `log_dirs`, `config_topics` and `init_transactions`.
+# are also able to do `log_dirs`, `config_topics` and `transactions`.
 EVERYTHING = frozenset(
     {"join", "static", "commit", "offsets_at", "bounds", "create_topic", "delete_topic", "topics"}
     | {"create_partitions", "configs", "alter_config", "delete_records", "groups"}
@@ -89,6 +89,36 @@ class Member(ABC):
         """Commit and end; leaves the group unless it is a static member."""
 
 
+class Transactional(ABC):
+    """A transactional producer; what fails is raised under Kafka's name where it has one."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    @abstractmethod
+    def send(self, topic: str, records: Sequence[Record]) -> list[int]:
+        """Produce within it, and return the offsets in the order of the records."""
+
+    @abstractmethod
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit offsets of a group without members with it."""
+
+    @abstractmethod
+    def end(self, *, commit: bool) -> None:
+        """Commit it, or abort it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the producer; a transaction is left as it is where the client lets it be."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Driver(ABC):
     """One foreign client against one server."""
 
@@ -118,8 +148,13 @@ class Driver(ABC):
         """Produce with acks=all, and return the offsets in the order of the records."""
 
     @abstractmethod
-    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
-        """Read `count` records from the given offsets on, outside any group."""
+    def consume(
+        self, topic: str, starts: Mapping[int, int], count: int, *, committed: bool = False
+    ) -> list[Record]:
+        """Read `count` records from the given offsets on, outside any group.
+
+        `committed` leaves out those of transactions that are open or were aborted.
+        """
 
     def join(
         self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
@@ -197,8 +232,8 @@ class Driver(ABC):
         """The topics among the resources that have configurations."""
         raise NotImplementedError
 
-    def init_transactions(self, transactional_id: str) -> None:
-        """What a transactional producer begins with."""
+    def transactional(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Transactional:
+        """A producer of transactions, ready to begin one; who had the id before is fenced."""
         raise NotImplementedError
 
     @abstractmethod

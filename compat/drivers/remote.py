@@ -28,6 +28,7 @@ from compat.drivers.port import (
     KafkaProblem,
     Member,
     Record,
+    Transactional,
 )
 from compat.parts import java_program, kafkajs
 
@@ -195,10 +196,17 @@ class Remote(Driver):
         )
         return [int(offset) for offset in found]
 
-    def consume(self, topic: str, starts: Mapping[int, int], count: int) -> list[Record]:
+    def consume(
+        self, topic: str, starts: Mapping[int, int], count: int, *, committed: bool = False
+    ) -> list[Record]:
         places = [[part, start] for part, start in starts.items()]
         found = self._call(
-            "consume", topic=topic, starts=places, count=count, wait_ms=int(WAIT_SECONDS * 1000)
+            "consume",
+            topic=topic,
+            starts=places,
+            count=count,
+            wait_ms=int(WAIT_SECONDS * 1000),
+            committed=committed,
         )
         return [from_json(each) for each in found]
 
@@ -277,8 +285,40 @@ class Remote(Driver):
     def config_topics(self) -> set[str]:
         return set(self._call("config_topics"))
 
-    def init_transactions(self, transactional_id: str) -> None:
-        self._call("init_transactions", transactional=transactional_id)
+    def transactional(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Transactional:
+        handle = self._call(
+            "transactional_open", transactional=transactional_id, timeout_ms=timeout_ms
+        )
+        return RemoteTransactional(self._program, handle)
+
+
+class RemoteTransactional(Transactional):
+    """A transactional producer that lives in the program."""
+
+    def __init__(self, program: Program, handle: int) -> None:
+        self._program = program
+        self._handle = handle
+
+    def _call(self, operation: str, **arguments: Any) -> Any:
+        return self._program.call(
+            "transactional", producer=self._handle, does=operation, **arguments
+        )
+
+    def begin(self) -> None:
+        self._call("begin")
+
+    def send(self, topic: str, records: Sequence[Record]) -> list[int]:
+        found = self._call("send", topic=topic, records=[_to_json(record) for record in records])
+        return [int(offset) for offset in found]
+
+    def send_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        self._call("send_offsets", group=group, topic=topic, offsets=list(offsets.items()))
+
+    def end(self, *, commit: bool) -> None:
+        self._call("commit" if commit else "abort")
+
+    def close(self) -> None:
+        self._call("close")
 
 
 class Java(Remote):
@@ -291,7 +331,7 @@ class Java(Remote):
         "cooperative": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
         "server": "uniform",
     }
-    able = EVERYTHING | {"log_dirs", "config_topics", "init_transactions"}
+    able = EVERYTHING | {"log_dirs", "config_topics", "transactions"}
 
     def _start(self) -> Program:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"

@@ -36,6 +36,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.TopicDescription;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -61,6 +62,7 @@ public final class ForeignClient {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final int WAIT_SECONDS = 20;
     private final Map<Integer, Member> members = new HashMap<>();
+    private final Map<Integer, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
     private Admin admin;
 
     public static void main(String[] arguments) throws Exception {
@@ -99,7 +101,8 @@ public final class ForeignClient {
             case "committed": return committed(call);
             case "offsets_at": return offsetsAt(call);
             case "bounds": return bounds(call);
-            case "init_transactions": return initTransactions(call);
+            case "transactional_open": return transactionalOpen(call);
+            case "transactional": return transactional(call);
             default: return administer(call);
         }
     }
@@ -191,15 +194,45 @@ public final class ForeignClient {
         return found;
     }
 
-    private Object initTransactions(JsonNode call) {
+    private Object transactionalOpen(JsonNode call) {
         Properties settings = common(call);
         settings.put("transactional.id", call.get("transactional").asText());
+        settings.put("transaction.timeout.ms", call.get("timeout_ms").asText());
         settings.put("max.block.ms", String.valueOf(WAIT_SECONDS * 1000));
-        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
-                settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+        KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
+                settings, new ByteArraySerializer(), new ByteArraySerializer());
+        try {
             producer.initTransactions();
+        } catch (RuntimeException failure) {
+            producer.close(Duration.ZERO);
+            throw failure;
         }
-        return null;
+        int handle = call.get("id").asInt();
+        producers.put(handle, producer);
+        return handle;
+    }
+
+    private Object transactional(JsonNode call) throws Exception {
+        KafkaProducer<byte[], byte[]> producer = producers.get(call.get("producer").asInt());
+        switch (call.get("does").asText()) {
+            case "begin": producer.beginTransaction(); return null;
+            case "send": return send(producer, call);
+            case "send_offsets": {
+                Map<TopicPartition, OffsetAndMetadata> wanted = new HashMap<>();
+                call.get("offsets").forEach(each -> wanted.put(
+                        new TopicPartition(call.get("topic").asText(), each.get(0).asInt()),
+                        new OffsetAndMetadata(each.get(1).asLong())));
+                producer.sendOffsetsToTransaction(
+                        wanted, new ConsumerGroupMetadata(call.get("group").asText()));
+                return null;
+            }
+            case "commit": producer.commitTransaction(); return null;
+            case "abort": producer.abortTransaction(); return null;
+            default:
+                producers.remove(call.get("producer").asInt());
+                producer.close(Duration.ZERO);
+                return null;
+        }
     }
 
     private Object produce(JsonNode call) throws Exception {
@@ -212,22 +245,27 @@ public final class ForeignClient {
         settings.put("max.block.ms", String.valueOf(WAIT_SECONDS * 1000));
         settings.put("delivery.timeout.ms", String.valueOf(WAIT_SECONDS * 1000));
         settings.put("request.timeout.ms", "10000");
-        List<Future<RecordMetadata>> sent = new ArrayList<>();
-        List<Long> offsets = new ArrayList<>();
         try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
                 settings, new ByteArraySerializer(), new ByteArraySerializer())) {
-            for (JsonNode each : call.get("records")) {
-                List<Header> headers = new ArrayList<>();
-                each.get("headers").forEach(pair ->
-                        headers.add(new RecordHeader(pair.get(0).asText(), bytes(pair.get(1)))));
-                sent.add(producer.send(new ProducerRecord<>(
-                        call.get("topic").asText(), each.get("partition").asInt(),
-                        each.get("timestamp").asLong(), bytes(each.get("key")),
-                        bytes(each.get("value")), headers)));
-            }
-            producer.flush();
-            for (Future<RecordMetadata> each : sent) offsets.add(each.get().offset());
+            return send(producer, call);
         }
+    }
+
+    private static Object send(KafkaProducer<byte[], byte[]> producer, JsonNode call)
+            throws Exception {
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        List<Long> offsets = new ArrayList<>();
+        for (JsonNode each : call.get("records")) {
+            List<Header> headers = new ArrayList<>();
+            each.get("headers").forEach(pair ->
+                    headers.add(new RecordHeader(pair.get(0).asText(), bytes(pair.get(1)))));
+            sent.add(producer.send(new ProducerRecord<>(
+                    call.get("topic").asText(), each.get("partition").asInt(),
+                    each.get("timestamp").asLong(), bytes(each.get("key")),
+                    bytes(each.get("value")), headers)));
+        }
+        producer.flush();
+        for (Future<RecordMetadata> each : sent) offsets.add(each.get().offset());
         return offsets;
     }
 
@@ -235,7 +273,10 @@ public final class ForeignClient {
         List<Object> seen = new ArrayList<>();
         long deadline = System.nanoTime() + call.get("wait_ms").asLong() * 1_000_000L;
         int count = call.get("count").asInt();
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer(common(call))) {
+        Properties settings = common(call);
+        settings.put("isolation.level",
+                call.get("committed").asBoolean() ? "read_committed" : "read_uncommitted");
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(settings)) {
             Map<TopicPartition, Long> starts = new HashMap<>();
             call.get("starts").forEach(each -> starts.put(
                     new TopicPartition(call.get("topic").asText(), each.get(0).asInt()),
