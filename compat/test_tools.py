@@ -1,0 +1,96 @@
+"""Apache Kafka's own command line, unchanged: what operators of groups and transactions use."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from compat.conftest import missing
+from compat.drivers import Driver, eventually
+from compat.parts import PartMissing, class_path, jars
+from compat.scenes import plain_records
+from compat.servers import Server
+
+TOOL_SECONDS = 60
+SMALL = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+
+Table = list[dict[str, str]]
+Tool = Callable[..., Table]
+
+
+@pytest.fixture(scope="module")
+def tool(server: Server) -> Tool:
+    """Runs a tool, and reads the table that it prints: rows by the names of their columns."""
+    try:
+        classes = class_path(jars("tools"))
+    except PartMissing as error:
+        missing(error)
+
+    def run(name: str, *arguments: str) -> Table:
+        java = ["java", "-cp", classes, *SMALL, QUIET, f"org.apache.kafka.tools.{name}"]
+        done = subprocess.run(
+            [*java, "--bootstrap-server", server.bootstrap, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=TOOL_SECONDS,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        begin = next((n for n, line in enumerate(lines) if line.split()[0].isidentifier()), 0)
+        columns, *rows = (line.split() for line in lines[begin:] or [""])
+        return [dict(zip(columns, row, strict=False)) for row in rows]
+
+    return run
+
+
+def test_transactions_are_listed_described_and_aborted(
+    tool: Tool, helper: Driver, topic: str, name: str, now_ms: int
+) -> None:
+    transactions = "TransactionsCommand"
+    place = ("--topic", topic, "--partition", "1")
+    with helper.transactional(name) as producer:
+        producer.begin()
+        producer.send(topic, plain_records(12, timestamp=now_ms))
+        (listed,) = [row for row in tool(transactions, "list") if row["TransactionalId"] == name]
+        assert listed["TransactionState"] == "Ongoing"
+        (found,) = tool(transactions, "describe", "--transactional-id", name)
+        assert found["TransactionTimeoutMs"] == "60000"
+        touched = {part.rpartition("-")[2] for part in found["TopicPartitions"].split(",")}
+        assert touched == {"0", "1", "2", "3", "4", "5"}
+        (open_one,) = tool(transactions, "describe-producers", *place)
+        assert open_one["ProducerId"] == listed["ProducerId"]
+        assert open_one["CurrentTransactionStartOffset"] == "0"
+        assert tool(transactions, "find-hanging", "--topic", topic) == []
+        tool(transactions, "abort", *place, "--start-offset", "0")
+        (ended,) = tool(transactions, "describe-producers", *place)
+        assert ended["CurrentTransactionStartOffset"] == "None"
+
+
+def test_groups_are_listed_described_and_reset(
+    tool: Tool, helper: Driver, topic: str, name: str, now_ms: int
+) -> None:
+    groups = "consumer.group.ConsumerGroupCommand"
+    helper.produce(topic, plain_records(12, timestamp=now_ms))
+    member = helper.join(name, topic)
+    try:
+        eventually(lambda: len(member.records()) == 12, lambda: len(member.records()))
+        states = {row["GROUP"]: row["STATE"] for row in tool(groups, "--list", "--state")}
+        assert states[name] == "Stable"
+        (described,) = tool(groups, "--describe", "--group", name, "--members", "--verbose")
+        assert described["CURRENT-ASSIGNMENT"] == f"{topic}:0,1,2,3,4,5"
+    finally:
+        member.close()
+    lags = {row["PARTITION"]: row["LAG"] for row in tool(groups, "--describe", "--group", name)}
+    assert lags == dict.fromkeys("012345", "0")
+    where = ("--group", name, "--topic", topic)
+    moved = tool(groups, "--reset-offsets", *where, "--to-earliest", "--execute")
+    assert {row["NEW-OFFSET"] for row in moved} == {"0"}
+    lags = {row["PARTITION"]: row["LAG"] for row in tool(groups, "--describe", "--group", name)}
+    assert lags == dict.fromkeys("012345", "2")
+    (kind,) = [row for row in tool("GroupsCommand", "--list") if row["GROUP"] == name]
+    assert kind["TYPE"] == "Classic"
+    tool(groups, "--delete", "--group", name)
+    assert name not in {row["GROUP"] for row in tool("GroupsCommand", "--list")}
