@@ -15,6 +15,8 @@ from penstock.control.batch_index.migration_rules import check_partitions
 from penstock.diskless.migration import TopicCopy, copying
 from penstock.diskless.settings import DisklessSettings
 from penstock.records import split_batches
+from penstock.records.header import TRANSACTIONAL_FLAG
+from penstock.records.transactions import UNGUARDED
 from penstock.storage import LogConfig, LogStore, PartitionLog, StorageSettings
 from tests.diskless.world import World
 from tests.storage.batches import FakeClock, batch
@@ -151,6 +153,16 @@ async def test_log_with_holes_is_refused(logs: LogStore, monkeypatch: pytest.Mon
     with pytest.raises(
         MigrationRefused, match="t-0 has no record at offset 2, as compaction leaves"
     ):
+        await copy_of(world, log).catch_up()
+
+
+async def test_log_with_transactions_is_refused(logs: LogStore) -> None:
+    """The index of diskless topics would not know which of them were aborted."""
+    world, log = World(), log_of(logs, 3)
+    sent = batch(producer_id=4, epoch=0, sequence=0, attributes=TRANSACTIONAL_FLAG)
+    log.append(sent, now_ms=1_000, guard=UNGUARDED)
+    logs.commit_pending()
+    with pytest.raises(MigrationRefused, match="t-0 has records of transactions, at offset 6"):
         await copy_of(world, log).catch_up()
 
 

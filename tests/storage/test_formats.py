@@ -257,3 +257,14 @@ def test_a_doubtful_index_is_noticed() -> None:
     assert SparseIndex(0, bytes(index.offsets)[:-1]).doubt(1000)
     assert SparseIndex(0, b"", bytes(index.times) * 2).doubt(1000)
     assert SparseIndex(0, b"", bytes(index.times)[:-1]).doubt(1000)
+
+
+def test_an_entry_that_a_crash_has_torn_is_not_taken_for_an_older_one() -> None:
+    """Of what was written and not synced, either half of an entry may be there."""
+    for offset, position in ((9, 0x100), (2, 0x118)):
+        index = SparseIndex(42)
+        index.add_offset(43, 90)
+        index.add_offset(42 + offset, position)
+        assert index.doubt(400) is None
+        index.cut(51, 0x118)
+        assert len(index.offsets) == 8

@@ -35,7 +35,7 @@ def run(place: Transactional, dice: random.Random) -> None:
             elif step == "write":
                 place.log.write_segments()
             elif step == "cut":
-                place.cut(place.log.log_end_offset - dice.randint(1, 9))
+                place.cut(max(0, place.log.log_end_offset - dice.randint(1, 9)))
             elif dice.random() < 0.5:
                 place.harness.reopen()
             else:

@@ -87,12 +87,13 @@ def test_kafkas_entries() -> None:
     assert index.find(0, 20) == ([index.at(0)], True)
     assert index.find(21, 15) == ([], False)
     assert index.find(21, 12) == ([], True)
-    assert index.doubt() is None
+    assert index.doubt(20) is None
+    assert index.doubt(21) is not None
     index.cut(30)
     assert len(index) == 1
-    assert TransactionIndex(bytes(34 * 2)).doubt() is not None
-    assert TransactionIndex(bytes(33)).doubt() == "33 bytes are no whole entries of 34"
-    assert TransactionIndex(b"\1" + bytes(33)).doubt() == "an entry has version 256, not 0"
+    assert TransactionIndex(bytes(34 * 2)).doubt(0) is not None
+    assert TransactionIndex(bytes(33)).doubt(0) == "33 bytes are no whole entries of 34"
+    assert TransactionIndex(b"\1" + bytes(33)).doubt(0) == "an entry has version 256, not 0"
 
 
 def test_what_the_log_refuses(tmp_path: Path) -> None:

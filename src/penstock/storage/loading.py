@@ -36,7 +36,7 @@ from penstock.storage.formats.snapshot import (
     decode_snapshot,
     encoded_snapshots,
 )
-from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
 from penstock.storage.limits import RECOVERY_SCAN_BYTES
 from penstock.storage.names import (
     DELETED,
@@ -49,7 +49,7 @@ from penstock.storage.names import (
     parse_offset_name,
 )
 from penstock.storage.producers import ProducerStates
-from penstock.storage.segment import Segment, walk
+from penstock.storage.segment import Segment, segment_place, walk
 from penstock.storage.segment_files import SegmentFiles
 
 logger = logging.getLogger(__name__)
@@ -330,6 +330,7 @@ class _Loading:
             return
         try:
             index = self.segment_files.transactions_of(segment)
+            self._check_newest(index, segments, segment, next_offset)
         except CorruptLog as error:
             point = self.recovery_point
             mend_transactions(self.segment_files, self.directory, point, segments, segment, error)
@@ -338,6 +339,50 @@ class _Loading:
         if len(index.entries) < segment.saved_transactions:
             cut_transactions(self.files, segment.sibling(TXN_INDEX), next_offset)
             segment.saved_transactions = len(index.entries)
+
+    def _check_newest(
+        self, index: TransactionIndex, segments: list[Segment], segment: Segment, next_offset: int
+    ) -> None:
+        """Look whether the newest entry below an offset is as its batches say.
+
+        What a checkpoint was writing when power was lost may be torn, and look like another entry
+        then; those before it were synced.
+
+        Raises:
+            CorruptLog: it is not.
+        """
+        for place in range(len(index) - 1, -1, -1):
+            one = index.at(place)
+            if one.last_offset >= next_offset:
+                continue
+            marker = self._header_at(segment, one.last_offset)
+            first = marker
+            if one.first_offset >= segments[0].base_offset:
+                place_of_first = segment_place(segments, one.first_offset)
+                first = self._header_at(segments[place_of_first], one.first_offset)
+            if (
+                marker is None
+                or first is None
+                or not marker.is_control
+                or {marker.producer_id, first.producer_id} != {one.producer_id}
+            ):
+                path = Path(segment.sibling(TXN_INDEX))
+                raise CorruptLog(path, place * ENTRY_BYTES, f"{one} is not in the log")
+            return
+
+    def _header_at(self, segment: Segment, offset: int) -> BatchHeader | None:
+        """The batch of what is synced that begins at an offset, if one does."""
+        point = self.recovery_point
+        end = point.position if segment.base_offset == point.segment_base else segment.written_bytes
+        saved = self.segment_files.saved_index(segment)
+        start = 0 if saved is None else saved.position_of(offset)
+        handle = self.descriptors.get(segment.path)
+        for _, header in walk(
+            self.files, handle.descriptor, segment.path, start, end, verify=False
+        ):
+            if header.last_offset >= offset:
+                return header if header.base_offset == offset else None
+        return None
 
     def _remember(
         self, header: BatchHeader, segment: Segment, position: int

@@ -157,7 +157,7 @@ class SegmentFiles:
                 index = TransactionIndex(read_file(self.files, path))
             except FileNotFoundError:
                 index = TransactionIndex()
-            doubt = index.doubt()
+            doubt = index.doubt(segment.base_offset)
             if doubt is not None:
                 raise CorruptLog(Path(path), 0, doubt)
             segment.transactions = index

@@ -91,7 +91,7 @@ class TopicCopy:
         """One pass over all logs; how many bytes it copied. `at_once` knows no rate.
 
         Raises:
-            MigrationRefused: a log has holes.
+            MigrationRefused: a log has holes, or transactions.
             ObjectLeaseLost: what was copied has been swept.
             PenstockError: a log cannot be read, or store or plane failed.
         """
@@ -207,7 +207,9 @@ class _LogCopy:
             high_watermark=self._end(),
             objects=tuple(self.objects),
             extents=tuple(self._extents),
-            producers=log.producer_states.states(),
+            producers={
+                key: one for key, one in log.producer_states.states().items() if one.batches
+            },
         )
 
 
@@ -229,7 +231,7 @@ class _GrowingSegment:
         The first batch of a log may begin below its start.
 
         Raises:
-            MigrationRefused: they do not.
+            MigrationRefused: they do not, or one belongs to a transaction.
             CorruptBatch: a checksum is wrong.
         """
         view = memoryview(data)
@@ -237,6 +239,8 @@ class _GrowingSegment:
         while position < len(view):
             header = decode_header(view, position)
             verify_crc(view, header, position)
+            if header.is_transactional:
+                raise has_transactions(self._log, header.base_offset)
             base_offset = header.base_offset
             if base_offset != self.next_offset and (
                 base_offset > self.next_offset or not self._first
@@ -266,4 +270,12 @@ def holes(log: PartitionLog, offset: int) -> MigrationRefused:
     return MigrationRefused(
         f"{log.topic_partition} has no record at offset {offset}, as compaction leaves logs;"
         " diskless topics have every offset"
+    )
+
+
+def has_transactions(log: PartitionLog, offset: int) -> MigrationRefused:
+    """Why a log cannot become diskless that has a batch of a transaction at an offset."""
+    return MigrationRefused(
+        f"{log.topic_partition} has records of transactions, at offset {offset} for one; diskless"
+        " topics do not know yet which of them were aborted"
     )

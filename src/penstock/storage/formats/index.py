@@ -83,10 +83,16 @@ class SparseIndex:
         return self.base_offset + int(relative)
 
     def cut(self, next_offset: int, position: int) -> None:
-        """Drop what points at or beyond `position` or `next_offset`."""
-        kept = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position - 1)
-        del self.offsets[kept * OFFSET_ENTRY_BYTES :]
+        """Drop what points at or beyond `position` or `next_offset`.
+
+        Of an entry that a crash has torn, one of the two may be too low.
+        """
         last = next_offset - self.base_offset - 1
+        kept = min(
+            _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position - 1),
+            _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, last),
+        )
+        del self.offsets[kept * OFFSET_ENTRY_BYTES :]
         kept = _bisect(self.times, TIME_ENTRY_BYTES, _INT, 8, last)
         del self.times[kept * TIME_ENTRY_BYTES :]
 

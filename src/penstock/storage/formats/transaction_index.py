@@ -62,11 +62,11 @@ class TransactionIndex:
         """Drop those whose marker is not below an offset."""
         del self.entries[self._first_from(next_offset) * ENTRY_BYTES :]
 
-    def doubt(self) -> str | None:
-        """Why these entries cannot be right; None if they can."""
+    def doubt(self, base_offset: int) -> str | None:
+        """Why these entries cannot be of a segment that begins there; None if they can."""
         if len(self.entries) % ENTRY_BYTES:
             return f"{len(self.entries)} bytes are no whole entries of {ENTRY_BYTES}"
-        newest = -1
+        newest = base_offset - 1
         for version, *fields in _ENTRY.iter_unpack(self.entries):
             one = AbortedTransaction(*fields)
             if version != VERSION:
