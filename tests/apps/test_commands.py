@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from compat.conftest import missing
 from compat.parts import PartMissing, kcat
 
 from penstock.apps.doctor.brokers import clock_skew_ms
+from penstock.base.errors import PenstockError
 from penstock.client import Client
 from penstock.testing import Broker
 from tests.apps.conftest import Run
@@ -124,6 +126,35 @@ def test_configs(run: Run, topic: MakeTopic) -> None:
     wrong = run("config", "set", "topic", name, "retention.ms=soon")
     assert wrong.status == 1
     assert "INVALID_CONFIG" in wrong.err
+
+
+def test_transactions(run: Run, topic: MakeTopic, bootstrap: str) -> None:
+    name, key = topic(2), f"tx-{uuid4().hex[:8]}"
+    unknown = run("transaction", "describe", key)
+    assert unknown.status == 1
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in unknown.err
+    assert run("transaction", "abort", key).status == 1
+    with Client(bootstrap) as client:
+        _abort_while_it_writes(run, client, name, key)
+
+
+def _abort_while_it_writes(run: Run, client: Client, name: str, key: str) -> None:
+    producer = client.transactional(key)
+    producer.begin()
+    producer.write_arrow(name, pa.table({"value": [b"one", b"two"]}), partition=1)
+    listed = json.loads(run("transaction", "list", "--state", "Ongoing", "--output", "json").out)
+    [row] = [row for row in listed if row["id"] == key]
+    assert (row["state"], row["coordinator"]) == ("Ongoing", 1)
+    assert key not in run("transaction", "list", "--running-ms", "3600000").out
+    found = json.loads(run("transaction", "describe", key, "--output", "json").out)
+    assert found["partitions"] == [{"topic": name, "partition": 1}]
+    assert (found["state"], found["producer_epoch"]) == ("Ongoing", 0)
+    assert found["start_ms"] > 1_700_000_000_000
+    assert run("transaction", "abort", key).out == f"{key}: aborted, its producer is fenced\n"
+    found = json.loads(run("transaction", "describe", key, "--output", "json").out)
+    assert (found["state"], found["producer_epoch"], found["start_ms"]) == ("Empty", 2, None)
+    with pytest.raises(PenstockError, match="PRODUCER_FENCED"):
+        producer.commit()
 
 
 def test_quotas(run: Run) -> None:

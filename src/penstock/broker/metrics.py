@@ -62,6 +62,17 @@ LONG_POLLS: Final = Metric(
 FETCH_SESSIONS: Final = Metric(
     name="penstock_fetch_sessions", kind="gauge", doc="Incremental fetch sessions held."
 )
+TRANSACTIONAL_IDS: Final = Metric(
+    name="penstock_transactional_ids",
+    kind="gauge",
+    doc="Transactional ids that this broker coordinates, by the state of their transaction.",
+    labels=("state",),
+)
+TRANSACTIONS_UNMARKED: Final = Metric(
+    name="penstock_transactions_unmarked",
+    kind="gauge",
+    doc="Transactions that are decided, of which not all partitions have the marker yet.",
+)
 BROKERS: Final = Metric(name="kafka_brokers", kind="gauge", doc="Brokers in the cluster.")
 TOPIC_PARTITIONS: Final = Metric(
     name="kafka_topic_partitions",

@@ -525,5 +525,6 @@ class BrokerServer:
         yield from self.store.samples()
         yield from self.migrations.samples()
         yield from self.share.samples()
+        yield from self.transactions.samples()
         if self.diskless is not None:
             yield from self.diskless.samples()

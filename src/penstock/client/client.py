@@ -50,6 +50,7 @@ from penstock.client.reader import Reader, ReadLimits, fetch_once
 from penstock.client.replicas import ReplicaCalls
 from penstock.client.session import Session
 from penstock.client.subscription import Subscription
+from penstock.client.transaction_admin import TransactionCalls
 from penstock.client.transactions import TransactionalProducer
 from penstock.client.writer import (
     Progress,
@@ -91,7 +92,7 @@ class Waits:
     unanswered: tuple[Unanswered, ...]
 
 
-class Client(ReplicaCalls, GroupCalls, QuotaCalls):
+class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls):
     """A connection to a cluster, for any number of threads.
 
     Args:

@@ -57,6 +57,8 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "AddPartitionsToTxn": 5,
     "AddOffsetsToTxn": 4,
     "WriteTxnMarkers": 2,
+    "DescribeTransactions": 0,
+    "ListTransactions": 1,
     "DescribeClientQuotas": 1,
     "AlterClientQuotas": 1,
 }

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.ids import TopicPartition
+from penstock.base.metrics import Sample
+from penstock.broker import metrics
 from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.core import Act
 from penstock.broker.coordination.limits import PRODUCER_ID_TRIES_MAX
@@ -140,10 +142,13 @@ class TransactionCoordinator(Coordinator):
         """The ids of this coordinator that a request's filters let through; raises as `call`."""
         return await self.runtime.call(request, None)
 
-    def counts(self) -> Iterator[tuple[TransactionState, int]]:
-        """How many ids are in each state, as far as they are loaded."""
-        if self._transactions is not None:
-            yield from self._transactions.counts().items()
+    def samples(self) -> Iterator[Sample]:
+        """How many ids are in each state, as far as they are loaded, and what is to be marked."""
+        counts = {} if self._transactions is None else self._transactions.counts()
+        for state, count in counts.items():
+            if state not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
+                yield Sample(metrics.TRANSACTIONAL_IDS, count, (state.value,))
+        yield Sample(metrics.TRANSACTIONS_UNMARKED, self.markers.ends)
 
     # Markers
 

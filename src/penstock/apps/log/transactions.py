@@ -1,0 +1,78 @@
+"""`penstock transaction`: list, describe, abort."""
+
+from __future__ import annotations
+
+import click
+
+from penstock.apps.session import State, client_options, say, show
+
+
+@click.group("transaction", short_help="Transactions: list, describe, abort.")
+def transaction() -> None:
+    """Transactional ids, their producers and their transactions."""
+
+
+@transaction.command("list")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Ongoing, PrepareCommit, …")
+@click.option(
+    "--running-ms",
+    type=click.IntRange(0),
+    default=None,
+    help="Only those whose newest transaction began longer ago.",
+)
+@client_options
+def list_transactions(state: State, states: tuple[str, ...], running_ms: int | None) -> None:
+    """List transactional ids."""
+    with state.client() as client:
+        found = client.list_transactions(
+            states, running_ms=-1 if running_ms is None else running_ms
+        )
+    rows = [
+        {
+            "id": one.transactional_id,
+            "state": one.state,
+            "producer_id": one.producer_id,
+            "coordinator": one.coordinator,
+        }
+        for one in found
+    ]
+    show(state, rows, ("id", "state", "producer_id", "coordinator"))
+
+
+@transaction.command("describe")
+@click.argument("name")
+@client_options
+def describe(state: State, name: str) -> None:
+    """Show the producer of a transactional id, and what its transaction has open."""
+    with state.client() as client:
+        found = client.describe_transaction(name)
+    rows = [{"topic": topic, "partition": partition} for topic, partition in found.partitions]
+    facts = {
+        "id": name,
+        "state": found.state,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "timeout_ms": found.timeout_ms,
+        "start_ms": found.start_ms,
+        "partitions": rows,
+    }
+    title = (
+        f"{name}: {found.state}, producer {found.producer_id} in epoch {found.producer_epoch},"
+        f" timeout {found.timeout_ms} ms"
+    )
+    show(state, rows, ("topic", "partition"), title=title, all_as_json=facts)
+
+
+@transaction.command("abort")
+@click.argument("name")
+@client_options
+def abort(state: State, name: str) -> None:
+    """Abort what is open under a transactional id, and fence its producer."""
+    with state.client() as client:
+        found = client.abort_transaction(name)
+    say(
+        state,
+        f"{name}: aborted, its producer is fenced",
+        id=name,
+        producer_epoch=found.producer_epoch,
+    )
