@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from penstock.control.drivers.statements import Operation, uuid_of
 from penstock.control.groups import pending_statements, statements
@@ -11,9 +10,15 @@ from penstock.control.values import CommittedOffset, StableOffsets
 
 
 def commit(group_id: str, offsets: Sequence[CommittedOffset]) -> Operation[None]:
-    """Store offsets, of a partition's the newest, but none of an earlier topic of the name."""
+    """Store offsets, of a partition's the newest, but none of an earlier topic of the name.
+
+    They overtake what transactions had brought before.
+    """
     committed = yield from newest(offsets)
-    yield from write([statements.values_of(group_id, one) for one in committed])
+    rows = [statements.values_of(group_id, one) for one in committed]
+    if (yield statements.having_pending([(group_id,)])):
+        yield statements.overtake([row[:4] for row in rows])
+    yield statements.write(rows)
 
 
 def newest(offsets: Sequence[CommittedOffset]) -> Operation[list[CommittedOffset]]:
@@ -27,12 +32,6 @@ def newest(offsets: Sequence[CommittedOffset]) -> Operation[list[CommittedOffset
     return [
         one for _, one in sorted(last.items()) if ids.get(one.topic, one.topic_id) == one.topic_id
     ]
-
-
-def write(rows: Sequence[tuple[Any, ...]]) -> Operation[None]:
-    """Store rows; they overtake what transactions had brought before."""
-    yield statements.overtake(rows)
-    yield statements.write(rows)
 
 
 def read(

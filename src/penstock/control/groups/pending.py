@@ -14,7 +14,6 @@ Source: Kafka's `OffsetMetadataManager`; KIP-98, KIP-447, KIP-890.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from penstock.control.coordination import statements as records
 from penstock.control.coordination.values import (
@@ -27,18 +26,19 @@ from penstock.control.coordination.values import (
 from penstock.control.drivers.statements import Operation
 from penstock.control.errors import NotInTransaction, StaleProducerEpoch
 from penstock.control.groups import pending_statements as statements
-from penstock.control.groups.operations import newest, write
+from penstock.control.groups import statements as offsets
+from penstock.control.groups.operations import newest
 from penstock.control.values import CommittedOffset
 
 
 def stage(
-    transaction: OpenTransaction, group_id: str, offsets: Sequence[CommittedOffset]
+    transaction: OpenTransaction, group_id: str, committed: Sequence[CommittedOffset]
 ) -> Operation[None]:
     """Store offsets of an open transaction, of a partition's the newest."""
     key = transaction.transactional_id.encode()
     row = yield records.lock_member(TRANSACTION, key, (GROUP_MEMBER + group_id).encode())
     _check(transaction, group_id, row)
-    brought = yield from newest(offsets)
+    brought = yield from newest(committed)
     yield statements.write([statements.values_of(one) for one in brought], group_id, key)
 
 
@@ -74,8 +74,6 @@ def settle(ends: Mapping[str, OffsetsEnd]) -> Operation[None]:
             and ordinal >= committed.get(place, (0,))[0]
         ):
             committed[place] = ordinal, one
-    rows: list[tuple[Any, ...]] = []
-    for place in sorted(committed):
-        ordinal, one = committed[place]
-        rows.append((*one, None, ordinal))
-    yield from write(rows)
+    ordered = [committed[place] for place in sorted(committed)]
+    yield offsets.overtake_older([(*one[:4], ordinal) for ordinal, one in ordered])
+    yield offsets.write_settled([(*one, None) for _, one in ordered])

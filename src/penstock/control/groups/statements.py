@@ -19,8 +19,6 @@ _SETTLED: Final = (
     "NOT EXISTS (SELECT 1 FROM pending_offsets p WHERE p.group_id = group_offsets.group_id"
     " AND p.topic = group_offsets.topic AND p.number = group_offsets.number)"
 )
-NEWEST: Final = 2**62
-"""The ordinal of what no transaction brought: it is newer than all that is pending."""
 
 read_renewed = Each(
     "rows",
@@ -28,38 +26,60 @@ read_renewed = Each(
     sqlite="SELECT name, topic_id FROM topics WHERE name = $1 AND topic_id <> $2",
 )
 """Topics of these names that have other ids; PostgreSQL's `write` looks by itself."""
-_OVERTAKE: Final = (
+_OVERTAKEN: Final = (
     "UPDATE pending_offsets p SET overtaken = true"
-    " FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[], $10::bigint[])"
-    " AS n (group_id, topic, number, topic_id, ordinal)"
-    " WHERE p.group_id = n.group_id AND p.topic = n.topic AND p.number = n.number"
-    " AND p.topic_id = n.topic_id AND p.ordinal < n.ordinal RETURNING 1"
+    " FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[]) AS n (group_id, topic, number, id)"
+    " WHERE EXISTS (SELECT 1 FROM pending_offsets WHERE group_id = ANY($1::text[]))"
+    " AND p.group_id = n.group_id AND p.topic = n.topic AND p.number = n.number"
+    " AND p.topic_id = n.id RETURNING 1"
+)
+_WRITE: Final = (
+    f"INSERT INTO group_offsets (group_id, {_COLUMNS})"  # noqa: S608  (fixed)
+    " SELECT new.* FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[], $5::bigint[],"
+    " $6::int[], $7::bytea[], $8::bigint[], $9::bigint[])"
+    " AS new (group_id, topic, number, topic_id)"
+    " WHERE {condition} AND NOT EXISTS (SELECT 1 FROM topics"
+    "  WHERE topics.name = new.topic AND topics.topic_id <> new.topic_id)"
+    " ON CONFLICT (group_id, topic, number) DO UPDATE SET topic_id = excluded.topic_id,"
+    " committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,"
+    " metadata = excluded.metadata, commit_timestamp_ms = excluded.commit_timestamp_ms,"
+    " expire_timestamp_ms = excluded.expire_timestamp_ms"
+)
+_WRITE_SQLITE: Final = (
+    "INSERT OR REPLACE INTO group_offsets VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+)
+
+having_pending = Each(
+    "rows", "", sqlite="SELECT 1 FROM pending_offsets WHERE group_id = $1 LIMIT 1"
 )
 overtake = Each(
     "changed",
     "",
     sqlite="UPDATE pending_offsets SET overtaken = 1 WHERE group_id = $1 AND topic = $2"
-    " AND number = $3 AND topic_id = $4 AND ordinal < $10",
+    " AND number = $3 AND topic_id = $4",
 )
-"""What transactions brought before the rows of `write`, which does it itself in PostgreSQL."""
+"""These two are of SQLite alone: PostgreSQL's `write` does both."""
 write = Each(
     "changed",
-    f"WITH overtaken AS ({_OVERTAKE})"  # noqa: S608  (fixed)
-    f" INSERT INTO group_offsets (group_id, {_COLUMNS})"
-    " SELECT new.* FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[], $5::bigint[],"
-    " $6::int[], $7::bytea[], $8::bigint[], $9::bigint[])"
-    " AS new (group_id, topic, number, topic_id)"
-    " WHERE (SELECT count(*) FROM overtaken) >= 0 AND NOT EXISTS (SELECT 1 FROM topics"
-    "  WHERE topics.name = new.topic AND topics.topic_id <> new.topic_id)"
-    " ON CONFLICT (group_id, topic, number) DO UPDATE SET topic_id = excluded.topic_id,"
-    " committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,"
-    " metadata = excluded.metadata, commit_timestamp_ms = excluded.commit_timestamp_ms,"
-    " expire_timestamp_ms = excluded.expire_timestamp_ms",
-    sqlite="INSERT OR REPLACE INTO group_offsets"
-    " SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9 WHERE $10 > 0",
+    f"WITH overtaken AS ({_OVERTAKEN}) "  # noqa: S608  (fixed)
+    + _WRITE.format(condition="(SELECT count(*) FROM overtaken) >= 0"),
+    sqlite=_WRITE_SQLITE,
 )
-"""Takes the rows of `overtake`, ordinals included; PostgreSQL counts those that are overtaken, so
-that they are locked first, as by whoever settles them."""
+"""Stores what no transaction brought; it overtakes all that transactions have brought before.
+
+PostgreSQL counts that first, so that those rows are locked first, as by whoever settles them.
+"""
+overtake_older = Each(
+    "changed",
+    "UPDATE pending_offsets p SET overtaken = true"
+    " FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[], $5::bigint[])"
+    " AS n (group_id, topic, number, id, ordinal)"
+    " WHERE p.group_id = n.group_id AND p.topic = n.topic AND p.number = n.number"
+    " AND p.topic_id = n.id AND p.ordinal < n.ordinal",
+    sqlite="UPDATE pending_offsets SET overtaken = 1 WHERE group_id = $1 AND topic = $2"
+    " AND number = $3 AND topic_id = $4 AND ordinal < $5",
+)
+write_settled = Each("changed", _WRITE.format(condition="true"), sqlite=_WRITE_SQLITE)
 read_all = rows(f"SELECT {_COLUMNS} FROM group_offsets WHERE group_id = $1")  # noqa: S608
 read = Each(
     "rows",
@@ -135,7 +155,6 @@ def values_of(group_id: str, one: CommittedOffset) -> tuple[Any, ...]:
         one.metadata.encode(),
         one.commit_timestamp_ms,
         one.expire_timestamp_ms,
-        NEWEST,
     )
 
 
