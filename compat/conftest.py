@@ -21,7 +21,14 @@ from compat.wire import served
 
 HERE = Path(__file__).resolve().parent
 ALLOWED = HERE / "allowed.toml"
-OWN = {"test_diskless", "test_history", "test_telemetry", "test_three_brokers", "test_two_brokers"}
+OWN = {
+    "test_diskless",
+    "test_history",
+    "test_share_replicated",
+    "test_telemetry",
+    "test_three_brokers",
+    "test_two_brokers",
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
