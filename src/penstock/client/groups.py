@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.base.settings import LONG_MAX
 from penstock.client.arguments import text, topic_partition, whole
-from penstock.client.errors import broker_error, is_retriable
+from penstock.client.errors import UnsupportedByBroker, broker_error, is_retriable
 from penstock.client.session import Session
+
+DEAD: Final = "Dead"
+GROUP_ID_NOT_FOUND: Final = 69
 
 TopicAndPartition = tuple[str, int]
 T = TypeVar("T")
@@ -22,11 +26,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group as lists show it."""
+    """A group as lists show it; `group_type` is empty where the broker does not tell it."""
 
     group_id: str
     protocol_type: str
     state: str
+    group_type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,8 @@ class GroupCalls:
             found: dict[str, GroupListing] = {}
             for node in self._session.nodes():
                 address = (node.host, node.port)
-                response = self._session.call_address(address, "ListGroups", {"states_filter": ()})
+                body = {"states_filter": (), "types_filter": ()}
+                response = self._session.call_address(address, "ListGroups", body)
                 if int(response.error_code):
                     raise broker_error(int(response.error_code), f"groups of broker {node.node_id}")
                 for item in response.groups:
@@ -80,6 +86,7 @@ class GroupCalls:
                         group_id=str(item.group_id),
                         protocol_type=str(item.protocol_type),
                         state=str(getattr(item, "group_state", "")),
+                        group_type=str(getattr(item, "group_type", "")),
                     )
             return [found[name] for name in sorted(found)]
 
@@ -87,6 +94,32 @@ class GroupCalls:
 
     def describe_group(self, group: str) -> GroupDescription:
         """A group with its members; the state of one that does not exist is `Dead`."""
+        found = self._describe_classic(group)
+        return (self._describe_consumer(group) or found) if found.state == DEAD else found
+
+    def _describe_consumer(self, group: str) -> GroupDescription | None:
+        """A group of the consumer protocol (KIP-848); None if there is none, or the broker has none
+        at all."""
+        body = {"group_ids": [group], "include_authorized_operations": False}
+
+        def read(response: Any) -> GroupDescription | None:
+            item = response.groups[0]
+            if int(item.error_code) == GROUP_ID_NOT_FOUND:
+                return None
+            self._check(group, int(item.error_code))
+            return GroupDescription(
+                group_id=str(item.group_id),
+                state=str(item.group_state),
+                protocol_type="consumer",
+                protocol=str(item.assignor_name),
+                members=tuple(_consumer(member) for member in item.members),
+            )
+
+        with suppress(UnsupportedByBroker):
+            return self._coordinated(group, "ConsumerGroupDescribe", body, read)
+        return None
+
+    def _describe_classic(self, group: str) -> GroupDescription:
         body = {"groups": [group], "include_authorized_operations": False}
 
         def read(response: Any) -> GroupDescription:
@@ -237,6 +270,21 @@ def _member(item: Any) -> GroupMember:
         client_id=str(item.client_id),
         host=str(item.client_host),
         partitions=read_assignment(bytes(item.member_assignment)),
+    )
+
+
+def _consumer(item: Any) -> GroupMember:
+    found = sorted(
+        (str(topic.topic_name), int(index))
+        for topic in item.assignment.topic_partitions
+        for index in topic.partitions
+    )
+    return GroupMember(
+        member_id=str(item.member_id),
+        instance_id=item.instance_id,
+        client_id=str(item.client_id),
+        host=str(item.client_host),
+        partitions=tuple(found),
     )
 
 

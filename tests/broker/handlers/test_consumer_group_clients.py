@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from penstock.client import Client
 from tests.broker.handlers.running import RunningBroker
 
 TIMEOUT_SECONDS = 60.0
@@ -133,6 +134,13 @@ def test_members_come_read_commit_and_go(
         assert described.state == ConsumerGroupState.STABLE
         assert described.type == ConsumerGroupType.CONSUMER
         assert [len(m.assignment.topic_partitions) for m in described.members] == [3, 3]
+        with Client(broker.bootstrap) as client:
+            seen = client.describe_group(members.group)
+            assert (seen.state, seen.protocol) == ("Stable", "uniform")
+            assert [len(member.partitions) for member in seen.members] == [3, 3]
+            types = {one.group_id: one.group_type for one in client.list_groups()}
+            assert types[members.group] == "consumer"
+            assert client.describe_group("no such group").state == "Dead"
         first.commit(asynchronous=False)
         second.commit(asynchronous=False)
         members.leave(first)

@@ -32,9 +32,15 @@ def list_groups(state: State) -> None:
     with state.client() as client:
         groups = client.list_groups()
     rows = [
-        {"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type} for g in groups
+        {
+            "group": g.group_id,
+            "type": g.group_type,
+            "state": g.state,
+            "protocol_type": g.protocol_type,
+        }
+        for g in groups
     ]
-    show(state, rows, ("group", "state", "protocol_type"))
+    show(state, rows, ("group", "type", "state", "protocol_type"))
 
 
 @group.command("describe")
