@@ -24,7 +24,7 @@ class Process:
 
     def __init__(self, world: World, number: int, instance: str | None, topics: frozenset[str]):
         self.world = world
-        self.member_id = f"p{number}"
+        self.name = self.member_id = f"p{number}"
         self.instance = instance
         self.topics = topics
         self.regex = ""

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from random import Random
 from typing import Any, Final
 from uuid import UUID
 
 from penstock.broker.coordination.assignors import Partitions, both
-from penstock.broker.coordination.classic import ClassicGroups
+from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
+from penstock.broker.coordination.classic import GroupState as ClassicState
 from penstock.broker.coordination.consumer import (
     Beaten,
     ConsumerGroups,
-    ConsumerHeartbeat,
     ConsumerLimits,
 )
 from penstock.broker.coordination.consumer.group import ConsumerGroup, GroupState
+from penstock.broker.coordination.conversion import Conversion
 from penstock.broker.coordination.core import (
     Compute,
     Computed,
@@ -41,6 +42,7 @@ from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.kinds import Groups
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.control import Partition, Topic
+from sim.consumer_groups.classic import ClassicProcess
 from sim.consumer_groups.member import Process
 
 SESSION_MS: Final = 3_000
@@ -49,6 +51,7 @@ SETTLE_MS: Final = 60_000
 LIMITS: Final = ConsumerLimits(
     session_timeout=SESSION_MS, heartbeat_interval=500, assignment_interval=100
 )
+CLASSIC_LIMITS: Final = GroupLimits(group_initial_rebalance_delay_ms=50)
 
 
 class Violation(Exception):
@@ -75,13 +78,19 @@ def topic(name: str, count: int, number: int) -> Topic:
 
 
 class World:
-    """All of it; see the module's text. `plant` changes the group core before anything happens."""
+    """All of it; see the module's text. `plant` changes the group core before anything happens;
+    `rolling`: half of the processes speak the classic protocol."""
 
     def __init__(
-        self, seed: int, plant: Callable[[ConsumerGroups], None] = lambda groups: None
+        self,
+        seed: int,
+        plant: Callable[[ConsumerGroups], None] = lambda groups: None,
+        *,
+        rolling: bool = False,
     ) -> None:
         self.random = Random(seed)
         self.plant = plant
+        self.rolling = rolling
         self.now_ms = 0
         self.faults = True
         self.trace = hashlib.sha256()
@@ -95,7 +104,7 @@ class World:
         self._token = 0
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
-        self._instances = 0
+        self._crashes = 0
         self.topics = {name: self._topic(name, count) for name, count in (("a", 3), ("b", 4))}
         self._start()
 
@@ -108,11 +117,26 @@ class World:
         self.consumer = ConsumerGroups(desk, LIMITS)
         self.consumer.topics = dict(self.topics)
         self.plant(self.consumer)
-        self.core = Groups(desk, [ClassicGroups(desk), self.consumer])
+        self.classic = ClassicGroups(desk, CLASSIC_LIMITS, epoch=self._crashes)
+        Conversion(desk, self.classic, self.consumer)
+        self.core = Groups(desk, [self.classic, self.consumer])
 
     @property
     def group(self) -> ConsumerGroup | None:
         return self.consumer.groups.get("g")
+
+    @property
+    def members(self) -> Collection[str]:
+        """Who is in the group, whatever its kind."""
+        if "g" in self.classic.ids:
+            return self.classic.group("g").members
+        return () if self.group is None else self.group.members
+
+    @property
+    def stable(self) -> bool:
+        if "g" in self.classic.ids:
+            return self.classic.group("g").state is ClassicState.STABLE
+        return self.group is not None and self.group.state is GroupState.STABLE
 
     def violated(self, what: str) -> None:
         raise Violation(f"at {self.now_ms} ms: {what}")
@@ -150,11 +174,11 @@ class World:
         self,
         process: Process,
         request: int,
-        event: ConsumerHeartbeat,
+        event: Any,
         on_answer: Callable[[Any], None],
     ) -> None:
         """A request may be lost, and is if a newer one of its process overtakes it."""
-        self.arriving[process.member_id] = request
+        self.arriving[process.name] = request
         if not self.chance(0.04):
             self.after(self.delay_ms(), lambda: self._arrive(process, request, event, on_answer))
 
@@ -162,10 +186,10 @@ class World:
         self,
         process: Process,
         request: int,
-        event: ConsumerHeartbeat,
+        event: Any,
         on_answer: Callable[[Any], None],
     ) -> None:
-        if self.arriving[process.member_id] != request:
+        if self.arriving[process.name] != request:
             return
         self._token += 1
         self.waiting[self._token] = on_answer
@@ -224,6 +248,7 @@ class World:
             self.rows = self.saving[0].rows
         self.saving.clear()
         self.waiting.clear()
+        self._crashes += 1
         self._start()
         if self.rows:
             self.perform(self.core.load(Stored(key="g", rows=self.rows), self.now_ms))
@@ -233,7 +258,7 @@ class World:
 
     def takes(self, process: Process, partitions: Partitions) -> None:
         """A process begins to read."""
-        members = {} if self.group is None else self.group.members
+        members = self.members
         for other in self.processes:
             if other is process or not other.alive or other.member_id not in members:
                 continue
@@ -244,15 +269,17 @@ class World:
     def revealed(self, process: Process, answer: Beaten) -> None:
         """A process has been told its epoch: it is stored, and stays."""
         self.told_epoch = max(self.told_epoch, answer.epoch)
+        if "g" in self.classic.ids:  # and the process will soon be told so
+            return
         epoch = 0 if self.group is None else self.group.epoch
         if epoch < self.told_epoch:
             self.violated(f"{self.told_epoch} was told, and the group is at epoch {epoch}")
 
     def settled(self) -> bool:
-        group, alive = self.group, [one for one in self.processes if one.alive]
-        if group is None or group.state is GroupState.EMPTY:
+        alive = [one for one in self.processes if one.alive]
+        if not self.members:
             return not alive
-        if group.state is not GroupState.STABLE or len(group.members) != len(alive):
+        if not self.stable or len(self.members) != len(alive):
             return False
         wanted = {
             (found.topic_id.bytes, index)
@@ -265,7 +292,7 @@ class World:
             for one in alive
         ]
         everything = sorted(one for some in owned for one in some)
-        alike = len({(one.topics, one.regex) for one in alive}) == 1
+        alike = len({(one.topics, one.regex) for one in alive}) == 1 and not self.rolling
         spread = max(map(len, owned)) - min(map(len, owned))
         return everything == sorted(wanted) and (not alike or spread <= 1)
 
@@ -274,7 +301,9 @@ class World:
     def join(self, instance: str | None = None) -> Process:
         topics = self.random.choice([{"a", "b"}, {"a", "b"}, {"a"}, {"b", "c"}])
         process = Process(self, len(self.processes), instance, frozenset(topics))
-        if self.random.random() < 0.15:
+        if self.rolling and instance is None and self.random.random() < 0.5:
+            process = ClassicProcess(self, len(self.processes), frozenset(topics))
+        elif self.random.random() < 0.15:
             process.regex, process.topics = "[a-c]", frozenset()
         self.processes.append(process)
         self.after(self.random.randint(0, 50), process.beat)
@@ -335,9 +364,7 @@ class World:
         self._end_of_rivals()
         if not self.run_until(self.now_ms + SETTLE_MS, self.settled):
             states = [(p.member_id, p.alive, p.epoch, p.owned) for p in self.processes if p.alive]
-            group = self.group
-            known = "none" if group is None else f"{group.state} {sorted(group.members)}"
-            self.violated(f"not settled: group {known}, processes {states}")
+            self.violated(f"not settled: {self.stable} {sorted(self.members)}, {states}")
         self.run_until(self.now_ms + SESSION_MS)
         if self.waiting:
             self.violated(f"{len(self.waiting)} requests were never answered")
@@ -351,9 +378,14 @@ class World:
                 one.die()
 
 
-def run(seed: int, plant: Callable[[ConsumerGroups], None] = lambda groups: None) -> str:
+def run(
+    seed: int,
+    plant: Callable[[ConsumerGroups], None] = lambda groups: None,
+    *,
+    rolling: bool = False,
+) -> str:
     """Run one seed; a violation names it."""
     try:
-        return World(seed, plant).run()
+        return World(seed, plant, rolling=rolling).run()
     except Violation as error:
         raise Violation(f"seed {seed}: {error}") from error

@@ -20,10 +20,16 @@ def test_everything_holds() -> None:
         run(seed)
 
 
+def test_everything_holds_while_members_move_between_the_protocols() -> None:
+    for seed in range(SEEDS // 2):
+        run(seed, rolling=True)
+
+
 @pytest.mark.long
-def test_everything_holds_for_many_seeds() -> None:
-    for seed in range(SEEDS, 10_000):
-        run(seed)
+@pytest.mark.parametrize("rolling", [False, True], ids=["new protocol", "both"])
+def test_everything_holds_for_many_seeds(rolling: bool) -> None:
+    for seed in range(SEEDS, 5_000):
+        run(seed, rolling=rolling)
 
 
 @pytest.mark.parametrize("name", PLANTS)

@@ -157,6 +157,7 @@ class Conversion:
         made = Group(group.group_id, touched_ms=self._desk.now_ms)
         epochs = [member.epoch for member in group.members.values()]
         made.generation = max(epochs, default=group.epoch)
+        made.generation_gap += group.epoch - made.generation
         made.has_offsets = group.has_offsets
         for member in group.members.values():
             made.add(self._classic_member(member), CONSUMER_PROTOCOL_TYPE)

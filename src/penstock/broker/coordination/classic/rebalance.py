@@ -325,7 +325,7 @@ class Rebalancer:
 
     def adopt(self, group: Group) -> None:
         """Coordinate a group that was another kind's, above all generations handed out before."""
-        group.generation_gap = GENERATIONS_PER_EPOCH * (self.epoch + 1)
+        group.generation_gap += GENERATIONS_PER_EPOCH * (self.epoch + 1)
         group.epoch = self.epoch
         if group.members:
             group.protocol = group.select_protocol()
