@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from compat.conftest import missing
 from compat.drivers.remote import Program
 from compat.parts import PartMissing, java_program
 from compat.servers import PenstockProcess, chosen, stores
+from compat.tools import run_tool
 
 LOCK_MS = 2_000
 WAIT_SECONDS = 40
@@ -262,3 +264,26 @@ def test_kill_9_loses_no_record_and_delivers_none_that_was_accepted(team: Team) 
         assert not accepted & set(values(left))
         member.say("ACCEPT", left)
     member.close()
+
+
+@pytest.mark.timeout(180)
+def test_kafkas_tool_lists_describes_and_resets(team: Team) -> None:
+    command = "ShareGroupCommand"
+    tool = partial(run_tool, team.broker.bootstrap, f"consumer.group.{command}")
+    member = team.join()
+    team.produce("a", "b", "c", "d")
+    member.say("ACCEPT", member.get(4))
+    member.close()
+    states = {row["GROUP"]: row["STATE"] for row in tool("--list", "--state")}
+    assert states["g"] == "Empty"
+    # Apache Kafka may store later that all before an offset is done
+    described = tool("--describe", "--group", "g")
+    offsets = {row["PARTITION"]: int(row["START-OFFSET"]) for row in described}
+    assert offsets.keys() == {"0", "1"}
+    assert {*offsets.values()} <= {0, 1, 2}
+    where = ("--group", "g", "--topic", "t")
+    moved = tool("--reset-offsets", *where, "--to-earliest", "--execute")
+    assert [row["NEW-OFFSET"] for row in moved] == ["0", "0"]
+    again = team.join()
+    assert sorted(values(again.get(4))) == ["a", "b", "c", "d"]
+    again.close()

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from compat.conftest import missing
 from compat.drivers import Driver, eventually
-from compat.parts import PartMissing, class_path, jars
 from compat.scenes import plain_records
 from compat.servers import Server
+from compat.tools import Table, run_tool
 
-TOOL_SECONDS = 60
-SMALL = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
-
-Table = list[dict[str, str]]
 Tool = Callable[..., Table]
 
 
 @pytest.fixture(scope="module")
 def tool(server: Server) -> Tool:
-    """Runs a tool, and reads the table that it prints: rows by the names of their columns."""
-    try:
-        classes = class_path(jars("tools"))
-    except PartMissing as error:
-        missing(error)
-
-    def run(name: str, *arguments: str) -> Table:
-        java = ["java", "-cp", classes, *SMALL, QUIET, f"org.apache.kafka.tools.{name}"]
-        done = subprocess.run(
-            [*java, "--bootstrap-server", server.bootstrap, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_SECONDS,
-        )
-        assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
-        lines = [line for line in done.stdout.splitlines() if line.strip()]
-        begin = next((n for n, line in enumerate(lines) if line.split()[0].isidentifier()), 0)
-        columns, *rows = (line.split() for line in lines[begin:] or [""])
-        return [dict(zip(columns, row, strict=False)) for row in rows]
-
-    return run
+    """Runs a tool against the server."""
+    return partial(run_tool, server.bootstrap)
 
 
 def test_transactions_are_listed_described_and_aborted(
@@ -69,12 +44,13 @@ def test_transactions_are_listed_described_and_aborted(
         assert ended["CurrentTransactionStartOffset"] == "None"
 
 
+@pytest.mark.parametrize(("kind", "told"), [("eager", "Classic"), ("server", "Consumer")])
 def test_groups_are_listed_described_and_reset(
-    tool: Tool, helper: Driver, topic: str, name: str, now_ms: int
+    tool: Tool, helper: Driver, topic: str, name: str, now_ms: int, kind: str, told: str
 ) -> None:
     groups = "consumer.group.ConsumerGroupCommand"
     helper.produce(topic, plain_records(12, timestamp=now_ms))
-    member = helper.join(name, topic)
+    member = helper.join(name, topic, kind=kind)
     try:
         eventually(lambda: len(member.records()) == 12, lambda: len(member.records()))
         states = {row["GROUP"]: row["STATE"] for row in tool(groups, "--list", "--state")}
@@ -90,7 +66,7 @@ def test_groups_are_listed_described_and_reset(
     assert {row["NEW-OFFSET"] for row in moved} == {"0"}
     lags = {row["PARTITION"]: row["LAG"] for row in tool(groups, "--describe", "--group", name)}
     assert lags == dict.fromkeys("012345", "2")
-    (kind,) = [row for row in tool("GroupsCommand", "--list") if row["GROUP"] == name]
-    assert kind["TYPE"] == "Classic"
+    (listed,) = [row for row in tool("GroupsCommand", "--list") if row["GROUP"] == name]
+    assert listed["TYPE"] == told
     tool(groups, "--delete", "--group", name)
     assert name not in {row["GROUP"] for row in tool("GroupsCommand", "--list")}
