@@ -21,7 +21,7 @@ from penstock.storage import LogStore, StorageSettings
 from tests.broker.fake_store import FakeStore
 from tests.broker.wire_client import WireClient
 
-BOTH_LOOPS = {"test_server.py", "test_bad_input.py"}
+BOTH_LOOPS = {"test_server.py", "test_bad_input.py", "test_quotas.py"}
 StartBroker = Callable[..., Awaitable[BrokerServer]]
 
 

@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_closing", "_door", "_filled", "_frame", "_frame_deadline", "_head",
-        "_head_filled", "_lease", "_muted", "_pending", "_reading", "_task", "_transport",
+        "_head_filled", "_held", "_lease", "_muted", "_pending", "_reading", "_task", "_transport",
         "_writable", "client_host", "client_port", "fetch_errors", "last_request", "listener",
         "principal", "software",
     )  # fmt: skip
@@ -148,6 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[RequestContext] = deque()
         self._task: asyncio.Task[None] | None = None
         self._muted: asyncio.TimerHandle | None = None
+        self._held = False
+        """Whether there is one of these two."""
         self._backlog: memoryview | None = None
         self._head = bytearray(4)
         self._head_filled = 0
@@ -324,12 +326,7 @@ class Connection(asyncio.BufferedProtocol):
     # Back-pressure
 
     def _must_wait(self) -> bool:
-        return (
-            self._task is not None
-            or self._muted is not None
-            or not self._writable
-            or len(self._pending) >= self._door.in_flight_max
-        )
+        return self._held or not self._writable or len(self._pending) >= self._door.in_flight_max
 
     def _pause(self) -> None:
         if self._reading:
@@ -345,10 +342,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._muted is None or self._muted.when() < until:
             self._end_mute()
             self._muted = loop.call_at(until, self._unmute)
+            self._held = True
             self._pause()
 
     def _unmute(self) -> None:
         self._muted = None
+        self._held = self._task is not None
         self.last_request = self._door.now()
         self._frame_deadline = self.last_request + FRAME_GRACE_SECONDS
         if self._frame is not None:
@@ -359,6 +358,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._muted is not None:
             self._muted.cancel()
             self._muted = None
+            self._held = self._task is not None
 
     def _wait_for_memory(self) -> None:
         self._door.pool.wait(self._resume)
@@ -399,10 +399,12 @@ class Connection(asyncio.BufferedProtocol):
     def waits_for(self, task: asyncio.Task[None]) -> None:
         """Later requests wait until an `async` handler has ended."""
         self._task = task
+        self._held = True
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        self._held = self._muted is not None
         self._resume()
 
     def answered(self, request: RequestContext) -> None:
