@@ -11,7 +11,7 @@ from sim.transactions.plants import PLANTS
 
 
 def show(title: str, result: Result) -> None:
-    outcome = "VIOLATED" if result.trace else "holds"
+    outcome = "VIOLATED" if result.trace else "holds" if result.complete else "so far"
     print(
         f"{title:<40} {outcome:<8} {result.states:>8} states {result.steps:>9} steps,"
         f" depth {result.depth:>2}, {result.cpu_seconds:.1f} CPU s",

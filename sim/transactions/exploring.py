@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.base.errors import BugError
 from penstock.broker.coordination.transactions import Transactions
@@ -11,6 +11,9 @@ from sim.transactions.bounds import Bounds
 from sim.transactions.checks import check, check_rest
 from sim.transactions.logs import Violation
 from sim.transactions.model import Label, Model, State
+
+STATES_MAX: Final = 400_000
+"""Of one exploration: what is larger is looked at up to some depth."""
 
 
 class Result(NamedTuple):
@@ -20,13 +23,14 @@ class Result(NamedTuple):
     steps: int
     depth: int
     cpu_seconds: float
+    complete: bool
     trace: list[str]
 
 
 def explore(
-    bounds: Bounds, kind: type[Transactions] = Transactions, states_max: int = 10_000_000
+    bounds: Bounds, kind: type[Transactions] = Transactions, states_max: int = STATES_MAX
 ) -> Result:
-    """Look at every state that can be reached; stop at the first violation."""
+    """Look at every state that can be reached, if there are not too many; stop at a violation."""
     began = time.process_time()
     model = Model(bounds, kind)
     before: dict[State, tuple[State, Label] | None] = {model.initial(): None}
@@ -48,7 +52,8 @@ def explore(
                 trace = [*_way(before, state), label, f"VIOLATED: {violation}"]
                 break
         level, depth = reached, depth + bool(reached)
-    return Result(len(before), steps, depth, time.process_time() - began, trace)
+    spent = time.process_time() - began
+    return Result(len(before), steps, depth, spent, not level and not trace, trace)
 
 
 def _way(before: dict[State, tuple[State, Label] | None], last: State) -> list[str]:

@@ -13,16 +13,17 @@ from sim.transactions.plants import PLANTS
 pytestmark = pytest.mark.timeout(1_800)
 
 
-def holds(bounds: Bounds) -> None:
+def holds(bounds: Bounds) -> bool:
     result = explore(bounds)
     print(f"{bounds}: {result.states} states, {result.steps} steps, {result.cpu_seconds:.1f} CPU s")
     assert not result.trace, "\n".join(result.trace)
     assert result.states > 1_000
+    return result.complete
 
 
 @pytest.mark.parametrize("bounds", QUICK, ids=str)
 def test_everything_holds(bounds: Bounds) -> None:
-    holds(bounds)
+    assert holds(bounds)
 
 
 @pytest.mark.long
