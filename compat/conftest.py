@@ -24,6 +24,7 @@ ALLOWED = HERE / "allowed.toml"
 OWN = {
     "test_diskless",
     "test_history",
+    "test_log_files",
     "test_share_replicated",
     "test_telemetry",
     "test_three_brokers",

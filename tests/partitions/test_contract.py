@@ -19,6 +19,8 @@ from penstock.records import (
     split_batches,
 )
 from penstock.records.appends import AppendResult, Outcome
+from penstock.records.errors import InvalidTxnState
+from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.idempotence import ProducerState
 from penstock.records.positions import (
     EARLIEST,
@@ -28,6 +30,7 @@ from penstock.records.positions import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
+from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker
 from penstock.storage.values import Later, OffsetAndTimestamp
 from tests.broker.diskless.conftest import Cluster
 from tests.storage.batches import batch
@@ -198,3 +201,34 @@ async def test_extents_name_the_bytes_of_a_range(partition: Partition) -> None:
     size_bytes = sum(extent.size_bytes for extent in extents)
     assert size_bytes == len(await read(partition, 3))
     assert {partition.epoch_at(extent.base_offset) for extent in extents} == {0}
+
+
+async def test_transactions_are_taken_or_refused_at_once(partition: Partition) -> None:
+    sent = batch(producer_id=9, epoch=0, sequence=0, attributes=TRANSACTIONAL_FLAG)
+    marker = Marker(9, 0, 0, commit=False)
+    outcomes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    now_ms, done = SYSTEM_CLOCK.now_ms(), outcomes.set_result
+    if partition.everywhere:
+        for refused in (
+            lambda: partition.begin_verification(9, 0, 0, now_ms=now_ms),
+            lambda: partition.write_marker(marker, now_ms=now_ms, done=done),
+            lambda: partition.append(
+                sent, now_ms=now_ms, acks=-1, lease=None, done=done, guard=UNGUARDED
+            ),
+        ):
+            with pytest.raises(InvalidTxnState, match="t-0 is diskless: it takes no batches of tr"):
+                refused()
+        assert not outcomes.done()
+        assert partition.aborted(0, 1) == ()
+        return
+    guard = partition.begin_verification(9, 0, 0, now_ms=now_ms)
+    assert guard is not None
+    partition.append(sent, now_ms=now_ms, acks=-1, lease=None, done=done, guard=guard)
+    assert await asyncio.wait_for(outcomes, SECONDS) == AppendResult(0, -1, 0)
+    assert (partition.high_watermark, partition.last_stable_offset) == (1, 0)
+    assert partition.begin_verification(9, 0, 1, now_ms=now_ms) is None, "it goes on"
+    decided: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    partition.write_marker(marker, now_ms=now_ms, done=decided.set_result)
+    assert await asyncio.wait_for(decided, SECONDS) == AppendResult(1, -1, 0)
+    assert partition.last_stable_offset == 2
+    assert list(partition.aborted(0, 2)) == [AbortedTransaction(9, 0, 1, 2)]
