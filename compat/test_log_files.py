@@ -13,8 +13,11 @@ from tests.storage.transactions import Transactional
 
 from compat.conftest import missing
 from compat.parts import PartMissing, class_path, jars
-from compat.test_tools import QUIET, SMALL, TOOL_SECONDS
 from penstock.records.transactions import UNGUARDED, Marker
+
+TOOL_SECONDS = 60
+SMALL = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
 
 
 def dumped(classes: str, *files: Path, deep: bool = False) -> list[dict[str, str]]:
