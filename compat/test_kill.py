@@ -43,7 +43,7 @@ def broker(tmp_path: Path) -> Iterator[Killable]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.long)])
 def test_nothing_acknowledged_is_lost_or_doubled(broker: Killable, protocol: str) -> None:
     rng = random.Random(SEED)
     topic, group = "killed", "survivors"

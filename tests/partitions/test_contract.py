@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -209,13 +209,14 @@ async def test_transactions_are_taken_or_refused_at_once(partition: Partition) -
     outcomes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     now_ms, done = SYSTEM_CLOCK.now_ms(), outcomes.set_result
     if partition.everywhere:
-        for refused in (
+        calls: tuple[Callable[[], object], ...] = (
             lambda: partition.begin_verification(9, 0, 0, now_ms=now_ms),
             lambda: partition.write_marker(marker, now_ms=now_ms, done=done),
             lambda: partition.append(
                 sent, now_ms=now_ms, acks=-1, lease=None, done=done, guard=UNGUARDED
             ),
-        ):
+        )
+        for refused in calls:
             with pytest.raises(InvalidTxnState, match="t-0 is diskless: it takes no batches of tr"):
                 refused()
         assert not outcomes.done()
