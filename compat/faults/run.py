@@ -196,6 +196,8 @@ class Run:
         ended = time.monotonic()
         self.doing = f"after fault {number}: {what}"
         self._get_on(*self.loads, self.member, *self.readers)
+        if any([kind.alone for kind, _ in faults]):
+            self._await_all_in_sync()  # two of three are lost with the next one before that
         pause = self.loads[0].pause_seconds()  # the other one rests for longer
         now = time.monotonic()
         share = (self.world.clock() - given) / (now - begin)

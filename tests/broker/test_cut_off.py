@@ -96,6 +96,8 @@ async def test_who_hears_of_nobody_sends_clients_away(cluster: Cluster) -> None:
     request = {"replica_id": -1, "isolation_level": 0, "topics": asked}
     answer = await client.call("ListOffsets", 6, request)
     assert answer.topics[0].partitions[0].error_code.name == "not_leader_or_follower"
+    await client.call("Metadata", 9, {"topics": [{"name": "t"}]})
+    assert await client.closed_by_server(), "or it would ask here again"
     others = [node_id for node_id in (1, 2, 3) if node_id != leader]
     await until(lambda: any(leads(cluster, node_id) for node_id in others))
 

@@ -205,6 +205,14 @@ class Replicas:
         gone = [one.broker_id for one in brokers if not self._seems_alive(one)]
         return self.replication.links.lost.union(gone)
 
+    def alone(self) -> bool:
+        """Whether others may go on without this broker: it hears of none, its session is over."""
+        replication, image = self.replication, self._image
+        if replication.links.ready or image is None or not replication.may_be_gone():
+            return False
+        others = [one for one in image.brokers if one.broker_id != self._parts.node_id]
+        return any([replication_address(one) is not None for one in others])
+
     def _refused(self, broker_id: int) -> None:
         """Nobody listens at a broker's address: do not wait until its session is over."""
         image = self._image

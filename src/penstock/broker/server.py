@@ -160,6 +160,7 @@ class BrokerServer:
             self.replicas.refresh = self.cluster.refresh
             self.replicas.heard_leaders = self.cluster.heard
             self.cluster.unreachable = self.replicas.unreachable
+            self.cluster.alone = self.replicas.alone
         self.quotas = Quotas(parts_of(QuotaParts, self))
         self.telemetry = Telemetry(parts_of(TelemetryParts, self))
         self.topic_admin = TopicAdmin(

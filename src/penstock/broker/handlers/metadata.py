@@ -101,7 +101,14 @@ class Parts:
 
 
 def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
-    """Answer from the cache, from the image, or after creating what is missing."""
+    """Answer from the cache, from the image, or after creating what is missing.
+
+    What a broker says that hears of nobody may be old, and librdkafka asks the one that it has
+    talked to last, for as long as they are connected: the connection is closed after the answer.
+    """
+    if parts.cluster.alone():
+        why = "another broker may know of newer leaders: this one hears of nobody"
+        asyncio.get_running_loop().call_soon(context.connection.close, why)
     unreachable = parts.cluster.unreachable()
     if unreachable and unreachable & _leaders(parts, _wanted(context.version, request)):
         return _answer_when_led(parts, context, request)

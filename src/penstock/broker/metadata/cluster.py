@@ -53,6 +53,8 @@ class ClusterMetadata:
         self.on_image: list[Callable[[], None]] = []
         self.unreachable: Callable[[], frozenset[int]] = frozenset
         """Brokers that are registered and seem to be gone."""
+        self.alone: Callable[[], bool] = lambda: False
+        """Whether the others may have gone on without this broker."""
         self.control = control
         self._follower = follower
         self._settled: MetadataImage | None = None
