@@ -6,8 +6,10 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -44,12 +46,20 @@ class Backup:
 
     async def restore(self) -> None:
         connection = await asyncpg.connect(self.url)
+        try:
+            while True:
+                with suppress(asyncpg.DeadlockDetectedError):  # with a broker that reads just then
+                    await self._restore(connection)
+                    return
+        finally:
+            await connection.close()
+
+    async def _restore(self, connection: Any) -> None:
         async with connection.transaction():
             names = ", ".join(f'"{name}"' for name in self.tables)
             await connection.execute(f"TRUNCATE {names} CASCADE")
             for name, rows in self.tables.items():
                 await connection.copy_records_to_table(name, records=[tuple(row) for row in rows])
-        await connection.close()
 
 
 @pytest.fixture
