@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
-from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.assignors import Partitions
 from penstock.broker.coordination.consumer import (
@@ -21,11 +19,7 @@ from penstock.broker.coordination.consumer import (
     DescribedConsumer,
     DescribedConsumerGroup,
 )
-from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.groups import GroupIdNotFound
-from penstock.broker.errors import error_number, error_of
-from penstock.broker.handlers.groups import unexpected
-from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
+from penstock.broker.handlers.modern_groups import described_groups, heartbeat_answer, named
 from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
@@ -77,22 +71,7 @@ async def consumer_group_heartbeat(parts: Parts, context: RequestContext, reques
             fresh_id=str(parts.randomness.uuid()) if joins_without_id else "",
         )
     )
-    if isinstance(response, Refused):
-        return {
-            "error_code": error_number(response.error),
-            "error_message": response.message,
-            "member_id": request.member_id,
-            "member_epoch": 0,
-            "heartbeat_interval": 0,
-        }
-    if not isinstance(response, Beaten):
-        raise unexpected(response)
-    return {
-        "member_id": response.member_id,
-        "member_epoch": response.epoch,
-        "heartbeat_interval": response.heartbeat_interval_ms,
-        "assignment": None if response.assigned is None else _assignment(response.assigned),
-    }
+    return heartbeat_answer(response, Beaten, request.member_id)
 
 
 def _partitions(topics: Iterable[Any]) -> Partitions:
@@ -104,55 +83,11 @@ def _partitions(topics: Iterable[Any]) -> Partitions:
     return found
 
 
-def _assignment(partitions: Partitions) -> Entry:
-    return {
-        "topic_partitions": [
-            {"topic_id": UUID(bytes=topic), "partitions": sorted(numbers)}
-            for topic, numbers in partitions.items()
-        ]
-    }
-
-
 # -- ConsumerGroupDescribe ------------------------------------------------------------------
 
 
 async def consumer_group_describe(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    names = {topic.topic_id.bytes: name for name, topic in parts.cluster.image.topics.items()}
-    return {
-        "groups": [
-            {
-                **await _described(parts, group_id, names),
-                "group_id": group_id,
-                "authorized_operations": operations,
-            }
-            for group_id in request.group_ids
-        ]
-    }
-
-
-async def _described(parts: Parts, group_id: str, names: Mapping[bytes, str]) -> Entry:
-    try:
-        coordinator = parts.coordinator
-        coordinator.check_owner(group_id)
-        group = await coordinator.describe(group_id)
-        if not isinstance(group, DescribedConsumerGroup):
-            why = "not found" if group is None else "is not a consumer group"
-            raise GroupIdNotFound(f"Group {group_id} {why}.")
-    except PenstockError as error:
-        number, message = error_of(error)
-        return {
-            "error_code": number, "error_message": message, "group_state": "", "group_epoch": 0,
-            "assignment_epoch": 0, "assignor_name": "", "members": (),
-        }  # fmt: skip
-    return {
-        "error_code": 0,
-        "group_state": group.state,
-        "group_epoch": group.epoch,
-        "assignment_epoch": group.assignment_epoch,
-        "assignor_name": group.assignor,
-        "members": [_member(member, names) for member in group.members],
-    }
+    return await described_groups(parts, request, DescribedConsumerGroup, "consumer", _member)
 
 
 def _member(member: DescribedConsumer, names: Mapping[bytes, str]) -> Entry:
@@ -165,22 +100,7 @@ def _member(member: DescribedConsumer, names: Mapping[bytes, str]) -> Entry:
         "client_host": member.client_host,
         "subscribed_topic_names": member.topics,
         "subscribed_topic_regex": member.regex or None,
-        "assignment": _named(member.assigned, names),
-        "target_assignment": _named(member.target, names),
+        "assignment": named(member.assigned, names),
+        "target_assignment": named(member.target, names),
         "member_type": CLASSIC if member.is_classic else CONSUMER,
-    }
-
-
-def _named(partitions: Partitions, names: Mapping[bytes, str]) -> Entry:
-    """Partitions of topics that are still there."""
-    return {
-        "topic_partitions": [
-            {
-                "topic_id": UUID(bytes=topic),
-                "topic_name": names[topic],
-                "partitions": sorted(numbers),
-            }
-            for topic, numbers in partitions.items()
-            if topic in names
-        ]
     }

@@ -16,14 +16,11 @@ with the partitions (`broker/share/record.py`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final
 
-from penstock.broker.coordination.kinds import GROUP_ROW, KIND_FIELD, CorruptGroup
-from penstock.broker.coordination.modern.keeping import member_row
-from penstock.broker.coordination.modern.targets import decode_partitions, encode_partitions
+from penstock.broker.coordination.modern.record import decode_rows, encode_rows, row_of
+from penstock.broker.coordination.modern.targets import decode_partitions
 from penstock.broker.coordination.share.group import ShareGroup, ShareMember
 
 KIND: Final = "share"
@@ -32,36 +29,11 @@ FORMAT: Final = 1
 
 def encode_group(group: ShareGroup) -> dict[str, bytes]:
     """The rows of a group as it is."""
-    rows = {
-        GROUP_ROW: _row(
-            {
-                KIND_FIELD: KIND,
-                "format": FORMAT,
-                "epoch": group.epoch,
-                "assignment_epoch": group.assignment_epoch,
-                "assignor": group.assignor,
-                "topics": group.fingerprint or "",
-            }
-        )
-    }
-    for member_id, member in group.members.items():
-        rows[member_id] = member_row(
-            member,
-            {
-                "member": partial(_member, member),
-                "current": partial(_current, member),
-                "target": partial(encode_partitions, member.target),
-            },
-        )
-    return rows
-
-
-def _row(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
+    return encode_rows(group, kind=KIND, row_format=FORMAT, member=_member, current=_current)
 
 
 def _member(member: ShareMember) -> bytes:
-    return _row(
+    return row_of(
         {
             "rack": member.rack_id,
             "client": member.client_id,
@@ -81,21 +53,8 @@ def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ShareGroup, 
     Raises:
         CorruptGroup: the rows are not of the form above.
     """
-    group: ShareGroup = ShareGroup(group_id, touched_ms=0)
-    try:
-        saved = json.loads(rows[GROUP_ROW])
-        if saved["format"] != FORMAT:
-            raise ValueError(f"format {saved['format']!r} is not {FORMAT}")
-        group.epoch = int(saved["epoch"])
-        group.assignment_epoch = int(saved["assignment_epoch"])
-        group.assignor = str(saved["assignor"])
-        seen = str(saved["topics"])
-        for member_id, row in rows.items():
-            if member_id != GROUP_ROW:
-                group.add(_decode_member(member_id, json.loads(row)))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CorruptGroup(f"the saved group {group_id!r} cannot be read: {error!r}") from None
-    return group, seen
+    empty = ShareGroup(group_id, touched_ms=0)
+    return decode_rows(empty, rows, row_format=FORMAT, member=_decode_member)
 
 
 def _decode_member(member_id: str, saved: Mapping[str, Any]) -> ShareMember:

@@ -1,0 +1,128 @@
+"""What heartbeats and descriptions of groups with server-side assignment answer, of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.broker.coordination.assignors import Partitions
+from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.groups import GroupIdNotFound
+from penstock.broker.errors import error_number, error_of
+from penstock.broker.handlers.groups import unexpected
+from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
+
+if TYPE_CHECKING:
+    from penstock.broker.coordination.groups import GroupCoordinator
+    from penstock.broker.metadata import ClusterMetadata
+
+Entry = dict[str, Any]
+Names = Mapping[bytes, str]
+"""Names of topics by their ids."""
+
+
+class GroupParts(Protocol):
+    """What these answers use."""
+
+    @property
+    def cluster(self) -> ClusterMetadata: ...
+    @property
+    def coordinator(self) -> GroupCoordinator: ...
+
+
+Beaten = TypeVar("Beaten")
+
+
+def heartbeat_answer(response: Any, kind: type[Beaten], member_id: str) -> Entry:
+    """What a member is told; `kind` is what the core answers a heartbeat that it takes with."""
+    if isinstance(response, Refused):
+        return {
+            "error_code": error_number(response.error),
+            "error_message": response.message,
+            "member_id": member_id,
+            "member_epoch": 0,
+            "heartbeat_interval": 0,
+        }
+    if not isinstance(response, kind):
+        raise unexpected(response)
+    found: Any = response
+    return {
+        "member_id": found.member_id,
+        "member_epoch": found.epoch,
+        "heartbeat_interval": found.heartbeat_interval_ms,
+        "assignment": None if found.assigned is None else _assignment(found.assigned),
+    }
+
+
+def _assignment(partitions: Partitions) -> Entry:
+    return {
+        "topic_partitions": [
+            {"topic_id": UUID(bytes=topic), "partitions": sorted(numbers)}
+            for topic, numbers in partitions.items()
+        ]
+    }
+
+
+async def described_groups(
+    parts: GroupParts, request: Any, kind: type, name: str, member: Callable[[Any, Names], Entry]
+) -> Entry:
+    """All groups of a request, of one kind: what the core describes them by, and its name."""
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    names = {topic.topic_id.bytes: name for name, topic in parts.cluster.image.topics.items()}
+    return {
+        "groups": [
+            {
+                **await _described(parts.coordinator, group_id, kind, name, names, member),
+                "group_id": group_id,
+                "authorized_operations": operations,
+            }
+            for group_id in request.group_ids
+        ]
+    }
+
+
+async def _described(
+    coordinator: GroupCoordinator,
+    group_id: str,
+    kind: type,
+    name: str,
+    names: Names,
+    member: Callable[[Any, Names], Entry],
+) -> Entry:
+    try:
+        coordinator.check_owner(group_id)
+        group = await coordinator.describe(group_id)
+        if not isinstance(group, kind):
+            why = "not found" if group is None else f"is not a {name} group"
+            raise GroupIdNotFound(f"Group {group_id} {why}.")
+    except PenstockError as error:
+        number, message = error_of(error)
+        return {
+            "error_code": number, "error_message": message, "group_state": "", "group_epoch": 0,
+            "assignment_epoch": 0, "assignor_name": "", "members": (),
+        }  # fmt: skip
+    found: Any = group
+    return {
+        "group_state": found.state,
+        "group_epoch": found.epoch,
+        "assignment_epoch": found.assignment_epoch,
+        "assignor_name": found.assignor,
+        "members": [member(one, names) for one in found.members],
+    }
+
+
+def named(partitions: Partitions, names: Names) -> Entry:
+    """Partitions of topics that are still there."""
+    return {
+        "topic_partitions": [
+            {
+                "topic_id": UUID(bytes=topic),
+                "topic_name": names[topic],
+                "partitions": sorted(numbers),
+            }
+            for topic, numbers in partitions.items()
+            if topic in names
+        ]
+    }
