@@ -29,7 +29,7 @@ async def asked(cluster: Cluster, *words: str, status: int = 0) -> str:
     host, port = next(iter(cluster.brokers.values())).kafka_address
     command = [sys.executable, "-m", "penstock", *words, "-b", f"{host}:{port}"]
     ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, env=os.environ)
-    assert ran.returncode == status, ran.stderr.decode()
+    assert ran.returncode == status, ran.stdout.decode() + ran.stderr.decode()
     return ran.stdout.decode()
 
 

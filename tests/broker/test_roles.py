@@ -45,6 +45,11 @@ class RoleCluster(StoreCluster):
         return await self.clients[max(self.clients)].call("Metadata", 9, body)
 
 
+def in_sync(broker: BrokerServer, copies: int) -> bool:
+    """Whether so many copies have all that is acknowledged, by what the broker knows."""
+    return len(broker.cluster.image.topics["t"].partitions[0].isr) == copies
+
+
 @pytest.fixture
 async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[RoleCluster]:
     """Broker 1 has no replicas, 2 and 3 nothing else, 4 is as brokers are."""
@@ -108,6 +113,8 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     for one in cluster.brokers.values():
         await until(partial(knows, one, 4))
     await cluster.led()
+    for one in cluster.brokers.values():
+        await until(partial(in_sync, one, 2))
     found = {one["broker"]: one for one in (await facts(cluster))["brokers"]}
     assert (found[leader]["roles"], found[leader]["copies"]) == (["ingestion"], 1)
     held = f"broker {leader} has broker.roles = ingestion, and replicas of 1 partitions, as of t-0"
