@@ -43,6 +43,7 @@ ALL = (
     "columnar_client",
     "broker_peer",
     "transactions",
+    "groups",
     "pipelines",
     "spark_pipelines",
     "spark_pipelines_1kib",
