@@ -193,12 +193,58 @@ def test_while_saves_fail_members_are_heard_and_nothing_changes() -> None:
 
 def test_targets_are_shared_by_all_that_come_within_the_interval() -> None:
     driver = Driver(replace(LIMITS, assignment_interval=1_000))
-    driver.join("a")
+    first = driver.send(joining("a"))
+    driver.advance(100)
+    assert numbers(driver.answers[first].assigned) == ALL
     tokens = [driver.send(joining(name)) for name in "bcdef"]
     assert not driver.answers.keys() & set(tokens)
     driver.advance(1_000)
     assert {driver.answers[token].epoch for token in tokens} == {6}
     assert driver.group.assignment_epoch == 6
+
+
+def test_members_that_start_together_share_the_first_target() -> None:
+    driver = Driver(replace(LIMITS, assignment_interval=1_000))
+    for _ in range(2):
+        tokens = []
+        for name in "abc":
+            tokens.append(driver.send(joining(name)))
+            driver.advance(99)
+        assert not driver.answers.keys() & set(tokens)
+        driver.advance(1)
+        shares = [driver.answers[token].assigned for token in tokens]
+        assert sorted(number for one in shares for number in numbers(one) or ()) == ALL
+        assert {len(numbers(one) or ()) for one in shares} == {2}
+        for name in "abc":
+            driver.beat(name, -1)
+        driver.advance(1_000)
+    assert driver.group.epoch == 12
+
+
+def test_a_first_target_waits_for_more_members_an_interval_at_most() -> None:
+    driver = Driver(replace(LIMITS, assignment_interval=1_000))
+    tokens = []
+    for number in range(10):
+        tokens.append(driver.send(joining(f"member-{number}")))
+        driver.advance(99)
+    assert not driver.answers.keys() & set(tokens)
+    driver.advance(10)
+    assert driver.answers.keys() >= set(tokens)
+
+
+def test_a_member_that_waits_for_partitions_comes_again_soon() -> None:
+    driver = Driver()
+    assert driver.join("a").heartbeat_interval_ms == 5_000
+    waiting = driver.join("b")
+    assert (numbers(waiting.assigned), waiting.heartbeat_interval_ms) == ([], 500)
+    driver.beat("a", 1)
+    driver.beat("a", 1, owned=owned(0, 1, 2))
+    found = driver.beat("b", 2)
+    assert (numbers(found.assigned), found.heartbeat_interval_ms) == ([3, 4, 5], 5_000)
+    driver.change("orders", topic("orders", ORDERS, 300))
+    for number in range(198):
+        driver.join(f"more-{number}")
+    assert driver.join("last").heartbeat_interval_ms == 5 * 201
 
 
 def test_others_are_answered_while_a_target_is_computed() -> None:

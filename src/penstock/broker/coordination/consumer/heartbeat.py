@@ -24,6 +24,10 @@ from penstock.broker.coordination.consumer.events import (
     ConsumerHeartbeat,
 )
 from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.broker.coordination.consumer.limits import (
+    WAITING_HEARTBEAT_MS,
+    WAITING_HEARTBEAT_MS_PER_MEMBER,
+)
 from penstock.broker.coordination.consumer.reconciliation import (
     Current,
     MemberState,
@@ -322,10 +326,19 @@ def _answer(
         Beaten(
             member_id=member.member_id,
             epoch=member.epoch,
-            heartbeat_interval_ms=groups.limits.heartbeat_interval_ms(group.group_id),
+            heartbeat_interval_ms=_interval_ms(groups, group, member),
             assigned=member.assigned if told else None,
         ),
     )
+
+
+def _interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember) -> int:
+    """When a member is to come again: soon, while what it is to read is still another's."""
+    usual = groups.limits.heartbeat_interval_ms(group.group_id)
+    if member.current.state is not MemberState.UNRELEASED_PARTITIONS:
+        return usual
+    soon = max(WAITING_HEARTBEAT_MS, WAITING_HEARTBEAT_MS_PER_MEMBER * len(group.members))
+    return min(usual, soon)
 
 
 def step(

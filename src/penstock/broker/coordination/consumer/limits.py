@@ -15,6 +15,12 @@ REGEX_RETRY_MS: Final = 10_000
 """Regular expressions of a group are not resolved again within this time, whatever asks for it;
 Kafka's value."""
 
+WAITING_HEARTBEAT_MS: Final = 500
+"""A member that waits for what others are to give up is told to come again this soon."""
+
+WAITING_HEARTBEAT_MS_PER_MEMBER: Final = 5
+"""But not sooner than this times the members: 200 such heartbeats a second of a group."""
+
 
 class MigrationPolicy(Enum):
     """Into which kind groups may be converted while they have members."""

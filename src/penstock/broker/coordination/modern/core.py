@@ -6,7 +6,7 @@
 
 A heartbeat that asks for a new target is parked until it is there; all others are answered by what
 is there. Between two targets of a group lies the assignment interval, so that many members that
-come at once share one.
+come at once share one; the first one waits until nobody has joined for a moment.
 
 Source: Kafka's `GroupMetadataManager`; KIP-848, KIP-1263 (targets in batches, apart from requests).
 """
@@ -32,7 +32,11 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, Parked
 from penstock.broker.coordination.modern.keeping import Keeper
-from penstock.broker.coordination.modern.limits import EMPTY_GROUP_GRACE_MS, ModernLimits
+from penstock.broker.coordination.modern.limits import (
+    EMPTY_GROUP_GRACE_MS,
+    GATHERING_MS,
+    ModernLimits,
+)
 from penstock.broker.coordination.modern.targets import Target, TargetWork
 from penstock.broker.coordination.modern.topics import NewTopics
 
@@ -109,6 +113,9 @@ class ModernGroups(ABC, Generic[G, M]):
 
     def bump(self, group: G) -> None:
         """Ask for a new target; a group without members needs none."""
+        first, _ = group.asked_ms
+        settled = group.assignment_epoch >= group.epoch
+        group.asked_ms = self.desk.now_ms if settled else first, self.desk.now_ms
         group.epoch += 1
         self.changed(group)
 
@@ -147,9 +154,10 @@ class ModernGroups(ABC, Generic[G, M]):
     def _want_target(self, group: G) -> None:
         if group.ticket or group.assignment_epoch >= group.epoch:
             return
-        if group.next_target_ms > self.desk.now_ms:
+        due_ms = self._due_ms(group)
+        if due_ms > self.desk.now_ms:
             group.target_timer.fire = partial(self.settle, group)
-            self.desk.timers.start(group.target_timer, group.next_target_ms)
+            self.desk.timers.start(group.target_timer, due_ms)
             return
         if not self.ready(group):
             return
@@ -160,6 +168,14 @@ class ModernGroups(ABC, Generic[G, M]):
             epoch=group.epoch, assignor=self.assignor(group), spec=group.spec(self.topics)
         )
         self.desk.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
+
+    def _due_ms(self, group: G) -> int:
+        """When the next target may be computed."""
+        if not group.gathers:
+            return group.next_target_ms
+        first, last = group.asked_ms
+        latest = first + self.limits.assignment_interval_ms(group.group_id)
+        return max(group.next_target_ms, min(last + GATHERING_MS, latest))
 
     def computed(self, event: Computed, token: int) -> None:
         """A target is there, or cannot be computed."""
@@ -178,6 +194,7 @@ class ModernGroups(ABC, Generic[G, M]):
 
     def _take_target(self, group: G, target: Target) -> None:
         group.assignment_epoch, group.assignor = target.epoch, target.assignor
+        group.gathers = False
         self.changed(group)
         for member in group.members.values():
             partitions, row = target.members.get(member.member_id, (member.target, None))

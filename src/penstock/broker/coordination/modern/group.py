@@ -119,6 +119,10 @@ class ModernGroup(Generic[M]):
         """Of the target that is being computed; 0 while none is."""
         self.target_timer = Timer(idle)
         self.next_target_ms = 0
+        self.gathers = False
+        """Whether members join that have had no target yet, none of them."""
+        self.asked_ms = (0, 0)
+        """When a new target was first asked for, since the last one, and when last."""
 
     @property
     def timers(self) -> list[Timer]:
@@ -128,6 +132,7 @@ class ModernGroup(Generic[M]):
     # -- members ----------------------------------------------------------------------------
 
     def add(self, member: M) -> None:
+        self.gathers = self.gathers or not self.members
         self.members[member.member_id] = member
         member.topics = self._same(member.topics)
         if member.instance_id is not None:

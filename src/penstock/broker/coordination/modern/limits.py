@@ -11,6 +11,11 @@ MEMBER_BYTES_MAX: Final = 1 << 20
 """Bytes of the names of topics, of regexes and the like that one member may give."""
 
 
+GATHERING_MS: Final = 100
+"""A group that was empty gets its first target when nobody has joined for this long: members that
+start together share one, where the first would else have to give up what the others are to read."""
+
+
 class ModernLimits(Protocol):
     """Settings, each as it is for one group."""
 
