@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from penstock.base.ids import TopicPartition
+from penstock.client import Client
+from penstock.client.client import RawFetch
 from penstock.records.aborted import AbortedRange
 from penstock.records.columnar import encode_batches
 from penstock.records.errors import CorruptBatch
 from penstock.records.extents import file_extent
 from penstock.records.header import decode_header
-from penstock.spark import chunks
+from penstock.spark import broker_log, chunks
+from penstock.spark.broker_log import BrokerLog
 from penstock.spark.chunks import Fetched
-from penstock.spark.errors import DataLoss
-from penstock.spark.reading import TaskReader
+from penstock.spark.errors import DataLoss, NotServed
+from penstock.spark.reading import Fetcher, TaskReader
 from penstock.spark.schema import BATCH_ROWS_MAX, COLUMN_NAMES, DEFAULT_COLUMNS, arrow_schema
 from penstock.spark.slices import Slice, Task
+from penstock.testing import Broker
 
 RECORDS = 5_000
 BATCH_RECORDS = 500
@@ -65,6 +71,8 @@ class FakeFetcher:
     log_start: int = 0
     batch_records: int = BATCH_RECORDS
     aborted: tuple[AbortedRange, ...] = ()
+    only: tuple[int, ...] = ()
+    """The batches that are left; none: all of them."""
     asked: list[int] = field(default_factory=list)
 
     def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
@@ -73,6 +81,10 @@ class FakeFetcher:
             raise DataLoss(at.topic, at.partition, offset, self.log_start)
         places = positions(self.stored)
         index = offset // self.batch_records
+        if self.only:
+            index = min(place for place in self.only if place >= index)
+            size_bytes = decode_header(self.stored, places[index]).size_bytes
+            return Fetched(self.stored[places[index] : places[index] + size_bytes])
         found = (
             self.stored[places[index] : places[index] + 2_000_000] if index < len(places) else b""
         )
@@ -100,7 +112,7 @@ def piece(file: Path | None, start: int, end: int, **more: int) -> Slice:
 def read(
     slices: Sequence[Slice],
     columns: Sequence[str] = DEFAULT_COLUMNS,
-    fetcher: FakeFetcher | None = None,
+    fetcher: Fetcher | None = None,
     fail_on_data_loss: bool = True,
 ) -> pa.Table:
     reader = TaskReader(columns, bootstrap="", fail_on_data_loss=fail_on_data_loss, fetcher=fetcher)
@@ -204,6 +216,61 @@ def test_deleted_records(stored: bytes) -> None:
         read([item], ("offset",), FakeFetcher(stored, log_start=1_000))
     found = read([item], ("offset",), FakeFetcher(stored, log_start=1_000), False)
     assert found["offset"].to_pylist() == list(range(1_000, 2_000))
+
+
+@pytest.mark.parametrize("gap", ["before the range's end", "over the range's end", "behind"])
+def test_offsets_that_are_gone_for_good(gap: str, stored: bytes) -> None:
+    """As compaction leaves them: what comes next is whatever batch is there next."""
+    kept = {"before the range's end": (0, 1, 4), "over the range's end": (0, 1, 7), "behind": (0,)}
+    fetcher = FakeFetcher(stored, only=kept[gap])
+    end = BATCH_RECORDS if gap == "behind" else 5 * BATCH_RECORDS
+    expected = [n for n in range(end) if n // BATCH_RECORDS in kept[gap]]
+    assert read([piece(None, 0, end)], ("offset",), fetcher)["offset"].to_pylist() == expected
+
+
+@pytest.mark.parametrize("answer", ["nothing", "half a batch", "what is before"])
+def test_an_answer_without_progress_is_no_end(answer: str, stored: bytes) -> None:
+    first = decode_header(stored, 0).size_bytes
+    found = {"nothing": b"", "half a batch": stored[: first - 1], "what is before": stored[:first]}
+
+    class Stuck(FakeFetcher):
+        def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
+            if offset < BATCH_RECORDS:
+                return Fetched(stored[:first])
+            return Fetched(found[answer])
+
+    with pytest.raises(NotServed, match=r"t-3: a broker was asked for offset 500 .* up to 2000"):
+        read([piece(None, 0, 2_000)], ("offset",), Stuck(stored))
+
+
+class Impatient(BrokerLog):
+    """A log whose broker answers with nothing a few times, as if the log ended there."""
+
+    def __init__(self, bootstrap: str, *, empty: int) -> None:
+        super().__init__(bootstrap)
+        self.empty = empty
+
+    @property
+    def client(self) -> Client:
+        fetch_raw = super().client.fetch_raw
+
+        def answer(*where: Any, **more: Any) -> RawFetch:
+            self.empty -= 1
+            found = fetch_raw(*where, **more)
+            return replace(found, data=b"") if self.empty >= 0 else found
+
+        return cast(Client, SimpleNamespace(fetch_raw=answer, close=super().client.close))
+
+
+def test_an_empty_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_log, "FETCH_ATTEMPTS_MAX", 5)
+    with Broker() as broker, Client(broker.bootstrap) as client:
+        client.create_topic("t", partitions=4)
+        client.write_arrow("t", pa.table({"value": [b"v"] * 10}), partition=3)
+        whole = read([piece(None, 0, 10)], ("offset",), Impatient(broker.bootstrap, empty=4))
+        assert whole["offset"].to_pylist() == list(range(10))
+        with pytest.raises(NotServed, match=r"offset 0 5 times .* up to 10 \(last stable\)"):
+            read([piece(None, 0, 10)], ("offset",), Impatient(broker.bootstrap, empty=99))
 
 
 def test_damage_is_found(file: Path, stored: bytes) -> None:

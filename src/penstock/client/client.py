@@ -46,7 +46,7 @@ from penstock.client.groups import GroupCalls
 from penstock.client.pool import Unanswered
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
 from penstock.client.quotas import QuotaCalls
-from penstock.client.reader import Reader, ReadLimits, fetch_once
+from penstock.client.reader import Reader, ReadLimits, fetch_once, too_large
 from penstock.client.replicas import ReplicaCalls
 from penstock.client.session import Session
 from penstock.client.subscription import Subscription
@@ -338,6 +338,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls):
         Raises:
             InvalidArgument: an argument that cannot be; nothing is sent.
             OffsetOutOfRange: the log does not hold `offset`.
+            MessageTooLarge: the first batch is larger than `max_bytes`, and does not come whole.
         """
         whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
         cursor = Cursor(whole("offset", offset, 0, LONG_MAX), None)
@@ -351,6 +352,8 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls):
         )
         found = self._session.retrying(lambda: fetch_once(self._session, core))
         walked = walk_batches(found.records)
+        if len(found.records) and not walked.size_bytes:
+            raise too_large(core, partition, offset)
         next_offset = walked.behind.offset
         return RawFetch(
             data=bytes(found.records[: walked.size_bytes]),

@@ -231,10 +231,7 @@ class Reader:
         cursor = core.cursors[fetched.partition]
         run = core.advance(fetched)
         if len(fetched.records) and cursor.position == position and not cursor.done:
-            raise MessageTooLarge(
-                f"{subject}: the batch at offset {position} is larger than the fetch limit of"
-                f" {core.partition_max_bytes} bytes, and the broker does not send it whole"
-            )
+            raise too_large(core, fetched.partition, position)
         return run
 
     def _refused(self, error_code: int, subject: str) -> None:
@@ -268,6 +265,15 @@ class Reader:
             error.add_note(f"given up after {self._failures} attempts")
             raise error
         self._retry_at_ms = now_ms + pause * 1000
+
+
+def too_large(core: FetchCore, partition: int, position: int) -> MessageTooLarge:
+    """There are records at a position, of which not one batch came whole."""
+    return MessageTooLarge(
+        f"fetch of {core.topic}-{partition} at offset {position}: the batch there is larger than"
+        f" the fetch limit of {core.partition_max_bytes} bytes, and the broker does not send it"
+        " whole"
+    )
 
 
 def _out_of_range(topic: str, fetched: FetchedPartition, position: int) -> OffsetOutOfRange:

@@ -20,7 +20,7 @@ FETCH_WAIT_MS: Final = 500
 """How long a broker may gather what is asked for, before it answers that there is nothing."""
 
 FETCH_ATTEMPTS_MAX: Final = 120
-"""How often a broker is asked for records of a diskless topic that it is known to have."""
+"""How often a broker is asked for records that it is known to have, before that is an error."""
 
 
 class BrokerLog:
@@ -31,7 +31,6 @@ class BrokerLog:
         self._bootstrap = bootstrap
         self._isolation = isolation
         self._client: Client | None = None
-        self._topics_diskless: dict[str, bool] = {}
 
     def topics(self, names: tuple[str, ...] | None) -> Mapping[str, TopicState]:
         found = self.client.metadata(names).topics
@@ -67,27 +66,19 @@ class BrokerLog:
                     max_wait_ms=FETCH_WAIT_MS,
                     isolation=isolation,
                 )
-                if found.data or not self._diskless(at.topic):
+                if found.data:
                     return Fetched(found.data, found.aborted)
         except OffsetOutOfRange:
             log_start = self.offsets(at.topic, EARLIEST)[at.partition]
             if offset < log_start:
                 raise DataLoss(at.topic, at.partition, offset, log_start) from None
             raise
-        seconds = FETCH_ATTEMPTS_MAX * FETCH_WAIT_MS // 1000
         raise NotServed(
-            f"{at}: the broker has offset {offset} and did not answer with it in {seconds} s:"
-            " its log says whether the object store can be read"
+            f"{at}: the broker was asked for offset {offset} {FETCH_ATTEMPTS_MAX} times and"
+            f" answered with no records; it says that it serves up to {found.last_stable_offset}"
+            f" (last stable) and {found.high_watermark} (high watermark). The offset was readable"
+            " when the read was planned: the broker's log says what happened to it"
         )
-
-    def _diskless(self, topic: str) -> bool:
-        """Whether an empty answer says that the broker is still loading, not that the log ends."""
-        if topic not in self._topics_diskless:
-            configs = self.client.describe_configs("topic", topic)
-            self._topics_diskless[topic] = any(
-                config.name == "diskless.enable" and config.value == "true" for config in configs
-            )
-        return self._topics_diskless[topic]
 
     @property
     def client(self) -> Client:

@@ -21,7 +21,7 @@ from penstock.base.ids import TopicPartition
 from penstock.records.columnar import decode_batches
 from penstock.records.positions import READ_UNCOMMITTED
 from penstock.spark.chunks import CHUNK_BYTES, Chunk, Fetched, Found, file_chunks, whole_batches
-from penstock.spark.errors import DataLoss
+from penstock.spark.errors import DataLoss, NotServed
 from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions
 from penstock.spark.schema import (
@@ -42,10 +42,11 @@ class Fetcher(Protocol):
     """Gets whole batches from a broker: the road for bytes that are in no file at hand."""
 
     def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
-        """Whole batches from the one that holds `offset` on; empty at the end of the log.
+        """Whole batches from the one that holds `offset`, or else the next one, on.
 
         Raises:
             DataLoss: the log starts after `offset`.
+            NotServed: no records come, although the read was planned up to where there are some.
         """
         ...
 
@@ -129,9 +130,13 @@ class TaskReader:
                 here = min(loss.log_start, item.end)
                 continue
             chunk = whole_batches(memoryview(found.data))
-            if not chunk.data:
-                return
-            here = max(here + 1, chunk.next_offset)
+            if chunk.next_offset <= here:
+                raise NotServed(
+                    f"{item.at}: a broker was asked for offset {here} and answered with"
+                    f" {len(found.data)} bytes in which no batch goes beyond it; offsets up to"
+                    f" {item.end} are to be read"
+                )
+            here = chunk.next_offset
             yield replace(chunk, aborted=found.aborted)
 
     def _connected(self) -> Fetcher:
