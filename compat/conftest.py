@@ -28,6 +28,7 @@ OWN = {
     "test_share_replicated",
     "test_telemetry",
     "test_three_brokers",
+    "test_transaction_kills",
     "test_two_brokers",
 }
 

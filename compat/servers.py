@@ -78,6 +78,11 @@ class PenstockProcess:
         return self._process.pid
 
     @property
+    def alive(self) -> bool:
+        """Whether its process is there: it was started, and has not died or been ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log(self) -> str:
         """What the broker has said so far on its standard error."""
         return (self.directory / "broker.log").read_text(errors="replace")

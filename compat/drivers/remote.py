@@ -15,6 +15,7 @@ import subprocess
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,15 @@ class Program:
             self._answers.put(line)
         self._answers.put("")
 
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the program at once; calls that are under way fail."""
+        self._process.kill()
+
     def call(self, operation: str, **arguments: Any) -> Any:
         """The result of one operation."""
         assert self._process.stdin is not None
@@ -121,7 +131,8 @@ class Program:
     def close(self) -> None:
         """End the program."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it was killed
+            self._process.stdin.close()
         try:
             self._process.wait(WAIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -166,7 +177,7 @@ class Remote(Driver):
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
-        self._program = self._start()
+        self.program = self._start()
         self.version = self._call("version")
 
     @abstractmethod
@@ -174,10 +185,10 @@ class Remote(Driver):
         """Start the program."""
 
     def _call(self, operation: str, **arguments: Any) -> Any:
-        return self._program.call(operation, bootstrap=self.bootstrap, **arguments)
+        return self.program.call(operation, bootstrap=self.bootstrap, **arguments)
 
     def close(self) -> None:
-        self._program.close()
+        self.program.close()
 
     def produce(
         self,
@@ -223,7 +234,7 @@ class Remote(Driver):
             session_ms=SESSION_TIMEOUT_MS,
             heartbeat_ms=HEARTBEAT_MS,
         )
-        return RemoteMember(self._program, handle)
+        return RemoteMember(self.program, handle)
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
         wanted = [[part, offset, metadata] for part, (offset, metadata) in offsets.items()]
@@ -289,7 +300,7 @@ class Remote(Driver):
         handle = self._call(
             "transactional_open", transactional=transactional_id, timeout_ms=timeout_ms
         )
-        return RemoteTransactional(self._program, handle)
+        return RemoteTransactional(self.program, handle)
 
 
 class RemoteTransactional(Transactional):
