@@ -107,7 +107,6 @@ async def test_who_lacks_the_database_tells_of_the_leader_that_it_follows(
 ) -> None:
     """A client that asks it alone would otherwise be sent to it for as long as that lasts."""
     await cluster.create()
-    await cluster.whole("t")
     leader = 3  # which is dialled by the others, and dials none
     await until(lambda: 3 in cluster.brokers[1].cluster.image.topics["t"].partitions[0].isr)
     if cluster.leader() != leader:

@@ -114,8 +114,9 @@ async def test_while_the_database_is_away_appends_go_on_and_nobody_takes_over(
         made = Cluster(tmp_path, database.schema())
         async with made.running(1, 2, 3):
             leader = await made.create()
-            epoch = made.log(leader).copy.core.epoch
             await made.produce(b"before")
+            await until(lambda: all(has(made.log(one), 1) for one in made.brokers))
+            epoch = made.log(leader).copy.core.epoch
             await asyncio.to_thread(database.stop, crash=True)
             sessions = [server._liveness._session for server in made.brokers.values()]  # type: ignore[union-attr]
             await until(lambda: all(one.over(SYSTEM_CLOCK.monotonic()) for one in sessions))

@@ -33,7 +33,6 @@ async def test_a_disk_that_takes_nothing_any_more(
         while {*led.values()} != {1, 2, 3}:
             led[f"t{len(led)}"] = await cluster.create(f"t{len(led)}")
         names = [*led]
-        await cluster.whole(*names)
         await cluster.create_single("alone")
         single = cluster.brokers[1].cluster.image.topics["alone"].partitions[0].leader
         told = {name: [await cluster.produce(b"before", name)] for name in (*names, "alone")}

@@ -127,19 +127,26 @@ class Cluster:
         return found[0]
 
     async def whole(self, *topics: str) -> None:
-        """Wait until every copy takes part.
+        """Wait until every copy takes part, but for those on disks that have failed.
 
-        One that has heard of no epoch yet is not told from one whose disk was lost: while it is
-        healed, the topic does not outlive its leader.
+        One that first hears of its topic when an epoch is open already is not told from one whose
+        disk was lost: while it is healed, the topic does not outlive its leader.
         """
         for topic in topics:
             for node_id in self.brokers:
                 await until(partial(self._takes_part, node_id, topic))
 
     def _takes_part(self, node_id: int, topic: str) -> bool:
+        server = self.brokers[node_id]
+        found = server.cluster.image.topics.get(topic)
+        if found is None:
+            return False
+        assert isinstance(server.replicas, Replicas)
+        if node_id not in found.partitions[0].replicas or server.replicas.replication.failed:
+            return True
         try:
             log = self.log(node_id, topic)
-        except (KeyError, IndexError):
+        except IndexError:
             return False
         return log.log.promised >= 0 and not log.copy.trouble
 
@@ -157,7 +164,7 @@ class Cluster:
     async def create(
         self, topic: str = "t", *, factor: int = 3, minimum: int = 2, retention_ms: int = -1
     ) -> int:
-        """Create a topic of one partition; its leader, once there is one."""
+        """Create a topic of one partition; its leader, once all copies take part."""
         configs = {"min.insync.replicas": str(minimum), "retention.ms": str(retention_ms)}
         spec = {
             "name": topic,
@@ -171,6 +178,8 @@ class Cluster:
         assert answer.topics[0].error_code.name == "none", answer.topics[0].error_message
         brokers = self.brokers.values()
         await until(lambda: all(topic in one.cluster.image.topics for one in brokers))
+        await self.led(topic)
+        await self.whole(topic)
         return await self.led(topic)
 
     async def create_single(self, topic: str = "t") -> None:

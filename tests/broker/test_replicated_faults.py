@@ -346,7 +346,6 @@ async def test_a_broker_whose_disk_fails_passes_on_what_nobody_writes_to(
                 inherit(self, log, epoch)
 
         monkeypatch.setattr(Replication, "inherit", deaf)
-        await cluster.whole(*led)
         disk.fail = lambda name, path: errno.EIO if name == "sync_file" else None
         await cluster.produce(b"with all", next(name for name in led if led[name] != 1))
         for name in mine:

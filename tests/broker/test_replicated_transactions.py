@@ -26,7 +26,6 @@ async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_leader_goes_before_its_marker_is_written(cluster: Cluster, commit: bool) -> None:
     leader = await cluster.create()
-    await cluster.whole("t")
     addresses = [":".join(map(str, one.kafka_address)) for one in cluster.brokers.values()]
     client = Client(addresses)
     producer = client.transactional("tx")

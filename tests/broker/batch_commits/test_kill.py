@@ -15,7 +15,7 @@ from tests.broker.batch_commits.sink_client import Part, SinkClient, client_of, 
 PARTITIONS = 4
 RECORDS = 3000
 PADDING = "x" * 1500
-MOMENTS = 10
+MOMENTS = 6
 POLLS_MAX = 20_000
 
 
