@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Test processes; each takes whole files (tests/schedule.py) and has its own brokers and Spark session.
-WORKERS ?= 3
+WORKERS ?= 4
 STAMP := $(VENV)/.ready
 
 .PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster check bench bench-record serve lock clean
@@ -31,6 +31,7 @@ test: setup
 	@$(BIN)/lint-imports
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
+test-long: WORKERS := 3
 test-long: setup
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m long --timeout 900 \
 		--hypothesis-profile search $(ARGS)

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import pytest
 
+from compat.command_line import COMMAND_LINE
 from compat.drivers import DRIVERS, Driver, eventually, patient
 from compat.parts import PartMissing
 from compat.servers import Server, chosen, server, topics
@@ -73,6 +74,13 @@ def the_server() -> Iterator[Server]:
         except PartMissing as error:
             missing(error)
         yield running
+
+
+@pytest.fixture(scope="package", autouse=True)
+def command_line() -> Iterator[None]:
+    """Apache Kafka's tools, which any test may run."""
+    with COMMAND_LINE.ended():
+        yield
 
 
 @pytest.fixture(scope="package")

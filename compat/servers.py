@@ -215,6 +215,13 @@ QUICK_GROUPS: Final = {
 }
 """Groups in which members hear of each other soon."""
 
+QUOTA_WINDOWS: Final = 3
+QUICK: Final = {
+    "quota.window.num": str(QUOTA_WINDOWS),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+"""What a server does after a time is seen soon."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -229,13 +236,13 @@ def server() -> Iterator[Server]:
     """The server that the environment asks for."""
     wanted = chosen()
     if wanted == "apache":
-        with ApacheKafka() as kafka:
+        with ApacheKafka(configs=QUICK) as kafka:
             yield Server(name="apache", bootstrap=kafka.bootstrap)
     elif wanted == "penstock" and topics() == "replicated":
         with (
             tempfile.TemporaryDirectory(prefix="penstock-compat-") as directory,
             postgres_server() as postgres,
-            running_brokers(postgres, Path(directory), 3, COPIES) as brokers,
+            running_brokers(postgres, Path(directory), 3, {**COPIES, **QUICK}) as brokers,
             _restarting(brokers),
         ):
             yield Server(name="penstock", bootstrap=bootstrap_of(brokers))
@@ -244,7 +251,8 @@ def server() -> Iterator[Server]:
             tempfile.TemporaryDirectory(prefix="penstock-compat-") as directory,
             stores() as places,
         ):
-            broker = PenstockProcess(Path(directory), configs={**QUICK_GROUPS, **places}).start()
+            configs = {**QUICK_GROUPS, **QUICK, **places}
+            broker = PenstockProcess(Path(directory), configs=configs).start()
             try:
                 yield Server(name="penstock", bootstrap=broker.bootstrap)
             finally:

@@ -6,7 +6,6 @@ it gets through, over seconds in which it wants more.
 
 from __future__ import annotations
 
-import subprocess
 import time
 import uuid
 from collections import deque
@@ -18,33 +17,30 @@ import confluent_kafka
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
+from compat.command_line import COMMAND_LINE
 from compat.conftest import missing
-from compat.parts import PartMissing, class_path, jars
-from compat.servers import Server
+from compat.parts import PartMissing
+from compat.servers import QUOTA_WINDOWS, Server
 
-TOOL_SECONDS = 60
 RATE_BYTES = 400_000
-SECONDS = 14.0
-"""Ten seconds' worth is what the windows of a quota hold, and may be used at once."""
+WINDOWS_SECONDS = QUOTA_WINDOWS - 1
+"""So many seconds' worth is what the windows of a quota hold, and may be used at once."""
+SECONDS = 3.0 * WINDOWS_SECONDS
 VALUE = b"x" * 10_000
 Configs = Callable[..., str]
 
 
 def tool(bootstrap: str) -> Configs:
     """`kafka-configs.sh` with some arguments; what it printed."""
-    try:
-        libraries = class_path(jars("kafka"))
-    except PartMissing as error:
-        missing(error)
 
     def run(*arguments: str, fails: bool = False) -> str:
-        command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", libraries]
-        command += ["kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap]
-        done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, timeout=TOOL_SECONDS
-        )
-        assert (done.returncode != 0) is fails, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        try:
+            ran = COMMAND_LINE.run(bootstrap, "kafka.admin.ConfigCommand", *arguments)
+        except PartMissing as error:
+            missing(error)
+        said = ran.out + ran.errors
+        assert (ran.status != 0) is fails, said
+        return said
 
     return run
 
@@ -91,7 +87,7 @@ def test_kafkas_own_tool_sets_quotas_of_addresses(configs: Configs) -> None:
 
 def within(sent_bytes: int, seconds: float) -> None:
     """What got through is the windows' bytes and the rate after them, some above and below."""
-    allowed = RATE_BYTES * (seconds + 10)
+    allowed = RATE_BYTES * (seconds + WINDOWS_SECONDS)
     assert 0.3 * allowed < sent_bytes < 2 * allowed, (sent_bytes, allowed)
 
 
@@ -196,7 +192,7 @@ def fill(server: Server, topic: str) -> None:
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": server.bootstrap, "queue.buffering.max.kbytes": 100_000}
     )
-    for _ in range(2000):
+    for _ in range(1000):
         producer.produce(topic, VALUE)
         producer.poll(0)
     assert producer.flush(60) == 0

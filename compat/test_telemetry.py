@@ -51,13 +51,16 @@ def test_the_java_client_pushes_what_kafkas_tool_asks_for(
         missing(error)
     try:
         java.create_topic("t", 6, {})
-        deadline = time.monotonic() + SECONDS
-        while WANTED not in shown(broker) and time.monotonic() < deadline:
-            java.produce("t", plain_records(100, timestamp=1_700_000_000_000))
-        text = shown(broker)
+        with java.transactional("open meanwhile") as producer:
+            producer.begin()
+            producer.send("t", plain_records(100, timestamp=1_700_000_000_000))
+            deadline = time.monotonic() + SECONDS
+            while WANTED not in (text := shown(broker)):
+                assert time.monotonic() < deadline, text
+                time.sleep(0.05)
+            producer.end(commit=True)
     finally:
         java.close()
-    assert WANTED in text
     assert 'client_software="apache-kafka-java"' in text
     configs("--alter", *one, "--delete-config", "metrics,interval.ms")
     assert "interval.ms=100" not in configs("--describe", *one)

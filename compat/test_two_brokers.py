@@ -146,7 +146,7 @@ def _await_topic(broker: PenstockProcess, topic: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pair", [2_000], indirect=True, ids=["short session"])
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.long), "consumer"])
 def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
     pair: list[PenstockProcess], protocol: str
 ) -> None:
@@ -184,7 +184,7 @@ def test_local_topic_of_both_becomes_diskless_while_brokers_die(
     switched_while_they_die(pair)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_topic_with_copies_becomes_diskless_while_brokers_die(three: list[PenstockProcess]) -> None:
     switched_while_they_die(three)

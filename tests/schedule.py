@@ -5,8 +5,9 @@ brokers, PostgreSQL, S3. Each process has its own, and those of a folder end whe
 on to another. So files go in the order of their folders, Spark's first and the foreign clients'
 last, the short ones between. The first process takes them from the front, those of odd numbers from
 the back, the others behind Spark's folder, as long as there is anything else: they meet where files
-are short, so that all work until the end, and one alone has a session of Spark. There are three for
-two cores, as half of the time tests wait for servers, timeouts and disks.
+are short, so that all work until the end, and one alone has a session of Spark. There are four for
+two cores, as more than half of the time tests wait for servers, timeouts and disks, those with
+foreign clients most: two processes share these.
 """
 
 from __future__ import annotations

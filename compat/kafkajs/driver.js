@@ -67,12 +67,12 @@ let made = null
 const text = value => (value === null || value === undefined ? null : value.toString('base64'))
 const bytes = value => (value === null ? null : Buffer.from(value, 'base64'))
 
-function kafka(call) {
+function kafka(call, retries = 30) {
   return new Kafka({
     brokers: call.bootstrap.split(','),
     logLevel: logLevel.NOTHING,
     connectionTimeout: 10000,
-    retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 30 },
+    retry: { initialRetryTime: 50, maxRetryTime: 500, retries },
   })
 }
 
@@ -292,7 +292,17 @@ const operations = {
     if (!made) throw Object.assign(new Error(call.topic), { type: 'TOPIC_ALREADY_EXISTS' })
     return null
   },
-  delete_topic: async call => (await admin(call)).deleteTopics({ topics: [call.topic] }),
+  delete_topic: async call => {
+    // It asks again for a topic that is not there, too.
+    const asked = kafka(call, 8).admin()
+    await asked.connect()
+    try {
+      await asked.deleteTopics({ topics: [call.topic] })
+    } finally {
+      await asked.disconnect()
+    }
+    return null
+  },
   topics: async call => {
     const found = await (await admin(call)).fetchTopicMetadata()
     return Object.fromEntries(found.topics.map(each => [each.name, each.partitions.length]))
