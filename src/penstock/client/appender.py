@@ -519,6 +519,7 @@ class Appender:
             timeout_ms=self._request_timeout_ms,
             correlation_id=pipeline.next_correlation_id(),
             client_id=self._client_id,
+            transactional_id=state.producer_partition.transactional_id,
         )
         pipeline.send(call, _Ticket(state, request))
 

@@ -50,6 +50,8 @@ class ProducerPartition(NamedTuple):
     topic: str
     partition: int
     idempotent: bool
+    transactional_id: str | None = None
+    """Of the transaction whose part the batches are."""
 
     def __str__(self) -> str:
         who = f"producer {self.producer_id} epoch {self.producer_epoch}"

@@ -62,6 +62,16 @@ class TransactionalProducer:
         self._joined = False
         """Whether anything may be part of the open transaction."""
 
+    def lend(self) -> ProducerIdentity:
+        """The identity with which others write batches of the open transaction.
+
+        Raises:
+            InvalidArgument: no transaction is open.
+        """
+        self._expect("write", _State.OPEN)
+        self._joined = True
+        return self._identity
+
     def begin(self) -> None:
         """Open a transaction. The first one fences whoever had the id, and ends what it left.
 

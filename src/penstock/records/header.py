@@ -353,15 +353,27 @@ def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
 
 
 def stamp_identity(
-    batch: memoryview, header: BatchHeader, *, producer_id: int, epoch: int, base_sequence: int
+    batch: memoryview,
+    header: BatchHeader,
+    *,
+    producer_id: int,
+    epoch: int,
+    base_sequence: int,
+    transactional: bool = False,
 ) -> bytes:
     """The 61 bytes of a whole batch with another producer and sequence, and their checksum.
+
+    `transactional` makes it a part of the producer's open transaction.
 
     The records stay as they are: `batch[HEADER_BYTES:]` follows what is returned. They are not
     looked at either. The new checksum is right if the one in `header` was, and wrong if not.
     """
     stamped = header._replace(
-        crc=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=base_sequence
+        crc=0,
+        attributes=header.attributes | (TRANSACTIONAL_FLAG if transactional else 0),
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=base_sequence,
     )
     head = bytearray(encode_header(stamped))
     before, after = crc32c(batch[CHECKED_FROM:HEADER_BYTES]), crc32c(head[CHECKED_FROM:])

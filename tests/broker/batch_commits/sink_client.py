@@ -67,9 +67,14 @@ class SinkClient:
         return entry
 
     def post(
-        self, query: str, batch: int, blobs: Sequence[Mapping[str, Any]], owner: str | None = "one"
+        self,
+        query: str,
+        batch: int,
+        blobs: Sequence[Mapping[str, Any]],
+        owner: str | None = "one",
+        **more: Any,
     ) -> Answer:
-        body = json.dumps({"owner": owner, "blobs": list(blobs)}).encode()
+        body = json.dumps({"owner": owner, "blobs": list(blobs), **more}).encode()
         return self.request("POST", f"/v1/sinks/{quote(query, safe='')}/commits/{batch}", body)
 
     def sink(self, query: str) -> Any:

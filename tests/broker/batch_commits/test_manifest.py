@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,9 @@ def test_a_good_one_is_read_and_stored() -> None:
         1: ("t", 3),
     }
     assert decode_manifest(encode_manifest(manifest)) == manifest
+    _, transactional = parse(good() | {"transactional": True})
+    assert transactional == replace(manifest, transactional=True)
+    assert decode_manifest(encode_manifest(transactional)) == transactional
 
 
 def test_no_blobs_and_no_owner_are_fine() -> None:

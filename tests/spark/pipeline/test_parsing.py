@@ -120,6 +120,7 @@ value = "to_json(struct(*))"
 partition = "0"
 headers = "array()"
 ordered = true
+transactional = true
 codec = "zstd"
 
 [sink.shown]
@@ -268,6 +269,7 @@ def sinks(directory: Path) -> dict[str, Sink]:
         partition="0",
         headers="array()",
         ordered=True,
+        transactional=True,
         codec="zstd",
     )
     return {

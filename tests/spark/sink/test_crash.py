@@ -115,6 +115,7 @@ if way == "foreachBatch":
     writer = writer.foreachBatch(sink)
 else:
     writer = writer.format("penstock").options(**addresses).option("topic", target)
+    writer = writer.option("transactional", way == "transactional")
 writer.trigger(availableNow=True).start().awaitTermination()
 """
 
@@ -145,7 +146,14 @@ def deaths(folder: Path) -> set[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", [pytest.param("foreachBatch", marks=pytest.mark.long), "format"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("foreachBatch", marks=pytest.mark.long),
+        "format",
+        pytest.param("transactional", marks=pytest.mark.long),
+    ],
+)
 def test_a_driver_that_dies(topic: Topic, target: Target, tmp_path: Path, way: str) -> None:
     written = topic.write(ROWS)
     died = 0

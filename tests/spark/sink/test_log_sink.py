@@ -84,6 +84,20 @@ def test_a_batch_is_appended_once(spark: SparkSession, target: Target) -> None:
     assert sum(ends.values()) == 250
 
 
+def test_a_batch_is_one_transaction(spark: SparkSession, target: Target) -> None:
+    addresses = target.addresses()
+    sink = LogSink(application=target.name, topic=target.name, transactional=True, **addresses)
+    frame = numbered(spark, 100)
+    done = sink.write(frame, 0)
+    assert (done.records, done.replayed, done.offsets) == (100, False, {})
+    assert sink.write(frame, 0).replayed
+    committed = target.client.read_arrow(target.name, isolation="read_committed")
+    assert committed.num_rows == 100
+    for partition in target.ends():
+        data = target.client.fetch_raw(target.name, partition, 0).data
+        assert all(header.is_transactional for header in split_batches(data))
+
+
 def test_another_owner_is_refused(spark: SparkSession, target: Target) -> None:
     sink = LogSink(application=target.name, topic=target.name, **target.addresses())
     sink.write(numbered(spark, 10), 3, owner="query one")

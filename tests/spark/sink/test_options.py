@@ -47,6 +47,7 @@ def test_reads_every_option_in_any_case() -> None:
         ({"application": ""}, "application", "1 to"),
         ({"commitTimeoutSeconds": "0"}, "commitTimeoutSeconds", "from 1"),
         ({"commitTimeoutSeconds": "nan"}, "commitTimeoutSeconds", "from 1"),
+        ({"transactional": "perhaps"}, "transactional", "true or false"),
         ({"commitTimeoutSeconds": "soon"}, "commitTimeoutSeconds", "number of seconds"),
         ({"kafka.bootstrap.servers": "other:1"}, "bootstrap", "twice"),
     ],

@@ -151,6 +151,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, target: Target) -> None:
         (frame.withColumn("partition", F.lit(9)), {}, "partitions 0 to 4"),
         (frame, {"acks": "0"}, "the sink has no such option"),
         (frame, {"orderedBy": "timestamp"}, "LogSink"),
+        (frame, {"transactional": "true"}, "needs options application and batchId"),
         (spark.range(2).selectExpr("id as value"), {}, "column value is bigint"),
     ):
         with pytest.raises(Exception, match=said):  # Spark's own exception

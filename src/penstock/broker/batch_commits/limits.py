@@ -25,6 +25,10 @@ TARGET_RECORDS_MAX: Final = 1 << 30
 """Records of one commit in one partition: half of the sequences there are, so that what is in the
 log already can be told from what is not."""
 
+TRANSACTION_TIMEOUT_MS: Final = 300_000
+"""How long the transaction of a commit may be open, if `transaction.max.timeout.ms` allows it: so
+long readers of committed records wait at most where its broker has died and does not come back."""
+
 RENEWALS_MAX: Final = 3
 """Times that one attempt takes a new producer for a partition whose log has lost records."""
 

@@ -5,10 +5,12 @@ while the commit is an intent, names each topic once and is compressed:
 
     zlib(JSON)    {"topics": [[name, topic id], …],
                    "blobs": [[name, size_bytes, [[topic, partition, position, size_bytes, records],
-                                                 …]], …]}
+                                                 …]], …],
+                   "transactional": true}
 
-where `topic` is a place in `topics`. A section is record batches back to back for one partition;
-the sections of a blob lie back to back and fill it.
+where `topic` is a place in `topics`, and `transactional` is left out where it is false. A section
+is record batches back to back for one partition; the sections of a blob lie back to back and fill
+it.
 """
 
 from __future__ import annotations
@@ -75,9 +77,13 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The blobs of a commit, in the order in which they are appended."""
+    """The blobs of a commit, in the order in which they are appended.
+
+    One that is `transactional` is appended as one Kafka transaction.
+    """
 
     blobs: tuple[Blob, ...]
+    transactional: bool = False
 
     @property
     def names(self) -> frozenset[str]:
@@ -129,6 +135,7 @@ class _PostedBlob(msgspec.Struct, forbid_unknown_fields=True):
 class _Posted(msgspec.Struct, forbid_unknown_fields=True):
     blobs: list[_PostedBlob]
     owner: Annotated[str, msgspec.Meta(max_length=OWNER_LENGTH_MAX)] | None = None
+    transactional: bool = False
 
 
 def check_query(query: str) -> str:
@@ -169,7 +176,10 @@ def parse_post(body: bytes) -> tuple[str | None, Manifest]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidCommit(f"the posted commit: {error}") from None
     topic_ids: dict[str, UUID] = {}
-    manifest = Manifest(blobs=tuple(_blob(blob, topic_ids) for blob in posted.blobs))
+    manifest = Manifest(
+        blobs=tuple(_blob(blob, topic_ids) for blob in posted.blobs),
+        transactional=posted.transactional,
+    )
     _check(manifest)
     return posted.owner, manifest
 
@@ -251,7 +261,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
         ]
         for blob in manifest.blobs
     ]
-    text = json.dumps({"topics": list(topics), "blobs": blobs}, separators=(",", ":"))
+    stored: dict[str, object] = {"topics": list(topics), "blobs": blobs}
+    if manifest.transactional:
+        stored["transactional"] = True
+    text = json.dumps(stored, separators=(",", ":"))
     return zlib.compress(text.encode(), _ZLIB_LEVEL)
 
 
@@ -285,7 +298,8 @@ def decode_manifest(data: bytes) -> Manifest:
                     ),
                 )
                 for name, size_bytes, sections in stored["blobs"]
-            )
+            ),
+            transactional=bool(stored.get("transactional")),
         )
     except (ValueError, KeyError, IndexError, TypeError, zlib.error) as error:
         raise InvalidCommit(f"a stored manifest cannot be read: {error!r}") from None

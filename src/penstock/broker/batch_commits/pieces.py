@@ -59,12 +59,21 @@ class PieceReader:
     """The pieces of runs, in order; see the module's text."""
 
     def __init__(
-        self, directory: Path, runs: Sequence[Run], configs: Mapping[TopicIdPartition, LogConfig]
+        self,
+        directory: Path,
+        runs: Sequence[Run],
+        configs: Mapping[TopicIdPartition, LogConfig],
+        *,
+        transaction_epoch: int | None = None,
     ) -> None:
-        """`configs` has each partition's config: no piece is larger than `segment.bytes`."""
+        """`configs` has each partition's config: no piece is larger than `segment.bytes`.
+
+        With `transaction_epoch` the batches are part of a transaction, of producers in that epoch.
+        """
         self._directory = directory
         self._runs = runs
         self._configs = configs
+        self._transaction_epoch = transaction_epoch
         self._place = 0
         self._position = -1
         self._counted = 0
@@ -132,11 +141,28 @@ class PieceReader:
         sequence = (run.base_sequence + first) % SEQUENCES
         view = memoryview(data)[start:end]
         if stamp and run.producer_id != NO_PRODUCER_ID:
-            _stamp(view, headers, run.producer_id, sequence)
+            self._stamp(view, headers, run.producer_id, sequence)
         records = sum([header.record_count for header in headers])
         self._counted += records
         self._advance(run, self._position + end)
         return Piece(run, view, records, sequence) if headers else None
+
+    def _stamp(
+        self, view: memoryview, headers: list[BatchHeader], producer_id: int, sequence: int
+    ) -> None:
+        epoch, at = self._transaction_epoch, 0
+        for header in headers:
+            batch = view[at : at + header.size_bytes]
+            batch[:HEADER_BYTES] = stamp_identity(
+                batch,
+                header,
+                producer_id=producer_id,
+                epoch=_PRODUCER_EPOCH if epoch is None else epoch,
+                base_sequence=sequence,
+                transactional=epoch is not None,
+            )
+            sequence = (sequence + header.record_count) % SEQUENCES
+            at += header.size_bytes
 
     def _skip(self, headers: list[BatchHeader], run: Run) -> tuple[int, int]:
         """How many of the batches the log has already, and their bytes."""
@@ -270,14 +296,3 @@ def _check(header: BatchHeader) -> None:
         raise InvalidRecord(
             f"a staged batch has no producer, this one has producer {header.producer_id}"
         )
-
-
-def _stamp(view: memoryview, headers: list[BatchHeader], producer_id: int, sequence: int) -> None:
-    at = 0
-    for header in headers:
-        batch = view[at : at + header.size_bytes]
-        batch[:HEADER_BYTES] = stamp_identity(
-            batch, header, producer_id=producer_id, epoch=_PRODUCER_EPOCH, base_sequence=sequence
-        )
-        sequence = (sequence + header.record_count) % SEQUENCES
-        at += header.size_bytes

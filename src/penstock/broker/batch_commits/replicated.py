@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.client.appender import Appender
 from penstock.client.producer_partitions import Pieces, ProducerPartition
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from penstock.storage import LogConfig
 
 
+CLIENT_ID: Final = "penstock-sink"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedTarget:
     """A partition that any broker may lead."""
@@ -34,10 +37,19 @@ class ReplicatedTarget:
     topic: str
     partition: int
     config: LogConfig
+    producer_epoch: int = 0
+    transactional_id: str | None = None
 
     def producer(self, producer_id: int) -> ProducerPartition:
-        """One of the commit's producers here, whose epoch is 0."""
-        return ProducerPartition(producer_id, 0, self.topic, self.partition, idempotent=True)
+        """One of the commit's producers here."""
+        return ProducerPartition(
+            producer_id,
+            self.producer_epoch,
+            self.topic,
+            self.partition,
+            idempotent=True,
+            transactional_id=self.transactional_id,
+        )
 
 
 class ReplicatedAppends:
@@ -53,7 +65,7 @@ class ReplicatedAppends:
         Raises:
             PenstockError: no leader answers in time.
         """
-        appender = await self._started()
+        appender = await self.start()
         return await appender.last_sequence(target.producer(producer_id))
 
     def append(
@@ -67,7 +79,7 @@ class ReplicatedAppends:
                 ended.set_result(error)
 
         if self._appender is None:
-            raise RuntimeError("a partition is appended to that was not asked before")
+            raise RuntimeError("a partition is appended to before there is a client")
         batches, position = [], 0
         for header in split_batches(piece.data):
             end = position + header.size_bytes
@@ -85,10 +97,15 @@ class ReplicatedAppends:
         if self._appender is not None:
             await self._appender.stop(0)
 
-    async def _started(self) -> Appender:
+    async def start(self) -> Appender:
+        """Become a client of this broker, if this is none yet."""
         if self._appender is None:
-            host, port = next(iter(self._identity.endpoints.values()))
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            self._appender = Appender(address, client_id="penstock-sink")
+            self._appender = Appender(own_address(self._identity), client_id=CLIENT_ID)
             await self._appender.start()
         return self._appender
+
+
+def own_address(identity: Identity) -> str:
+    """Where this broker is its own client."""
+    host, port = next(iter(identity.endpoints.values()))
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

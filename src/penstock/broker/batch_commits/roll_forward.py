@@ -5,6 +5,9 @@ appended on the loop in turns in between, so that other clients go on. Before ea
 partition must stand where the last one left it: a group of appends that a full disk undid may
 have been followed by others, and a producer that is forgotten takes any sequence.
 
+A batch that is one transaction is appended by a client of this broker, wherever it goes;
+`transaction.py` says how, and how an attempt finds out what became of those before it.
+
 Appends are checked against the time of the intent, as they were before it: a commit that is
 recorded does not fail because it is finished days later.
 """
@@ -26,12 +29,13 @@ from penstock.broker.batch_commits.commit import (
     renewed,
     schedule,
 )
-from penstock.broker.batch_commits.errors import TargetBehind
+from penstock.broker.batch_commits.errors import InvalidCommit, TargetBehind
 from penstock.broker.batch_commits.limits import RENEWALS_MAX, UNSYNCED_BYTES_MAX
 from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition, decode_manifest
 from penstock.broker.batch_commits.objects import commit_objects
-from penstock.broker.batch_commits.pieces import Piece, PieceReader
+from penstock.broker.batch_commits.pieces import Piece, PieceReader, check_blobs
 from penstock.broker.batch_commits.replicated import ReplicatedAppends, ReplicatedTarget
+from penstock.broker.batch_commits.transaction import SinkTransaction
 from penstock.control.values import SEQUENCES
 from penstock.partitions import LocalPartition, ReplicatedPartition
 from penstock.storage import AppendBacklog
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.broker.batch_commits.metrics import SinkCounters
     from penstock.broker.batch_commits.parts import SinkParts
     from penstock.broker.partition_registry import ServedTopic
+    from penstock.client.producers import ProducerIdentity
     from penstock.control import SinkCommit, SinkTarget
     from penstock.partitions import Partition
     from penstock.storage import PartitionLog
@@ -58,7 +63,7 @@ class AppendsUndone(RetriableError):
 class _Survey:
     """Where the partitions of an intent stand."""
 
-    __slots__ = ("appended", "behind", "logs", "remotes", "replicated")
+    __slots__ = ("appended", "behind", "logs", "remotes", "replicated", "transaction_epoch")
 
     def __init__(self) -> None:
         self.logs: dict[TopicIdPartition, PartitionLog] = {}
@@ -66,6 +71,7 @@ class _Survey:
         self.behind: set[TopicIdPartition] = set()
         self.remotes: dict[TopicIdPartition, Partition] = {}
         self.replicated: dict[TopicIdPartition, ReplicatedTarget] = {}
+        self.transaction_epoch: int | None = None
 
 
 class RollForward:
@@ -98,8 +104,11 @@ class RollForward:
         """
         manifest = await asyncio.to_thread(decode_manifest, row.manifest)
         try:
-            row, survey = await self._stand(row)
-            await self._append_all(row, manifest, survey)
+            if manifest.transactional:
+                survey = await self._transact(row, manifest)
+            else:
+                row, survey = await self._stand(row)
+                await self._append_all(row, manifest, survey)
         finally:
             await self._replicated.close()
         done = dataclasses.replace(
@@ -119,6 +128,66 @@ class RollForward:
             directory=self._directory,
             counters=self._counters,
         )
+
+    async def _transact(self, row: SinkCommit, manifest: Manifest) -> _Survey:
+        """See the batch committed as one transaction; there is nothing left to do but to say so."""
+        survey = _Survey()
+        lacking = await asyncio.to_thread(self._lacking, manifest)
+        transaction = SinkTransaction(self._parts, row)
+        try:
+            if lacking is None:
+                await transaction.begin()
+            if await transaction.is_committed():
+                return survey
+            if lacking is not None:
+                raise lacking
+            row = self._in_transaction(row, transaction.lend(), survey)
+            try:
+                await self._replicated.start()
+                await self._append_all(row, manifest, survey)
+                topics = {target.topic for target in survey.replicated.values()}
+                if topics:
+                    await transaction.commit(topics)
+            except (PenstockError, OSError):
+                await transaction.abort()
+                raise
+        finally:
+            transaction.close()
+        return survey
+
+    def _lacking(self, manifest: Manifest) -> InvalidCommit | None:
+        """What this broker lacks of the blobs, if anything."""
+        try:
+            check_blobs(self._directory, manifest.blobs)
+        except InvalidCommit as error:
+            return error
+        return None
+
+    def _in_transaction(
+        self, row: SinkCommit, producer: ProducerIdentity, survey: _Survey
+    ) -> SinkCommit:
+        """Find the partitions that are there, and have the row say who writes to them."""
+        survey.transaction_epoch = producer.epoch
+        written = [target for target in row.targets if target.records]
+        for target in written:
+            topic = self._parts.partitions.topics_by_id.get(target.topic_id.bytes)
+            if topic is None:
+                self._skip(target.topic, target.partition, row)
+                continue
+            key, name = key_of(target), topic.topic.name
+            survey.replicated[key] = ReplicatedTarget(
+                topic=name,
+                partition=target.partition,
+                config=self._parts.store.config_of(name),
+                producer_epoch=producer.epoch,
+                transactional_id=producer.transactional_id,
+            )
+            survey.appended[key] = 0
+        targets = [
+            dataclasses.replace(target, producer_id=producer.producer_id, base_sequence=0)
+            for target in written
+        ]
+        return dataclasses.replace(row, targets=tuple(targets))
 
     async def _stand(self, row: SinkCommit) -> tuple[SinkCommit, _Survey]:
         for _ in range(RENEWALS_MAX):
@@ -177,7 +246,9 @@ class RollForward:
             **{key: log.config for key, log in survey.logs.items()},
             **{key: one.config for key, one in survey.replicated.items()},
         }
-        reader = PieceReader(self._directory, runs, configs)
+        reader = PieceReader(
+            self._directory, runs, configs, transaction_epoch=survey.transaction_epoch
+        )
         while pieces := await asyncio.to_thread(reader.read):
             for piece in pieces:
                 log = survey.logs.get(piece.run.target)

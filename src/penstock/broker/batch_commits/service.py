@@ -265,6 +265,7 @@ class SinkService:
                 if not isinstance(one, (LocalPartition, ReplicatedTarget))
             }
             check_size(self._parts, manifest, remotes)
+            at_once = _at_once(manifest, remotes, len(found))
             begun = SinkCommit(
                 query_id=query,
                 owner=owner if owner is not None or row is None else row.owner,
@@ -274,7 +275,6 @@ class SinkService:
                 updated_ms=now_ms,
                 version=0 if row is None else row.version,
             )
-            at_once = bool(remotes) and len(remotes) == len(found)
             if not at_once:
                 stored = await asyncio.to_thread(encode_manifest, manifest)
                 begun = dataclasses.replace(begun, manifest=stored)
@@ -393,6 +393,8 @@ class SinkService:
         logs: Mapping[TopicIdPartition, PartitionLog],
         diskless: Collection[TopicIdPartition],
     ) -> tuple[SinkTarget, ...]:
+        if manifest.transactional:  # its one producer is new to every attempt
+            logs, diskless = {}, manifest.targets()
         known = {} if row is None else {key_of(target): target for target in row.targets}
         going_on = continued(
             row,
@@ -534,6 +536,20 @@ class SinkService:
         except Exception:
             logger.exception("driving query %r on failed", query)
             self._again(query)
+
+
+def _at_once(manifest: Manifest, remotes: Collection[TopicIdPartition], count: int) -> bool:
+    """Whether all of a commit's partitions are diskless: no intent is needed.
+
+    Raises:
+        InvalidCommit: some are, and it was to be one transaction.
+    """
+    if 0 < len(remotes) < count and manifest.transactional:
+        raise InvalidCommit(
+            "a batch for diskless and for other topics cannot be one transaction: write them by two"
+            " sinks, or without `transactional`"
+        )
+    return 0 < len(remotes) == count
 
 
 def _committed(row: SinkCommit, outcome: Outcome) -> Committed:

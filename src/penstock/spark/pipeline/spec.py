@@ -234,6 +234,11 @@ class TopicSink:
     headers: str | None = setting(
         None, "Of topics: an expression for the headers.", kind=kinds.SQL, shown="none"
     )
+    transactional: bool = setting(
+        False,
+        "Of topics: whether readers of committed records see a batch all at once.",
+        kind=kinds.FLAG,
+    )
     ordered: bool = setting(
         False,
         "Of topics: whether records of one `key` keep the order of the source's.",

@@ -90,6 +90,7 @@ def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Stage:
         topic=to.topic,
         codec=to.codec,
         ordered_by=ORDER if to.ordered else (),
+        transactional=to.transactional,
     )
     return lambda frame, batch_id: log.stage(topic_rows(frame, to), batch_id)
 

@@ -45,11 +45,19 @@ class Appended:
 class Commits:
     """The commits of one application."""
 
-    def __init__(self, address: BrokerAdmin, application: str, *, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        address: BrokerAdmin,
+        application: str,
+        *,
+        timeout_seconds: float,
+        transactional: bool = False,
+    ) -> None:
         self._address = address
         self._application = application
         self._path = f"/v1/sinks/{quote(application, safe='')}"
         self._timeout_seconds = timeout_seconds
+        self._transactional = transactional
 
     def has(self, batch_id: int, owner: str | None) -> bool:
         """Whether this batch, or a later one, of this owner is in the log for good.
@@ -102,7 +110,9 @@ class Commits:
 
     def _manifest(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> bytes:
         entries = ",".join(blob.to_json() for blob in blobs)
-        manifest = f'{{"owner":{json.dumps(owner)},"blobs":[{entries}]}}'.encode()
+        # Said only where it is wanted: brokers of before refuse what they do not know.
+        transactional = ',"transactional":true' if self._transactional else ""
+        manifest = f'{{"owner":{json.dumps(owner)},"blobs":[{entries}]{transactional}}}'.encode()
         if len(manifest) > limits.MANIFEST_BYTES_MAX:
             sections = sum(len(blob.sections) for blob in blobs)
             raise CommitRefused(

@@ -70,6 +70,7 @@ class LogSink:
         ordered_by: Sequence[str] = (),
         batch_bytes: int = BATCH_BYTES,
         commit_timeout_seconds: float = limits.COMMIT_TIMEOUT_SECONDS,
+        transactional: bool = False,
     ) -> None:
         """
         Args:
@@ -84,6 +85,8 @@ class LogSink:
                 without this argument, keep the order of their Spark partition only.
             batch_bytes: size at which a record batch is closed, and largest record.
             commit_timeout_seconds: longest time for a commit, with its attempts.
+            transactional: whether a batch is one Kafka transaction, so that readers of committed
+                records see all of it at once.
 
         Raises:
             InvalidOption: by name.
@@ -96,6 +99,7 @@ class LogSink:
             codec=codec,
             batch_bytes=batch_bytes,
             commit_timeout_seconds=commit_timeout_seconds,
+            transactional=transactional,
         )
         self.application = application
         self._ordered_by = (ordered_by,) if isinstance(ordered_by, str) else tuple(ordered_by)
@@ -150,8 +154,13 @@ class LogSink:
             return self._commits(address).commit(batch_id, owner, blobs)
 
     def _commits(self, address: BrokerAdmin) -> Commits:
-        timeout_seconds = self._options.commit_timeout_seconds
-        return Commits(address, self.application, timeout_seconds=timeout_seconds)
+        options = self._options
+        return Commits(
+            address,
+            self.application,
+            timeout_seconds=options.commit_timeout_seconds,
+            transactional=options.transactional,
+        )
 
     def _arranged(self, batch: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
         """The batch with the columns that are written, its rows in the order asked for."""

@@ -75,6 +75,11 @@ class SinkOptions:
         name="batchId",
         kind=given.whole(0),
     )
+    transactional: bool = setting(
+        False,
+        "Whether readers of committed records see a batch all at once: one transaction.",
+        kind=given.FLAG,
+    )
     commit_timeout_seconds: float = setting(
         limits.COMMIT_TIMEOUT_SECONDS, "Longest time for a commit.", name="commitTimeoutSeconds",
         kind=Kind("number of seconds", _seconds),

@@ -67,6 +67,10 @@ class LogBatchWriter(DataSourceArrowWriter):
         self._options = options
         self._columns = written_columns(schema, topic=options.topic)
         self._once = options.batch_id is None
+        if self._once and options.transactional:
+            raise InvalidOption(
+                "transactional", True, "of a batch write needs options application and batchId"
+            )
         if self._once:
             self._application = f"write/{SYSTEM_RANDOMNESS.uuid()}"
             self._batch_id = 0
@@ -181,7 +185,12 @@ def _commit(
 ) -> Appended:
     address = BrokerAdmin(options.admin_url)
     try:
-        commits = Commits(address, application, timeout_seconds=options.commit_timeout_seconds)
+        commits = Commits(
+            address,
+            application,
+            timeout_seconds=options.commit_timeout_seconds,
+            transactional=options.transactional,
+        )
         done = commits.commit(batch_id, owner, [blob for task in tasks for blob in task.blobs])
         if forget:
             _forget(commits)
