@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.coordination.assignors import NOTHING, Partitions, both, fewer
-from penstock.broker.coordination.consumer import Beaten, ConsumerHeartbeat
+from penstock.broker.coordination.consumer import ConsumerHeartbeat
 from penstock.broker.coordination.core import Refused
+from penstock.broker.coordination.modern.events import Beaten
 
 if TYPE_CHECKING:
     from sim.consumer_groups.world import World

@@ -21,7 +21,6 @@ from penstock.broker.coordination.assignors import Partitions, both
 from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
 from penstock.broker.coordination.classic import GroupState as ClassicState
 from penstock.broker.coordination.consumer import (
-    Beaten,
     ConsumerGroups,
     ConsumerLimits,
 )
@@ -40,6 +39,7 @@ from penstock.broker.coordination.core import (
 )
 from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.kinds import Groups
+from penstock.broker.coordination.modern.events import Beaten
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.control import Partition, Topic
 from sim.consumer_groups.classic import ClassicProcess

@@ -14,12 +14,12 @@ from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.coordination.assignors import NOTHING, Partitions
 from penstock.broker.coordination.consumer import (
-    Beaten,
     ConsumerHeartbeat,
     DescribedConsumerGroup,
 )
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
+from penstock.broker.coordination.modern.events import Beaten
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.settings import BrokerSettings
 from penstock.control import SqliteControlPlane

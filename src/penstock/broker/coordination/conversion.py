@@ -21,13 +21,11 @@ from penstock.broker.coordination.classic.group import CONSUMER_PROTOCOL_TYPE, G
 from penstock.broker.coordination.classic.joining import refuse_malformed
 from penstock.broker.coordination.classic.states import REBALANCE_IN_PROGRESS, GroupState
 from penstock.broker.coordination.consumer import (
-    Beaten,
     ConsumerGroups,
     ConsumerHeartbeat,
     classic_requests,
 )
 from penstock.broker.coordination.consumer.classic_member import ClassicSide
-from penstock.broker.coordination.consumer.events import JOIN
 from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
 from penstock.broker.coordination.consumer.heartbeat import refuse_malformed as refuse_heartbeat
 from penstock.broker.coordination.consumer_protocol import (
@@ -40,6 +38,7 @@ from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
 )
+from penstock.broker.coordination.modern.events import JOIN, Beaten
 
 BUSY: Final = "the group is just being saved as another kind"
 

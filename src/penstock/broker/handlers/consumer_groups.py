@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.assignors import Partitions
 from penstock.broker.coordination.consumer import (
-    Beaten,
     ConsumerHeartbeat,
     DescribedConsumer,
     DescribedConsumerGroup,
@@ -71,7 +70,7 @@ async def consumer_group_heartbeat(parts: Parts, context: RequestContext, reques
             fresh_id=str(parts.randomness.uuid()) if joins_without_id else "",
         )
     )
-    return heartbeat_answer(response, Beaten, request.member_id)
+    return heartbeat_answer(response, request.member_id)
 
 
 def _partitions(topics: Iterable[Any]) -> Partitions:

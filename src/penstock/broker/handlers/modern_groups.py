@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.broker.coordination.assignors import Partitions
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.groups import GroupIdNotFound
+from penstock.broker.coordination.modern.events import Beaten
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.handlers.groups import unexpected
 from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
@@ -32,11 +33,8 @@ class GroupParts(Protocol):
     def coordinator(self) -> GroupCoordinator: ...
 
 
-Beaten = TypeVar("Beaten")
-
-
-def heartbeat_answer(response: Any, kind: type[Beaten], member_id: str) -> Entry:
-    """What a member is told; `kind` is what the core answers a heartbeat that it takes with."""
+def heartbeat_answer(response: Any, member_id: str) -> Entry:
+    """What a member is told."""
     if isinstance(response, Refused):
         return {
             "error_code": error_number(response.error),
@@ -45,14 +43,13 @@ def heartbeat_answer(response: Any, kind: type[Beaten], member_id: str) -> Entry
             "member_epoch": 0,
             "heartbeat_interval": 0,
         }
-    if not isinstance(response, kind):
+    if not isinstance(response, Beaten):
         raise unexpected(response)
-    found: Any = response
     return {
-        "member_id": found.member_id,
-        "member_epoch": found.epoch,
-        "heartbeat_interval": found.heartbeat_interval_ms,
-        "assignment": None if found.assigned is None else _assignment(found.assigned),
+        "member_id": response.member_id,
+        "member_epoch": response.epoch,
+        "heartbeat_interval": response.heartbeat_interval_ms,
+        "assignment": None if response.assigned is None else _assignment(response.assigned),
     }
 
 

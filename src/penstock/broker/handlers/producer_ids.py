@@ -16,12 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.transactions import (
-    Initialised,
-    InitProducerId,
-    ProducerIdentity,
-)
-from penstock.broker.handlers.transactions import known_code, unexpected
+from penstock.broker.coordination.transactions import InitProducerId, ProducerIdentity
+from penstock.broker.handlers.transactions import identity_answer
 from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
@@ -60,12 +56,4 @@ async def init_producer_id(parts: Parts, context: RequestContext, request: Any) 
     )
     if isinstance(response, Refused):
         logger.info("%s", response.message)
-        return {
-            "error_code": known_code(response.error, context.version, FENCED_FROM),
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-    if not isinstance(response, Initialised):
-        raise unexpected(response)
-    producer = response.producer
-    return {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    return identity_answer(response, context.version, FENCED_FROM)

@@ -15,7 +15,6 @@ from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.share import (
     DescribedShareGroup,
     DescribedShareMember,
-    ShareBeaten,
     ShareHeartbeat,
 )
 from penstock.broker.handlers.modern_groups import described_groups, heartbeat_answer, named
@@ -50,7 +49,7 @@ async def share_group_heartbeat(parts: Parts, context: RequestContext, request: 
             topics=None if names is None else frozenset(names),
         )
     )
-    return heartbeat_answer(response, ShareBeaten, request.member_id)
+    return heartbeat_answer(response, request.member_id)
 
 
 async def share_group_describe(parts: Parts, context: RequestContext, request: Any) -> Entry:

@@ -31,6 +31,7 @@ from penstock.broker.coordination.transactions import (
     DescribeTransaction,
     Ended,
     EndTransaction,
+    Initialised,
     ListedTransactions,
     ListTransactions,
     ProducerIdentity,
@@ -80,6 +81,20 @@ def unexpected(response: object) -> PenstockError:
     if isinstance(response, Refused):
         return CoordinatorNotAvailable(response.message)
     return BugError(f"the transaction core answered with {type(response).__name__}")
+
+
+def identity_answer(response: Any, version: int, known_from: int) -> Entry:
+    """The identity that a producer has from now on, or why it has none."""
+    if isinstance(response, Refused):
+        return {
+            "error_code": known_code(response.error, version, known_from),
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+    if not isinstance(response, (Initialised, Ended)):
+        raise unexpected(response)
+    producer = response.producer
+    return {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
 
 
 # -- a transaction --------------------------------------------------------------------------
@@ -216,16 +231,7 @@ async def end_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
             raises_epoch=context.version >= RAISES_EPOCH_FROM,
         )
     )
-    if isinstance(response, Refused):
-        return {
-            "error_code": known_code(response.error, context.version, FENCED_FROM),
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-    if not isinstance(response, Ended):
-        raise unexpected(response)
-    producer = response.producer
-    return {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    return identity_answer(response, context.version, FENCED_FROM)
 
 
 # -- administration -------------------------------------------------------------------------

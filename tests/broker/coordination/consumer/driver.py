@@ -9,7 +9,6 @@ from uuid import UUID
 from penstock.broker.coordination.assignors import NOTHING, Partitions
 from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
 from penstock.broker.coordination.consumer import (
-    Beaten,
     ConsumerGroups,
     ConsumerHeartbeat,
     ConsumerLimits,
@@ -30,6 +29,7 @@ from penstock.broker.coordination.core import (
 )
 from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.kinds import Groups
+from penstock.broker.coordination.modern.events import Beaten
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.control import Partition, Topic
 

@@ -20,7 +20,7 @@ from penstock.broker.coordination.classic import (
     Synced,
     SyncGroup,
 )
-from penstock.broker.coordination.consumer import Beaten, MigrationPolicy
+from penstock.broker.coordination.consumer import MigrationPolicy
 from penstock.broker.coordination.consumer_protocol import (
     decode_assignment,
     decode_subscription,
@@ -28,6 +28,7 @@ from penstock.broker.coordination.consumer_protocol import (
 )
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import Accepted, CommitCheck, ListGroups
+from penstock.broker.coordination.modern.events import Beaten
 from tests.broker.coordination.consumer.driver import (
     LIMITS,
     Driver,

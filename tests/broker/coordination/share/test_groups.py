@@ -29,10 +29,10 @@ from penstock.broker.coordination.group_events import (
     ListGroups,
 )
 from penstock.broker.coordination.kinds import Groups
+from penstock.broker.coordination.modern.events import Beaten
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.broker.coordination.share import (
     DescribedShareGroup,
-    ShareBeaten,
     ShareGroupLimits,
     ShareGroups,
     ShareHeartbeat,
@@ -133,7 +133,7 @@ def numbers(assigned: Partitions | None, topic_id: bytes = ONE) -> set[int]:
 
 def test_a_member_joins_and_has_all(house: House) -> None:
     answer = house.beat("a", 0, "t")
-    assert isinstance(answer, ShareBeaten)
+    assert isinstance(answer, Beaten)
     assert (answer.epoch, answer.heartbeat_interval_ms) == (1, 5_000)
     assert numbers(answer.assigned) == {0, 1, 2, 3}
     assert house.beat("a", 1).assigned is None, "as it was told"
@@ -181,9 +181,9 @@ def test_malformed_heartbeats(
 
 def test_a_group_is_as_large_as_it_may_be(house: House) -> None:
     for name in "abc":
-        assert isinstance(house.beat(name, 0, "t"), ShareBeaten)
+        assert isinstance(house.beat(name, 0, "t"), Beaten)
     assert house.beat("d", 0, "t").error == "group_max_size_reached"
-    assert isinstance(house.beat("a", 0, "t"), ShareBeaten)
+    assert isinstance(house.beat("a", 0, "t"), Beaten)
 
 
 @pytest.mark.parametrize("says", [True, False])
@@ -192,7 +192,7 @@ def test_a_member_leaves_or_is_not_heard_of(house: House, says: bool) -> None:
     house.passes(SESSION_MS - 1)
     house.beat("b", 0, "t")
     if says:
-        assert house.beat("a", -1) == ShareBeaten(member_id="a", epoch=-1)
+        assert house.beat("a", -1) == Beaten(member_id="a", epoch=-1)
     else:
         house.passes(1)
     assert set(house.kind.groups["g"].members) == {"b"}

@@ -2,7 +2,6 @@
 
 from penstock.broker.coordination.consumer.core import ConsumerGroups
 from penstock.broker.coordination.consumer.events import (
-    Beaten,
     ConsumerHeartbeat,
     DescribedConsumer,
     DescribedConsumerGroup,
@@ -10,7 +9,6 @@ from penstock.broker.coordination.consumer.events import (
 from penstock.broker.coordination.consumer.limits import ConsumerLimits, MigrationPolicy
 
 __all__ = [
-    "Beaten",
     "ConsumerGroups",
     "ConsumerHeartbeat",
     "ConsumerLimits",

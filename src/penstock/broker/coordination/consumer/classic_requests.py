@@ -39,7 +39,6 @@ from penstock.broker.coordination.classic.states import (
     REBALANCE_IN_PROGRESS,
 )
 from penstock.broker.coordination.consumer.classic_member import ClassicSide
-from penstock.broker.coordination.consumer.events import JOIN
 from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
 from penstock.broker.coordination.consumer.heartbeat import step
 from penstock.broker.coordination.consumer.reconciliation import MemberState
@@ -53,6 +52,7 @@ from penstock.broker.coordination.consumer_protocol import (
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, Accepted
 from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
+from penstock.broker.coordination.modern.events import JOIN
 from penstock.broker.coordination.modern.group import Parked
 from penstock.broker.coordination.modern.keeping import outdate
 

@@ -7,10 +7,8 @@ from typing import Final
 
 from penstock.broker.coordination.assignors import Partitions
 
-JOIN: Final = 0
-LEAVE: Final = -1
 LEAVE_FOR_A_WHILE: Final = -2
-"""What a heartbeat says instead of an epoch; the last one is for static members."""
+"""What a static member's heartbeat says instead of an epoch."""
 
 UNCHANGED: Final = -1
 """A rebalance timeout that is as it was."""
@@ -45,16 +43,6 @@ class ConsumerHeartbeat:
             and (self.topics is not None or self.regex is not None)
             and self.owned is not None
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beaten:
-    """A member's epoch, and what it may read, unless that is as it was (None)."""
-
-    member_id: str
-    epoch: int
-    heartbeat_interval_ms: int = 0
-    assigned: Partitions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

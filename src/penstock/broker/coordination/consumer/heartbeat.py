@@ -16,11 +16,8 @@ from typing import Final
 
 from penstock.broker.coordination.assignors import Partitions, within
 from penstock.broker.coordination.consumer.events import (
-    JOIN,
-    LEAVE,
     LEAVE_FOR_A_WHILE,
     UNCHANGED,
-    Beaten,
     ConsumerHeartbeat,
 )
 from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
@@ -37,6 +34,7 @@ from penstock.broker.coordination.consumer.state import ConsumerState
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, GROUP_ID_NOT_FOUND
 from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
+from penstock.broker.coordination.modern.events import JOIN, LEAVE, Beaten
 from penstock.broker.coordination.modern.group import NO_TOPICS, Parked
 from penstock.broker.coordination.modern.keeping import outdate
 from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX

@@ -4,7 +4,6 @@ from penstock.broker.coordination.share.core import ShareGroups
 from penstock.broker.coordination.share.events import (
     DescribedShareGroup,
     DescribedShareMember,
-    ShareBeaten,
     ShareHeartbeat,
 )
 from penstock.broker.coordination.share.limits import ShareGroupLimits
@@ -12,7 +11,6 @@ from penstock.broker.coordination.share.limits import ShareGroupLimits
 __all__ = [
     "DescribedShareGroup",
     "DescribedShareMember",
-    "ShareBeaten",
     "ShareGroupLimits",
     "ShareGroups",
     "ShareHeartbeat",

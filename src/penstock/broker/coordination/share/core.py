@@ -28,15 +28,13 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.kinds import Handler
 from penstock.broker.coordination.modern.core import EMPTY, UNKNOWN_MEMBER_ID, ModernGroups
+from penstock.broker.coordination.modern.events import JOIN, LEAVE, Beaten
 from penstock.broker.coordination.modern.group import Parked
 from penstock.broker.coordination.modern.keeping import outdate
 from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
 from penstock.broker.coordination.share.events import (
-    JOIN,
-    LEAVE,
     DescribedShareGroup,
     DescribedShareMember,
-    ShareBeaten,
     ShareHeartbeat,
 )
 from penstock.broker.coordination.share.group import ShareGroup, ShareMember
@@ -177,7 +175,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             self._move(group, member, group.assignment_epoch)
         tells = event.epoch == JOIN or event.topics is not None or member.told != member.target
         member.told = member.target
-        response = ShareBeaten(
+        response = Beaten(
             member_id=member.member_id,
             epoch=member.epoch,
             heartbeat_interval_ms=self.limits.heartbeat_interval_ms(group.group_id),
@@ -202,7 +200,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             self.desk.refuse(token, UNKNOWN_MEMBER_ID, _unknown(event))
         else:
             self.expel(group, member)
-            left = ShareBeaten(member_id=event.member_id, epoch=LEAVE)
+            left = Beaten(member_id=event.member_id, epoch=LEAVE)
             self.keeper.answer(group, token, left)
             self.settle(group)
 

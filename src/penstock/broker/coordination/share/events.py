@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from penstock.broker.coordination.assignors import Partitions
-
-JOIN: Final = 0
-LEAVE: Final = -1
-"""What a heartbeat says instead of an epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +18,6 @@ class ShareHeartbeat:
     client_host: str
     rack_id: str | None = None
     topics: frozenset[str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareBeaten:
-    """A member's epoch, and what it reads, unless that is as it was told (None)."""
-
-    member_id: str
-    epoch: int
-    heartbeat_interval_ms: int = 0
-    assigned: Partitions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
