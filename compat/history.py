@@ -150,8 +150,8 @@ class History:
         sent: Mapping[int, int],
         *,
         refused: frozenset[int] = frozenset(),
-    ) -> None:
-        """Compare with what is stored: offset and record of each, in order, by partition.
+    ) -> dict[int, int]:
+        """Compare with what is stored: offset and record of each, in order; where partitions end.
 
         `sent` says how many records each producer sent. Of those that have refused one, which may
         or may not be stored, no record is missed that was not acknowledged.
@@ -160,8 +160,8 @@ class History:
         for low in self._low:
             text = f"{low.floor} was known to be committed, told in epoch {low.epoch}"
             self._found("end went back", low.partition, low.end, text)
-        for partition in range(self.partitions):
-            self._compare(partition, log.get(partition, ()), stored)
+        every = range(self.partitions)
+        ends = {part: self._compare(part, log.get(part, ()), stored) for part in every}
         for producer, found in stored.items():
             if producer in refused:
                 continue
@@ -169,10 +169,11 @@ class History:
             for number in missing[:VIOLATIONS_KEPT]:
                 record = producer * NUMBERS_PER_PRODUCER + number
                 self._found("lost write", number % self.partitions, -1, f"no {shown(record)}")
+        return ends
 
     def _compare(
         self, partition: int, log: Iterable[tuple[int, int]], stored: dict[int, bytearray]
-    ) -> None:
+    ) -> int:
         end = 0
         last: dict[int, int] = {}
         for offset, record in log:
@@ -198,6 +199,7 @@ class History:
             kind = "lost write" if sayer == "ack" else "uncommitted read"
             if held[offset] != _NOTHING:
                 self._found(kind, partition, offset, f"{sayer} told of {shown(held[offset])}")
+        return end
 
     def _says(self, sayer: str, partition: int, offset: int, record: int) -> None:
         held, sayers = self._held[partition], self._sayers[partition]

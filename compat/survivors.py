@@ -130,13 +130,6 @@ class Load(Client):
     def __repr__(self) -> str:
         return f"producer {self.producer}"
 
-    def sent_to(self, partition: int) -> int:
-        """How many records, which is more than were acknowledged with their offset.
-
-        librdkafka may know only that they are stored, by a later acknowledgement.
-        """
-        return len(range(partition, self.sent, self.history.partitions))
-
     def pause_seconds(self) -> float:
         """The longest time that a partition had no acknowledgement, since the last call."""
         now = time.monotonic()
@@ -405,17 +398,16 @@ def check_history(
         seconds=RECOVER_SECONDS,
         clock=clock,
     )
-    ends = {part: sum(load.sent_to(part) for load in loads) for part in range(history.partitions)}
-    for reader in readers:
-        if isinstance(reader, Member) and not any(load.failures for load in loads):
-            await_committed(bootstrap, reader, ends, clock)
-        reader.end()
     topic = loads[0].topic
-    history.check(
+    ends = history.check(
         {part: stored(bootstrap, topic, part, clock) for part in range(history.partitions)},
         {load.producer: load.sent for load in loads},
         refused=frozenset(load.producer for load in loads if load.failures),
     )
+    for reader in readers:
+        if isinstance(reader, Member):
+            await_committed(bootstrap, reader, ends, clock)
+        reader.end()
 
 
 def assert_nothing_lost_or_doubled(load: Load, reader: Reader, bootstrap: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.replicas import Replicas
 from penstock.control.errors import ControlUnavailable
+from penstock.partitions import replicated
 from penstock.records import split_batches
 from penstock.replication.leadership import CHUNK_BYTES
 from penstock.replication.links import WINDOW_BYTES, Outgoing
@@ -97,6 +98,30 @@ async def delete_records(
 def sent(number: int) -> bytes:
     """A batch of an idempotent producer."""
     return bytes(storage_batches.batch(producer_id=77, epoch=0, sequence=number))
+
+
+async def test_what_follows_a_refused_batch_is_not_told_that_it_is_out_of_order(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka would raise its epoch, and send again what an earlier leader may have stored."""
+    leader = await cluster.create(minimum=3)
+    client = cluster.clients[leader]
+
+    async def tried(number: int) -> str:
+        return str((await client.produce("t", sent(number))).error_code.name)
+
+    assert await tried(0) == "none"
+    other, _ = others(leader)
+    await cluster.stop(other)
+    log = cluster.log(leader)
+    await until(lambda: log.leading is not None and log.leading.reachable() == 2)
+    assert await tried(1) == "not_enough_replicas"
+    await cluster.start(other)
+    await until(lambda: log.leading is not None and log.leading.reachable() == 3)
+    assert await tried(2) == "not_leader_or_follower"
+    assert [await tried(1), await tried(2)] == ["none", "none"]
+    monkeypatch.setattr(replicated, "REFUSED_BEFORE_MS", 0)
+    assert await tried(4) == "out_of_order_sequence_number"
 
 
 def lies(log: ReplicatedLog, start: int, end: int) -> bool:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.partitions.local import GroupCommits, LocalPartition
-from penstock.records import OffsetOutOfRange
+from penstock.records import OffsetOutOfRange, OutOfOrderSequence
 from penstock.records.appends import NO_APPEND
-from penstock.replication.errors import NotLeading
+from penstock.replication.errors import NotLeading, TooFewReplicas
 from penstock.storage.values import Read
 
 if TYPE_CHECKING:
@@ -30,17 +30,21 @@ if TYPE_CHECKING:
     from penstock.storage.values import OffsetAndTimestamp
 
 _LOOK_SECONDS: Final = 0.005
+REFUSED_BEFORE_MS: Final = 5_000
+"""How long a producer that has been refused may take to send the same again, before what follows
+is told that it is out of order."""
 
 
 class ReplicatedPartition(LocalPartition):
     """See the module's text; the owner of a log that `replicated` is about."""
 
-    __slots__ = ("_known_epoch", "isr", "replicated")
+    __slots__ = ("_known_epoch", "_refused_ms", "isr", "replicated")
 
     append_takes: ClassVar[str] = "the acknowledgement of the replicas"
 
     def __init__(self, replicated: ReplicatedLog, commits: GroupCommits) -> None:
         self._known_epoch = -1
+        self._refused_ms = -REFUSED_BEFORE_MS
         self.isr: Sequence[int] = ()
         self.replicated = replicated
         super().__init__(replicated.log, commits)
@@ -85,14 +89,30 @@ class ReplicatedPartition(LocalPartition):
     ) -> None:
         """As `Partition.append`: with acks=all it is committed then, else durable on the leader.
 
+        A producer has several requests on their way. If the first is refused and the partition
+        has its leader or its replicas before the next, that one is refused as well: told that it
+        is out of order, librdkafka would send all of them with a new epoch, and what an earlier
+        leader has of the first would be there twice.
+
         Raises:
-            NotLeading: this broker does not lead the partition now.
+            NotLeading: this broker does not lead the partition now, or what comes before was
+                refused just now.
             TooFewReplicas: fewer can be reached than must acknowledge, and `acks` asks for all.
             PenstockError: as `PartitionLog.append`.
         """
-        result = self.replicated.append(
-            batches, now_ms=now_ms, acks=acks, lease=lease, done=done, guard=guard
-        )
+        try:
+            result = self.replicated.append(
+                batches, now_ms=now_ms, acks=acks, lease=lease, done=done, guard=guard
+            )
+        except (NotLeading, TooFewReplicas):
+            self._refused_ms = now_ms
+            raise
+        except OutOfOrderSequence as error:
+            if abs(now_ms - self._refused_ms) >= REFUSED_BEFORE_MS:
+                raise
+            raise NotLeading(
+                f"{self.topic_partition}: batches were refused just now, and come first: {error}"
+            ) from error
         commits = self._commits
         if result is not None:
             commits.appends.append((done, result))
@@ -103,7 +123,11 @@ class ReplicatedPartition(LocalPartition):
         self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
     ) -> Guard | None:
         """As `Partition.begin_verification`; raises NotLeading, too."""
-        self.replicated.appendable()
+        try:
+            self.replicated.appendable()
+        except NotLeading:
+            self._refused_ms = now_ms
+            raise
         return super().begin_verification(producer_id, epoch, sequence, now_ms=now_ms)
 
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:

@@ -18,7 +18,6 @@ from penstock.storage.errors import (
     StorageFailed,
     StoreLocked,
     TopicIdMismatch,
-    UnknownProducerId,
 )
 from penstock.storage.partition import PartitionLog
 from penstock.storage.replica import ReplicaLog
@@ -57,5 +56,4 @@ __all__ = [
     "StoreLocked",
     "TopicIdMismatch",
     "TransactionalLog",
-    "UnknownProducerId",
 ]

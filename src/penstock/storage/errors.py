@@ -131,12 +131,6 @@ class ReplicaEpochFell(FencedError):
         self.found = found
 
 
-class UnknownProducerId(InvalidError):
-    """The partition remembers nothing of a producer that it should know."""
-
-    code: ClassVar[str] = "unknown_producer_id"
-
-
 class TopicIdMismatch(InvalidError):
     """A partition of that name exists, for another topic id."""
 
