@@ -239,3 +239,21 @@ async def test_unclean_elections_are_refused(three: Cluster) -> None:
 
 def row_of(cluster: Cluster, node_id: int) -> Partition:
     return cluster.brokers[node_id].cluster.image.topics["t"].partitions[0]
+
+
+async def test_a_leader_that_is_fenced_by_a_claim_that_was_dropped_leads_again(
+    three: Cluster,
+) -> None:
+    """Nobody else claims, and no news of the control plane has anybody look."""
+    leader = await three.create()
+    assert await three.produce(b"before") == 0
+    other = leader % 3 + 1
+    replication, log = replicas(three, other).replication, three.log(other)
+    await until(lambda: has(log, 1))
+    await replication.links.close()
+    replication.claim([log.key])
+    await until(lambda: log.log.promised > log.copy.core.epoch)
+    await three.stop(other)
+    await three.start(other)
+    await until(lambda: has(three.log(other), 1))
+    assert await three.produce(b"after") == 1

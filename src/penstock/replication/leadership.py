@@ -89,6 +89,10 @@ class LeaderShell(Protocol):
         """Have the chain extended by epochs below one."""
         ...
 
+    def stopped(self) -> None:
+        """This leadership is over. Whoever claimed after it may have dropped that by now."""
+        ...
+
     def committed(self, mark: int) -> None:
         """Consumers may read up to here."""
         ...
@@ -482,6 +486,7 @@ class Leadership:
                 self._shell.seal_and_open(effect)
             elif isinstance(effect, Stopped):
                 self.give_up(LeadershipOver(self._log.topic_partition, self.core.epoch))
+                self._shell.stopped()
 
     def _answer(self, mark: int) -> None:
         pending = self._pending

@@ -55,7 +55,7 @@ _TO_COPIES: Final = (Append, Fence, Join, LogStart, LogEnd, Read)
 _LIVES_BITS: Final = 32
 """So many lives of copies may begin between two starts of a broker, as a power of two."""
 HAND_OVER_MS: Final = 3_000
-"""What an heir has to claim a partition, before who gives it away goes on leading."""
+"""What an heir, or whose claim has stopped a leader, has until that one looks who is to lead."""
 _ALL: Final = -1
 
 
@@ -163,6 +163,10 @@ class ReplicatedLog:
 
     def ask_older(self, below: int) -> None:
         self._service.ask_older(self, below)
+
+    def stopped(self) -> None:
+        if self.leading is not None:
+            self._service.limit(self, self.leading, HAND_OVER_MS)
 
     def committed(self, mark: int) -> None:
         if self.owner is not None:
@@ -358,10 +362,7 @@ class Replication:
         return touched
 
     def ask_to_give(self, key: PartitionKey, *, leader: int, epoch: int, heir: int) -> None:
-        """Ask who leads a partition in an epoch to hand it over; nothing comes of it if it cannot.
-
-        This broker need not have a copy.
-        """
+        """Ask who leads a partition in an epoch to hand it over, if it can. No copy is needed."""
         asked = GiveTo(epoch, heir)
         if leader != self.broker_id:
             self.links.send(leader, [(encode_row(key, asked), (), 0)])
@@ -382,20 +383,18 @@ class Replication:
             self.claim([log.key])
 
     def kept(self) -> list[ReplicatedLog]:
-        """What was to be handed over, and was not claimed in time; nor is placed anew."""
+        """What was given away, or lost to a claim, and is to be looked at: that took its time."""
         now_ms, found = self.now_ms(), []
         for log in list(self._limited):
             leading = log.leading
             if leading is not None and leading.until_ms > now_ms:
                 continue
             del self._limited[log]
-            if leading is None:
+            if leading is None or (leading.leads and leading.heir is None):
                 continue
-            if leading.heir is not None:
+            if leading.heir is not None or leading.core.phase is Phase.STOPPED:
                 leading.keep()
                 found.append(log)
-            elif leading.leads or leading.core.phase is Phase.STOPPED:
-                continue
             elif leading.core.settled:
                 logger.error("%s: what is left does not get all of it", log.log.topic_partition)
                 leading.lost()
