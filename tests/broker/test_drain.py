@@ -91,6 +91,8 @@ async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
     await until(lambda: last in row(four).isr)
     (elected,) = await facts(four, "topic", "elect", "t", "-p", "0")
     assert elected == {"topic": "t", "partition": 0, "preferred": last, "outcome": "elected"}
+    images = [one.cluster for one in four.brokers.values()]
+    await until(lambda: all(one.image.topics["t"].partitions[0].leader == last for one in images))
     (again,) = await facts(four, "topic", "elect", "t")
     assert again["outcome"] == "leads already"
     await facts(four, "topic", "reassign", "t", "--factor", "2")

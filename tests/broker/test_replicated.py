@@ -103,7 +103,9 @@ class Cluster:
                 await self.stop(node_id)
 
     async def stop(self, node_id: int) -> None:
-        await self.clients.pop(node_id).close()
+        client = self.clients.pop(node_id, None)
+        if client is not None:  # else it did not get as far
+            await client.close()
         await self.brokers.pop(node_id).stop()
 
     async def fall_silent(self, node_id: int) -> BrokerServer:

@@ -50,6 +50,12 @@ def in_sync(broker: BrokerServer, copies: int) -> bool:
     return len(broker.cluster.image.topics["t"].partitions[0].isr) == copies
 
 
+async def all_in_sync(cluster: RoleCluster, copies: int) -> None:
+    """Wait until all brokers know that: before, the doctor ends with status 1."""
+    for one in cluster.brokers.values():
+        await until(partial(in_sync, one, copies))
+
+
 @pytest.fixture
 async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[RoleCluster]:
     """Broker 1 has no replicas, 2 and 3 nothing else, 4 is as brokers are."""
@@ -113,8 +119,7 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     for one in cluster.brokers.values():
         await until(partial(knows, one, 4))
     await cluster.led()
-    for one in cluster.brokers.values():
-        await until(partial(in_sync, one, 2))
+    await all_in_sync(cluster, 2)
     found = {one["broker"]: one for one in (await facts(cluster))["brokers"]}
     assert (found[leader]["roles"], found[leader]["copies"]) == (["ingestion"], 1)
     held = f"broker {leader} has broker.roles = ingestion, and replicas of 1 partitions, as of t-0"
@@ -125,5 +130,6 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     await ran(cluster, "broker", "drain", str(leader))
     [other] = {2, 3, 4} - {*move["replicas"]}
     await moved(cluster, tuple(other if one == leader else one for one in move["replicas"]))
+    await all_in_sync(cluster, 2)
     assert held not in await asked(cluster, "doctor")
     assert await cluster.produce(b"goes on") == 1
