@@ -1,10 +1,11 @@
-"""Foreign parts: the jars, the npm packages and the Debian tool that the suite drives.
+"""Foreign parts that the suite drives: jars, npm packages, Go modules, and the Debian tool.
 
 None of it belongs to Penstock, so none of it is in the repository: each part is fetched once, with
 the machine's own tools, into a cache outside it (`$PENSTOCK_CACHE/interop`, by default
 `~/.cache/penstock/interop`). A part's directory is named after the digest of the file that declares
-it (`jars/pom.xml`, `kafkajs/package-lock.json`, `java/ForeignClient.java`), is built beside its
-place and renamed into it: what is there is complete, and a changed declaration is a new place.
+it (`jars/pom.xml`, `kafkajs/package-lock.json`, `java/ForeignClient.java`, `franz/go.sum`), is
+built beside its place and renamed into it: what is there is complete, and a changed declaration is
+a new place.
 
 A part that cannot be had raises `PartMissing`; the suite's fixtures make that a skip, or a failure
 where `PENSTOCK_REQUIRE_INTEROP=1`.
@@ -151,11 +152,27 @@ def s3_gateway() -> Path:
     def build(directory: Path) -> None:
         for path in declared:
             shutil.copy(path, directory / path.name)
-        program = "github.com/versity/versitygw/cmd/versitygw"
-        small = ["-trimpath", "-ldflags=-s -w"]
-        _run(["env", "CGO_ENABLED=0", "go", "build", *small, "-o", "versitygw", program], directory)
+        _go_build("versitygw", "github.com/versity/versitygw/cmd/versitygw", directory)
 
     return _part("s3-gateway", declared, build) / "versitygw"
+
+
+def franz_go() -> Path:
+    """The program of `franz/`, with the Go client franz-go in it."""
+    names = ("go.mod", "go.sum", "driver.go", "admin.go", "transform.go")
+    declared = [HERE / "franz" / name for name in names]
+
+    def build(directory: Path) -> None:
+        for path in declared:
+            shutil.copy(path, directory / path.name)
+        _go_build("driver", ".", directory)
+
+    return _part("franz-go", declared, build) / "driver"
+
+
+def _go_build(name: str, package: str, directory: Path) -> None:
+    small = ["-trimpath", "-ldflags=-s -w"]
+    _run(["env", "CGO_ENABLED=0", "go", "build", *small, "-o", name, package], directory)
 
 
 def _part(name: str, declared: list[Path], build: Callable[[Path], None]) -> Path:

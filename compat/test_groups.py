@@ -111,7 +111,7 @@ def test_partitions_follow_the_members(
 
 @clients("join")
 def test_a_later_member_goes_on_where_the_group_stood(
-    driver: Driver, helper: Driver, topic: str, now_ms: int
+    driver: Driver, helper: Driver, reader: Driver, topic: str, now_ms: int
 ) -> None:
     with scene(driver, helper, topic, now_ms) as group:
         first = group.join()
@@ -124,7 +124,7 @@ def test_a_later_member_goes_on_where_the_group_stood(
         places = [(record.partition, record.offset) for record in second.records()]
         assert len(places) == 60
         assert {offset for _, offset in places} == set(range(10, 20))
-    ends = helper.committed(group.group, topic, range(6))
+    ends = reader.committed(group.group, topic, range(6))
     assert {part: offset for part, (offset, _) in ends.items()} == dict.fromkeys(range(6), 20)
 
 

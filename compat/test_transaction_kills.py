@@ -30,6 +30,8 @@ FEW = (
     ("confluent-kafka", Victim.ZOMBIE, "staged offsets"),
     ("aiokafka", Victim.COORDINATOR, "saved PrepareCommit"),
     ("kafka-python", Victim.COORDINATOR, "appended marker {own}"),
+    ("franz-go", Victim.ZOMBIE, "stored data {own}"),
+    ("franz-go", Victim.COORDINATOR, "saved Ongoing"),
 )
 
 

@@ -19,10 +19,10 @@ with warnings.catch_warnings():
     from compat.drivers.confluent import Confluent
     from compat.drivers.kafkapython import KafkaPython
     from compat.drivers.kcat import Kcat
-    from compat.drivers.remote import Java, KafkaJS
+    from compat.drivers.remote import FranzGo, Java, KafkaJS
 
 DRIVERS: dict[str, type[Driver]] = {
-    driver.name: driver for driver in (Confluent, Aio, KafkaPython, Kcat, KafkaJS, Java)
+    driver.name: driver for driver in (Confluent, Aio, KafkaPython, Kcat, KafkaJS, Java, FranzGo)
 }
 
 __all__ = [

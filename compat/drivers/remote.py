@@ -31,7 +31,7 @@ from compat.drivers.port import (
     Record,
     Transactional,
 )
-from compat.parts import java_program, kafkajs
+from compat.parts import franz_go, java_program, kafkajs
 
 HERE = Path(__file__).resolve().parent.parent
 ANSWER_SECONDS = WAIT_SECONDS + 15
@@ -349,6 +349,18 @@ class Java(Remote):
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         name = "ForeignClient"
         return Program(["java", "-cp", java_program(name, "kafka"), *small, quiet, name], {})
+
+
+class FranzGo(Remote):
+    """franz-go, the client of Go programs."""
+
+    name = "franz-go"
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    assignors = {"eager": "range", "cooperative": "cooperative", "server": "uniform"}
+    able = EVERYTHING | {"log_dirs", "config_topics", "transactions"}
+
+    def _start(self) -> Program:
+        return Program([str(franz_go())], {})
 
 
 class KafkaJS(Remote):

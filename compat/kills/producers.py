@@ -6,14 +6,20 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from compat.drivers import KafkaProblem, Record
+from compat.drivers import DRIVERS, KafkaProblem, Record
 from compat.drivers.apart import Apart
 from compat.drivers.port import Transactional
-from compat.drivers.remote import Java, Remote
+from compat.drivers.remote import Remote
 from compat.kills.history import COPIES, History
 from compat.kills.steps import End
 
-VERSIONS: Mapping[str, int] = {"java": 2, "confluent-kafka": 1, "kafka-python": 1, "aiokafka": 1}
+VERSIONS: Mapping[str, int] = {
+    "java": 2,
+    "franz-go": 2,
+    "confluent-kafka": 1,
+    "kafka-python": 1,
+    "aiokafka": 1,
+}
 """The version of transactions that each client has."""
 FAILURES = (KafkaProblem, RuntimeError, TimeoutError, OSError)
 """What calls of a client end with that fails, or dies."""
@@ -22,7 +28,8 @@ TRIES_MAX = 6
 
 def start(name: str, bootstrap: str) -> Remote:
     """A process of a client."""
-    return Java(bootstrap) if name == "java" else Apart(bootstrap, name)
+    client = DRIVERS[name]
+    return client(bootstrap) if issubclass(client, Remote) else Apart(bootstrap, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
