@@ -482,6 +482,8 @@ class Model:
             producer = producer_of_group_row(row)
             tags = {tag for one, tag in state.staged if one == producer}
             commits = save.settles == "commit"
+            if commits and (not save.rows or not metadata.state.commits):
+                raise Violation("offsets are committed by a save that does not decide so")
             state = state._replace(
                 staged=frozenset(one for one in state.staged if one[0] != producer),
                 settled=state.settled | {(tag, commits) for tag in tags},

@@ -162,6 +162,15 @@ class SettlesTheOtherWay(Transactions):
         super()._save(transaction, pending)
 
 
+class SettlesBeforeTheDecision(Transactions):
+    def _save(self, transaction: Transaction, pending: Pending) -> None:
+        known = transaction.metadata
+        if known is not None and known.groups and pending.after.state is TransactionState.ONGOING:
+            pending.after = replace(pending.after, groups=frozenset())
+            pending.settles_offsets = "commit"
+        super()._save(transaction, pending)
+
+
 class NeverTimesOut(Transactions):
     def _due(self, transaction: Transaction) -> None:
         known = transaction.metadata
@@ -260,6 +269,11 @@ PLANTS = {
     "offsets-always-committed": Plant(
         what="the offsets of an aborted transaction are committed",
         kind=SettlesTheOtherWay,
+        bounds=Bounds(group=True),
+    ),
+    "offsets-before-decision": Plant(
+        what="offsets are committed while their transaction is open",
+        kind=SettlesBeforeTheDecision,
         bounds=Bounds(group=True),
     ),
     "never-times-out": Plant(

@@ -1,0 +1,1 @@
+"""Readers of committed records beside open transactions, within random orders of events."""
