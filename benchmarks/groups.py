@@ -78,7 +78,9 @@ def measure(*, quick: bool) -> list[Row]:
                 for clients in COMMITTERS:
                     found["commits", name, clients].append(_commits(broker, clients, commits, run))
                 for clients in SHARERS:
-                    found["share", name, clients].append(_share(broker, clients, records, run))
+                    found["share", name, clients].append(
+                        _share(name, broker, clients, records, run)
+                    )
                 for protocol in PROTOCOLS:
                     for step, took in _rebalances(broker, protocol, run):
                         found[protocol, name, step].append(took)
@@ -190,7 +192,7 @@ def _commits(broker: Broker, clients: int, count: int, run: int) -> Figure:
     return Figure(value=total / took.value, cpu_seconds=took.cpu_seconds / total)
 
 
-def _share(broker: Broker, threads: int, records: int, run: int) -> Figure:
+def _share(name: str, broker: Broker, threads: int, records: int, run: int) -> Figure:
     topic = f"share-{threads}-{run}"
     create_topic(broker.bootstrap, topic, SHARED_PARTITIONS)
     with Client(broker.bootstrap) as client:
@@ -204,11 +206,13 @@ def _share(broker: Broker, threads: int, records: int, run: int) -> Figure:
         *(*JAVA, "-cp", class_path(jars("tools"))),
         *("org.apache.kafka.tools.ShareConsumerPerformance", "--hide-header"),
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", topic),
-        *("--threads", str(threads), "--num-records", str(records), "--timeout", "20000"),
+        *("--threads", str(threads), "--num-records", str(records), "--timeout", "60000"),
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True
+        command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
     )
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}")
     _, _, _, _, rate, consumed, _ = done.stdout.splitlines()[-1].split(", ")
     if int(consumed) < records:
         raise RuntimeError(f"{consumed} of {records} records came: {done.stdout}{done.stderr}")

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import psutil
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 TIMEOUT_SECONDS = 120
+PARTITIONS_AT_ONCE = 5_000
+"""Apache Kafka refuses a request that becomes more than 10,000 records of its metadata."""
 CHUNK_RECORDS = 5_000
 FETCHED_GIGABYTES_MIN = 0.1
 """Less is read again from its start: finding out where to read takes some 20 ms."""
@@ -90,9 +92,14 @@ def create_topic(
 ) -> None:
     """Create a topic and wait until its last partition answers."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    topic = NewTopic(name, partitions, config=dict(configs or {}))
+    first = min(partitions, PARTITIONS_AT_ONCE)
+    topic = NewTopic(name, first, config=dict(configs or {}))
     for future in admin.create_topics([topic]).values():
         future.result(TIMEOUT_SECONDS)
+    for count in range(first, partitions, PARTITIONS_AT_ONCE):
+        more = NewPartitions(name, min(count + PARTITIONS_AT_ONCE, partitions))
+        for future in admin.create_partitions([more]).values():
+            future.result(TIMEOUT_SECONDS)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "probe", "log_level": 0})
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
