@@ -96,6 +96,7 @@ async def _measure(plane: ControlPlane, name: str, seconds: float, rounds: int) 
             SharesParts(control=plane, clock=SYSTEM_CLOCK),
             settings_of=lambda _: settings,
             changed=lambda _: None,
+            archiving=lambda _: None,
         )
         logs: list[Any] = [Log(number + (count << 32)) for number in range(count)]
         held = list(await asyncio.gather(*(shares.open("group", log) for log in logs)))

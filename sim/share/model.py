@@ -3,8 +3,9 @@
 A broker decides in memory by the product's `SharePartition`, sends the row to the store, one save
 at a time, and tells members what it decided once that is stored; what the store refuses, because
 another broker has stored something since, is forgotten and told as an error. A broker may die at
-any time, with its save made or not. What members were told, and have said, is the truth to which
-everything is held.
+any time, with its save made or not. Where the group has dead letters, a broker writes those of
+what waits for them, and settles it in a second step. What members were told, and have said, is the
+truth to which everything is held.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ from penstock.broker.share.values import (
 )
 
 ACCEPT, RELEASE, RENEW = Acknowledge.ACCEPT, Acknowledge.RELEASE, Acknowledge.RENEW
+REJECT = Acknowledge.REJECT
+AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
 MEMBERS = ("a", "b")
 BROKERS = (0, 1)
 BATCHES = (Batch(0, 1), Batch(2, 2))
 OFFSETS = (0, 1, 2)
-LIMITS = ShareLimits(delivery_count_limit=2, lock_duration_ms=2, record_locks_max=3)
+LIMITS = ShareLimits(
+    delivery_count_limit=2, lock_duration_ms=2, record_locks_max=3, dead_letters=True
+)
 
 
 class Violation(Exception):
@@ -39,7 +44,10 @@ class Violation(Exception):
 
 
 class Bounds(NamedTuple):
-    """How far the world may go. `sizes` are how many records members ask for."""
+    """How far the world may go. `sizes` are how many records members ask for.
+
+    `letters` of one record are written at most; 0: members reject nothing.
+    """
 
     time_ms: int = 4
     crashes: int = 1
@@ -47,10 +55,14 @@ class Bounds(NamedTuple):
     brokers: int = 2
     sizes: tuple[int, ...] = (1, 3)
     depth: int = 5
+    letters: int = 0
 
 
 ONE_BROKER = Bounds(time_ms=3, crashes=0, brokers=1, sizes=(3,), depth=8)
 """A longer way with less on it."""
+
+LETTERS = Bounds(time_ms=2, attempts=1, sizes=(3,), depth=6, letters=2)
+"""Records that are given up, by brokers that die."""
 
 
 class Plant(NamedTuple):
@@ -58,6 +70,7 @@ class Plant(NamedTuple):
 
     `cas`: the store refuses what was decided by an older row. `tells_early`: before it is stored.
     `keeps_refused`: a broker goes on with what was refused. `forgets_locks`: they are not stored.
+    `early_letters`: they are written of what is not stored. `settles_first`: before they are.
     """
 
     what: str = ""
@@ -67,6 +80,8 @@ class Plant(NamedTuple):
     tells_early: bool = False
     keeps_refused: bool = False
     forgets_locks: bool = False
+    early_letters: bool = False
+    settles_first: bool = False
 
 
 class Answer(NamedTuple):
@@ -86,6 +101,8 @@ class View(NamedTuple):
     runs: tuple[Run, ...]
     sent: tuple[bytes, tuple[Answer, ...]] | None = None
     gathered: tuple[Answer, ...] = ()
+    written: tuple[int, ...] = ()
+    """Offsets whose dead letters are durable, and which are to be settled."""
 
 
 class Record(NamedTuple):
@@ -97,6 +114,7 @@ class Record(NamedTuple):
     attempts: int = 0
     accepted: bool = False
     may_be_accepted: bool = False
+    letters: int = 0
 
 
 class World(NamedTuple):
@@ -131,6 +149,10 @@ def steps(world: World, plant: Plant, bounds: Bounds) -> Iterator[Step]:
                 yield f"broker {broker} dies, saved", partial(died, made, broker)
         if view is not None and world.crashes < bounds.crashes:
             yield f"broker {broker} dies", partial(died, world, broker)
+        if bounds.letters:
+            most = bounds.letters
+            yield f"broker {broker} writes", partial(write_letters, world, broker, plant, most)
+            yield f"broker {broker} settles", partial(settle_letters, world, broker, plant)
         for member in MEMBERS:
             yield from requests(world, broker, member, plant, bounds)
 
@@ -145,7 +167,7 @@ def requests(
             yield name, partial(acquire, world, broker, member, most, plant)
     held = [at for at in OFFSETS if world.records[at].holder == member]
     for offsets in {tuple(held[:1]), tuple(held)} - {()}:
-        for kind in (ACCEPT, RELEASE, RENEW):
+        for kind in (ACCEPT, REJECT) if bounds.letters else (ACCEPT, RELEASE, RENEW):
             said = tuple(Acknowledged(at, at, kind) for at in offsets)
             name = f"{member} tells broker {broker} {kind.name} of {offsets}"
             yield name, partial(acknowledge, world, broker, member, said, plant)
@@ -211,6 +233,45 @@ def acknowledge(
         return world
     answer = Answer(member, said=said, asked_ms=world.now_ms)
     return decided(world, broker, view, share, answer, plant)
+
+
+def write_letters(world: World, broker: int, plant: Plant, most: int) -> World | None:
+    """The dead letters of all that waits, once it is stored that it does."""
+    view = load(world, broker)
+    if (view.sent or view.gathered) and not plant.early_letters:
+        return None
+    waiting = share_of(plant, view).letters()
+    offsets = tuple(at for one in waiting for at in range(one.first, one.last + 1))
+    if not offsets or view.written or any(world.records[at].letters >= most for at in offsets):
+        return None
+    after = seen(world, broker, view._replace(written=offsets))
+    if plant.settles_first:
+        return settle_letters(after, broker, plant)
+    records = list(world.records)
+    for at in offsets:
+        records[at] = lettered(world, at)
+    return after._replace(records=tuple(records))
+
+
+def lettered(world: World, at: int) -> Record:
+    state = decode_state("share", world.row)
+    open_runs = [run for run in state.runs if run.state in (ACQUIRED, AVAILABLE)]
+    if any(run.first <= at <= run.last for run in open_runs):
+        raise Violation(f"{at} has a dead letter, and is not stored as given up")
+    one = world.records[at]
+    if one.accepted:
+        raise Violation(f"{at} was accepted, and has a dead letter")
+    return one._replace(letters=one.letters + 1)
+
+
+def settle_letters(world: World, broker: int, plant: Plant) -> World | None:
+    view = world.views[broker]
+    if view is None or not view.written:
+        return None
+    share = share_of(plant, view)
+    if not sum(share.archived(at, at) for at in view.written):
+        return seen(world, broker, view._replace(written=()))
+    return decided(world, broker, view._replace(written=()), share, Answer(""), plant)
 
 
 def leave(world: World, broker: int, member: str, plant: Plant) -> World:
@@ -343,10 +404,10 @@ def check(world: World, plant: Plant) -> None:
     }
     for at in settled:
         one = world.records[at]
-        if not one.may_be_accepted and one.attempts < LIMITS.delivery_count_limit:
-            raise Violation(f"{at} is settled, and nobody has accepted it: it is lost")
-    given_up = share.expire(10**6)
-    settled |= {at for run in given_up for at in range(run.first, run.last + 1)}
+        if not one.may_be_accepted and not one.letters:
+            raise Violation(f"{at} is settled, not accepted and no dead letter: it is lost")
+    share.expire(10**6)
+    settled |= {at for run in share.letters() for at in range(run.first, run.last + 1)}
     for at in set(OFFSETS) - settled:
         begin = share.next_offset()
         if begin is None or begin > at:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.broker.share.partition import ACQUIRED, AVAILABLE, SETTLED, SharePartition
-from penstock.broker.share.values import Acknowledge, Acknowledged, GivenUp, Run
-from sim.share.model import ONE_BROKER, Bounds, Plant
+from penstock.broker.share.partition import (
+    ACQUIRED,
+    ARCHIVING,
+    AVAILABLE,
+    SETTLED,
+    SharePartition,
+)
+from penstock.broker.share.values import Acknowledge, Acknowledged, Cause, GivenUp, Run
+from sim.share.model import LETTERS, ONE_BROKER, Bounds, Plant
 
+PAIRS = LETTERS._replace(crashes=0, brokers=1, depth=10)
 TWO_HOLD = Bounds(time_ms=1, crashes=0, attempts=2, brokers=1, depth=8)
 
 
@@ -114,6 +121,45 @@ class GivesUpEarly(SharePartition):
         return after
 
 
+class SettlesWhatIsRejected(SharePartition):
+    """What is given up waits for no dead letter."""
+
+    def _given_up(self, run: Run, count: int, cause: Cause, given_up: list[GivenUp]) -> Run:
+        super()._given_up(run, count, cause, given_up)
+        return Run(run.first, run.last, SETTLED)
+
+
+class ForgetsWhatWaits(SharePartition):
+    """A leader that has just read the row writes no dead letters of what waits."""
+
+    def letters(self) -> list[GivenUp]:
+        return []
+
+
+class SettlesNeighbours(SharePartition):
+    """One dead letter settles all that wait."""
+
+    def archived(self, first: int, last: int) -> int:
+        return super().archived(self.start, self.end - 1)
+
+
+class GivesOutWhatWaits(SharePartition):
+    """What waits for its dead letter may be acquired."""
+
+    def _acquirable(self, first: int, last: int) -> list[tuple[int, int]]:
+        before = list(self.runs)
+        self.runs = [
+            run._replace(state=AVAILABLE) if run.state == ARCHIVING else run for run in self.runs
+        ]
+        found = super()._acquirable(first, last)
+        self.runs = before
+        return found
+
+    def next_offset(self) -> int | None:
+        waiting = self.letters()
+        return waiting[0].first if waiting else super().next_offset()
+
+
 PLANTS = {
     "acquired-by-two": Plant("an acquired record is acquired", share=GivesWhatOthersHave),
     "not-counted": Plant("the delivery count is not raised", share=DoesNotCount),
@@ -129,5 +175,11 @@ PLANTS = {
     "no-compare": Plant("two leaders overwrite each other", cas=False),
     "tells-early": Plant("members are told what is not stored yet", tells_early=True),
     "keeps-refused": Plant("what was refused is stored over another's", keeps_refused=True),
+    "no-letter": Plant("a record is given up without one", LETTERS, SettlesWhatIsRejected),
+    "forgets-letters": Plant("what waits is not known any more", LETTERS, ForgetsWhatWaits),
+    "one-letter-for-all": Plant("a letter settles others' records", PAIRS, SettlesNeighbours),
+    "gives-out-what-waits": Plant("a record is delivered again", LETTERS, GivesOutWhatWaits),
+    "settles-first": Plant("a record is settled before its letter", LETTERS, settles_first=True),
+    "early-letters": Plant("a letter of what is not stored", LETTERS, early_letters=True),
     "forgets-locks": Plant("locks end with their broker", forgets_locks=True),
 }

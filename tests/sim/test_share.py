@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 from sim.share.exploring import explore
-from sim.share.model import ONE_BROKER, Bounds
+from sim.share.model import LETTERS, ONE_BROKER, Bounds
 from sim.share.plants import PLANTS
 
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize(
-    "bounds", [Bounds(crashes=0), ONE_BROKER._replace(depth=7)], ids=["two brokers", "one broker"]
+    "bounds",
+    [Bounds(crashes=0), ONE_BROKER._replace(depth=7), LETTERS],
+    ids=["two brokers", "one broker", "dead letters"],
 )
 def test_everything_holds(bounds: Bounds) -> None:
     result = explore(bounds)
@@ -20,7 +22,11 @@ def test_everything_holds(bounds: Bounds) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bounds", [Bounds(depth=6), ONE_BROKER], ids=["two brokers", "one broker"])
+@pytest.mark.parametrize(
+    "bounds",
+    [Bounds(depth=6), ONE_BROKER, LETTERS._replace(depth=8)],
+    ids=["two brokers", "one broker", "dead letters"],
+)
 def test_everything_holds_further_on(bounds: Bounds) -> None:
     result = explore(bounds)
     assert not result.trace, "\n".join(result.trace)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.base.errors import InvalidSetting
+from penstock.base.errors import InvalidSetting, InvalidTopicName
+from penstock.base.ids import validate_topic_name
 from penstock.base.settings import (
     SettingInfo,
     by_name,
@@ -80,6 +81,13 @@ class GroupConfigs:
     share_partition_max_record_locks: int = _of_broker("share.partition.max.record.locks")
     share_renew_acknowledge_enable: bool = setting(
         True, "Let members of a share group renew the locks of records that they have."
+    )
+    errors_deadletterqueue_topic_name: str = setting(
+        "", "Topic that what a share group gives up is copied to before it is settled; empty: it is"
+        " not copied."
+    )  # fmt: skip
+    errors_deadletterqueue_copy_record_enable: bool = setting(
+        True, "Copy key, value and headers to the dead letter topic, not only where they lie."
     )
 
 
@@ -200,6 +208,7 @@ def check_group_configs(
                     f" group.{kind}.max.{rest} = {most}",
                 )
         check_heartbeats(effective)
+        check_letter_topic(settings, effective.errors_deadletterqueue_topic_name)
     except InvalidSetting as error:
         raise InvalidConfig(f"group {group_id!r}: {error}") from error
     return given
@@ -215,6 +224,21 @@ def check_heartbeats(effective: GroupConfigs) -> None:
             interval,
             f"must be less than consumer.session.timeout.ms = {timeout}",
         )
+
+
+def check_letter_topic(settings: BrokerSettings, name: str) -> None:
+    """Raise InvalidSetting where a group's dead letters may not go to a topic of this name."""
+    if not name:
+        return
+    prefix = settings.errors_deadletterqueue_topic_name_prefix
+    config = "errors.deadletterqueue.topic.name"
+    if not name.startswith(prefix):
+        rule = f"must begin with errors.deadletterqueue.topic.name.prefix = {prefix}"
+        raise InvalidSetting(config, name, rule)
+    try:
+        validate_topic_name(name)
+    except InvalidTopicName as error:
+        raise InvalidSetting(config, name, f"must be a topic's name: {error}") from None
 
 
 def _bounds(

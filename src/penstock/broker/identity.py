@@ -42,3 +42,9 @@ def address_of(broker: Broker, listener: str) -> dict[str, Any]:
     """Where clients that came by a listener reach a broker, as answers have it."""
     host, port = broker.endpoint(listener)
     return {"host": host, "port": port}
+
+
+def own_address(identity: Identity) -> str:
+    """Where this broker is its own client."""
+    host, port = next(iter(identity.endpoints.values()))
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

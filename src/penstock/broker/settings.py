@@ -168,6 +168,12 @@ class BrokerSettings(TopicDefaults):
     group_share_delivery_count_limit: int = setting(
         5, "How often a record is delivered to a share group before it is given up.", 2, 25
     )
+    errors_deadletterqueue_auto_create_topics_enable: bool = setting(
+        False, "Create the topic that a share group names for its dead letters, if there is none."
+    )
+    errors_deadletterqueue_topic_name_prefix: str = setting(
+        "dlq.", "What the names of share groups' dead letter topics begin with; empty allows any."
+    )
     group_share_session_timeout_ms: int = setting(
         45_000, "How long a member of a share group counts as alive that is not heard of.", 1,
         INT_MAX,

@@ -60,6 +60,10 @@ class LogConfig:
         False, "Keep the topic's records in the object store instead of on brokers; may be set"
         " later, or set back, which moves the records.",
     )  # fmt: skip
+    errors_deadletterqueue_group_enable: bool = setting(
+        False, "Let share groups write dead letters here that name this topic in"
+        " errors.deadletterqueue.topic.name."
+    )  # fmt: skip
     file_delete_delay_ms: int = setting(
         60_000, "How long a deleted segment file stays on disk.", 0, LONG_MAX
     )

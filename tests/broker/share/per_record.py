@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.broker.share.values import Acknowledge, Acknowledged, RecordState, Run
+from penstock.broker.share.values import Acknowledge, Acknowledged, Cause, RecordState, Run
 
-AVAILABLE, ACQUIRED, SETTLED = RecordState
+AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
 
 
 @dataclass
@@ -17,11 +17,20 @@ class Record:
     deliveries: int = 0
     member: str = ""
     deadline_ms: int = 0
+    cause: int = 0
 
-    def let_go(self, limit: int, *, delivered: bool = True) -> None:
+    def let_go(self, limit: int, *, letters: bool, delivered: bool = True) -> None:
         deliveries = self.deliveries - (not delivered)
-        done = deliveries >= limit
-        self.__init__(SETTLED if done else AVAILABLE, 0 if done else deliveries)  # type: ignore[misc]
+        if deliveries >= limit:
+            self.give_up(deliveries, Cause.DELIVERIES, letters=letters)
+        else:
+            self.__init__(AVAILABLE, deliveries)  # type: ignore[misc]
+
+    def give_up(self, deliveries: int, cause: Cause, *, letters: bool) -> None:
+        if letters:
+            self.__init__(ARCHIVING, deliveries, cause=cause)  # type: ignore[misc]
+        else:
+            self.settle()
 
     def settle(self) -> None:
         self.__init__(SETTLED)  # type: ignore[misc]
@@ -33,6 +42,7 @@ class PerRecord:
 
     limit: int
     lock_ms: int
+    letters: bool = False
     start: int = 0
     records: dict[int, Record] = field(default_factory=dict)
 
@@ -65,21 +75,34 @@ class PerRecord:
             if said.kind == Acknowledge.RENEW:
                 record.deadline_ms = now_ms + self.lock_ms
             elif said.kind == Acknowledge.RELEASE:
-                record.let_go(self.limit)
+                record.let_go(self.limit, letters=self.letters)
+            elif said.kind == Acknowledge.REJECT:
+                record.give_up(record.deliveries, Cause.REJECTED, letters=self.letters)
             else:
                 record.settle()
         self.move()
 
+    def archived(self, first: int, last: int) -> int:
+        held = [
+            one
+            for at, one in self.records.items()
+            if first <= at <= last and one.state == ARCHIVING
+        ]
+        for one in held:
+            one.settle()
+        self.move()
+        return len(held)
+
     def expire(self, now_ms: int) -> None:
         for record in self.records.values():
             if record.state == ACQUIRED and record.deadline_ms <= now_ms:
-                record.let_go(self.limit)
+                record.let_go(self.limit, letters=self.letters)
         self.move()
 
     def release(self, member: str, *, delivered: bool) -> None:
         for record in self.records.values():
             if record.state == ACQUIRED and record.member == member:
-                record.let_go(self.limit, delivered=delivered)
+                record.let_go(self.limit, letters=self.letters, delivered=delivered)
         self.move()
 
     def log_begins(self, offset: int) -> None:
@@ -96,7 +119,7 @@ class PerRecord:
     def runs(self) -> list[Run]:
         found: list[Run] = []
         for offset, one in sorted(self.records.items()):
-            rest = (one.state, one.deliveries, one.member, one.deadline_ms)
+            rest = (one.state, one.deliveries, one.member, one.deadline_ms, one.cause)
             if found and found[-1][2:] == rest:
                 found[-1] = found[-1]._replace(last=offset)
             else:

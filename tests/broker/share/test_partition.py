@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.broker.share.partition import SharePartition
 from penstock.broker.share.values import (
@@ -25,7 +26,7 @@ from penstock.broker.share.values import (
 )
 from tests.broker.share.per_record import PerRecord
 
-AVAILABLE, ACQUIRED, SETTLED = RecordState
+AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
 A, B = "member-a", "member-b"
 LIMITS = ShareLimits(delivery_count_limit=5, lock_duration_ms=100, record_locks_max=20)
 LOG = [Batch(0, 4), Batch(5, 9), Batch(10, 29)]
@@ -167,6 +168,28 @@ def test_what_lies_before_the_start_is_not_looked_at() -> None:
     assert not share.log_begins(50)
 
 
+LETTERS = replace(LIMITS, dead_letters=True)
+
+
+def test_what_is_given_up_waits_for_its_dead_letter() -> None:
+    share = partition(Run(0, 3, AVAILABLE, 4), limits=LETTERS)
+    assert acquire(share, most=1, exact=True) == [Acquired(0, 0, 5)]
+    assert acquire(share, B, most=1) == [Acquired(1, 1, 5)]
+    assert say(share, Acknowledge.RELEASE, 0, 0) == [GivenUp(0, 0, 5, Cause.DELIVERIES)]
+    assert say(share, Acknowledge.REJECT, 1, 1, member=B) == [GivenUp(1, 1, 5, Cause.REJECTED)]
+    waiting = [GivenUp(0, 0, 5, Cause.DELIVERIES), GivenUp(1, 1, 5, Cause.REJECTED)]
+    assert (share.letters(), share.start, share.locks) == (waiting, 0, 4)
+    for kind in (Acknowledge.ACCEPT, Acknowledge.RELEASE, Acknowledge.RENEW):
+        with pytest.raises(InvalidRecordState):
+            say(share, kind, 0, 0)
+    assert share.release(A, delivered=True) == share.expire(10**6) == []
+    assert acquire(share, B, most=1) == [Acquired(2, 2, 5)], "they are nobody's"
+    assert share.archived(1, 3) == 1, "what another member has stays as it is"
+    assert (share.letters(), share.start) == (waiting[:1], 0)
+    assert share.archived(0, 0) == 1
+    assert (share.letters(), share.start) == ([], 2)
+
+
 def test_what_the_log_lost_is_forgotten() -> None:
     share = partition()
     acquire(share, most=10)
@@ -202,10 +225,15 @@ class Agrees(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
-        self.share = partition(limits=ShareLimits(
-            delivery_count_limit=3, lock_duration_ms=10, record_locks_max=8
-        ))  # fmt: skip
-        self.plain = PerRecord(limit=3, lock_ms=10)
+        self.has_letters(False)
+
+    @initialize(letters=st.booleans())
+    def has_letters(self, letters: bool) -> None:
+        limits = ShareLimits(
+            delivery_count_limit=3, lock_duration_ms=10, record_locks_max=8, dead_letters=letters
+        )
+        self.share = partition(limits=limits)
+        self.plain = PerRecord(limit=3, lock_ms=10, letters=letters)
 
     @rule(
         member=st.sampled_from([A, B]), most=st.integers(1, 6), exact=st.booleans(),
@@ -283,6 +311,12 @@ class Agrees(RuleBasedStateMachine):
         self.share.expire(self.now_ms)
         self.plain.expire(self.now_ms)
 
+    @rule(first=st.integers(0, 6), count=st.integers(1, 6))
+    def has_dead_letters(self, first: int, count: int) -> None:
+        begin = self.share.start + first
+        last = begin + count - 1
+        assert self.share.archived(begin, last) == self.plain.archived(begin, last)
+
     @rule(member=st.sampled_from([A, B]), delivered=st.booleans())
     def goes(self, member: str, delivered: bool) -> None:
         self.share.release(member, delivered=delivered)
@@ -300,6 +334,9 @@ class Agrees(RuleBasedStateMachine):
         assert share.runs == self.plain.runs()
         assert (share.start, share.end) == (self.plain.start, self.plain.end)
         assert share.locks <= 8
+        waiting = [at for at, one in self.plain.records.items() if one.state == ARCHIVING]
+        found = [at for one in share.letters() for at in range(one.first, one.last + 1)]
+        assert found == sorted(waiting)
         deadlines = [run.deadline_ms for run in share.runs if run.state == ACQUIRED]
         assert share.next_deadline_ms() == min(deadlines, default=None)
 

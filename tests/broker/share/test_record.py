@@ -12,9 +12,9 @@ from penstock.broker.share.record import (
     decode_state,
     encode_state,
 )
-from penstock.broker.share.values import RecordState, Run
+from penstock.broker.share.values import Cause, RecordState, Run
 
-AVAILABLE, ACQUIRED, SETTLED = RecordState
+AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
 
 
 @st.composite
@@ -27,7 +27,8 @@ def states(draw: st.DrawFn) -> ShareState:
         count = 0 if state == SETTLED else draw(st.integers(0, 30_000))
         member = draw(st.text(max_size=8)) if state == ACQUIRED else ""
         deadline = draw(st.integers(0, 2**44)) if state == ACQUIRED else 0
-        runs.append(Run(at, last, state, count, member, deadline))
+        cause = draw(st.sampled_from(Cause)) if state == ARCHIVING else 0
+        runs.append(Run(at, last, state, count, member, deadline, cause))
         at = last + 1
     return ShareState(
         state_epoch=draw(st.integers(0, 2**31 - 1)),
@@ -56,6 +57,13 @@ def test_what_is_cut_off_or_too_long_is_refused(state: ShareState) -> None:
         decode_state("g", row + b"\0")
     with pytest.raises(CorruptShareState):
         decode_state("g", b"\7" + row[1:])
+
+
+def test_rows_of_the_first_version_are_read() -> None:
+    runs = (Run(3, 5, ACQUIRED, 2, "m", 10**12), Run(6, 9, SETTLED), Run(10, 11, AVAILABLE, 1))
+    row = encode_state(1, 2, 3, runs)
+    state = ShareState(state_epoch=1, leader_epoch=2, start=3, runs=runs)
+    assert decode_state("g", b"\1" + row[1:]) == state
 
 
 def test_a_run_takes_few_bytes() -> None:

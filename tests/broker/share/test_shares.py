@@ -75,6 +75,7 @@ class Brokers:
         self.plane = plane
         self.made: list[Shares] = []
         self.changed: list[object] = []
+        self.archiving: list[StoredShare] = []
 
     def __call__(self) -> Shares:
         settings = ShareSettings(begins_at=EARLIEST)
@@ -82,6 +83,7 @@ class Brokers:
             SharesParts(control=self.plane, clock=SYSTEM_CLOCK),
             settings_of=lambda _: settings,
             changed=self.changed.extend,
+            archiving=self.archiving.append,
         )
         self.made.append(shares)
         return shares

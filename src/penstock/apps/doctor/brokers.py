@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,6 +184,24 @@ def admin_address(state: State, node: Node) -> str | None:
         return _from_here(_listener(state, node), node)
     except PenstockError:
         return None
+
+
+def admin_answers(
+    state: State, cluster: ClusterMetadata, admins: Sequence[str], path: str
+) -> list[Mapping[str, Any]]:
+    """What the admin interfaces answer at a path, those that are named, else all that are known."""
+    nodes = cluster.nodes.values()
+    known: Sequence[str | None] = admins or [admin_address(state, node) for node in nodes]
+    found = []
+    for address in filter(None, known):
+        try:
+            with AdminHttp(f"http://{address}") as admin:
+                answer = admin.ask("GET", path, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+        except PenstockError:
+            continue  # its readiness tells
+        if answer.status == HTTPStatus.OK:
+            found.append(answer.body)
+    return found
 
 
 def _from_here(listener: str, node: Node) -> str | None:

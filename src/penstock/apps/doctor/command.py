@@ -18,6 +18,7 @@ from penstock.apps.doctor import Finding, look
 from penstock.apps.doctor.brokers import admin_addresses, broker_checks, reach
 from penstock.apps.doctor.consumers import consumers
 from penstock.apps.doctor.copies import copies_check
+from penstock.apps.doctor.dead_letters import dead_letters_check
 from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import partitions
@@ -68,6 +69,7 @@ def doctor(
                 partitions(state),
                 copies_check(state, reached, addresses),
                 loss_check(state, reached, addresses),
+                dead_letters_check(state, reached, addresses),
                 consumers(state),
             ]
         checks += installation(configuration)

@@ -6,10 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.apps.doctor.brokers import ADMIN_TIMEOUT_SECONDS, admin_address
-from penstock.apps.doctor.findings import Check, Finding
-from penstock.base.errors import PenstockError
-from penstock.client.admin_http import AdminHttp
+from penstock.apps.doctor.brokers import admin_answers
+from penstock.apps.doctor.findings import Check, Finding, listed
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
@@ -26,9 +24,7 @@ def copies_check(state: State, cluster: ClusterMetadata, admins: Sequence[str]) 
 
 
 def _look(state: State, cluster: ClusterMetadata, admins: Sequence[str]) -> list[Finding]:
-    nodes = cluster.nodes.values()
-    known: Sequence[str | None] = admins or [admin_address(state, node) for node in nodes]
-    answers = [answer for address in filter(None, known) if (answer := _asked(address)) is not None]
+    answers = admin_answers(state, cluster, admins, "/v1/copies")
     if not answers:
         fix = "name the admin interfaces of the brokers with --admin"
         return [Finding(check=NAME, status="skip", cause="no admin interface answers", fix=fix)]
@@ -40,15 +36,6 @@ def _look(state: State, cluster: ClusterMetadata, admins: Sequence[str]) -> list
     return [Finding(check=NAME, status="ok", cause=cause)]
 
 
-def _asked(address: str) -> Mapping[str, Any] | None:
-    try:
-        with AdminHttp(f"http://{address}") as admin:
-            answer = admin.ask("GET", "/v1/copies", timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    except PenstockError:
-        return None  # its readiness tells
-    return answer.body if answer.status == 200 else None
-
-
 def _findings(answer: Mapping[str, Any]) -> list[Finding]:
     """One for each reason; those that are not named have one of them."""
     alike: dict[str, list[str]] = defaultdict(list)
@@ -58,14 +45,9 @@ def _findings(answer: Mapping[str, Any]) -> list[Finding]:
         Finding(
             check=NAME,
             status="warn",
-            cause=f"broker {answer['node_id']}: {_listed(names)}: {why}",
+            cause=f"broker {answer['node_id']}: {listed(names, NAMED_MAX)}: {why}",
             fix="see that broker's log, which says what happened; replace a disk that has"
             " failed, and restart it: with an empty directory it copies all from the others",
         )
         for why, names in alike.items()
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -44,6 +44,12 @@ class Check:
     run: Callable[[], Sequence[Finding]]
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """Some names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def look(checks: Sequence[Check], *, seconds: float = CHECK_SECONDS) -> list[Finding]:
     """Run checks side by side; their findings, in the order of the checks."""
     return asyncio.run(_look(checks, seconds))

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.http_listener import wrong_parameters
 from penstock.base.metrics import render
-from penstock.broker.admin import consolidation, extents, metrics, sinks, views
+from penstock.broker.admin import consolidation, extents, metrics, queues, sinks, views
 from penstock.broker.admin.health import Health, Readiness
 from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
 from penstock.broker.parts import parts_of
@@ -97,6 +97,7 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
     viewed = parts_of(views.Parts, broker)
     objects = parts_of(consolidation.Parts, broker)
     staged = parts_of(sinks.Parts, broker)
+    shared = parts_of(queues.Parts, broker)
 
     async def living() -> Health:
         return readiness.alive()
@@ -118,6 +119,8 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
         ),
         _route("/v1/groups", _json(viewed, views.groups)),
         _route("/v1/groups/{group:path}", _json(viewed, views.group)),
+        _route("/v1/dead-letters", _json(shared, queues.dead_letters)),
+        _route("/v1/queues/{group:path}", _json(shared, queues.queue)),
         _route("/v1/diskless/backlogs", _json(objects, consolidation.backlogs)),
         _route(
             "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",

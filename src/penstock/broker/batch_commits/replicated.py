@@ -16,6 +16,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.identity import own_address
 from penstock.client.appender import Appender
 from penstock.client.producer_partitions import Pieces, ProducerPartition
 from penstock.records import split_batches
@@ -103,9 +104,3 @@ class ReplicatedAppends:
             self._appender = Appender(own_address(self._identity), client_id=CLIENT_ID)
             await self._appender.start()
         return self._appender
-
-
-def own_address(identity: Identity) -> str:
-    """Where this broker is its own client."""
-    host, port = next(iter(identity.endpoints.values()))
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.base.errors import PenstockError
 from penstock.broker.batch_commits.limits import TRANSACTION_TIMEOUT_MS
-from penstock.broker.batch_commits.replicated import CLIENT_ID, own_address
+from penstock.broker.batch_commits.replicated import CLIENT_ID
+from penstock.broker.identity import own_address
 from penstock.client import Client
 
 if TYPE_CHECKING:

@@ -149,8 +149,7 @@ class ShareFetching:
             return None
         sources += (source, stored.key)
         share = stored.share
-        share.limits = self._settings.limits
-        share.log_begins(source.log_start_offset)
+        self._shares.log_begins(stored, source)
         begin = share.next_offset()
         end = source.last_stable_offset if self._settings.committed else source.high_watermark
         if begin is None or begin >= end:

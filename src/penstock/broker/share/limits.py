@@ -27,3 +27,21 @@ READ_SPARE: Final = 1.25
 
 CHANGE_ATTEMPTS_MAX: Final = 5
 """How often a change by hand is tried that leaders come before with theirs."""
+
+LETTER_TASKS_MAX: Final = 8
+"""Share partitions whose dead letters are written at once."""
+
+LETTER_READ_BYTES: Final = 1 << 20
+"""What is read of a partition for dead letters at once; one batch may be more."""
+
+LETTER_WAIT_SECONDS: Final = 30.0
+"""How long they wait for what has to be loaded."""
+
+LETTER_TIMEOUT_MS: Final = 30_000
+"""How long one append of dead letters is tried before its share partition pauses."""
+
+LETTER_PRODUCERS_IDLE_MAX: Final = 8
+"""Producers of dead letters that are kept for the next."""
+
+LETTER_LOOK_SECONDS: Final = 60.0
+"""How often it is looked whether records wait for dead letters of whom nobody asks for more."""

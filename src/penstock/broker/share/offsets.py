@@ -20,6 +20,7 @@ from penstock.broker.share.record import ShareState, decode_state, encode_state
 from penstock.broker.share.sessions import Place
 from penstock.broker.share.shares import place_of, share_key
 from penstock.broker.share.stored import KIND, ShareStateLost
+from penstock.broker.share.values import RecordState
 from penstock.control import KEY_ROW, CoordinationRecord, RecordChange
 
 if TYPE_CHECKING:
@@ -58,6 +59,18 @@ class ShareOffsets:
             place_of(key)[1:]: decode_state(key, row.value)
             for key, row in (await self._rows(keys)).items()
         }
+
+    async def archiving(self, keys: Sequence[str]) -> list[str]:
+        """Those of some share partitions that have records which wait for their dead letters.
+
+        Raises:
+            CorruptShareState: one cannot be read.
+        """
+        return [
+            key
+            for key, row in (await self._rows(keys)).items()
+            if any(run.state == RecordState.ARCHIVING for run in decode_state(key, row.value).runs)
+        ]
 
     async def _rows(self, keys: Sequence[str]) -> Rows:
         found: dict[str, CoordinationRecord] = {}

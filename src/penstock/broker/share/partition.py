@@ -1,32 +1,41 @@
 """The decisions about one share partition: who has which records, and which nobody needs any more.
 
     start                                             end
-      |  settled, acquired, available: runs            |  not looked at yet
+      |  settled, acquired, available, archiving: runs |  not looked at yet
       |  (the first is never settled)                  |  (available, never delivered)
 
 | state     | event                                   | becomes                                  |
 |-----------|-----------------------------------------|------------------------------------------|
 | available | acquired by a member                    | acquired, one more delivery, locked      |
-| acquired  | accept, gap, reject, by its member      | settled                                  |
-| acquired  | release by its member, its lock ends,   | available; settled, if it was delivered  |
+| acquired  | accept, gap, by its member              | settled                                  |
+| acquired  | reject by its member                    | given up                                 |
+| acquired  | release by its member, its lock ends,   | available; given up, if it was delivered |
 |           | its member goes                         | as often as the limit says               |
 | acquired  | renew by its member                     | acquired, locked anew                    |
+| given up  | its group has dead letters              | archiving                                |
+|           | it has none                             | settled                                  |
+| archiving | its dead letter is durable              | settled                                  |
 | any       | the log begins behind it                | gone                                     |
 
 Records are runs of offsets (`runs.py`): nothing here costs something for every record, unless
-acknowledgements tell every record from the next. Records that are available or acquired are
+acknowledgements tell every record from the next. Records that are not settled are
 counted as locks, and bounded; between two of them settled ones are one run, so memory is bounded
 by the locks, however far apart they lie.
 
 A record that has one delivery left is handed out alone, and one that has half of them behind it
 with fewer others: what kills every consumer takes no others with it to its end.
 
+What is archiving waits for its dead letter, whoever leads by then: it is the same to a leader that
+has just read the row. It is nobody's any more, so a dead letter is never of a record that somebody
+may still accept; that holds if letters are written of what is stored, not of what is decided.
+
 No I/O, no clock: `now_ms` is the wall clock's, because locks outlive brokers. Nothing that a method
 decides may be told to anybody before it is stored (`record.py`), and there is nothing else to be
 stored: so two brokers that both take themselves for the leader cannot both hand out a record.
 
-Source: KIP-932, KIP-1222; Kafka's `SharePartition`. Other than there, acquisitions and locks are
-stored, so they outlive the broker; and the window has no bound but that of the locks in it.
+Source: KIP-932, KIP-1191, KIP-1222; Kafka's `SharePartition`. Other than there, acquisitions and
+locks are stored, so they outlive the broker; and the window has no bound but that of the locks in
+it.
 """
 
 from __future__ import annotations
@@ -49,7 +58,7 @@ from penstock.broker.share.values import (
     ShareLimits,
 )
 
-AVAILABLE, ACQUIRED, SETTLED = RecordState
+AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
 
 
 class SharePartition:
@@ -70,7 +79,15 @@ class SharePartition:
     @property
     def locks(self) -> int:
         """The records within the window that are not settled."""
-        return sum(run.last - run.first + 1 for run in self.runs if run.state != SETTLED)
+        return sum(run.records for run in self.runs if run.state != SETTLED)
+
+    def letters(self) -> list[GivenUp]:
+        """What waits for its dead letter, by offset."""
+        return [
+            GivenUp(run.first, run.last, run.deliveries, Cause(run.cause))
+            for run in self.runs
+            if run.state == ARCHIVING
+        ]
 
     def next_offset(self) -> int | None:
         """Where the first record lies that may be acquired; None while there are too many locks."""
@@ -216,7 +233,7 @@ class SharePartition:
             if kind == Acknowledge.RELEASE:
                 return self._released(run, given_up)
             if kind == Acknowledge.REJECT:
-                given_up.append(GivenUp(run.first, run.last, run.deliveries, Cause.REJECTED))
+                return self._given_up(run, run.deliveries, Cause.REJECTED, given_up)
             return Run(run.first, run.last, SETTLED)
 
         self._change(spans, settle)
@@ -241,8 +258,27 @@ class SharePartition:
         count = run.deliveries if delivered else run.deliveries - 1
         if count < self.limits.delivery_count_limit:
             return Run(run.first, run.last, AVAILABLE, count)
-        given_up.append(GivenUp(run.first, run.last, count, Cause.DELIVERIES))
+        return self._given_up(run, count, Cause.DELIVERIES, given_up)
+
+    def _given_up(self, run: Run, count: int, cause: Cause, given_up: list[GivenUp]) -> Run:
+        """What an acquired run becomes when nobody is to get it any more."""
+        given_up.append(GivenUp(run.first, run.last, count, cause))
+        if self.limits.dead_letters:
+            return Run(run.first, run.last, ARCHIVING, count, cause=cause)
         return Run(run.first, run.last, SETTLED)
+
+    def archived(self, first: int, last: int) -> int:
+        """What waits within [first, last] has its dead letter, or needs none; how many those are.
+
+        What has become of other records there meanwhile is left as it is.
+        """
+        held = [run for run in run_lists.within(self.runs, first, last) if run.state == ARCHIVING]
+        if held:
+            self._change(
+                [(run.first, run.last, None) for run in held],
+                lambda run, _: Run(run.first, run.last, SETTLED),
+            )
+        return sum(run.records for run in held)
 
     def release(self, member: str, *, delivered: bool) -> list[GivenUp]:
         """A member has gone: others may have what it had.

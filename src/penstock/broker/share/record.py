@@ -1,14 +1,15 @@
 """What is stored of a share partition: one row, written whole.
 
-    version u8 (1), state epoch i32, leader epoch i32, start offset i64, first deadline i64,
+    version u8 (2), state epoch i32, leader epoch i32, start offset i64, first deadline i64,
     members varint, each: size varint, UTF-8
     runs varint, each: records and state varint (records << 2 | state), then
         available: deliveries varint
         acquired:  deliveries varint, member varint, deadline varint (ms from the first deadline)
+        archiving: deliveries varint, cause varint
 
 Integers are big endian, varints have seven bits a byte, least significant first. Runs lie end to
 end from the start offset on. A run of records that one member has acquired together takes some six
-bytes, a member 23.
+bytes, a member 23. Version 1 has no archiving runs.
 
 The leader epoch is that of the broker that stored it, the state epoch rises when the group's
 offsets are set by hand.
@@ -22,9 +23,10 @@ from struct import Struct, error
 from typing import ClassVar, Final
 
 from penstock.base.errors import CorruptError
-from penstock.broker.share.values import RecordState, Run
+from penstock.broker.share.values import Cause, RecordState, Run
 
-VERSION: Final = 1
+VERSION: Final = 2
+_READABLE: Final = (1, VERSION)
 _HEAD: Final = Struct(">Biiqq")
 _VARINT_BITS_MAX: Final = 63
 
@@ -65,6 +67,8 @@ def encode_state(state_epoch: int, leader_epoch: int, start: int, runs: Iterable
         if run.state == RecordState.ACQUIRED:
             _write(row, members[run.member])
             _write(row, run.deadline_ms - first)
+        if run.state == RecordState.ARCHIVING:
+            _write(row, run.cause)
     return bytes(row)
 
 
@@ -76,8 +80,8 @@ def decode_state(key: str, row: bytes) -> ShareState:
     """
     try:
         version, state_epoch, leader_epoch, start, deadline_ms = _HEAD.unpack_from(row)
-        if version != VERSION:
-            raise ValueError(f"version {version} is not {VERSION}")
+        if version not in _READABLE:
+            raise ValueError(f"version {version} is none of {_READABLE}")
         members, at = _members(row, _HEAD.size)
         runs, at = _runs(row, at, start, members, deadline_ms)
     except (ValueError, IndexError, error) as reason:
@@ -112,6 +116,10 @@ def _runs(
         deliveries = member = later = 0
         if state != RecordState.SETTLED:
             deliveries, at = _read(row, at)
+        if state == RecordState.ARCHIVING:
+            cause, at = _read(row, at)
+            runs.append(Run(first, start - 1, state, deliveries, cause=Cause(cause)))
+            continue
         if state != RecordState.ACQUIRED:
             runs.append(Run(first, start - 1, state, deliveries))
             continue

@@ -10,21 +10,32 @@ from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Sample
-from penstock.broker.group_configs import ConfigsOfGroups
+from penstock.base.pause import pause
+from penstock.broker.group_configs import GROUP_KIND, ConfigsOfGroups
 from penstock.broker.metadata.delta import delta_of
+from penstock.broker.parts import parts_of
 from penstock.broker.share import metrics
+from penstock.broker.share.dead_letters.writer import DeadLetterWriter, WriterParts
+from penstock.broker.share.limits import LETTER_LOOK_SECONDS
 from penstock.broker.share.offsets import ShareOffsets
 from penstock.broker.share.sessions import ShareSession, ShareSessions
 from penstock.broker.share.settings import ShareSettings, share_settings
-from penstock.broker.share.shares import Shares, SharesParts
+from penstock.broker.share.shares import Shares, SharesParts, place_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from penstock.base.system import Clock
     from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.fetch.operation import FetchHub
+    from penstock.broker.identity import Identity
     from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.settings import BrokerSettings
+    from penstock.broker.share.stored import StoredShare
+    from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import ControlPlane, MetadataImage
+    from penstock.partitions import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +50,9 @@ class ShareParts:
     cluster: ClusterMetadata
     fetch_hub: FetchHub
     coordinator: GroupCoordinator
+    partitions: PartitionRegistry
+    topic_admin: TopicAdmin
+    identity: Identity
 
 
 class ShareService:
@@ -52,7 +66,16 @@ class ShareService:
             SharesParts(control=parts.control, clock=parts.clock),
             settings_of=self.settings_of,
             changed=parts.fetch_hub.advanced,
+            archiving=self._archiving,
         )
+        self.letters = DeadLetterWriter(
+            parts_of(WriterParts, parts),
+            shares=self.shares,
+            settings_of=self.settings_of,
+            changed=parts.fetch_hub.advanced,
+        )
+        self._partitions = parts.partitions
+        self._looking: asyncio.Task[None] | None = None
         self.sessions = ShareSessions(parts.settings.group_share_max_share_sessions, self._ended)
         self.disconnected = self.sessions.disconnected
         self.offsets = ShareOffsets(parts.control, self.shares.forget)
@@ -66,6 +89,9 @@ class ShareService:
         seen, image = self._seen, self._cluster.image
         self._seen = image
         self._stale = self._stale or bool(delta_of(seen, image).gone)
+        self.letters.image_changed()
+        if self._looking is None and not self._stopped:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
         if self._stale and self._sweeping is None and not self._stopped:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
@@ -80,6 +106,43 @@ class ShareService:
         finally:
             self._sweeping = None
 
+    def _archiving(self, stored: StoredShare) -> None:
+        self.letters.look(stored)
+
+    async def _look(self) -> None:
+        """Now and then: find what waits for dead letters where nobody asks for more."""
+        while not self._stopped:
+            try:
+                await self.resume()
+            except PenstockError as error:
+                logger.warning("what waits for dead letters is not known: %s", error)
+            await pause(LETTER_LOOK_SECONDS)
+
+    async def resume(self) -> None:
+        """Open the share partitions of this broker that are not open, and have what waits."""
+        if not any(kind == GROUP_KIND for kind, _ in self._cluster.image.entity_configs):
+            return
+        places = {key: place_of(key) for key in await self.offsets.keys()}
+        mine = [
+            key
+            for key, (group, topic_id, index) in places.items()
+            if self.settings_of(group).letter_topic and self._source(group, topic_id, index)
+        ]
+        for key in await self.offsets.archiving(mine):
+            group, topic_id, index = places[key]
+            source = self._source(group, topic_id, index)
+            if source is not None:
+                await self.shares.open(group, source)
+
+    def _source(self, group: str, topic_id: UUID, index: int) -> Partition | None:
+        """A partition that this broker looks after for a group."""
+        served = self._partitions.topics_by_id.get(topic_id.bytes)
+        if served is None or index >= len(served.partitions):
+            return None
+        if served.diskless and not self._ownership.owns(group):
+            return None
+        return served.partitions[index]
+
     async def _newest(self) -> MetadataImage:
         await self._ownership.look_again()
         return self._cluster.image
@@ -87,9 +150,11 @@ class ShareService:
     async def stop(self) -> None:
         """Finish what is being saved, keep no timer. Idempotent."""
         self._stopped = True
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
+        for task in (self._sweeping, self._looking):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        await self.letters.stop()
         await self.shares.stop()
 
     def settings_of(self, group_id: str) -> ShareSettings:
@@ -107,3 +172,11 @@ class ShareService:
         yield Sample(metrics.ACQUIRED, self.shares.acquired)
         for cause, count in self.shares.given_up.items():
             yield Sample(metrics.GIVEN_UP, count, (cause.name.lower(),))
+        letters = self.letters
+        for cause, count in letters.written.items():
+            yield Sample(metrics.LETTERS, count, (cause.name.lower(),))
+        yield Sample(metrics.NO_LETTERS, letters.deleted + self.shares.deleted, ("deleted",))
+        yield Sample(metrics.NO_LETTERS, letters.aborted, ("aborted",))
+        yield Sample(metrics.NO_LETTERS, letters.unwanted, ("unwanted",))
+        yield Sample(metrics.LETTERS_WAITING, letters.waiting)
+        yield Sample(metrics.LETTER_FAILURES, letters.failures)

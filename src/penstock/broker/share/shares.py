@@ -82,11 +82,16 @@ class Shares:
         *,
         settings_of: Callable[[str], ShareSettings],
         changed: Callable[[Iterable[object]], None],
+        archiving: Callable[[StoredShare], None],
     ) -> None:
-        """`settings_of` knows a group's settings; `changed` wakes who waits for keys."""
+        """`settings_of` knows a group's settings; `changed` wakes who waits for keys.
+
+        `archiving` is told of share partitions with records that wait for their dead letters.
+        """
         self._control = parts.control
         self._settings_of = settings_of
         self._changed = changed
+        self._archiving = archiving
         self._saver = Saver(parts.control, _Unfenced())
         self._held: dict[str, StoredShare] = {}
         self._opening: dict[str, asyncio.Task[StoredShare]] = {}
@@ -98,6 +103,8 @@ class Shares:
         self._ticker = Ticker(parts.clock, self._tick)
         self.given_up = dict.fromkeys(Cause, 0)
         """Records that were given up, by cause."""
+        self.deleted = 0
+        """Records that were gone before their dead letters were written."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -118,7 +125,12 @@ class Shares:
             self._timers.stop(stored.timer)
             return None
         self._held[key] = stored
+        self._set(stored)
         return stored
+
+    def _set(self, stored: StoredShare) -> None:
+        """What its group is set to may have changed."""
+        stored.share.limits = self._settings_of(place_of(stored.key)[0]).limits
 
     async def open(self, group_id: str, source: Partition) -> StoredShare:
         """A share partition, read if need be.
@@ -155,9 +167,19 @@ class Shares:
                 share.log_ends(source.log_end_offset)
             stored = self._stored(share, key, rows)
             stored.state_epoch, stored.leader_epoch = state.state_epoch, source.leader_epoch
-        stored.share.log_begins(source.log_start_offset)
+        self.log_begins(stored, source)
         self._hold(stored)
+        if stored.share.letters():
+            self._archiving(stored)
         return stored
+
+    def log_begins(self, stored: StoredShare, source: Partition) -> None:
+        """Nobody gets what the log has no more."""
+        share, begin = stored.share, source.log_start_offset
+        if begin > share.start:
+            before = sum(one.records for one in share.letters())
+            share.log_begins(begin)
+            self.deleted += before - sum(one.records for one in share.letters())
 
     def _stored(
         self, share: SharePartition, key: str, rows: Sequence[CoordinationRecord]
@@ -229,15 +251,19 @@ class Shares:
 
     def _expired(self, stored: StoredShare) -> None:
         if not stored.lost:
+            self._set(stored)
             self.released(stored, stored.share.expire(self.now_ms()))
 
     def released(self, stored: StoredShare, given_up: Sequence[GivenUp]) -> asyncio.Future[None]:
         """Records may be available again: save that, and wake who waits for them."""
         self.watch(stored)
-        for first, last, _, cause in given_up:
-            self.given_up[cause] += last - first + 1
+        for one in given_up:
+            self.given_up[one.cause] += one.records
         self._changed((stored.key,))
-        return stored.store()
+        saved = stored.store()
+        if given_up and stored.share.limits.dead_letters:
+            self._archiving(stored)
+        return saved
 
     def release(
         self, group_id: str, member: str, places: Iterable[tuple[UUID, int]], *, delivered: bool
@@ -246,6 +272,7 @@ class Shares:
         for topic_id, index in places:
             stored = self._held.get(share_key(group_id, topic_id, index))
             if stored is not None:
+                self._set(stored)
                 self.released(stored, stored.share.release(member, delivered=delivered))
 
     def forget(self, keys: Iterable[str]) -> None:

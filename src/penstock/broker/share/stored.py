@@ -83,6 +83,18 @@ class StoredShare:
                 loop.call_soon(self._send)
         return self._next
 
+    async def all_stored(self) -> None:
+        """Wait until all that is decided by now, and was to be stored, is durable.
+
+        Raises:
+            ShareStateLost: it is not.
+        """
+        waiting = self._next or self._current
+        if waiting is not None:
+            await asyncio.shield(waiting)
+        if self.lost:
+            raise ShareStateLost(f"{self.key} is no longer held here")
+
     def _send(self) -> None:
         if self._next is None or self._current is not None or self.lost:
             return

@@ -1,6 +1,6 @@
 """What share partitions are told and tell: runs of records, limits, acknowledgements.
 
-Source: KIP-932 (states, acknowledgements), KIP-1222 (renew).
+Source: KIP-932 (states, acknowledgements), KIP-1191 (dead letters), KIP-1222 (renew).
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ class RecordState(IntEnum):
     """What a record within the window is to its group.
 
     `SETTLED` is what KIP-932 calls Acknowledged or Archived: no one will get it any more, and
-    nobody asks why. Records that differ in nothing make one run.
+    nobody asks why. `ARCHIVING`, which KIP-1191 has added, is what was given up and is not yet
+    known to be among the dead letters. Records that differ in nothing make one run.
     """
 
     AVAILABLE = 0
     ACQUIRED = 1
     SETTLED = 2
+    ARCHIVING = 3
 
 
 class Run(NamedTuple):
     """Records next to each other, `first` to `last`, that differ in nothing.
 
     `deliveries` says how often they were acquired; `member` and `deadline_ms`, by the wall clock,
-    belong to acquired ones.
+    belong to acquired ones, `cause`, a `Cause`, to those that are being archived.
     """
 
     first: int
@@ -37,6 +39,12 @@ class Run(NamedTuple):
     deliveries: int = 0
     member: str = ""
     deadline_ms: int = 0
+    cause: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many records they are."""
+        return self.last - self.first + 1
 
 
 class Acknowledge(IntEnum):
@@ -88,14 +96,23 @@ class GivenUp(NamedTuple):
     deliveries: int
     cause: Cause
 
+    @property
+    def records(self) -> int:
+        """How many records they are."""
+        return self.last - self.first + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """What a group's settings say of its share partitions."""
+    """What a group's settings say of its share partitions.
+
+    `dead_letters`: what is given up is copied before it is settled.
+    """
 
     delivery_count_limit: int = 5
     lock_duration_ms: int = 30_000
     record_locks_max: int = 2_000
+    dead_letters: bool = False
 
 
 class InvalidRecordState(InvalidError):

@@ -1,0 +1,81 @@
+"""Share groups as queues: where each stands, and why dead letters wait.
+
+Where a group stands is read from what is stored, so every broker answers for all partitions; where
+their logs end is for the caller to ask (ListOffsets). Why dead letters wait, only the broker knows
+that tries to write them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.share.values import RecordState
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.share.record import ShareState
+    from penstock.broker.share.service import ShareService
+
+TROUBLES_MAX: Final = 1000
+"""Share partitions that one answer names; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these views use."""
+
+    node_id: int
+    cluster: ClusterMetadata
+    share: ShareService
+
+
+async def dead_letters(parts: Parts, request: Request) -> dict[str, Any]:
+    """The share partitions whose dead letters this broker cannot write, and why."""
+    troubles = list(parts.share.letters.troubles.values())
+    return {
+        "node_id": parts.node_id,
+        "waiting": parts.share.letters.waiting,
+        "trouble_count": len(troubles),
+        "troubles": [asdict(one) for one in troubles[:TROUBLES_MAX]],
+    }
+
+
+async def queue(parts: Parts, request: Request) -> dict[str, Any]:
+    """One share group, by partition: how many records of its window are in which state.
+
+    From `end_offset` on nothing was looked at yet: all of it is available.
+    """
+    await parts.cluster.refresh()
+    group_id = request.path_params["group"]
+    names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
+    states = await parts.share.offsets.of_group(group_id)
+    settings = parts.share.settings_of(group_id)
+    return {
+        "group_id": group_id,
+        "dead_letter_topic": settings.letter_topic or None,
+        "delivery_count_limit": settings.limits.delivery_count_limit,
+        "partitions": sorted(
+            (
+                {"topic": names[topic_id], "partition": index, **_counts(state)}
+                for (topic_id, index), state in states.items()
+                if topic_id in names
+            ),
+            key=lambda one: (one["topic"], one["partition"]),
+        ),
+    }
+
+
+def _counts(state: ShareState) -> dict[str, int]:
+    counts = dict.fromkeys(RecordState, 0)
+    for run in state.runs:
+        counts[run.state] += run.records
+    return {
+        "start_offset": state.start,
+        "end_offset": state.runs[-1].last + 1 if state.runs else state.start,
+        "available": counts[RecordState.AVAILABLE],
+        "acquired": counts[RecordState.ACQUIRED],
+        "archiving": counts[RecordState.ARCHIVING],
+    }

@@ -1,0 +1,410 @@
+"""Writes dead letters: reads what waits for one, copies it, and settles it once that is durable.
+
+    archiving, stored ─▶ read by batches ─▶ made in a thread ─▶ appended ─▶ settled, stored
+        ▲                    │ deleted, aborted: no letter, counted              │
+        └── a pause ◀────────┴── any error: the records wait, it is told why ◀───┘
+
+Nothing is settled before its dead letter is on the topic as the topic promises it, and no letter is
+written of what is not stored as given up: whatever dies, the record is available, acquired or
+archiving in the row, and the next leader goes on. A broker that dies between the last two steps has
+its letters written again by the next: a reader tells a double by its headers (`records.py`).
+
+The broker is a client of the dead letter topic, of its own too (`client.appender`): whoever leads
+it, however it is stored. One share partition is written by one task at a time, and
+`LETTER_TASKS_MAX` of them at once; what waits is bounded by the locks of its share partition, which
+stands still when all of them wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from uuid import UUID
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.pause import pause
+from penstock.base.retry import Backoff
+from penstock.broker.configs import Levels
+from penstock.broker.errors import NotLeader, UnknownTopicId
+from penstock.broker.identity import own_address
+from penstock.broker.share.dead_letters.topic import (
+    ENABLE,
+    DeadLetterTooLarge,
+    Target,
+    target_of,
+)
+from penstock.broker.share.limits import (
+    LETTER_PRODUCERS_IDLE_MAX,
+    LETTER_READ_BYTES,
+    LETTER_TASKS_MAX,
+    LETTER_TIMEOUT_MS,
+    LETTER_WAIT_SECONDS,
+)
+from penstock.broker.share.settings import ShareSettings
+from penstock.broker.share.shares import place_of
+from penstock.broker.share.values import Cause, GivenUp
+from penstock.broker.topic_plan import TopicSpec
+from penstock.storage.values import Later
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.broker.fetch.operation import FetchHub, SharedReads
+    from penstock.broker.identity import Identity
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.share.dead_letters.records import Letters
+    from penstock.broker.share.dead_letters.records import Read as LogRead
+    from penstock.broker.share.shares import Shares
+    from penstock.broker.share.stored import StoredShare
+    from penstock.broker.topic_admin import TopicAdmin
+    from penstock.client.appender import Appender
+    from penstock.client.producers import ProducerIdentity
+    from penstock.partitions import Partition
+
+logger = logging.getLogger(__name__)
+
+CLIENT_ID: Final = "penstock-dead-letters"
+_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000, steady=0.5)
+
+
+class NotReadable(RetriableError):
+    """What is to be copied cannot be read now."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterParts:
+    """What the writer uses."""
+
+    settings: BrokerSettings
+    clock: Clock
+    cluster: ClusterMetadata
+    partitions: PartitionRegistry
+    topic_admin: TopicAdmin
+    fetch_hub: FetchHub
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why what a group has given up of a partition waits."""
+
+    group: str
+    topic: str
+    partition: int
+    letter_topic: str
+    error: str
+    reason: str
+
+
+class _Arrival:
+    """Waits until what was to be loaded of a partition is there; a waiter of the hub."""
+
+    def __init__(self) -> None:
+        self.there = asyncio.Event()
+
+    def look_again(self, reads: SharedReads) -> None:
+        self.there.set()
+
+    def expire(self) -> None:
+        self.there.set()
+
+
+class DeadLetterWriter:
+    """See the module's text. Belongs to the event-loop thread."""
+
+    def __init__(
+        self,
+        parts: WriterParts,
+        *,
+        shares: Shares,
+        settings_of: Callable[[str], ShareSettings],
+        changed: Callable[[Iterable[object]], None],
+    ) -> None:
+        """`changed` is told of share partitions that have room for more locks."""
+        self._parts = parts
+        self._shares = shares
+        self._settings_of = settings_of
+        self._changed = changed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._newest: dict[str, StoredShare] = {}
+        self._turns = asyncio.Semaphore(LETTER_TASKS_MAX)
+        self._news = asyncio.Event()
+        self._starting: asyncio.Task[Appender] | None = None
+        self._producers: list[ProducerIdentity] = []
+        self._stopped = False
+        self.troubles: dict[str, Trouble] = {}
+        """By share partition, of those whose letters cannot be written."""
+        self.written = dict.fromkeys(Cause, 0)
+        self.deleted = self.aborted = self.unwanted = self.failures = 0
+        """Records without a letter, because they are gone, of an aborted transaction, or because
+        their group has no dead letter topic any more, or they lie in it; attempts that failed."""
+
+    @property
+    def waiting(self) -> int:
+        """Share partitions with letters to write."""
+        return len(self._tasks)
+
+    def look(self, stored: StoredShare) -> None:
+        """Some records of a share partition wait for their dead letters."""
+        if self._stopped:
+            return
+        key = stored.key
+        self._newest[key] = stored
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.get_running_loop().create_task(self._run(key))
+
+    def image_changed(self) -> None:
+        """What was wrong with a topic may be mended: who pauses tries again."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def stop(self) -> None:
+        """Write nothing more: what waits, the next leader does. Idempotent."""
+        self._stopped = True
+        tasks: list[asyncio.Task[Any]] = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._starting is not None:
+            starting, self._starting = self._starting, None
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            if not starting.cancelled() and starting.exception() is None:
+                await starting.result().stop(0)
+
+    # One share partition
+
+    async def _run(self, key: str) -> None:
+        failures = 0
+        try:
+            while (stored := self._newest[key]).share.letters() and not stored.lost:
+                try:
+                    async with self._turns:
+                        await self._write(stored)
+                    failures = 0
+                except (NotLeader, UnknownTopicId):
+                    return  # whoever leads reads what waits when it opens the share partition
+                except PenstockError as error:
+                    failures += 1
+                    self._failed(stored, error, failures)
+                    await self._pause(failures)
+        except Exception:  # nobody waits for it: it is looked at again when it is opened
+            logger.exception("dead letters of %s failed", key)
+        finally:
+            for kept in (self._tasks, self._newest, self.troubles):
+                kept.pop(key, None)
+
+    async def _pause(self, failures: int) -> None:
+        """Until it may go better."""
+        news = asyncio.ensure_future(self._news.wait())
+        over = asyncio.ensure_future(pause(_BACKOFF.pause_seconds(failures)))
+        try:
+            await asyncio.wait((news, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+            over.cancel()
+
+    def _failed(self, stored: StoredShare, error: PenstockError, failures: int) -> None:
+        self.failures += 1
+        group, topic_id, index = place_of(stored.key)
+        served = self._parts.partitions.topics_by_id.get(topic_id.bytes)
+        self.troubles[stored.key] = Trouble(
+            group=group,
+            topic=str(topic_id) if served is None else served.topic.name,
+            partition=index,
+            letter_topic=self._settings_of(group).letter_topic,
+            error=error.code,
+            reason=str(error),
+        )
+        if failures == 1:
+            logger.warning("dead letters of %s wait: %s", stored.key, error)
+
+    async def _write(self, stored: StoredShare) -> None:
+        """Write what waits now; raises PenstockError."""
+        given = stored.share.letters()
+        await stored.all_stored()
+        group, topic_id, index = place_of(stored.key)
+        settings = self._settings_of(group)
+        source = self._source(topic_id, index)
+        topic = source.topic_partition.topic
+        if settings.letter_topic in ("", topic):
+            await self._settled(stored, given)
+            self.unwanted += sum(one.records for one in given)
+            return
+        target = await self._target(group, settings.letter_topic)
+        if source.look_up is not None:
+            await source.look_up([source])
+        self._shares.log_begins(stored, source)
+        too_large = largest = 0
+        at = max(given[0].first, source.log_start_offset)
+        while any(one.last >= at for one in given):
+            at = next(max(one.first, at) for one in given if one.last >= at)
+            read = await self._read(source, at, committed=settings.committed)
+            letters = await self._copied(stored, given, read, target, settings)
+            too_large += letters.too_large
+            largest = max(largest, letters.largest)
+            at = read.end
+        if too_large:
+            raise DeadLetterTooLarge(
+                f"dead letters of group {group!r}: {too_large} of {topic}-{index}, of up to"
+                f" {largest} bytes, are larger than max.message.bytes = {target.batch_bytes_max} of"
+                f" topic {target.topic!r}"
+            )
+
+    def _source(self, topic_id: UUID, index: int) -> Partition:
+        served = self._parts.partitions.topics_by_id.get(topic_id.bytes)
+        if served is None:
+            raise UnknownTopicId(f"there is no topic with the id {topic_id}")
+        return self._parts.partitions.partition_of(served, index)
+
+    async def _settled(self, stored: StoredShare, done: Sequence[GivenUp]) -> int:
+        """Store that these wait for nothing any more; how many of them still did."""
+        count = sum(stored.share.archived(one.first, one.last) for one in done)
+        if count:
+            self._changed((stored.key,))
+            await asyncio.shield(stored.store())
+        return count
+
+    async def _target(self, group: str, name: str) -> Target:
+        parts = self._parts
+        levels: Levels = parts.topic_admin.levels()
+        create = parts.settings.errors_deadletterqueue_auto_create_topics_enable
+        if create and name not in parts.cluster.image.topics:
+            spec = TopicSpec(name=name, configs=((ENABLE, "true"),))
+            [made] = await parts.topic_admin.create(parts.topic_admin.plan([spec]))
+            if isinstance(made, PenstockError) and made.code != "topic_already_exists":
+                raise made
+        topics = parts.cluster.image.topics
+        return target_of(group, name, topics, settings=parts.settings, levels=levels)
+
+    async def _read(self, source: Partition, at: int, *, committed: bool) -> LogRead:
+        from penstock.broker.share.dead_letters.records import Read
+
+        end = source.last_stable_offset if committed else source.high_watermark
+        if end <= at:
+            raise NotReadable(f"{source.topic_partition} is readable up to {end}, not {at}")
+        for _ in range(2):
+            found = source.read(at, max_bytes=LETTER_READ_BYTES, end_offset=end, at_least_one=True)
+            if not isinstance(found, Later):
+                break
+            await self._loaded(source, found)
+        else:
+            raise NotReadable(f"{source.topic_partition} at {at} has not been loaded")
+        if found.next_offset <= at:
+            raise NotReadable(f"{source.topic_partition} has nothing at {at}")
+        aborted = source.aborted(at, found.next_offset) if committed else ()
+        return Read(data=b"".join(found.buffers), begin=at, end=found.next_offset, aborted=aborted)
+
+    async def _loaded(self, source: Partition, later: Later) -> None:
+        """Have bytes loaded from where they lie, and wait for them for a time."""
+        hub, arrival = self._parts.fetch_hub, _Arrival()
+        sources: list[object] = [source]
+        timer = hub.add(arrival, sources, LETTER_WAIT_SECONDS)
+        try:
+            later.load([later.want], LETTER_READ_BYTES)
+            await arrival.there.wait()
+        finally:
+            hub.remove(arrival, sources)
+            if timer is not None:
+                timer.cancel()
+
+    async def _copied(
+        self,
+        stored: StoredShare,
+        given: Sequence[GivenUp],
+        read: LogRead,
+        target: Target,
+        settings: ShareSettings,
+    ) -> Letters:
+        """Write the letters of one read, and settle what has them or needs none."""
+        from penstock.broker.share.dead_letters.records import Source, Writing, dead_letters
+
+        group, topic_id, index = place_of(stored.key)
+        topic = self._source(topic_id, index).topic_partition.topic
+        partition = target.partition(index)
+        producer = await self._producer()
+        letters = await asyncio.to_thread(
+            dead_letters,
+            read,
+            given,
+            Source(group=group, topic=topic, partition=index, copies=settings.copies),
+            Writing(
+                now_ms=self._parts.clock.now_ms(),
+                batch_bytes_max=target.batch_bytes_max,
+                producer_id=producer.producer_id,
+                base_sequence=producer.sequence(target.topic, partition),
+            ),
+        )
+        if letters.batches:
+            await self._append(producer, target.topic, partition, letters)
+        if len(self._producers) < LETTER_PRODUCERS_IDLE_MAX:
+            self._producers.append(producer)
+        for cause, count in letters.written.items():
+            self.written[cause] += count
+        self.deleted += letters.deleted
+        self.aborted += letters.aborted
+        await self._settled(stored, letters.done)
+        return letters
+
+    # The client
+
+    async def _appender(self) -> Appender:
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        try:
+            return await asyncio.shield(self._starting)
+        except PenstockError:
+            self._starting = None
+            raise
+
+    async def _start(self) -> Appender:
+        from penstock.client import limits
+        from penstock.client.appender import Appender
+
+        appender = Appender(
+            own_address(self._parts.identity),
+            client_id=CLIENT_ID,
+            retry=replace(limits.RETRY, timeout_ms=LETTER_TIMEOUT_MS),
+        )
+        await appender.start()
+        return appender
+
+    async def _producer(self) -> ProducerIdentity:
+        """One whose every record was acknowledged: after a failure nobody knows its sequence."""
+        if self._producers:
+            return self._producers.pop()
+        from penstock.broker.share.dead_letters.records import FIRST_EPOCH
+        from penstock.client.producers import ProducerIdentity
+
+        return ProducerIdentity(await (await self._appender()).producer_id(), FIRST_EPOCH)
+
+    async def _append(
+        self, producer: ProducerIdentity, topic: str, partition: int, letters: Letters
+    ) -> None:
+        """Append batches, which are there as the topic promises when this returns."""
+        from penstock.client.producer_partitions import Pieces, ProducerPartition
+
+        ended: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: PenstockError | None) -> None:
+            if not ended.done():
+                ended.set_result(error)
+
+        refused = (await self._appender()).append(
+            ProducerPartition(
+                producer.producer_id, producer.epoch, topic, partition, idempotent=True
+            ),
+            [Pieces(batch.data, batch.record_count) for batch in letters.batches],
+            producer.sequence(topic, partition),
+            done,
+        )
+        error = refused or await ended
+        if error is not None:
+            raise error
+        producer.advance(topic, partition, sum(one.record_count for one in letters.batches))

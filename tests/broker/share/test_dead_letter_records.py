@@ -1,0 +1,149 @@
+"""Dead letters by columns: what is copied, what is left out, and what is too large."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.broker.share.dead_letters.records import (
+    PREFIX,
+    Letters,
+    Read,
+    Source,
+    Writing,
+    dead_letters,
+)
+from penstock.broker.share.values import Cause, GivenUp
+from penstock.records import columnar
+from penstock.records.columnar.schema import HEADERS_TYPE
+from penstock.records.transactions import AbortedTransaction
+
+SOURCE = Source(group="g/1", topic="orders", partition=3)
+WRITING = Writing(now_ms=99, batch_bytes_max=1 << 20, producer_id=7, base_sequence=40)
+
+
+def log(rows: list[dict[str, Any]], *, base: int = 10, **options: Any) -> bytes:
+    """A log of these records from offset `base` on, two to a batch."""
+    table = pa.Table.from_pylist(
+        rows,
+        schema=pa.schema([
+            ("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.int64()),
+            ("headers", HEADERS_TYPE),
+        ]),
+    )  # fmt: skip
+    batches = columnar.encode_batches(
+        table, now_ms=5, base_offset=base, records_per_batch=2, **options
+    )
+    return b"".join(batch.data for batch in batches)
+
+
+def row(number: int, headers: int = 0) -> dict[str, Any]:
+    pairs = [{"key": f"h{at}", "value": None if at else b"x"} for at in range(headers)]
+    return {
+        "key": None if number % 3 == 0 else b"k%d" % number,
+        "value": None if number % 4 == 0 else b"v%d" % number,
+        "timestamp": 1000 + number,
+        "headers": pairs,
+    }
+
+
+def read_back(letters: Letters) -> list[dict[str, Any]]:
+    data = b"".join(batch.data for batch in letters.batches)
+    return columnar.decode_batches(data).to_pylist() if data else []
+
+
+def own(number: int, offset: int, deliveries: int, text: str) -> list[tuple[str, bytes]]:
+    return [
+        (PREFIX + "topic", b"orders"), (PREFIX + "partition", b"3"),
+        (PREFIX + "offset", b"%d" % offset), (PREFIX + "timestamp", b"%d" % (1000 + number)),
+        (PREFIX + "group", b"g/1"), (PREFIX + "delivery.count", b"%d" % deliveries),
+        (PREFIX + "message", text.encode()),
+    ]  # fmt: skip
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_letters_are_their_records_with_where_and_why(
+    headers: list[int], cuts: list[tuple[int, int]], copies: bool
+) -> None:
+    rows = [row(number, count) for number, count in enumerate(headers)]
+    runs, at = [], 10
+    for index, (gap, count) in enumerate(cuts):
+        cause = Cause.REJECTED if index % 2 else Cause.DELIVERIES
+        runs.append(GivenUp(at + gap, at + gap + count - 1, index + 1, cause))
+        at += gap + count
+    end = 10 + len(rows)
+    read = Read(data=log(rows), begin=runs[0].first, end=max(end, runs[0].first + 1))
+    letters = dead_letters(read, runs, replace(SOURCE, copies=copies), WRITING)
+    wanted = []
+    for run in runs:
+        for offset in range(run.first, min(run.last, end - 1) + 1):
+            one = rows[offset - 10]
+            text = {
+                Cause.REJECTED: "Offset rejected by client.",
+                Cause.DELIVERIES: "Offset delivery count exceeded the threshold.",
+            }[run.cause]
+            theirs = [(pair["key"], pair["value"]) for pair in one["headers"]]
+            mine = own(offset - 10, offset, run.deliveries, text)
+            wanted.append(
+                (one["key"], one["value"], theirs + mine) if copies else (None, None, mine)
+            )
+    found = [
+        (one["key"], one["value"], [(pair["key"], pair["value"]) for pair in one["headers"]])
+        for one in read_back(letters)
+    ]
+    assert found == wanted
+    assert sum(letters.written.values()) == len(wanted)
+    done = [at for one in letters.done for at in range(one.first, one.last + 1)]
+    asked = [at for run in runs for at in range(run.first, run.last + 1) if at < read.end]
+    assert done == asked
+    assert letters.deleted == len(asked) - len(wanted)
+    for batch in letters.batches:
+        assert batch.header.producer_id == 7
+        assert batch.header.base_timestamp == 99
+
+
+def test_what_is_deleted_or_aborted_is_counted_and_gets_none() -> None:
+    rows = [row(number) for number in range(1, 3)]
+    data = log(rows, base=10) + log(rows, base=14, producer_id=5, producer_epoch=0,
+                                    base_sequence=0, transactional=True)  # fmt: skip
+    runs = [GivenUp(11, 15, 2, Cause.REJECTED)]
+    aborted = [AbortedTransaction(5, 14, 16, 17)]
+    letters = dead_letters(
+        Read(data=data, begin=11, end=16, aborted=aborted), runs, SOURCE, WRITING
+    )
+    assert [one["value"] for one in read_back(letters)] == [b"v2"]
+    assert (letters.deleted, letters.aborted, letters.written[Cause.REJECTED]) == (2, 2, 1)
+    assert list(letters.done) == runs
+    letters = dead_letters(Read(data=data, begin=11, end=16), runs, SOURCE, WRITING)
+    assert (letters.deleted, letters.aborted, letters.written[Cause.REJECTED]) == (2, 0, 3)
+
+
+def test_what_is_too_large_waits_and_holds_nobody_up() -> None:
+    rows = [row(1), {**row(2), "value": b"v" * 3000}, row(3), row(5)]
+    runs = [GivenUp(10, 13, 1, Cause.REJECTED)]
+    small = replace(WRITING, batch_bytes_max=2000)
+    letters = dead_letters(Read(data=log(rows), begin=10, end=14), runs, SOURCE, small)
+    assert [one["value"] for one in read_back(letters)] == [b"v1", b"v3", b"v5"]
+    assert letters.too_large == 1
+    assert 3000 < letters.largest < 3600
+    assert [(one.first, one.last) for one in letters.done] == [(10, 10), (12, 13)]
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_compressed_batches_are_opened(codec: int) -> None:
+    rows = [row(number) for number in range(6)]
+    runs = [GivenUp(12, 12, 1, Cause.REJECTED), GivenUp(15, 15, 4, Cause.DELIVERIES)]
+    read = Read(data=log(rows, codec=codec), begin=12, end=16)
+    letters = dead_letters(read, runs, SOURCE, WRITING)
+    assert [one["value"] for one in read_back(letters)] == [b"v2", b"v5"]
+    assert letters.written == {Cause.REJECTED: 1, Cause.DELIVERIES: 1}
+    assert [batch.header.base_sequence for batch in letters.batches] == [40]
