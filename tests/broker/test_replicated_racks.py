@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.test_replicated import Cluster, has, knows, until
 from tests.broker.wire_client import WireClient, batch, fetch_request
@@ -20,7 +23,10 @@ pytestmark = pytest.mark.timeout(300)
 async def racks(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path, postgres_url)
     for node_id in (1, 2, 3):
-        made.settings = {"broker.rack": f"rack-{node_id}"}
+        made.settings = {
+            "broker.rack": f"rack-{node_id}",
+            "group.consumer.assignment.interval.ms": 15_000,
+        }
         await made.start(node_id)
     for server in made.brokers.values():
         await until(partial(knows, server, 3))
@@ -110,3 +116,38 @@ async def test_a_replica_that_is_off_is_shown_so_and_nobody_is_sent_to_it(racks:
     pages = {"topics": [{"name": "t"}], "response_partition_limit": 10, "cursor": None}
     described = await racks.clients[leader].call("DescribeTopicPartitions", 0, pages)
     assert described.topics[0].partitions[0].offline_replicas == (follower,)
+
+
+async def test_members_are_assigned_what_lies_in_their_rack(racks: Cluster) -> None:
+    await asyncio.to_thread(members_read_in_their_racks, racks)
+
+
+def members_read_in_their_racks(racks: Cluster) -> None:
+    places = [next(iter(one.identity.endpoints.values())) for one in racks.brokers.values()]
+    bootstrap = ",".join(f"{host}:{port}" for host, port in places)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic("alone", 9, 1)])["alone"].result(30)
+    with ExitStack() as stack:
+        members = {}
+        for node_id in racks.brokers:
+            members[node_id] = Consumer(
+                {
+                    "bootstrap.servers": bootstrap,
+                    "group.id": "g",
+                    "group.protocol": "consumer",
+                    "client.rack": f"rack-{node_id}",
+                    "log_level": 0,
+                }
+            )
+            stack.callback(members[node_id].close)
+            members[node_id].subscribe(["alone"])
+        for _ in range(600):
+            for member in members.values():
+                member.poll(0.05)
+            found = {one: {p.partition for p in m.assignment()} for one, m in members.items()}
+            if sum(map(len, found.values())) == 9:
+                break
+        rows = next(iter(racks.brokers.values())).cluster.image.topics["alone"].partitions
+        assert found == {
+            one: {row.index for row in rows if row.replicas == (one,)} for one in racks.brokers
+        }

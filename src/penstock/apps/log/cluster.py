@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MINIMUM: Final = "min.insync.replicas"
 RATE_MB_S: Final = 50.0
-"""What a broker is taken to copy: no measurement, the disks and networks of clusters differ."""
+"""What a broker is taken to copy: half of what `benchmarks/cluster_failover.py` measured."""
 
 
 @click.group("cluster", short_help="Brokers and the state of their partitions.")

@@ -72,6 +72,11 @@ DEAD: Final = "Dead"
 AnyGroup = DescribedGroup | DescribedConsumerGroup | DescribedShareGroup
 
 
+def _racks(image: MetadataImage) -> dict[int, str]:
+    """Where brokers stand that say so."""
+    return {one.broker_id: one.rack for one in image.brokers if one.rack is not None}
+
+
 class GroupIdNotFound(InvalidError):
     """There is no such group."""
 
@@ -166,6 +171,7 @@ class GroupCoordinator(Coordinator):
         self._seen = self._cluster.image
         share = ShareGroups(desk, self._share_limits())
         consumer.topics = share.topics = self._seen.topics
+        consumer.racks = share.racks = _racks(self._seen)
         Conversion(desk, classic, consumer)
         return Groups(desk, [classic, consumer, share])
 
@@ -199,8 +205,10 @@ class GroupCoordinator(Coordinator):
             self._seen = image
             delta = delta_of(seen, image)
             changed = {topic.name for topic in (*delta.changed, *delta.gone)}
-            if changed:
-                self.runtime.handle(NewTopics(topics=image.topics, changed=changed))
+            racks = _racks(image)
+            if changed or racks != _racks(seen):
+                event = NewTopics(topics=image.topics, changed=changed, racks=racks)
+                self.runtime.handle(event)
         super().image_changed()
 
     def _loaded(self) -> None:

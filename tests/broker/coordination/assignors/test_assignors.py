@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,6 +112,67 @@ def test_one_that_comes_takes_its_share_and_nothing_else_moves() -> None:
     for member_id, partitions in before.items():
         assert after[member_id][TOPICS[0]] < partitions[TOPICS[0]]
     assert len(after["m3"][TOPICS[0]]) == 3
+
+
+RACKS = st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=7)
+
+
+@settings(deadline=None)
+@given(RACKS, COUNTS, HELD, st.data())
+def test_racks_cost_nobody_a_partition(
+    racks: list[str | None],
+    counts: dict[bytes, int],
+    held: dict[str, Partitions],
+    data: st.DataObject,
+) -> None:
+    plain = group_of([frozenset(TOPICS)] * len(racks), counts, held)
+    members = [
+        replace(member, rack_id=rack) for member, rack in zip(plain.members, racks, strict=True)
+    ]
+    places = st.frozensets(st.sampled_from(["a", "b", "c", "d"]))
+    known = {
+        topic: data.draw(st.lists(places, min_size=count, max_size=count))
+        for topic, count in counts.items()
+        if topic != TOPICS[0]
+    }
+    group = replace(plain, members=members, racks=known)
+    near, far = dict(assign_uniformly(group)), dict(assign_uniformly(plain))
+    given_out = [
+        (topic, number)
+        for partitions in near.values()
+        for topic, numbers in partitions.items()
+        for number in numbers
+    ]
+    assert sorted(given_out) == sorted((t, n) for t, count in counts.items() for n in range(count))
+    assert sizes(group, near) == sizes(plain, far)
+    assert assign_uniformly(replace(group, members=with_targets(members, near))) == near
+
+
+def with_targets(members: list[MemberSpec], targets: dict[str, Partitions]) -> list[MemberSpec]:
+    return [replace(one, assigned=targets.get(one.member_id, NOTHING)) for one in members]
+
+
+def test_members_get_what_has_a_replica_in_their_rack() -> None:
+    topic = TOPICS[0]
+    members = [
+        MemberSpec(
+            member_id=f"m{number}",
+            instance_id=None,
+            topics=frozenset([topic]),
+            assigned=NOTHING,
+            rack_id=rack,
+        )
+        for number, rack in enumerate(["a", "b", "a", "b", "elsewhere", None])
+    ]
+    racks = [
+        frozenset(rack) for rack in ["ab", "b", "b", "ab", "a", "a", "a", "b", "b", "a", "", "a"]
+    ]
+    assigned = assign_uniformly(
+        GroupSpec(members=members, partitions={topic: 12}, racks={topic: racks})
+    )
+    assert all(len(assigned[member.member_id][topic]) == 2 for member in members)
+    for member in members[:4]:
+        assert all(member.rack_id in racks[number] for number in assigned[member.member_id][topic])
 
 
 def test_ranges_are_cut_alike_and_in_the_order_of_instances() -> None:

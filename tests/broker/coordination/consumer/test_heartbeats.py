@@ -20,6 +20,7 @@ from penstock.broker.coordination.group_events import (
     OffsetsDeletable,
     Prune,
 )
+from penstock.broker.coordination.modern.topics import NewTopics
 from tests.broker.coordination.consumer.driver import (
     CLICKS,
     LIMITS,
@@ -271,6 +272,19 @@ def test_topics_that_change_are_assigned_anew() -> None:
     assert numbers(driver.beat("a", 1).assigned) == list(range(8))
     driver.change("orders", None)
     assert numbers(driver.beat("a", 2).assigned) == []
+
+
+def test_what_is_dealt_out_has_a_replica_in_its_readers_rack() -> None:
+    driver = Driver(replace(LIMITS, assignment_interval=1_000))
+    rows = topic("orders", ORDERS, 6).partitions
+    rows = tuple([replace(row, replicas=(3, 2) if row.index % 2 else (1, 2)) for row in rows])
+    orders = replace(topic("orders", ORDERS, 6), partitions=rows)
+    driver.tell(NewTopics(topics={"orders": orders}, racks={1: "one", 3: "three"}))
+    tokens = [
+        driver.send(joining(name, rack_id=rack)) for name, rack in (("a", "three"), ("b", "one"))
+    ]
+    driver.advance(1_000)
+    assert [driver.answers[token].assigned for token in tokens] == [owned(1, 3, 5), owned(0, 2, 4)]
 
 
 def test_regular_expressions_follow_the_topics() -> None:

@@ -4,7 +4,9 @@ Members stand in the order of their instance ids, then of their member ids; topi
 readers and as many partitions are cut at the same places, so that one member gets the partitions of
 equal numbers of all of them.
 
-Source: Kafka 4's `RangeAssignor`, which does not look at racks either.
+Racks are not looked at: they would part the partitions of equal numbers.
+
+Source: Kafka 4's `RangeAssignor`.
 """
 
 from __future__ import annotations

@@ -7,12 +7,17 @@
 Partitions are dealt in the order of their topics, so that the partitions of one topic come to
 different members. Of what a member has, it keeps the lowest numbers.
 
-Source: Kafka 4's `UniformAssignor`, which does not look at racks either.
+Where all read the same topics, what is dealt out goes to members that have a replica of it in their
+rack, as far as their share reaches: they read from there (KIP-392). Nobody has more, gives anything
+up, or gets nothing for it.
+
+Source: Kafka 4's `UniformAssignor`; racks are KIP-881's, which that one does not look at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -95,9 +100,12 @@ def _alike(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
         if longer and want >= 0:  # it has no more than a share, and may have one more
             wants[place] += 1
             longer -= 1
+    left: Iterable[tuple[bytes, int]] = free.left(topics)
+    if group.racks:
+        left = _deal_near(group, members, left, held, wants)
     hungry = [place for place, want in enumerate(wants) if want > 0]
     turn = 0
-    for topic, number in free.left(topics):
+    for topic, number in left:
         turn %= len(hungry)
         place = hungry[turn]
         held[place].setdefault(topic, set()).add(number)
@@ -108,6 +116,37 @@ def _alike(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
             hungry[turn] = hungry[-1]
             hungry.pop()
     return held
+
+
+def _deal_near(
+    group: GroupSpec,
+    members: Sequence[MemberSpec],
+    left: Iterable[tuple[bytes, int]],
+    held: list[_Held],
+    wants: list[int],
+) -> list[tuple[bytes, int]]:
+    """Give partitions to members in their racks; returns those that are left.
+
+    Those with fewest racks come first, as others have more to choose from.
+    """
+    hungry: dict[str, deque[int]] = {}
+    for place, member in enumerate(members):
+        if wants[place] > 0 and member.rack_id is not None:
+            hungry.setdefault(member.rack_id, deque()).append(place)
+    racks = {one: group.racks[one[0]][one[1]] if one[0] in group.racks else () for one in left}
+    far = []
+    for topic, number in sorted(racks, key=lambda one: len(racks[one])):
+        near = [rack for rack in racks[topic, number] if hungry.get(rack)]
+        if not near:
+            far.append((topic, number))
+            continue
+        places = hungry[max(near, key=lambda rack: (len(hungry[rack]), rack))]
+        place = places.popleft()
+        held[place].setdefault(topic, set()).add(number)
+        wants[place] -= 1
+        if wants[place]:
+            places.append(place)
+    return far
 
 
 def _different(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:

@@ -65,6 +65,7 @@ class ModernGroups(ABC, Generic[G, M]):
         self.groups: dict[str, G] = {}
         self.foreign: dict[type, Handler] = {}
         self.topics: Mapping[str, Topic] = {}
+        self.racks: Mapping[int, str] = {}
         self.keeper = Keeper(desk, self.groups, rows=self.encode, gone=self.forget)
         self._ticket = 0
 
@@ -165,7 +166,9 @@ class ModernGroups(ABC, Generic[G, M]):
         self._ticket += 1
         group.ticket = self._ticket
         work = TargetWork(
-            epoch=group.epoch, assignor=self.assignor(group), spec=group.spec(self.topics)
+            epoch=group.epoch,
+            assignor=self.assignor(group),
+            spec=group.spec(self.topics, self.racks),
         )
         self.desk.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
 
@@ -209,8 +212,11 @@ class ModernGroups(ABC, Generic[G, M]):
                 self.resume(group, parked)
 
     def topics_changed(self, event: NewTopics) -> None:
-        """Topics came, went or grew: groups that read them want new targets."""
-        self.topics = event.topics
+        """Topics came, went or grew: groups that read them want new targets.
+
+        Racks are those of the moment when a target is computed.
+        """
+        self.topics, self.racks = event.topics, event.racks
         for group in list(self.groups.values()):
             if event.changed is None or not group.readers.keys().isdisjoint(event.changed):
                 self.look_again(group)

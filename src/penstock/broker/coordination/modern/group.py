@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from penstock.broker.coordination.assignors import NOTHING, GroupSpec, MemberSpec, Partitions
-from penstock.broker.coordination.modern.topics import fingerprint
+from penstock.broker.coordination.modern.topics import fingerprint, racks_of
 from penstock.broker.coordination.timers import Timer
+from penstock.broker.diskless import is_diskless
 
 if TYPE_CHECKING:
     from penstock.control import Topic
@@ -200,8 +201,8 @@ class ModernGroup(Generic[M]):
             self.fingerprint = fingerprint(topics, self.readers)
         return self.fingerprint
 
-    def spec(self, topics: Mapping[str, Topic]) -> GroupSpec:
-        """What an assignor is told of the group."""
+    def spec(self, topics: Mapping[str, Topic], racks: Mapping[int, str]) -> GroupSpec:
+        """What an assignor is told of the group; `racks` are those of brokers."""
         known = {name: topics[name] for name in self.readers if name in topics}
         ids: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
         members = []
@@ -218,7 +219,15 @@ class ModernGroup(Generic[M]):
                     instance_id=member.instance_id,
                     topics=found,
                     assigned=member.target,
+                    rack_id=member.rack_id,
                 )
             )
         partitions = {topic.topic_id.bytes: len(topic.partitions) for topic in known.values()}
-        return GroupSpec(members=members, partitions=partitions)
+        places: dict[bytes, list[frozenset[str]]] = {}
+        if racks and any([member.rack_id is not None for member in members]):
+            places = {
+                topic.topic_id.bytes: racks_of(topic, racks)
+                for topic in known.values()
+                if not is_diskless(topic)  # which any broker serves
+            }
+        return GroupSpec(members=members, partitions=partitions, racks=places)
