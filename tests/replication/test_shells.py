@@ -2,7 +2,8 @@
 
 Links and the control plane are in memory; a broker that dies leaves its files. Leaders delete what
 is committed, copies do so by themselves, and some come back with an empty disk: so logs begin
-anywhere, and copies begin anew where their leader's does.
+anywhere, and copies begin anew where their leader's does. In some stories the power fails: all are
+off at once, and their disks have what was synced, and of the rest anything.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from penstock.base.errors import PenstockError
+from penstock.base.files import MACHINE_FILES, Files
 from penstock.records import split_batches
 from penstock.records.appends import AppendResult
 from penstock.replication.chain import Chain, Link
@@ -28,6 +30,7 @@ from penstock.replication.peer_format import PartitionKey, decode_rows
 from penstock.replication.register import Led, Reserved
 from penstock.replication.service import Replication
 from penstock.storage import LogConfig
+from tests.faulty_files import SYNCS, FaultyFiles
 from tests.storage.batches import TOPIC_ID, FakeClock, Harness, abandon, batch, read_all
 
 KEY = PartitionKey(TOPIC_ID.bytes, 0)
@@ -97,8 +100,11 @@ class Node:
 
     def __init__(self, cluster: Cluster, name: int) -> None:
         self.cluster, self.name = cluster, name
+        self.files = cluster.files_of(name)
         config = LogConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=-1)
-        self.harness = Harness(cluster.root / str(name), config=config, clock=cluster.clock)
+        self.harness = Harness(
+            cluster.root / str(name), config=config, clock=cluster.clock, files=self.files
+        )
         self.replication = Replication(
             broker_id=name, epochs=cluster.plane, flush=self.flush, advanced=lambda owners: None,
             clock=cluster.clock,
@@ -128,10 +134,13 @@ class Node:
 
 
 class Cluster:
-    """Three of them."""
+    """Three of them; `power_fails` is how probable that is at each step."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    disks = FaultyFiles
+
+    def __init__(self, root: Path, seed: int, *, power_fails: float = 0) -> None:
         self.root, self.dice, self.clock = root, random.Random(seed), FakeClock()
+        self._power_fails = power_fails
         self.plane = Plane()
         self.cut: set[frozenset[int]] = set()
         self.under_way: list[tuple[int, int, bytes, bytes]] = []
@@ -142,6 +151,14 @@ class Cluster:
         self.number = 0
         for name in NODES:
             self.nodes[name] = Node(self, name)
+
+    def files_of(self, name: int) -> Files:
+        """The machine's, or those that know what is synced."""
+        if not self._power_fails:
+            return MACHINE_FILES
+        directory = self.root / str(name)
+        directory.mkdir(parents=True, exist_ok=True)
+        return self.disks(root=directory)
 
     async def turn(self) -> None:
         """Some of what is under way arrives."""
@@ -221,6 +238,23 @@ class Cluster:
         self.nodes[name] = Node(self, name)
         self.changed([(name, other) for other in NODES if other != name])
 
+    async def lose_power(self) -> None:
+        """All brokers are off at once, and come back."""
+        disks = {}
+        for name, node in self.nodes.items():
+            assert isinstance(node.files, FaultyFiles)
+            disks[name] = node.files.disk_after()
+        for node in self.nodes.values():
+            await node.die()
+        self.nodes.clear()
+        self.under_way.clear()
+        for name, disk in disks.items():
+            shutil.rmtree(self.root / str(name))
+            found = disk.after_power_loss(self.dice if self.dice.random() < 0.7 else None)
+            found.put(self.root / str(name))
+            self.nodes[name] = Node(self, name)
+        self.changed([(1, 2), (2, 3), (1, 3)])
+
     async def run(self) -> None:
         steps = [self.append, self.delete, self.claim, self.say_again, self.part]
         self.claim()
@@ -229,6 +263,9 @@ class Cluster:
                 await self.turn()
             if self.dice.random() < 0.04:
                 await self.restart()
+                continue
+            if self._power_fails and self.dice.random() < self._power_fails:
+                await self.lose_power()
                 continue
             self.dice.choices(steps, [20, 4, 1, 6, 2])[0]()
 
@@ -316,20 +353,43 @@ async def test_what_was_acknowledged_is_there(tmp_path: Path, seed: int) -> None
     await play(tmp_path, seed)
 
 
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_was_acknowledged_is_there_after_the_power_failed(
+    tmp_path: Path, seed: int
+) -> None:
+    await play(tmp_path, seed, power_fails=0.03)
+
+
+class Lying(FaultyFiles):
+    """Nothing is ever synced."""
+
+    def _note(self, name: str, *of: Any) -> None:
+        if name not in SYNCS:
+            super()._note(name, *of)
+
+
+async def test_disks_that_lie_about_their_syncs_are_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "disks", Lying)
+    with pytest.raises((AssertionError, KeyError, PenstockError)):
+        await play(tmp_path, 0, power_fails=0.03)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(7_200)
 async def test_what_was_acknowledged_is_there_whatever_the_seed(tmp_path: Path) -> None:
     """Bounded by processor: 66 ms a story."""
     for seed in range(int(os.environ.get("PENSTOCK_SHELL_SEEDS", "1000"))):
         try:
-            await play(tmp_path / "story", seed)
+            await play(tmp_path / "story", seed, power_fails=0.03 if seed % 4 == 0 else 0)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
         shutil.rmtree(tmp_path / "story")
 
 
-async def play(root: Path, seed: int) -> None:
-    cluster = Cluster(root, seed)
+async def play(root: Path, seed: int, *, power_fails: float = 0) -> None:
+    cluster = Cluster(root, seed, power_fails=power_fails)
     await cluster.run()
     await cluster.settle()
     logs = [node.log.log for node in cluster.nodes.values()]
