@@ -26,7 +26,7 @@ def pages(root: Path) -> Iterator[Path]:
 
 PAGES = sorted(pages(ROOT))
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
-RUNNABLE = ("quick-start.md", "columns.md", "host-ingest.md")
+RUNNABLE = ("quick-start.md", "columns.md", "host-ingest.md", "share-groups.md")
 TOPICS = ("readings",)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from compat.servers import PenstockProcess
 
@@ -176,6 +177,35 @@ def test_readiness_is_asked_where_the_broker_says(bare: Run) -> None:
         (broker.directory / "control.sqlite").write_bytes(b"")
         status, found = examined(bare, *words)
         assert (status, found["database"][0]) == (1, "fail")
+
+
+def test_a_dead_letter_topic_that_cannot_be_written_is_named(bare: Run) -> None:
+    def found(status: str) -> tuple[str, str, str]:
+        for _ in range(200):
+            one = examined(bare, *words)[1]["dead letters"]
+            if one[0] == status:
+                break
+        return one
+
+    enable = "errors.deadletterqueue.group.enable"
+    with Broker() as broker, broker.client() as client:
+        words = ("-b", broker.bootstrap, "--data-dir", str(broker.directory))
+        client.create_topic("t")
+        client.write_arrow("t", pa.table({"value": [b"a"]}))
+        client.alter_configs("group", "g", {
+            "share.auto.offset.reset": "earliest", "errors.deadletterqueue.topic.name": "dlq.t",
+        })  # fmt: skip
+        with client.queue("g", "t") as queue:
+            while not len(taken := queue.take()):
+                pass
+            taken.reject()
+            status, cause, fix = found("fail")
+            assert (status, fix) == ("fail", f"penstock topic create dlq.t -c {enable}=true")
+            assert "group 'g'" in cause
+            assert "topic 'dlq.t', t-0" in cause
+            client.create_topic("dlq.t", configs={enable: "true"})
+            assert found("ok")[0] == "ok"
+        assert client.read_arrow("dlq.t")["value"].to_pylist() == [b"a"]
 
 
 def test_an_admin_interface_that_is_away_is_a_failure(bare: Run, tmp_path: Path) -> None:

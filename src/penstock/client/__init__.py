@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from penstock.client.fetch import ReadPosition
     from penstock.client.groups import Committed, GroupDescription, GroupListing, GroupMember
     from penstock.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+    from penstock.client.queue import Queue
     from penstock.client.subscription import Subscription
+    from penstock.client.taken import LocksLost, Record, Taken
     from penstock.client.transactions import TransactionalProducer
     from penstock.client.writer import WriteReport
 
@@ -36,14 +38,18 @@ _HOMES = {
     "GroupListing": "groups",
     "GroupMember": "groups",
     "InvalidArgument": "errors",
+    "LocksLost": "taken",
     "LogTruncated": "errors",
     "MessageTooLarge": "errors",
     "Node": "metadata",
     "OffsetOutOfRange": "errors",
     "PartitionMetadata": "metadata",
+    "Queue": "queue",
     "RawFetch": "client",
     "ReadPosition": "fetch",
+    "Record": "taken",
     "Subscription": "subscription",
+    "Taken": "taken",
     "TopicExists": "errors",
     "TopicMetadata": "metadata",
     "TransactionalProducer": "transactions",
@@ -62,14 +68,18 @@ __all__ = [
     "GroupListing",
     "GroupMember",
     "InvalidArgument",
+    "LocksLost",
     "LogTruncated",
     "MessageTooLarge",
     "Node",
     "OffsetOutOfRange",
     "PartitionMetadata",
+    "Queue",
     "RawFetch",
     "ReadPosition",
+    "Record",
     "Subscription",
+    "Taken",
     "TopicExists",
     "TopicMetadata",
     "TransactionalProducer",

@@ -45,6 +45,7 @@ from penstock.client.fetch import (
 from penstock.client.groups import GroupCalls
 from penstock.client.pool import Unanswered
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
+from penstock.client.queue import Queue, queue_topics
 from penstock.client.quotas import QuotaCalls
 from penstock.client.reader import Reader, ReadLimits, fetch_once, too_large
 from penstock.client.replicas import ReplicaCalls
@@ -223,6 +224,14 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls):
             text("transactional_id", transactional_id),
             whole("timeout_ms", timeout_ms, 1, INT_MAX),
         )
+
+    def queue(self, group: str, topics: str | Sequence[str]) -> Queue:
+        """Work off topics as a queue: a member of a share group, which joins with its first take.
+
+        Raises:
+            InvalidArgument: an argument that cannot be; nothing is sent.
+        """
+        return Queue(self._session, text("group", group), queue_topics(topics))
 
     def read_arrow(
         self,

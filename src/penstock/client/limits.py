@@ -55,6 +55,14 @@ FRAME_KEPT_BYTES_MIN: Final = 1 << 20
 RESPONSE_BYTES_MAX: Final = 256 << 20
 """Largest answer that is read; a longer one is refused before memory is taken."""
 
+TAKE_RECORDS: Final = 500
+"""Records that a queue's member takes at a time, unless it says otherwise; Kafka's default."""
+TAKE_RECORDS_MAX: Final = 100_000
+TAKE_WAIT_MS: Final = 1_000
+"""How long it waits for the first of them."""
+TAKE_ROUND_MS: Final = 200
+"""How long each of several brokers may hold its fetch: those that found something wait for them."""
+
 IDLE_CONNECTIONS_MAX: Final = 8
 """Connections kept per broker for the next reader or writer."""
 IDLE_PRODUCERS_MAX: Final = 16

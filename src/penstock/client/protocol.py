@@ -62,6 +62,10 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "ListTransactions": 1,
     "DescribeClientQuotas": 1,
     "AlterClientQuotas": 1,
+    "ShareGroupHeartbeat": 1,
+    "ShareGroupDescribe": 1,
+    "ShareFetch": 2,
+    "ShareAcknowledge": 2,
 }
 """Highest version of each call that this client speaks."""
 VERSION_MIN: Final[Mapping[str, int]] = {
@@ -70,6 +74,9 @@ VERSION_MIN: Final[Mapping[str, int]] = {
     "Metadata": 9,
     "EndTxn": 5,
     "TxnOffsetCommit": 5,
+    "ShareGroupHeartbeat": 1,
+    "ShareFetch": 2,
+    "ShareAcknowledge": 2,
 }
 """Lowest version of the calls whose older forms this client does not write."""
 

@@ -1,0 +1,371 @@
+"""A topic as a queue: a member of a share group, for one thread.
+
+    with client.queue("billing", ["orders"]) as queue:
+        taken = queue.take()
+        good = check(taken.table)
+        taken.ack(good)
+        taken.reject(~good)
+
+The shell around `share_member.py` (what is asked and said) and `taken.py` (records by columns).
+There is no thread behind it: the member heartbeats while it takes, and joins again if it was away
+for longer than `share.session.timeout.ms`; what it has stays its own until the locks end.
+
+Each broker that leads something is asked on a connection of its own, because a broker hands on what
+a member has whose connection breaks. Where several lead, they are asked one after the other while
+there is enough, and side by side while there is not, so that no more is taken than was asked for
+and nothing is held for a call that may not come.
+
+A leader that dies is followed by the next: what the member has, the next leader knows, too.
+
+Source: KIP-932, KIP-1206, KIP-1222.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.settings import INT_MAX
+from penstock.client import limits
+from penstock.client.arguments import whole
+from penstock.client.connection import Connection
+from penstock.client.errors import (
+    BrokersUnreachable,
+    Disconnected,
+    InvalidArgument,
+    broker_error,
+    code_name,
+)
+from penstock.client.errors import is_retriable as retriable
+from penstock.client.protocol import make_call
+from penstock.client.session import Session
+from penstock.client.share_member import SESSION_ERRORS, Acquired, Place, Said, ShareMember
+from penstock.client.taken import Kind, Piece, Taken, piece_of
+
+_STALE: Final = frozenset({"fenced_leader_epoch"})
+"""Errors of partitions that fresh metadata mends, beside those that Kafka calls retriable."""
+
+
+class Queue:
+    """See the module's text; made by `Client.queue`."""
+
+    def __init__(self, session: Session, group: str, topics: Sequence[str]) -> None:
+        self._session = session
+        self._member = ShareMember(group, str(session.randomness.uuid()), topics)
+        self._connections: dict[int, Connection] = {}
+        self._lock_ms = 0
+        self._stale = True
+        self._closed = False
+        self._failures = 0
+        self._failed_ms = 0.0
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def partitions(self) -> frozenset[Place]:
+        """The partitions that the group has given this member, as topic and number."""
+        return frozenset(self._member.assigned)
+
+    def take(
+        self,
+        *,
+        max_records: int = limits.TAKE_RECORDS,
+        wait_ms: int = limits.TAKE_WAIT_MS,
+        max_bytes: int = limits.FETCH_BYTES,
+    ) -> Taken:
+        """Acquire up to so many records, or none if there are none for so long.
+
+        While brokers are away nothing comes; only when none has answered for the client's delivery
+        timeout it is an error.
+
+        Raises:
+            InvalidArgument: an argument that cannot be; nothing is sent.
+            PenstockError: the group's or a topic's refusal.
+        """
+        self._check_open()
+        whole("max_records", max_records, 1, limits.TAKE_RECORDS_MAX)
+        whole("wait_ms", wait_ms, 0, INT_MAX)
+        whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
+        end_ms = self._session.now_ms() + wait_ms
+        waits = 0.0
+        while True:
+            pieces: list[Piece] = []
+            try:
+                self._keep_up()
+                self._round(pieces, max_records, max_bytes, waits)
+                self._failures = 0
+            except (RetriableError, BrokersUnreachable) as error:
+                if not pieces:
+                    self._pause(error, end_ms)
+            left_ms = end_ms - self._session.now_ms()
+            if pieces or left_ms <= 0:
+                pieces.sort(key=lambda one: one.place)
+                return Taken(pieces, self._say, lock_ms=self._lock_ms)
+            if not self._member.assigned:
+                due_ms = max(1.0, self._member.due_in_ms(self._session.now_ms()))
+                self._session.pause(min(left_ms, due_ms) / 1000)
+            waits = max(0.0, min(left_ms, self._wait_ms()))
+
+    def close(self) -> None:
+        """Leave the group; what was taken and not acknowledged others get at once. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        member = self._member
+        for node in member.sessions():
+            with suppress(PenstockError):
+                self._call(node, "ShareAcknowledge", member.acknowledge(
+                    node, {}, renews=False, last=True
+                ))  # fmt: skip
+        if member.epoch:
+            with suppress(PenstockError):
+                self._session.call_coordinator(
+                    member.group, "ShareGroupHeartbeat", member.heartbeat(leave=True)
+                )
+        for connection in self._connections.values():
+            self._session.pool.give_back(connection)
+        self._connections.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidArgument(f"the queue of group {self._member.group!r} has been closed")
+
+    # The group, and who leads
+
+    def _wait_ms(self) -> float:
+        """How long brokers may hold a fetch: to the next heartbeat, less if there are several."""
+        due_ms = self._member.due_in_ms(self._session.now_ms())
+        several = len(self._member.nodes()) > 1
+        return min(due_ms, limits.TAKE_ROUND_MS) if several else due_ms
+
+    def _keep_up(self) -> None:
+        member, session = self._member, self._session
+        if member.due_in_ms(session.now_ms()) <= 0:
+            answer = session.call_coordinator(
+                member.group, "ShareGroupHeartbeat", member.heartbeat()
+            )
+            try:
+                self._stale |= member.heard(answer, session.now_ms())
+            except RetriableError:
+                session.forget_coordinator(member.group)
+                raise
+        if self._stale or member.leaderless:
+            self._learn()
+
+    def _learn(self) -> None:
+        session = self._session
+        self._member.learn([session.fetch_topic(name) for name in self._member.topics])
+        self._stale = False
+
+    def _pause(self, error: PenstockError, end_ms: float) -> None:
+        """Before brokers are asked again.
+
+        Raises:
+            PenstockError: none has answered for too long.
+        """
+        now_ms, session = self._session.now_ms(), self._session
+        if not self._failures:
+            self._failed_ms = now_ms
+        self._failures += 1
+        self._stale = True
+        session.trouble = str(error)
+        seconds = session.retry.pause_seconds(
+            self._failures, chance=session.randomness.uniform(), elapsed_ms=now_ms - self._failed_ms
+        )
+        if seconds is None:
+            raise error
+        session.pause(max(0.0, min(seconds, (end_ms - now_ms) / 1000)))
+
+    # Fetching
+
+    def _round(self, pieces: list[Piece], max_records: int, max_bytes: int, wait_ms: float) -> None:
+        """Ask all brokers once; raises the last error once all were asked."""
+        nodes, trouble = self._member.nodes(), None
+        asked: list[int] = []
+        share = max_records if wait_ms <= 0 else max(1, max_records // max(1, len(nodes)))
+        for node in nodes:
+            left = min(share, max_records - sum(one.batch.num_rows for one in pieces))
+            if left <= 0:
+                break
+            body = self._member.fetch(
+                node, max_records=left, max_wait_ms=int(wait_ms), max_bytes=max_bytes
+            )
+            try:
+                self._send(node, "ShareFetch", body)
+                if wait_ms > 0:
+                    asked.append(node)
+                else:
+                    self._fetched(node, pieces)
+            except (RetriableError, BrokersUnreachable) as error:
+                trouble = self._lost(node, error)
+        for node in asked:
+            try:
+                self._fetched(node, pieces)
+            except (RetriableError, BrokersUnreachable) as error:
+                trouble = self._lost(node, error)
+        if trouble is not None:
+            raise trouble
+
+    def _fetched(self, node: int, pieces: list[Piece]) -> None:
+        answer = self._received(node, "ShareFetch")
+        stale: PenstockError | None = None
+        for topic in answer.responses:
+            for one in topic.partitions:
+                place = (self._member.name(topic.topic_id), int(one.partition_index))
+                code = int(one.error_code)
+                if code:
+                    error = broker_error(code, f"queue of {place[0]}-{place[1]}", one.error_message)
+                    if not _mends(code):
+                        raise error
+                    stale = error
+                elif one.acquired_records:
+                    acquired = [
+                        Acquired(
+                            int(got.first_offset), int(got.last_offset), int(got.delivery_count)
+                        )
+                        for got in one.acquired_records
+                    ]
+                    pieces.append(piece_of(place, one.records, acquired))
+        if stale is not None:
+            self._stale = True
+            if not pieces:
+                raise stale if isinstance(stale, RetriableError) else _again(stale)
+
+    # Acknowledging
+
+    def _say(self, said: Mapping[Place, Sequence[Said]]) -> Mapping[Place, str]:
+        """Tell leaders, and the next ones if they die; returns why partitions refused."""
+        self._check_open()
+        left, refused = dict(said), dict[Place, str]()
+        renews = any(one.kind == Kind.RENEW for runs in said.values() for one in runs)
+
+        def once() -> None:
+            if self._stale:
+                self._learn()
+            by_node: dict[int, dict[Place, Sequence[Said]]] = {}
+            for place, runs in left.items():
+                by_node.setdefault(self._member.leader(place), {})[place] = runs
+            trouble: PenstockError | None = None
+            for node, told in by_node.items():
+                try:
+                    self._tell(node, told, left, refused, renews=renews)
+                except RetriableError as error:
+                    trouble = self._lost(node, error)
+            if trouble is not None:
+                self._stale = True
+                raise trouble
+
+        self._session.retrying(once)
+        return refused
+
+    def _tell(
+        self,
+        node: int,
+        told: Mapping[Place, Sequence[Said]],
+        left: dict[Place, Sequence[Said]],
+        refused: dict[Place, str],
+        *,
+        renews: bool,
+    ) -> None:
+        """Tell one broker; what it has taken or refused is no longer `left`."""
+        member = self._member
+        if node < 0:
+            raise broker_error(5, "partitions " + ", ".join(f"{name}-{at}" for name, at in told))
+        if not member.opened(node):
+            opening = member.fetch(node, max_records=0, max_wait_ms=0, max_bytes=0)
+            self._call(node, "ShareFetch", opening)
+        answer = self._call(node, "ShareAcknowledge", member.acknowledge(node, told, renews=renews))
+        stale: PenstockError | None = None
+        for topic in answer.responses:
+            for one in topic.partitions:
+                place, code = (
+                    (member.name(topic.topic_id), int(one.partition_index)),
+                    one.error_code,
+                )
+                if code and _mends(int(code)):
+                    subject = f"acknowledgements of {place[0]}-{place[1]}"
+                    stale = broker_error(int(code), subject, one.error_message)
+                    continue
+                left.pop(place, None)
+                if code:
+                    refused[place] = one.error_message or code_name(int(code))
+        if stale is not None:
+            self._stale = True
+            raise stale if isinstance(stale, RetriableError) else _again(stale)
+
+    # Calls
+
+    def _call(self, node: int, name: str, body: Mapping[str, Any]) -> Any:
+        self._send(node, name, body)
+        return self._received(node, name)
+
+    def _send(self, node: int, name: str, body: Mapping[str, Any]) -> None:
+        connection = self._connections.get(node)
+        if connection is not None and connection.under_way:
+            connection.close()  # an answer that nobody has waited for: what it brings is handed on
+            raise self._lost(node, Disconnected(f"a call to {connection.where} was given up"))
+        if connection is None:
+            connection = self._connections[node] = self._session.lease(node)
+        version = connection.negotiated.version(name, connection.where)
+        connection.send(
+            make_call(
+                name,
+                version,
+                body,
+                correlation_id=connection.next_correlation_id(),
+                client_id=connection.client_id,
+            )
+        )
+
+    def _received(self, node: int, name: str) -> Any:
+        answer = self._connections[node].receive()
+        code = int(answer.error_code)
+        if code:
+            error = broker_error(code, f"{name} of group {self._member.group!r}",
+                                 answer.error_message)  # fmt: skip
+            if code_name(code) in SESSION_ERRORS:
+                self._member.lost(node)
+                raise error if isinstance(error, RetriableError) else _again(error)
+            raise error
+        self._member.answered(node)
+        self._lock_ms = int(answer.acquisition_lock_timeout.total_seconds() * 1000)
+        return answer
+
+    def _lost(self, node: int, error: PenstockError) -> PenstockError:
+        """A broker could not be asked: the session, and what lies in the connection, is gone."""
+        connection = self._connections.get(node)
+        if connection is not None and connection.broken:
+            del self._connections[node]
+            self._session.pool.give_back(connection)
+            self._session.pool.drop_idle(*connection.address)
+            self._member.lost(node)
+        elif connection is None:
+            self._member.lost(node)
+        self._stale = True
+        return error
+
+
+def _mends(code: int) -> bool:
+    """Whether an error of a partition is over once it is known who leads it."""
+    return retriable(code) or code_name(code) in _STALE
+
+
+def _again(error: PenstockError) -> RetriableError:
+    """An error after which the same may be tried again here."""
+    again = RetriableError(str(error))
+    again.code = error.code  # type: ignore[misc]  # the instance is more precise than its class
+    return again
+
+
+def queue_topics(topics: Iterable[str]) -> tuple[str, ...]:
+    """The topics of a queue; raises `InvalidArgument`."""
+    found = tuple(dict.fromkeys([topics] if isinstance(topics, str) else topics))
+    if not found or not all(isinstance(name, str) and name for name in found):
+        raise InvalidArgument(f"topics = {topics!r}: name at least one topic")
+    return found
