@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "produce": ("log.produce", "produce", "Write records to a topic."),
     "consume": ("log.consume", "consume", "Read records of a topic."),
     "group": ("log.groups", "group", "Consumer groups: list, describe, seek, delete."),
+    "queue": ("log.queues", "queue", "Share groups as queues: depth, oldest, peek, redrive."),
     "transaction": ("log.transactions", "transaction", "Transactions: list, describe, abort."),
     "cluster": ("log.cluster", "cluster", "Brokers and the state of their partitions."),
     "broker": ("log.brokers", "broker", "Brokers that are to go: drain, remove."),

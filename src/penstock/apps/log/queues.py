@@ -1,0 +1,276 @@
+"""`penstock queue`: share groups as queues: list, describe, oldest, peek, redrive.
+
+Where a group stands is what the admin interface of any broker says; the ends of logs and the
+records themselves are read as any client does, so that looking takes nothing from the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import click
+
+from penstock.apps.session import State, client_options, show
+from penstock.base.errors import InvalidError, UnavailableError
+from penstock.base.system import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+PEEKED: Final = 10
+REDRIVEN: Final = 10_000
+VALUE_CHARS: Final = 60
+LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+
+
+class NoQueue(InvalidError):
+    """A share group of which nothing is stored."""
+
+    code: ClassVar[str] = "group_id_not_found"
+
+
+class NoDeadLetterTopic(InvalidError):
+    """A share group that has no dead letters."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class NoAdminInterface(UnavailableError):
+    """No broker's admin interface can be asked."""
+
+    code: ClassVar[str] = "broker_not_available"
+
+
+admin_option = click.option(
+    "--admin", metavar="HOST:PORT,…",
+    help="Admin interfaces to ask (PENSTOCK_ADMIN); else as brokers say.",
+)  # fmt: skip
+
+
+@click.group("queue", short_help="Share groups as queues: depth, oldest, peek, redrive.")
+def queue() -> None:
+    """Share groups: what waits, what is worked on, and what was given up."""
+
+
+@queue.command("list")
+@client_options
+def list_queues(state: State) -> None:
+    """List share groups."""
+    with state.client() as client:
+        rows = [
+            {
+                "group": one.group_id,
+                "state": one.state,
+                "dead_letter_topic": letter_topic(client, one.group_id),
+            }
+            for one in client.list_groups()
+            if one.group_type.lower() == "share"
+        ]
+    show(state, rows, ("group", "state", "dead_letter_topic"))
+
+
+@queue.command("describe")
+@click.argument("name")
+@admin_option
+@client_options
+def describe(state: State, name: str, admin: str | None) -> None:
+    """Show how many records wait, are worked on, and are dead letters.
+
+    Archiving are those that were given up and are not yet copied to the dead letter topic. What
+    nobody has looked at yet is counted by offsets, of which markers of transactions take some.
+    """
+    with state.client() as client:
+        found = standing(state, client, name, admin)
+        topic = found["dead_letter_topic"]
+        letters = unredriven(client, name, topic)
+    totals = {key: sum(row[key] for row in found["partitions"])
+              for key in ("available", "acquired", "archiving")}  # fmt: skip
+    facts = {**found, **totals, "dead_letters": letters}
+    told = "no dead letters" if topic is None else f"{letters} dead letters in {topic}"
+    title = f"queue {name}: {totals['available']} available, {totals['acquired']} acquired, {told}"
+    columns = ("topic", "partition", "start_offset", "log_end_offset", "available", "acquired",
+               "archiving")  # fmt: skip
+    show(state, found["partitions"], columns, title=title, all_as_json=facts)
+
+
+@queue.command("oldest")
+@click.argument("name")
+@admin_option
+@client_options
+def oldest(state: State, name: str, admin: str | None) -> None:
+    """Show the oldest record of each partition that is not done, and its age."""
+    now_ms = SYSTEM_CLOCK.now_ms()
+    rows = []
+    with state.client() as client:
+        for one in standing(state, client, name, admin)["partitions"]:
+            first = waiting_records(client, one, 1, ["offset", "timestamp"])
+            for row in first:
+                age_ms = max(0, now_ms - row["timestamp"])
+                rows.append({"topic": one["topic"], "partition": one["partition"], **row,
+                             "age_ms": age_ms})  # fmt: skip
+    rows.sort(key=lambda row: -row["age_ms"])
+    show(state, rows, ("topic", "partition", "offset", "timestamp", "age_ms"))
+
+
+@queue.command("peek")
+@click.argument("name")
+@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=PEEKED, show_default=True,
+              help="Records of each partition.")  # fmt: skip
+@click.option("--dead-letters", is_flag=True, help="Dead letters that were not redriven.")
+@admin_option
+@client_options
+def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | None) -> None:
+    """Look at the first records that are not done, without acquiring them.
+
+    From the oldest one that is not done on; some behind it may be done already.
+    """
+    with state.client() as client:
+        if dead_letters:
+            _peek_letters(state, client, name, count)
+            return
+        rows = []
+        for one in standing(state, client, name, admin)["partitions"]:
+            place = {"topic": one["topic"], "partition": one["partition"]}
+            found = waiting_records(client, one, count, ["offset", "timestamp", "key", "value"])
+            rows += [{**place, **_readable(row)} for row in found]
+    show(state, rows, ("topic", "partition", "offset", "timestamp", "key", "value"))
+
+
+def _peek_letters(state: State, client: Client, name: str, count: int) -> None:
+    from penstock.apps.log.redrive import letters_of, redriven_until
+
+    topic = needed_topic(client, name)
+    rows: list[dict[str, Any]] = []
+    for partition, start in sorted(redriven_until(client, name, topic).items()):
+        batch = client.read_arrow(
+            topic, partitions=[partition], start={partition: start}, max_records=count
+        )
+        rows += [
+            {
+                "partition": letter.partition, "offset": letter.offset,
+                "came_from": "{}-{}@{}".format(*letter.origin), "deliveries": letter.deliveries,
+                "message": letter.message, **_readable({"key": letter.key, "value": letter.value}),
+            }
+            for letter in letters_of(batch)
+            if letter.group == name
+        ]  # fmt: skip
+    columns = ("partition", "offset", "came_from", "deliveries", "message", "key", "value")
+    show(state, rows, columns, title=f"dead letters of {name} in {topic}")
+
+
+@queue.command("redrive")
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=REDRIVEN, show_default=True,
+              help="Dead letters looked at, those first that lie longest.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@client_options
+def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
+    """Put dead letters back to the topics and partitions that they came from, each once.
+
+    What was put back is noted with it, in transactions: the same again goes on behind it. All
+    groups that read the topics get the records.
+    """
+    from penstock.apps.log.redrive import Redrive
+    from penstock.apps.pipeline.replay import whoami
+
+    with state.client() as client:
+        topic = needed_topic(client, name)
+        work = Redrive(client, name, topic, by=whoami(), at_ms=SYSTEM_CLOCK.now_ms())
+        done = work.look(limit) if dry_run else work.run(limit)
+    rows = [{"topic": one, "records": count} for one, count in sorted(done.topics.items())]
+    facts = {
+        "group": name, "dead_letter_topic": topic, "dry_run": dry_run, "topics": done.topics,
+        "records": done.records, "doubles": done.doubles, "of_other_groups": done.others,
+    }  # fmt: skip
+    verb = "would go back" if dry_run else "went back"
+    title = f"{done.records} dead letters of {name} {verb}, {done.doubles} doubles left out"
+    show(state, rows, ("topic", "records"), title=title, all_as_json=facts)
+
+
+# What these look at
+
+
+def letter_topic(client: Client, group: str) -> str | None:
+    """The dead letter topic that a group is set to."""
+    entries = client.describe_configs("group", group)
+    return next((one.value for one in entries if one.name == LETTER_TOPIC and one.value), None)
+
+
+def needed_topic(client: Client, group: str) -> str:
+    topic = letter_topic(client, group)
+    if topic is None:
+        raise NoDeadLetterTopic(
+            f"group {group!r} has no dead letters: `penstock config set group {group}"
+            f" {LETTER_TOPIC}=<topic>` names a topic for them"
+        )
+    return topic
+
+
+def standing(state: State, client: Client, group: str, admin: str | None) -> dict[str, Any]:
+    """Where a group stands, with the ends of the logs.
+
+    Raises:
+        NoAdminInterface, NoQueue
+    """
+    from urllib.parse import quote
+
+    from penstock.apps.doctor.brokers import admin_addresses, admin_answers
+
+    addresses = admin_addresses(state.setting("admin", admin, ""))
+    path = f"/v1/queues/{quote(group, safe='')}"
+    answer = next(iter(admin_answers(state, client.metadata([]), addresses, path)), None)
+    if answer is None:
+        raise NoAdminInterface("no broker's admin interface answers: name one with --admin")
+    if not answer["partitions"]:
+        raise NoQueue(f"queue {group!r}: nothing is stored of it; `penstock queue list` shows them")
+    ends: dict[str, dict[int, int]] = {}
+    partitions = []
+    for row in answer["partitions"]:
+        topic = row["topic"]
+        if topic not in ends:
+            ends[topic] = client.list_offsets(topic, "latest")
+        end = ends[topic].get(row["partition"], row["end_offset"])
+        available = row["available"] + max(0, end - row["end_offset"])
+        partitions.append({**row, "log_end_offset": end, "available": available})
+    return {**answer, "partitions": partitions}
+
+
+def unredriven(client: Client, group: str, topic: str | None) -> int:
+    """Dead letters that were not redriven, of all groups that share the topic."""
+    from penstock.apps.log.redrive import redriven_until
+
+    if topic is None or topic not in client.metadata([topic]).topics:
+        return 0
+    if client.metadata([topic]).topics[topic].error_code:
+        return 0
+    ends = client.list_offsets(topic, "latest")
+    starts = redriven_until(client, group, topic)
+    return sum(max(0, end - starts[partition]) for partition, end in ends.items())
+
+
+def waiting_records(
+    client: Client, row: Mapping[str, Any], count: int, columns: list[str]
+) -> list[dict[str, Any]]:
+    """The first records of a partition from the oldest that is not done on."""
+    start, end = row["start_offset"], row["log_end_offset"]
+    if start >= end:
+        return []
+    found = client.read_arrow(
+        row["topic"],
+        partitions=[row["partition"]],
+        start={row["partition"]: start},
+        max_records=count,
+        columns=columns,
+    )
+    return list(found.to_pylist())
+
+
+def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys and values as text of bounded length."""
+    return {
+        name: value.decode(errors="backslashreplace")[:VALUE_CHARS]
+        if isinstance(value, bytes)
+        else value
+        for name, value in row.items()
+    }
