@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from benchmarks.peers.apache_kafka import ApacheKafka
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat.conftest import missing
 from compat.drivers.remote import Program
 from compat.parts import PartMissing, java_program
-from compat.servers import PenstockProcess, chosen, stores
+from compat.servers import QUICK_GROUPS, PenstockProcess, chosen, stores
 from compat.tools import run_tool
 
 LOCK_MS = 2_000
@@ -186,6 +186,51 @@ def test_a_record_is_delivered_as_often_as_the_limit_says(team: Team) -> None:
         assert not member.say("RELEASE", found)
     assert member.poll(LOCK_MS + 1_000) == {}
     member.close()
+
+
+@pytest.mark.timeout(180)
+def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path) -> None:
+    """KIP-1191, which Apache Kafka has from 4.4 on."""
+    server = PenstockProcess(tmp_path, configs={**QUICK_GROUPS, **CONFIGS}).start()
+    try:
+        team = Team(program, server)
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        enabled = {"errors.deadletterqueue.group.enable": "true"}
+        made = admin.create_topics([NewTopic("dlq.g", 2, 1, config=enabled)])
+        made["dlq.g"].result(WAIT_SECONDS)
+        configs = {
+            "share.auto.offset.reset": "earliest",
+            "errors.deadletterqueue.topic.name": "dlq.g",
+        }
+        team.administer("set_group", configs=configs)
+        team.produce("a", "b", topic="u")
+        member = team.join("u")
+        found = member.get(2)
+        assert not member.say("REJECT", [min(found)])
+        assert not member.say("RELEASE", [max(found)])
+        for delivery in (2, 3):
+            assert values(member.get()) == {"b": delivery}
+            assert not member.say("RELEASE", [max(found)])
+        member.close()
+        reader = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "reader",
+                           "auto.offset.reset": "earliest"})  # fmt: skip
+        reader.subscribe(["dlq.g"])
+        letters: dict[bytes, dict[str, bytes]] = {}
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(letters) < 2 and time.monotonic() < deadline:
+            message = reader.poll(1.0)
+            if message is not None and not message.error():
+                letters[message.value()] = dict(message.headers())
+        reader.close()
+        told = {
+            value: [
+                headers[f"__dlq.errors.{name}"] for name in ("offset", "delivery.count", "group")
+            ]
+            for value, headers in letters.items()
+        }
+        assert told == {b"a": [b"0", b"1", b"g"], b"b": [b"1", b"3", b"g"]}
+    finally:
+        server.kill()
 
 
 @pytest.mark.timeout(180)
