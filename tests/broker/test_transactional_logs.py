@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import aiokafka
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.base.errors import InvalidError, PenstockError
+from penstock.broker.limits import VERIFICATION_TRIES_MAX
 from penstock.broker.server import BrokerServer
 from penstock.partitions.local import LocalPartition
 from penstock.records import split_batches
@@ -98,18 +100,43 @@ async def test_readers_of_what_is_committed_see_decisions_only(place: Place) -> 
     await other.close()
 
 
+async def abort(place: Place) -> None:
+    await end(place.partition, commit=False, epoch=0)
+
+
 async def test_what_a_verification_was_for_may_be_over(place: Place) -> None:
-    """A marker comes while the coordinator's answer is on its way: the batch hangs for ever."""
-
-    async def abort() -> None:
-        await end(place.partition, commit=False, epoch=0)
-
-    place.verifier.meanwhile = abort
+    """A marker comes while the coordinator answers: the batch would hang for ever."""
+    place.verifier.meanwhile = partial(abort, place)
+    place.verifier.answers = [None, coordinator_said("transaction_abortable")]
     row = await produce(place.client, sent(b"late"))
-    assert (row.error_code.name, row.base_offset) == ("invalid_txn_state", -1)
-    assert place.partition.last_stable_offset == place.partition.high_watermark == 1
+    assert (row.error_code.name, row.base_offset) == ("transaction_abortable", -1)
+    end_offset = place.partition.log_end_offset
+    assert place.partition.last_stable_offset == place.partition.high_watermark == end_offset
     place.verifier.meanwhile = None
     assert (await produce(place.client, sent(b"again"))).error_code.name == "none"
+
+
+@pytest.mark.parametrize("version", [11, 12])
+async def test_the_last_transactions_marker_comes_while_the_coordinator_is_asked(
+    place: Place, version: int
+) -> None:
+    async def abort_once() -> None:
+        place.verifier.meanwhile = None
+        await abort(place)
+
+    place.verifier.meanwhile = abort_once
+    row = await produce(place.client, sent(b"next"), version=version)
+    assert (row.error_code.name, row.base_offset) == ("none", 1)
+    assert len(place.verifier.asked) == 2
+
+
+async def test_markers_that_come_again_and_again_end_in_another_try_of_the_client(
+    place: Place,
+) -> None:
+    place.verifier.meanwhile = partial(abort, place)
+    row = await produce(place.client, sent(b"v"))
+    assert (row.error_code.name, row.base_offset) == ("not_enough_replicas", -1)
+    assert len(place.verifier.asked) == VERIFICATION_TRIES_MAX
 
 
 async def test_what_was_refused_is_not_left_out(place: Place) -> None:

@@ -26,7 +26,7 @@ FRAME_GRACE_SECONDS: Final = 5.0
 FRAME_BYTES_PER_SECOND_MIN: Final = 64 << 10
 
 VERIFICATION_TRIES_MAX: Final = 6
-"""How often a coordinator is asked to add partitions while it ends the last transaction."""
+"""How often a coordinator is asked of partitions while it ends the last transaction."""
 
 VERIFICATION_RETRY_MS: Final = 20
 """What is waited in between; Kafka's `add.partitions.to.txn.retry.backoff.ms`."""

@@ -174,7 +174,7 @@ def _begin(
     elif wanted:
         if lease is not None:
             lease.retain()
-        work = verified(verifier, transactional_id, wanted, version)
+        work = verified(verifier, transactional_id, wanted, version, parts.clock)
         task = asyncio.get_running_loop().create_task(
             _append_verified(parts, context, request, lease, guards, work)
         )

@@ -5,7 +5,9 @@ about together. Later requests of the connection wait meanwhile, so that a produ
 taken in their order.
 
 From Produce version 12 on the coordinator adds the partitions (KIP-890, transaction version 2): if
-it has not ended the producer's last transaction quite yet, it is asked again a few times.
+it has not ended the producer's last transaction quite yet, it is asked again a few times. So it is
+where a marker has come meanwhile, which makes its answer worth nothing: that of the producer's last
+transaction often comes while the coordinator is asked.
 
 | the coordinator says                              | the producer is told                        |
 |---------------------------------------------------|---------------------------------------------|
@@ -24,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
-from penstock.base.ids import TopicPartition
 from penstock.base.pause import pause
 from penstock.broker.limits import VERIFICATION_RETRY_MS, VERIFICATION_TRIES_MAX
 from penstock.partitions.errors import NotEnoughReplicas
@@ -34,6 +35,7 @@ from penstock.records.transactions import ONGOING, Guard
 from penstock.wire.kafka.produce import TOPIC_IDS_FROM, ProduceRequest
 
 if TYPE_CHECKING:
+    from penstock.base.system import Clock
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.verifier import Verifier
     from penstock.partitions import Partition
@@ -57,10 +59,17 @@ class Unverified(NamedTuple):
     """A batch that would begin a transaction of its partition."""
 
     place: Place
-    topic_partition: TopicPartition
+    partition: Partition
     producer_id: int
     producer_epoch: int
+    sequence: int
     guard: Guard
+
+    def renewed(self, now_ms: int) -> Unverified:
+        """With another guard if a marker has made this one void; raises as `begin_verification`."""
+        partition, epoch = self.partition, self.producer_epoch
+        found = partition.begin_verification(self.producer_id, epoch, self.sequence, now_ms=now_ms)
+        return self if found is None or found is self.guard else self._replace(guard=found)
 
 
 def look_at(
@@ -96,11 +105,15 @@ def _unverified(
     guard = partition.begin_verification(producer_id, epoch, header.base_sequence, now_ms=now_ms)
     if guard is None:
         return None
-    return Unverified(place, partition.topic_partition, producer_id, epoch, guard)
+    return Unverified(place, partition, producer_id, epoch, header.base_sequence, guard)
 
 
 async def verified(
-    verifier: Verifier, transactional_id: str, wanted: Sequence[Unverified], version: int
+    verifier: Verifier,
+    transactional_id: str,
+    wanted: Sequence[Unverified],
+    version: int,
+    clock: Clock,
 ) -> dict[Place, Guard | PenstockError]:
     """Ask about batches, as a request of this version; each one's guard, or why it is refused."""
     guards: dict[Place, Guard | PenstockError] = {}
@@ -113,17 +126,45 @@ async def verified(
                 transactional_id,
                 producer_id,
                 epoch,
-                [one.topic_partition for one in batches],
+                [one.partition.topic_partition for one in batches],
                 add=version >= ADDS_FROM,
             )
-            pairs = list(zip(batches, answers, strict=True))
-            for one, error in pairs:
-                guards[one.place] = one.guard if error is None else told(error, version)
-            batches = [one for one, error in pairs if _is_concurrent(error)]
-            if not batches or version < ADDS_FROM or tried == VERIFICATION_TRIES_MAX:
+            ending = version >= ADDS_FROM and any([_is_concurrent(error) for error in answers])
+            if ending and tried < VERIFICATION_TRIES_MAX:
+                await pause(VERIFICATION_RETRY_MS / 1000)
+            batches = [
+                again
+                for one, error in zip(batches, answers, strict=True)
+                if (again := _judged(one, error, guards, version, clock.now_ms())) is not None
+            ]
+            if not batches:
                 break
-            await pause(VERIFICATION_RETRY_MS / 1000)
     return guards
+
+
+def _judged(
+    one: Unverified,
+    error: PenstockError | None,
+    guards: dict[Place, Guard | PenstockError],
+    version: int,
+    now_ms: int,
+) -> Unverified | None:
+    """Note what became of a batch; returns what is to be asked again, if it can be."""
+    guards[one.place] = one.guard if error is None else told(error, version)
+    concurrent = version >= ADDS_FROM and _is_concurrent(error)
+    if error is not None and not concurrent:
+        return None
+    try:
+        again = one.renewed(now_ms)
+    except PenstockError as refusal:
+        guards[one.place] = refusal
+        return None
+    if concurrent:
+        return again
+    if again is one:
+        return None
+    guards[one.place] = NotEnoughReplicas("a marker came while the transaction was verified")
+    return again
 
 
 def _is_concurrent(error: PenstockError | None) -> bool:
