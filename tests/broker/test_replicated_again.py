@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.migration.filler import FillingParticipant
+from penstock.control.batch_index.values import Watermarks
 from penstock.records import split_batches
 from tests.broker.test_replicated import SECONDS, everything, has, until
 from tests.broker.test_replicated_switch import StoreCluster, before_commit
@@ -96,7 +97,7 @@ async def test_all_that_is_acknowledged_is_in_all_copies(cluster: AgainCluster, 
     assert partition.end_offset_for_epoch(0) == (0, 20), "consumers read it as of epoch 0"
     assert all([everything(cluster.log(1)).count(b"value %d\0" % one) == 1 for one in range(20)])
     key = cluster.brokers[1].cluster.image.topics["t"].topic_id, 0
-    assert await cluster.brokers[1].control.watermarks([key]) == [(0, 0, 0)]
+    assert await cluster.brokers[1].control.watermarks([key]) == [Watermarks(0, 0, 0)]
 
 
 async def test_idempotent_producers_are_known_on_the_other_side(cluster: AgainCluster) -> None:

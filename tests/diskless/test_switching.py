@@ -16,8 +16,8 @@ from penstock.diskless.migration import TopicCopy, copying
 from penstock.diskless.settings import DisklessSettings
 from penstock.records import split_batches
 from penstock.records.header import TRANSACTIONAL_FLAG
-from penstock.records.transactions import UNGUARDED
-from penstock.storage import LogConfig, LogStore, PartitionLog, StorageSettings
+from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker
+from penstock.storage import LogConfig, LogStore, StorageSettings, TransactionalLog
 from tests.diskless.world import World
 from tests.storage.batches import FakeClock, batch
 
@@ -33,13 +33,13 @@ async def logs(tmp_path: Path) -> AsyncIterator[LogStore]:
     store.close()
 
 
-def log_of(logs: LogStore, count: int = 0) -> PartitionLog:
+def log_of(logs: LogStore, count: int = 0) -> TransactionalLog:
     log = logs.create(TopicPartition("t", 0), topic_id=TOPIC, leader_epoch=0)
     append(logs, log, count)
     return log
 
 
-def append(logs: LogStore, log: PartitionLog, count: int, size: int = 1000) -> None:
+def append(logs: LogStore, log: TransactionalLog, count: int, size: int = 1000) -> None:
     """So many durable batches of two records."""
     for n in range(count):
         log.append(batch(2, size=size, fill=n), now_ms=1_000)
@@ -50,14 +50,14 @@ def append(logs: LogStore, log: PartitionLog, count: int, size: int = 1000) -> N
 class Copied(NamedTuple):
     """All of a log that is durable is committed."""
 
-    log: PartitionLog
+    log: TransactionalLog
 
     @property
     def high_watermark(self) -> int:
         return self.log.durable_offset
 
 
-def copy_of(world: World, *logs: PartitionLog, **settings: int) -> TopicCopy:
+def copy_of(world: World, *logs: TransactionalLog, **settings: int) -> TopicCopy:
     return TopicCopy(
         TOPIC,
         [Copied(log) for log in logs],
@@ -149,21 +149,31 @@ async def test_log_with_holes_is_refused(logs: LogStore, monkeypatch: pytest.Mon
     data = b"".join(bytes(one) for one in read.buffers)
     size = len(data) // 3
     gapped = read._replace(buffers=[data[:size] + data[2 * size :]])
-    monkeypatch.setattr(PartitionLog, "read", lambda *_, **__: gapped)
+    monkeypatch.setattr(TransactionalLog, "read", lambda *_, **__: gapped)
     with pytest.raises(
         MigrationRefused, match="t-0 has no record at offset 2, as compaction leaves"
     ):
         await copy_of(world, log).catch_up()
 
 
-async def test_log_with_transactions_is_refused(logs: LogStore) -> None:
-    """The index of diskless topics would not know which of them were aborted."""
+async def test_transactions_go_along(logs: LogStore) -> None:
+    """One is aborted, one committed, one open; what another one's marker says of its epoch, too."""
     world, log = World(), log_of(logs, 3)
-    sent = batch(producer_id=4, epoch=0, sequence=0, attributes=TRANSACTIONAL_FLAG)
-    log.append(sent, now_ms=1_000, guard=UNGUARDED)
+    for producer_id in (4, 5, 6):
+        sent = batch(producer_id=producer_id, epoch=0, sequence=0, attributes=TRANSACTIONAL_FLAG)
+        log.append(sent, now_ms=1_000, guard=UNGUARDED)
+    for producer_id, commit in ((4, False), (5, True), (7, True)):
+        log.append_marker(Marker(producer_id, 1, 9, commit, 2), now_ms=1_000)
     logs.commit_pending()
-    with pytest.raises(MigrationRefused, match="t-0 has records of transactions, at offset 6"):
-        await copy_of(world, log).catch_up()
+    copy = copy_of(world, log)
+    await copy.catch_up()
+    [part] = copy.partitions()
+    assert part.high_watermark == log.log_end_offset == 12
+    assert part.aborted == (AbortedTransaction(4, 6, 9, 7),)
+    assert {key: one.txn_first_offset for key, one in part.producers.items()} == {
+        4: -1, 5: -1, 6: 8, 7: -1
+    }  # fmt: skip
+    assert (part.producers[7].epoch, part.producers[7].coordinator_epoch) == (1, 9)
 
 
 async def test_leases_are_renewed_while_the_copy_lasts(logs: LogStore) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from penstock.records import (
     split_batches,
 )
 from penstock.records.appends import AppendResult, Outcome
-from penstock.records.errors import InvalidTxnState
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.idempotence import ProducerState
 from penstock.records.positions import (
@@ -30,7 +29,7 @@ from penstock.records.positions import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
-from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker
+from penstock.records.transactions import AbortedTransaction, Marker
 from penstock.storage.values import Later, OffsetAndTimestamp
 from tests.broker.diskless.conftest import Cluster
 from tests.storage.batches import batch
@@ -203,33 +202,27 @@ async def test_extents_name_the_bytes_of_a_range(partition: Partition) -> None:
     assert {partition.epoch_at(extent.base_offset) for extent in extents} == {0}
 
 
-async def test_transactions_are_taken_or_refused_at_once(partition: Partition) -> None:
+async def test_a_transaction_is_taken_and_ended(partition: Partition) -> None:
     sent = batch(producer_id=9, epoch=0, sequence=0, attributes=TRANSACTIONAL_FLAG)
     marker = Marker(9, 0, 0, commit=False)
     outcomes: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     now_ms, done = SYSTEM_CLOCK.now_ms(), outcomes.set_result
-    if partition.everywhere:
-        calls: tuple[Callable[[], object], ...] = (
-            lambda: partition.begin_verification(9, 0, 0, now_ms=now_ms),
-            lambda: partition.write_marker(marker, now_ms=now_ms, done=done),
-            lambda: partition.append(
-                sent, now_ms=now_ms, acks=-1, lease=None, done=done, guard=UNGUARDED
-            ),
-        )
-        for refused in calls:
-            with pytest.raises(InvalidTxnState, match="t-0 is diskless: it takes no batches of tr"):
-                refused()
-        assert not outcomes.done()
-        assert partition.aborted(0, 1) == ()
-        return
     guard = partition.begin_verification(9, 0, 0, now_ms=now_ms)
     assert guard is not None
     partition.append(sent, now_ms=now_ms, acks=-1, lease=None, done=done, guard=guard)
     assert await asyncio.wait_for(outcomes, SECONDS) == AppendResult(0, -1, 0)
     assert (partition.high_watermark, partition.last_stable_offset) == (1, 0)
-    assert partition.begin_verification(9, 0, 1, now_ms=now_ms) is None, "it goes on"
+    goes_on = partition.begin_verification(9, 0, 1, now_ms=now_ms)
+    assert (goes_on is None) != partition.everywhere, "others may have ended it"
     decided: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     partition.write_marker(marker, now_ms=now_ms, done=decided.set_result)
     assert await asyncio.wait_for(decided, SECONDS) == AppendResult(1, -1, 0)
     assert partition.last_stable_offset == 2
-    assert list(partition.aborted(0, 2)) == [AbortedTransaction(9, 0, 1, 2)]
+    aborted = [AbortedTransaction(9, 0, 1, 2)]
+    assert await partition.all_aborted(0, 2) == aborted
+    async with asyncio.timeout(SECONDS):
+        while isinstance(found := partition.aborted(0, 2), Later):
+            found.load([found.want], 1)
+            await asyncio.sleep(0.001)
+    assert found == aborted
+    assert not partition.aborted(2, 2)

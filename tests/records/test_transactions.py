@@ -92,7 +92,7 @@ def test_a_transaction_begins_with_its_first_batch_and_ends_with_its_marker() ->
     ended = decided(two, MARKER, 5)
     assert ended == Producer(3, two.batches, 5, 9, -1)
     check_transaction(ended, 7, transactional=False)
-    assert appended(ended, 3, batch_at(3, 30), 6, 30)[3:] == (9, 30)
+    assert appended(ended, 3, batch_at(3, 30), 6, 30)[3:] == (9, 30, -1)
     assert original(ended, 7, 3, 3, 3) is None
     assert original(ended, 7, 3, 2, 2) == batch_at(2, 15), "it may still be sent again"
 

@@ -11,7 +11,7 @@ No record is opened. One `Run` is what a partition answers: batches back to back
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from penstock.archive.errors import CorruptObject
@@ -25,6 +25,7 @@ from penstock.records import (
     stamp_append_time,
     verify_crc,
 )
+from penstock.records.aborted import OFFSET_MAX
 
 LEADER_EPOCH = 0
 """Of partitions that were always diskless: none of the brokers leads, so it never changes."""
@@ -56,8 +57,12 @@ class Run:
     def __len__(self) -> int:
         return len(self.data)
 
-    def part(self, offset: int, *, max_bytes: int, at_least_one: bool) -> tuple[memoryview, int]:
+    def part(
+        self, offset: int, *, max_bytes: int, at_least_one: bool, end_offset: int = OFFSET_MAX
+    ) -> tuple[memoryview, int]:
         """Whole batches from the one that holds `offset`, up to `max_bytes`; the offset after them.
+
+        None that begins at `end_offset` or behind it.
 
         The first even if it is larger, with `at_least_one`; `offset` must be of this run.
         """
@@ -66,6 +71,7 @@ class Run:
         last = bisect_right(self.ends, start + max_bytes)
         if last <= first and at_least_one:
             last = first + 1
+        last = min(last, bisect_left(self.offsets, end_offset))
         if last <= first:
             return self.data[:0], offset
         end = self.ends[last - 1]

@@ -139,7 +139,8 @@ def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
 def newest_timestamp(pieces: Iterable[Piece]) -> int:
     """The newest timestamp of all batches of a request; -1 without any.
 
-    A time of the append counts as the batches' own, which it replaces.
+    A time of the append counts as the batches' own, which it replaces. The marker of a transaction
+    that lies alone has none.
     """
     return max(
         (max(piece.extent.max_timestamp, piece.extent.append_time_ms) for piece in pieces),

@@ -37,7 +37,7 @@ from penstock.base.errors import BugError, PenstockError
 from penstock.control.batch_index.rules import LAYOUT
 from penstock.control.batch_index.values import ObjectLease, PartitionKey, SegmentSwap
 from penstock.objects import ObjectStore
-from penstock.records import decode_header
+from penstock.records import BatchHeader, decode_header
 from penstock.records.extents import Extent
 
 Read = Callable[[str, int, int], Awaitable[memoryview]]
@@ -187,7 +187,7 @@ class _Segment:
                 self._part = GrowingPart(self._size_bytes + start, base_offset)
             elif not self._part.layout:
                 self._part = GrowingPart(self._size_bytes + start, base_offset)
-            self._part.add(header.size_bytes, header.next_offset, header.max_timestamp)
+            self._part.add(header)
             start = end
 
     def sealed(self) -> SealedSegment:
@@ -213,11 +213,13 @@ class GrowingPart:
             or len(self.layout) >= PART_BATCHES_MAX * LAYOUT.size
         )
 
-    def add(self, size_bytes: int, next_offset: int, max_timestamp: int) -> None:
-        self.layout += LAYOUT.pack(size_bytes, next_offset - self._next)
-        self._size += size_bytes
-        self._next = next_offset
-        self._max_timestamp = max(self._max_timestamp, max_timestamp)
+    def add(self, header: BatchHeader) -> None:
+        """Add a batch; the time of a marker counts for nothing, as no record has it."""
+        self.layout += LAYOUT.pack(header.size_bytes, header.next_offset - self._next)
+        self._size += header.size_bytes
+        self._next = header.next_offset
+        if not header.is_control:
+            self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
 
     def done(self) -> SegmentPart:
         return SegmentPart(

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.verifier import Verifier
     from penstock.control import ControlPlane
+    from penstock.control.batch_index.values import Watermarks
     from penstock.diskless.service import DisklessService
     from penstock.security import Authoriser
     from penstock.storage import LogStore
@@ -503,7 +504,7 @@ class BrokerServer:
         finally:
             self._noticing = None
 
-    def _watermarks_noticed(self, rows: Sequence[tuple[UUID, int, int, int]]) -> None:
+    def _watermarks_noticed(self, rows: Sequence[tuple[UUID, int, Watermarks]]) -> None:
         if self.diskless is not None:
             self.diskless.others_committed(rows)
 

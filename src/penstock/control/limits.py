@@ -119,5 +119,8 @@ SWITCH_EXTENTS_MAX: Final = 100_000
 SWITCH_PRODUCERS_MAX: Final = 100_000
 """Idempotent producers of a topic that becomes diskless."""
 
+SWITCH_ABORTED_MAX: Final = 100_000
+"""Aborted transactions of such a topic."""
+
 SWITCH_SHARE_BYTES_MAX: Final = 64 << 20
 """Bytes of the index of what one of several brokers brings into such a topic."""

@@ -67,10 +67,7 @@ class SharedSqliteControlPlane(SqliteControlPlane):
         return await super().image()
 
     def _tell(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
-        self._notices.tell(
-            (topic_id, partition, one.high_watermark, one.log_start_offset)
-            for (topic_id, partition), one in watermarks.items()
-        )
+        self._notices.tell(watermarks)
 
     # What follows runs on the writer's thread.
 

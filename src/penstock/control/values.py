@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from uuid import UUID
 
+from penstock.control.batch_index.values import Watermarks
 from penstock.control.limits import CHANGES_KNOWN_MAX
 
 SEQUENCES: Final = 2**31
@@ -30,8 +31,8 @@ QUOTA: Final = "quota"
 CLIENT_METRICS: Final = "client-metrics"
 """Kinds: quotas, by their entities as text; subscriptions to clients' metrics, by their names."""
 
-WatermarksListener = Callable[[Sequence[tuple[UUID, int, int, int]]], None]
-"""Takes (topic id, partition, high watermark, log start offset), any number of them."""
+WatermarksListener = Callable[[Sequence[tuple[UUID, int, Watermarks]]], None]
+"""Takes (topic id, partition, where it begins and ends but for its size), any number of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

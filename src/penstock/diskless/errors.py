@@ -39,6 +39,12 @@ class EarlierWriteFailed(RetriableError):
     code: ClassVar[str] = "kafka_storage_error"
 
 
+class MarkerRefused(RetriableError):
+    """The control plane did not place the end of a transaction; its coordinator tries again."""
+
+    code: ClassVar[str] = "not_leader_or_follower"
+
+
 class WriterStopped(FencedError):
     """The writer has been stopped; another broker serves the partition."""
 

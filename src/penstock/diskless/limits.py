@@ -22,6 +22,9 @@ PENDING_BYTES_MAX: Final = 128 << 20
 PENDING_SUBMISSIONS_MAX: Final = 100_000
 """Submissions that are not answered yet."""
 
+UNVERIFIED_PRODUCERS_MAX: Final = 10_000
+"""Producers of one partition of which it is known that a batch was not verified yet."""
+
 OBJECTS_IN_FLIGHT_MAX: Final = 8
 """Objects that are being written, or wait for the commit of one before them."""
 

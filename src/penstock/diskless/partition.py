@@ -2,15 +2,19 @@
 
 It holds no data. Where it begins and ends is what this broker last heard, from commits of its own,
 from notices of other brokers, and from answers of the control plane; the control plane alone
-decides. Both ends only rise.
+decides. Both ends only rise, and so does the last stable offset.
 
 What is appended is answered when the object that holds it is committed; `read` answers with what
 is loaded, or how to load it.
+
+A batch of a transaction is taken in once the transaction's coordinator has been asked, every time:
+only the commit of its object knows whether the transaction goes on, and refuses what comes behind
+the marker, whoever wrote either. A marker is a batch in an object, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
 
@@ -18,10 +22,18 @@ from penstock.archive.assembly import LEADER_EPOCH
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.control.batch_index.values import PartitionKey, Watermarks
+from penstock.diskless.errors import MarkerRefused
+from penstock.diskless.limits import UNVERIFIED_PRODUCERS_MAX
+from penstock.diskless.reading.aborted import AbortedWant
 from penstock.diskless.reading.reader import Want
-from penstock.records import OffsetOutOfRange
-from penstock.records.appends import Done
-from penstock.records.errors import InvalidTxnState
+from penstock.records import (
+    InvalidProducerEpoch,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    decode_header,
+)
+from penstock.records.appends import AppendResult, Done
+from penstock.records.errors import TransactionCoordinatorFenced
 from penstock.records.idempotence import ProducerState
 from penstock.records.positions import (
     EARLIEST,
@@ -31,6 +43,7 @@ from penstock.records.positions import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
+from penstock.records.transactions import Guard, encode_marker
 from penstock.storage.batch_validation import prepared
 from penstock.storage.values import Later, OffsetAndTimestamp, Read
 
@@ -38,8 +51,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.diskless.serving import Serving
+    from penstock.records.appends import Outcome
     from penstock.records.extents import Extent
-    from penstock.records.transactions import AbortedTransaction, Guard, Marker
+    from penstock.records.header import BatchHeader
+    from penstock.records.transactions import AbortedTransaction, Marker
     from penstock.storage import Lease, LogConfig
 
 UNKNOWN: Final = -1
@@ -49,8 +64,9 @@ class DisklessPartition:
     """See the module's text. Made by `DisklessService`; belongs to the event loop."""
 
     __slots__ = (
-        "_serving", "closed", "high_watermark", "key", "leader_epoch", "log_start_offset",
-        "size_bytes", "topic_id", "topic_partition",
+        "_aborted_offset", "_serving", "_unverified", "closed", "high_watermark", "key",
+        "last_stable_offset", "leader_epoch", "log_start_offset", "size_bytes", "topic_id",
+        "topic_partition",
     )  # fmt: skip
 
     append_takes: ClassVar[str] = "writing and committing the object"
@@ -71,7 +87,9 @@ class DisklessPartition:
         self.topic_id = topic_id
         self.key: PartitionKey = (topic_id, topic_partition.partition)
         self.log_start_offset = 0
-        self.high_watermark = UNKNOWN
+        self.high_watermark = self.last_stable_offset = UNKNOWN
+        self._aborted_offset = UNKNOWN
+        self._unverified: dict[int, Guard] = {}
         self.size_bytes = 0
         self.closed: PenstockError | None = None
 
@@ -95,11 +113,6 @@ class DisklessPartition:
         return self.high_watermark >= 0
 
     @property
-    def last_stable_offset(self) -> int:
-        """Below it all transactions are decided; there are none."""
-        return self.high_watermark
-
-    @property
     def log_end_offset(self) -> int:
         """There is nothing above what is committed."""
         return self.high_watermark
@@ -113,17 +126,16 @@ class DisklessPartition:
 
         Answers may come in another order than they were made: neither end goes back.
         """
-        start, end, size_bytes = watermarks
-        if end >= self.high_watermark and start >= self.log_start_offset:
+        start, end, size_bytes, _, aborted_offset = watermarks
+        if size_bytes >= 0 and end >= self.high_watermark and start >= self.log_start_offset:
             self.size_bytes = size_bytes
+        stable = watermarks.last_stable_offset
         self.log_start_offset = max(self.log_start_offset, start)
-        risen = end > self.high_watermark
+        self._aborted_offset = max(self._aborted_offset, aborted_offset)
+        risen = end > self.high_watermark or stable > self.last_stable_offset
         self.high_watermark = max(self.high_watermark, end)
+        self.last_stable_offset = max(self.last_stable_offset, stable)
         return risen
-
-    def note_watermarks(self, high_watermark: int, log_start_offset: int) -> bool:
-        """As `learn`, where the size is not told."""
-        return self.learn(Watermarks(log_start_offset, high_watermark, self.size_bytes))
 
     def append(
         self,
@@ -145,38 +157,94 @@ class DisklessPartition:
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
             MixedBatches, OutOfOrderSequence: batches of one request do not belong together.
             WriteBacklog: too much waits for its object.
-            InvalidTxnState: they belong to a transaction.
         """
         if self.closed is not None:
             raise self.closed
-        if guard is not None:
-            raise self._no_transactions()
         config = self.config
-        ready, headers = prepared(batches, config, now_ms, single=True)
+        transactional = guard is not None
+        ready, headers = prepared(batches, config, now_ms, single=True, transactional=transactional)
         if ready is not batches:
             batches, lease = ready, None
-        append_time = config.message_timestamp_type != "CreateTime"
+        if guard is not None:
+            self._check_first(headers[0])
+        self._submit(batches, headers, lease, done, guard)
+        if guard is not None:
+            self._unverified.pop(headers[0].producer_id, None)
+
+    def _submit(
+        self,
+        batches: memoryview,
+        headers: list[BatchHeader],
+        lease: Lease | None,
+        done: Done,
+        guard: Guard | None = None,
+        marker: Marker | None = None,
+    ) -> None:
+        append_time = self.config.message_timestamp_type != "CreateTime"
+        verified_from = -1 if guard is None else guard.verified_from
         parts = self._serving.to_write()
-        parts.writer.submit(parts.submission(*self.key, batches, headers, append_time, lease, done))
+        parts.writer.submit(
+            parts.submission(
+                *self.key, batches, headers, append_time, lease, done, verified_from, marker
+            )
+        )
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
-    ) -> Guard | None:
-        """Raises InvalidTxnState."""
-        raise self._no_transactions()
+    ) -> Guard:
+        """As `Partition.begin_verification`; for every batch, as markers are written elsewhere."""
+        unverified = self._unverified
+        first = unverified.pop(producer_id, None) or Guard()
+        unverified[producer_id] = first
+        first.seen(epoch, sequence, now_ms)
+        if len(unverified) > UNVERIFIED_PRODUCERS_MAX:
+            del unverified[next(iter(unverified))]
+        return Guard(epoch, sequence, now_ms, max(self.high_watermark, 0))
+
+    def _check_first(self, header: BatchHeader) -> None:
+        """Refuse what follows a batch whose verification failed, before that one is taken."""
+        first = self._unverified.get(header.producer_id)
+        if (
+            first is not None
+            and first.epoch == header.producer_epoch
+            and header.base_sequence > first.lowest_sequence
+        ):
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} of epoch {header.producer_epoch} sent sequence"
+                f" {header.base_sequence}, {first.lowest_sequence} comes first"
+            )
 
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
-        """Raises InvalidTxnState: none of its batches belong to a transaction."""
-        raise self._no_transactions()
+        """As `Partition.write_marker`: it is committed with its object, or is there already.
 
-    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        What the partition has seen that is newer, `done` is told.
+
+        Raises:
+            WriteBacklog: too much waits for its object.
+        """
+        if self.closed is not None:
+            raise self.closed
+        batch = memoryview(encode_marker(marker, now_ms))
+
+        def placed(outcome: Outcome) -> None:
+            done(_marked(outcome))
+
+        self._submit(batch, [decode_header(batch)], None, placed, marker=marker)
+
+    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction] | Later:
         """As `Partition.aborted`."""
-        return ()
+        if self._aborted_offset < start:
+            return ()
+        aborted = self._serving.to_read().aborted
+        want = AbortedWant(self.key, start, end)
+        found = aborted.find(want, self._aborted_offset)
+        return Later(aborted.load, want) if found is None else found
 
-    def _no_transactions(self) -> InvalidTxnState:
-        return InvalidTxnState(
-            f"{self.topic_partition} is diskless: it takes no batches of transactions yet"
-        )
+    async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """As `Partition.all_aborted`."""
+        if self._aborted_offset < start:
+            return ()
+        return await self._serving.to_read().aborted.of(AbortedWant(self.key, start, end))
 
     def read(
         self,
@@ -190,8 +258,8 @@ class DisklessPartition:
         """Whole batches from the one that holds `offset`, if they are loaded; else how they are.
 
         Up to `max_bytes`; the first even if it is larger, with `at_least_one`. Without
-        `instantly` nothing is copied out of the cache. `end_offset` is where the partition ends:
-        nothing above it is ever loaded.
+        `instantly` nothing is copied out of the cache. `end_offset` is where the partition ends
+        for the reader.
 
         Raises:
             OffsetOutOfRange: below the start, or above the end by what the control plane says.
@@ -205,7 +273,8 @@ class DisklessPartition:
             )
         if offset == end_offset:
             return Read([], 0, offset)
-        serving, want = self._serving, Want(self.key, offset, max_bytes, self.leader_epoch)
+        serving = self._serving
+        want = Want(self.key, offset, max_bytes, self.leader_epoch, end_offset)
         read = serving.to_read().reader.read(want, at_least_one=at_least_one, instantly=instantly)
         return Later(serving.load, want) if read is None else read
 
@@ -214,21 +283,21 @@ class DisklessPartition:
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
         """Where a time, or a spec of `records.positions`, is; a record is looked up in the store.
 
-        There are no transactions, and nothing is tiered.
+        Nothing is tiered.
 
         Raises:
             NotServing: for now nothing can be looked up.
         """
         positions = self._serving.to_read().positions
+        end = self.last_stable_offset if committed else self.high_watermark
         if spec == LATEST:
-            return OffsetAndTimestamp(self.high_watermark, -1, self.leader_epoch)
+            return OffsetAndTimestamp(end, -1, self.leader_epoch)
         if spec in (EARLIEST, EARLIEST_LOCAL):
             return OffsetAndTimestamp(self.log_start_offset, -1, self.leader_epoch)
         if spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return None
-        bounds = self.log_start_offset, self.high_watermark
         timestamp = None if spec == MAX_TIMESTAMP else spec
-        return positions.of(self.key, timestamp, *bounds, self.leader_epoch)
+        return positions.of(self.key, timestamp, self.log_start_offset, end, self.leader_epoch)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch`, and where it ends; (-1, -1) for epochs below 0.
@@ -269,3 +338,16 @@ class DisklessPartition:
     async def producers(self) -> list[ProducerState]:
         """The idempotent producers that the partition remembers."""
         return await self._serving.plane.diskless_producers(*self.key)
+
+
+def _marked(outcome: Outcome) -> Outcome:
+    """What became of a marker: why it was refused, as its coordinator is to hear it."""
+    if not isinstance(outcome, AppendResult) or outcome.error is None:
+        return outcome
+    refused = _REFUSED.get(outcome.error, MarkerRefused)
+    return refused(f"{outcome.error}: {outcome.message}")
+
+
+_REFUSED: Final[Mapping[str, type[PenstockError]]] = {
+    kind.code: kind for kind in (InvalidProducerEpoch, TransactionCoordinatorFenced)
+}

@@ -216,6 +216,7 @@ class DisklessService:
             partition.closed = NotServing(f"{partition.topic_partition} is diskless no more")
             if self._serving.parts is not None:
                 self._serving.parts.reader.forget(key)
+                self._serving.parts.aborted.forget(key)
 
     # -- becoming active ---------------------------------------------------------------------
 
@@ -351,14 +352,12 @@ class DisklessService:
 
     # -- what happens ------------------------------------------------------------------------
 
-    def others_committed(self, rows: Iterable[tuple[UUID, int, int, int]]) -> None:
-        """Notices: (topic id, partition, high watermark, log start offset)."""
+    def others_committed(self, rows: Iterable[tuple[UUID, int, Watermarks]]) -> None:
+        """Notices: topic id, partition, and where it begins and ends, but for its size."""
         risen = []
-        for topic_id, index, high_watermark, log_start_offset in rows:
+        for topic_id, index, watermarks in rows:
             partition = self._partitions.get((topic_id, index))
-            if partition is not None and partition.note_watermarks(
-                high_watermark, log_start_offset
-            ):
+            if partition is not None and partition.learn(watermarks):
                 risen.append(partition)
         self._advanced(risen)
 

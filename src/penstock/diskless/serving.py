@@ -104,6 +104,7 @@ class Parts:
         from penstock.diskless.consolidation import Consolidator, WorkQueue
         from penstock.diskless.gc import Collection
         from penstock.diskless.identity import GuardedStore, StoreGuard
+        from penstock.diskless.reading.aborted import AbortedTransactions
         from penstock.diskless.reading.positions import Positions
         from penstock.diskless.reading.reader import Reader
         from penstock.objects.fetch_paths import FetchPaths
@@ -121,6 +122,7 @@ class Parts:
         self._write(around, incarnation, on_commit)
         self.reader = Reader(plane=plane, paths=self.paths, clock=clock, learn=learn, wake=wake)
         self.positions = Positions(plane=plane, reader=self.reader)
+        self.aborted = AbortedTransactions(plane=plane, learn=learn, wake=wake)
         self.collection = Collection(
             settings,
             plane=plane,
@@ -164,6 +166,7 @@ class Parts:
 
     async def stop(self) -> None:
         await self.reader.stop()
+        await self.aborted.stop()
         await self.writer.stop()
         await self.paths.close()
         for store in self._stores:

@@ -128,6 +128,10 @@ class LocalPartition(ReplicaState):
         """As `Partition.aborted`; raises CorruptLog."""
         return self.log.aborted(start, end)
 
+    async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """As `Partition.all_aborted`; raises CorruptLog."""
+        return self.log.aborted(start, end)
+
     def check_in_sync(self) -> None:
         """Raise NotEnoughReplicas: there is one, and `min.insync.replicas` asks for more."""
         needed = self.log.config.min_insync_replicas

@@ -112,9 +112,9 @@ class Partition(Protocol):
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
         """End a producer's transaction here, as its coordinator has decided it.
 
-        `done` is called once, after this has returned: when the marker is committed, or is not. It
-        may be written again: one that ends nothing does no harm. After it, batches of older epochs
-        are refused.
+        `done` is called once, after this has returned: when the marker is committed, or is not, and
+        why, which may be what this raises. It may be written again: one that ends nothing does no
+        harm. After it, batches of older epochs are refused.
 
         Raises:
             InvalidProducerEpoch, TransactionCoordinatorFenced: the partition has seen newer ones.
@@ -122,10 +122,18 @@ class Partition(Protocol):
         """
         ...
 
-    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions with batches in [start, end), by first offset.
+    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction] | Later:
+        """The aborted transactions with batches in [start, end), by first offset; or `Later`.
 
         Complete where `end` is not above the last stable offset.
+
+        Raises:
+            PenstockError: it cannot be told now.
+        """
+        ...
+
+    async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """The same, once they are loaded.
 
         Raises:
             PenstockError: it cannot be told now.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from penstock.base.errors import CorruptError, FencedError, InvalidError
+from penstock.base.errors import CorruptError, FencedError, InvalidError, RetriableError
 
 
 class CorruptBatch(CorruptError):
@@ -71,6 +71,12 @@ class InvalidTxnState(InvalidError):
     """A batch does not belong where its producer's transaction stands."""
 
     code: ClassVar[str] = "invalid_txn_state"
+
+
+class VerificationOutdated(RetriableError):
+    """What was verified of a batch's transaction has ended since; the batch may be sent again."""
+
+    code: ClassVar[str] = "not_enough_replicas"
 
 
 class TransactionCoordinatorFenced(FencedError):

@@ -32,6 +32,7 @@ from penstock.records.errors import (
     InvalidTxnState,
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
+    VerificationOutdated,
 )
 from penstock.records.limits import PRODUCER_BATCHES_MAX
 from penstock.records.transactions import Marker
@@ -62,7 +63,9 @@ class Producer(NamedTuple):
     """A producer's state. `seen_ms` is the broker's time of its last append.
 
     `batches` is empty after a marker of a newer epoch. `coordinator_epoch` is of the last marker,
-    `txn_first_offset` where its open transaction begins; -1 for none.
+    `txn_first_offset` where its open transaction begins; -1 for none. `marker_offset` is where the
+    last transaction of its epoch has ended, in diskless partitions: -1 if none has, or with
+    transaction version 2, whose markers raise the epoch.
     """
 
     epoch: int
@@ -70,6 +73,7 @@ class Producer(NamedTuple):
     seen_ms: int
     coordinator_epoch: int = -1
     txn_first_offset: int = -1
+    marker_offset: int = -1
 
 
 class ProducerState(NamedTuple):
@@ -154,7 +158,7 @@ remembered: Final[Callable[[tuple[int, int, int, int, int]], ProducerBatch]] = p
 )
 """`ProducerBatch._make` in C, as one is made for each append of an idempotent producer."""
 
-_State = tuple[int, tuple[ProducerBatch, ...], int, int, int]
+_State = tuple[int, tuple[ProducerBatch, ...], int, int, int, int]
 _state: Final[Callable[[_State], Producer]] = partial(tuple.__new__, Producer)
 
 
@@ -170,12 +174,41 @@ def appended(
     `txn_offset` is the batch's first offset if it belongs to a transaction, else -1.
     """
     if before is None:
-        return _state((epoch, (batch,), seen_ms, -1, txn_offset))
-    known, batches, _, coordinator, open_from = before
-    batches = (*batches[1 - PRODUCER_BATCHES_MAX :], batch) if known == epoch else (batch,)
-    return _state(
-        (epoch, batches, seen_ms, coordinator, txn_offset if open_from < 0 else open_from)
-    )
+        return _state((epoch, (batch,), seen_ms, -1, txn_offset, -1))
+    known, batches, _, coordinator, open_from, marker = before
+    if known == epoch:
+        batches = (*batches[1 - PRODUCER_BATCHES_MAX :], batch)
+    else:
+        batches, marker = (batch,), -1
+    begins = txn_offset if open_from < 0 else open_from
+    return _state((epoch, batches, seen_ms, coordinator, begins, marker))
+
+
+def check_verified(
+    before: Producer | None, producer_id: int, epoch: int, verified_from: int
+) -> None:
+    """Check a batch of a transaction where several brokers append: it goes on, or is verified.
+
+    `verified_from` is where the partition ended, or before, when the transaction's coordinator was
+    asked; -1 if nobody did. A marker at or behind it has ended what was verified then.
+
+    Raises:
+        InvalidTxnState: it would begin a transaction, and nobody has verified that.
+        VerificationOutdated: one has ended since.
+    """
+    known = before is not None and before.epoch == epoch
+    if known and before is not None and before.txn_first_offset >= 0:
+        return
+    if verified_from < 0:
+        raise InvalidTxnState(
+            f"a batch of producer {producer_id} of epoch {epoch} was not part of an ongoing"
+            " transaction, and nobody has verified that it begins one"
+        )
+    if known and before is not None and before.marker_offset >= verified_from:
+        raise VerificationOutdated(
+            f"the transaction of producer {producer_id} of epoch {epoch} that was verified at"
+            f" offset {verified_from} has ended at {before.marker_offset}: ask again"
+        )
 
 
 def check_marker(producer: Producer | None, marker: Marker) -> bool:
@@ -202,8 +235,14 @@ def check_marker(producer: Producer | None, marker: Marker) -> bool:
     return marker.transaction_version >= 2 and marker.producer_epoch == producer.epoch
 
 
-def decided(before: Producer | None, marker: Marker, seen_ms: int) -> Producer:
-    """A producer's state after a marker, checked or sent by the leader: no transaction is open."""
+def decided(
+    before: Producer | None, marker: Marker, seen_ms: int, marker_offset: int = -1
+) -> Producer:
+    """A producer's state after a marker, checked or sent by the leader: no transaction is open.
+
+    `marker_offset` is the marker's, where it is to be remembered (`check_verified`).
+    """
     epoch = marker.producer_epoch
     batches = before.batches if before is not None and before.epoch == epoch else ()
-    return Producer(epoch, batches, seen_ms, marker.coordinator_epoch)
+    ended = marker_offset if marker.transaction_version < 2 else -1
+    return Producer(epoch, batches, seen_ms, marker.coordinator_epoch, -1, ended)

@@ -71,11 +71,21 @@ class Guard:
     One is given out before a verification begins, and is worth nothing any more once a marker has
     ended what was verified. Of all batches that were to be verified, that of the lowest sequence
     is the first to be taken, so that none is left out where its verification failed.
+
+    `verified_from` is where the partition ended when it was given out, or before; of partitions
+    that several brokers append to, a marker from there on ends what was verified.
     """
 
-    __slots__ = ("epoch", "lowest_sequence", "seen_ms")
+    __slots__ = ("epoch", "lowest_sequence", "seen_ms", "verified_from")
 
-    def __init__(self, epoch: int = -1, lowest_sequence: int = -1, seen_ms: int = -1) -> None:
+    def __init__(
+        self,
+        epoch: int = -1,
+        lowest_sequence: int = -1,
+        seen_ms: int = -1,
+        verified_from: int = -1,
+    ) -> None:
+        self.verified_from = verified_from
         self.epoch = epoch
         self.lowest_sequence = lowest_sequence
         self.seen_ms = seen_ms
@@ -89,7 +99,7 @@ class Guard:
             self.lowest_sequence = min(self.lowest_sequence, sequence)
 
 
-UNGUARDED: Final = Guard()
+UNGUARDED: Final = Guard(verified_from=2**63 - 1)
 """Of those that nobody verifies: `transaction.partition.verification.enable` is off."""
 
 ONGOING: Final = Guard()

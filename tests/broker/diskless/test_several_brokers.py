@@ -99,10 +99,7 @@ async def test_a_notice_wakes_who_waits(cluster: Cluster, monkeypatch: pytest.Mo
 
     async def commit(commit: ObjectCommit) -> CommitAnswer:
         answer = await original(commit)
-        rows = [
-            (*key, watermarks.high_watermark, watermarks.log_start_offset)
-            for key, watermarks in answer.watermarks.items()
-        ]
+        rows = [(*key, watermarks) for key, watermarks in answer.watermarks.items()]
         for listener in listeners:
             listener(rows)
         return answer

@@ -151,7 +151,7 @@ async def first_page(partition: Partition, start: int, end: int, *, committed: b
         end = min(end, extents[-1].next_offset)
     if not committed:
         return Page(end, extents)
-    aborted = partition.aborted(start, end)
+    aborted = await partition.all_aborted(start, end)
     if len(aborted) > ABORTED_PER_PAGE and start < aborted[ABORTED_PER_PAGE].first_offset:
         end = aborted[ABORTED_PER_PAGE].first_offset
         aborted = aborted[:ABORTED_PER_PAGE]

@@ -539,16 +539,7 @@ class SinkService:
 
 
 def _at_once(manifest: Manifest, remotes: Collection[TopicIdPartition], count: int) -> bool:
-    """Whether all of a commit's partitions are diskless: no intent is needed.
-
-    Raises:
-        InvalidCommit: some are, and it was to be one transaction.
-    """
-    if 0 < len(remotes) < count and manifest.transactional:
-        raise InvalidCommit(
-            "a batch for diskless and for other topics cannot be one transaction: write them by two"
-            " sinks, or without `transactional`"
-        )
+    """Whether all of a commit's partitions are diskless: no intent is needed."""
     return 0 < len(remotes) == count
 
 

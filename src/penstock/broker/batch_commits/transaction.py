@@ -1,7 +1,8 @@
 """A commit as one Kafka transaction: readers of committed records see all of the batch, or nothing.
 
-The broker is a client of the cluster, as for replicated partitions, for those of its own, too. (A
-batch for diskless topics alone needs no such thing: `objects.py` has it counted at one instant.)
+The broker is a client of the cluster, as for replicated partitions, for those of its own and for
+diskless ones, too. (A batch for diskless topics alone needs no such thing: `objects.py` has it
+counted at one instant.)
 The intent is there before, so the batch will be in the log; the transaction says whether it is:
 
     begin    the application's transactional id is initialised. What an earlier attempt has left

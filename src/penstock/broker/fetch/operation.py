@@ -366,13 +366,30 @@ class FetchOperation:
             answer = self._headers(source, partition)
             answer.preferred_replica, answer.parts = nearer, parts
             return answer
-        first = self._size == 0
         limit = min(partition.max_bytes, budget)
         if offset == end:
             source.check_end()
             return None
-        if limit <= 0 and not first:
+        if limit <= 0 and self._size:
             return None
+        read = self._found_at(source, offset, end, limit, reads)
+        if read is None or not read.size_bytes:
+            return None
+        answer = self._headers(source, partition)
+        answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
+        if self._committed:
+            aborted = source.aborted(offset, read.next_offset)
+            if isinstance(aborted, Later):
+                self._later.append(aborted)
+                return None
+            answer.aborted = [one[:2] for one in aborted]
+        return answer
+
+    def _found_at(
+        self, source: Partition, offset: int, end: int, limit: int, reads: SharedReads | None
+    ) -> Read | None:
+        """The batches at an offset; None while they are loaded."""
+        first = self._size == 0
         place, read = (0, 0, 0, 0), None
         if reads is not None:
             place = (id(source), offset, max(limit, 0) if first else -limit, end)
@@ -391,13 +408,7 @@ class FetchOperation:
             read = found
             if reads is not None and len(reads) < READS_SHARED_MAX:
                 reads[place] = read
-        if not read.size_bytes:
-            return None
-        answer = self._headers(source, partition)
-        answer.buffers, answer.size_bytes = read.buffers, read.size_bytes
-        if self._committed:
-            answer.aborted = [one[:2] for one in source.aborted(offset, read.next_offset)]
-        return answer
+        return read
 
     def _nearer(self, source: Partition, partition: FetchPartition) -> int:
         """The broker of the consumer's rack that it should read from; -1 for this one."""

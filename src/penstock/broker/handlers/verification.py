@@ -4,6 +4,10 @@ Partitions whose transaction goes on are not asked about; of the others, all of 
 about together. Later requests of the connection wait meanwhile, so that a producer's batches are
 taken in their order.
 
+A partition that several brokers append to never knows that a transaction goes on. In version 1,
+where epochs do not tell one transaction from the next, it is looked up before it is asked about: a
+marker that comes behind where it ended then is one that the batch must not come behind.
+
 From Produce version 12 on the coordinator adds the partitions (KIP-890, transaction version 2): if
 it has not ended the producer's last transaction quite yet, it is asked again a few times. So it is
 where a marker has come meanwhile, which makes its answer worth nothing: that of the producer's last
@@ -28,6 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.broker.limits import VERIFICATION_RETRY_MS, VERIFICATION_TRIES_MAX
+from penstock.partitions import look_up_watermarks
 from penstock.partitions.errors import NotEnoughReplicas
 from penstock.records import InvalidProducerEpoch, decode_header
 from penstock.records.errors import InvalidTxnState
@@ -56,7 +61,7 @@ Guards = Mapping[Place, Guard | PenstockError]
 
 
 class Unverified(NamedTuple):
-    """A batch that would begin a transaction of its partition."""
+    """A batch that may begin a transaction of its partition."""
 
     place: Place
     partition: Partition
@@ -66,8 +71,13 @@ class Unverified(NamedTuple):
     guard: Guard
 
     def renewed(self, now_ms: int) -> Unverified:
-        """With another guard if a marker has made this one void; raises as `begin_verification`."""
+        """With another guard if a marker has made this one void; raises as `begin_verification`.
+
+        Of a partition that several brokers append to, only the append can tell.
+        """
         partition, epoch = self.partition, self.producer_epoch
+        if partition.everywhere:
+            return self
         found = partition.begin_verification(self.producer_id, epoch, self.sequence, now_ms=now_ms)
         return self if found is None or found is self.guard else self._replace(guard=found)
 
@@ -117,6 +127,8 @@ async def verified(
 ) -> dict[Place, Guard | PenstockError]:
     """Ask about batches, as a request of this version; each one's guard, or why it is refused."""
     guards: dict[Place, Guard | PenstockError] = {}
+    if version < ADDS_FROM:
+        wanted, guards = await _looked_up(wanted)
     by_producer: dict[tuple[int, int], list[Unverified]] = {}
     for one in wanted:
         by_producer.setdefault((one.producer_id, one.producer_epoch), []).append(one)
@@ -140,6 +152,22 @@ async def verified(
             if not batches:
                 break
     return guards
+
+
+async def _looked_up(
+    wanted: Sequence[Unverified],
+) -> tuple[Sequence[Unverified], dict[Place, Guard | PenstockError]]:
+    """Have guards say where partitions end that others append to; why those are refused, too."""
+    shared = [one for one in wanted if one.partition.look_up is not None]
+    try:
+        await look_up_watermarks([one.partition for one in shared])
+    except PenstockError as error:
+        refused = NotEnoughReplicas(f"where the partition ends is not known: {error}")
+        left = [one for one in wanted if one.partition.look_up is None]
+        return left, {one.place: refused for one in shared}
+    for one in shared:
+        one.guard.verified_from = one.partition.high_watermark
+    return wanted, {}
 
 
 def _judged(

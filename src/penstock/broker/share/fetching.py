@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.broker.share.acknowledging import Answers
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.share.shares import Shares
     from penstock.broker.share.stored import StoredShare
     from penstock.broker.share.values import Acquired, Batch
-    from penstock.partitions import Partition
+    from penstock.records.transactions import AbortedTransaction
     from penstock.storage import Read
 
 RECORD_LIMIT: Final = 1
@@ -37,6 +37,15 @@ RECORD_LIMIT: Final = 1
 
 
 logger = logging.getLogger(__name__)
+
+
+class _Available(NamedTuple):
+    """Where a partition's first available record is, the batches from there on, what is aborted."""
+
+    stored: StoredShare
+    begin: int
+    read: Read
+    aborted: Sequence[AbortedTransaction]
 
 
 class ShareFetching:
@@ -134,14 +143,12 @@ class ShareFetching:
             except Exception as error:
                 self._answers.failed(place, error)
                 return self._min_bytes
-            size += 0 if found is None else found[3].size_bytes
+            size += 0 if found is None else found.read.size_bytes
             if size >= self._min_bytes:
                 break
         return size
 
-    def _find(
-        self, place: Place, sources: list[object]
-    ) -> tuple[StoredShare, Partition, int, Read] | None:
+    def _find(self, place: Place, sources: list[object]) -> _Available | None:
         """Where a partition's first available record is, and the batches from there on."""
         source = self._answers.source(place)
         stored = self._shares.held(self._answers.group_id, source)
@@ -165,7 +172,13 @@ class ShareFetching:
         if isinstance(read, Later):
             self._later.append(read)
             return None
-        return (stored, source, begin, read) if read.size_bytes else None
+        if not read.size_bytes:
+            return None
+        aborted = source.aborted(begin, read.next_offset) if self._settings.committed else ()
+        if isinstance(aborted, Later):
+            self._later.append(aborted)
+            return None
+        return _Available(stored, begin, read, aborted)
 
     def _read_bytes(self, stored: StoredShare) -> int:
         guess = stored.record_bytes * self._left * READ_SPARE or READ_BYTES
@@ -176,7 +189,7 @@ class ShareFetching:
             found = self._find(place, sources)
             if found is None:
                 return
-            stored, source, begin, read = found
+            stored, begin, read, aborted = found
             now_ms = self._shares.now_ms()
             given_up = stored.share.expire(now_ms)
             if given_up:
@@ -184,7 +197,7 @@ class ShareFetching:
             seen: list[Found] = []
             acquired = stored.share.acquire(
                 self._answers.member,
-                self._batches(source, begin, read, seen),
+                _batches(read, aborted, seen),
                 begin=begin,
                 records_max=self._left,
                 exact=self._exact,
@@ -195,14 +208,6 @@ class ShareFetching:
                 self._give(place, stored, read, seen, acquired)
                 self._acquired.append((place, saved))
                 return
-
-    def _batches(
-        self, source: Partition, begin: int, read: Read, seen: list[Found]
-    ) -> Iterator[Batch]:
-        aborted = source.aborted(begin, read.next_offset) if self._settings.committed else ()
-        for found in walk(read.buffers):
-            seen.append(found)
-            yield offered(found, aborted)
 
     def _give(
         self,
@@ -240,3 +245,11 @@ class ShareFetching:
             except PenstockError as error:
                 logger.warning("%s", error)
                 self._answers.nothing(place)
+
+
+def _batches(
+    read: Read, aborted: Sequence[AbortedTransaction], seen: list[Found]
+) -> Iterator[Batch]:
+    for found in walk(read.buffers):
+        seen.append(found)
+        yield offered(found, aborted)

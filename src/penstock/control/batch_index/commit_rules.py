@@ -4,7 +4,8 @@ Pure functions that every form of the control plane shares, as in `rules.py`.
 
 Entries of one partition whose bytes and offsets both adjoin become one extent; a refused entry or
 a duplicate between them ends it, and so does a change of the timestamp type. Entries are placed
-one after the other, so that a duplicate in the same object is one, too.
+one after the other, so that a duplicate in the same object is one, too. An entry may be the marker
+that ends a transaction; its time counts for nothing, as no record has it.
 
 Source: Aiven's Inkless (`CommitFileJob`), Kafka's `ProducerAppendInfo`.
 """
@@ -12,6 +13,7 @@ Source: Aiven's Inkless (`CommitFileJob`), Kafka's `ProducerAppendInfo`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
@@ -22,6 +24,7 @@ from penstock.control.batch_index.rules import (
     layout_totals,
     write_refusal,
 )
+from penstock.control.batch_index.transaction_rules import PlacedTransactions
 from penstock.control.batch_index.values import (
     BatchEntry,
     CommitAnswer,
@@ -34,7 +37,18 @@ from penstock.control.errors import InvalidCommit, TooLarge
 from penstock.control.limits import OBJECT_ENTRIES_MAX
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
-from penstock.records.idempotence import Producer, ProducerBatch, appended, original
+from penstock.records.idempotence import (
+    NO_BATCH,
+    Producer,
+    ProducerBatch,
+    appended,
+    check_marker,
+    check_transaction,
+    check_verified,
+    decided,
+    original,
+)
+from penstock.records.transactions import AbortedTransaction, Marker
 
 
 class CommitPlan(NamedTuple):
@@ -47,6 +61,7 @@ class CommitPlan(NamedTuple):
     partitions: dict[PartitionKey, PartitionRow]
     producers: dict[ProducerKey, Producer]
     references: int
+    aborted: dict[PartitionKey, list[AbortedTransaction]]
 
     @property
     def state(self) -> ObjectState:
@@ -66,6 +81,14 @@ def check_commit(commit: ObjectCommit) -> None:
                 f" {entry.byte_offset}, the one before it ends at {end}"
             )
         end = entry.byte_offset + entry.size_bytes
+        if entry.marker is not None and (entry.offset_count, entry.producer_id) != (
+            1,
+            entry.marker.producer_id,
+        ):
+            raise InvalidCommit(
+                f"object {commit.object_id}: the marker at byte {entry.byte_offset} takes"
+                f" {entry.offset_count} offsets, and is of producer {entry.producer_id}"
+            )
         if layout_totals(entry.layout) != (entry.size_bytes, entry.offset_count):
             raise InvalidCommit(
                 f"object {commit.object_id}: the batches of the entry at byte"
@@ -89,6 +112,13 @@ def commit_keys(commit: ObjectCommit) -> tuple[set[PartitionKey], set[ProducerKe
     return partitions, producers
 
 
+def marked_keys(commit: ObjectCommit) -> set[PartitionKey]:
+    """The partitions whose open transactions a commit needs: those that markers are written to."""
+    return {
+        (entry.topic_id, entry.partition) for entry in commit.entries if entry.marker is not None
+    }
+
+
 def plan_commit(
     commit: ObjectCommit,
     lease: ObjectLease,
@@ -97,27 +127,36 @@ def plan_commit(
     partitions: Mapping[PartitionKey, PartitionRow],
     producers: Mapping[ProducerKey, Producer],
     now_ms: int,
+    begun: Mapping[PartitionKey, Mapping[int, int]] = MappingProxyType({}),
 ) -> CommitPlan:
     """What committing an object changes; producers without a row are left out.
+
+    `begun` has the open transactions of `marked_keys`: where they begin, by producer, in order.
 
     `partitions` has all that may be written to; entries for others are refused.
     `now_ms` is the plane's own time, by which idle producers are forgotten.
     """
-    planner = _Planner(topic_of, partitions, producers, commit.now_ms, now_ms)
+    planner = _Planner(topic_of, partitions, producers, begun, commit.now_ms, now_ms)
     placed = tuple([planner.place(entry) for entry in commit.entries])
     extents = {
         key: tuple([run.extent(lease) for run in runs]) for key, runs in planner.runs.items()
     }
-    rows = {key: _extended(partitions[key], added) for key, added in extents.items()}
+    rows = {
+        key: _extended(partitions[key], added, planner.transactions.get(key))
+        for key, added in extents.items()
+    }
     answer = CommitAnswer(
         placed=placed,
         watermarks={key: row.watermarks for key, row in rows.items()},
         extents=extents,
     )
-    return CommitPlan(answer, rows, planner.written, sum(map(len, extents.values())))
+    aborted = {key: one.aborted for key, one in planner.transactions.items() if one.aborted}
+    return CommitPlan(answer, rows, planner.written, sum(map(len, extents.values())), aborted)
 
 
-def _extended(row: PartitionRow, added: tuple[Extent, ...]) -> PartitionRow:
+def _extended(
+    row: PartitionRow, added: tuple[Extent, ...], transactions: PlacedTransactions | None
+) -> PartitionRow:
     size_bytes = sum([extent.size_bytes for extent in added])
     return PartitionRow(
         row.partition_id,
@@ -126,6 +165,8 @@ def _extended(row: PartitionRow, added: tuple[Extent, ...]) -> PartitionRow:
         row.size_bytes + size_bytes,
         row.wal_extents + len(added),
         row.wal_bytes + size_bytes,
+        row.open_offset if transactions is None else transactions.open_offset,
+        row.aborted_offset if transactions is None else transactions.aborted_offset,
     )
 
 
@@ -137,7 +178,7 @@ class _Run:
     def __init__(self, entry: BatchEntry, base_offset: int, append_time_ms: int) -> None:
         self.start = self.end = entry.byte_offset
         self.base = self.next = base_offset
-        self.max_timestamp = append_time_ms
+        self.max_timestamp = -1
         self.append_time_ms = append_time_ms
         self.layouts: list[bytes] = []
 
@@ -145,8 +186,9 @@ class _Run:
         self.end += entry.size_bytes
         self.next += entry.offset_count
         self.layouts.append(entry.layout)
-        if self.append_time_ms < 0 and entry.max_timestamp > self.max_timestamp:
-            self.max_timestamp = entry.max_timestamp
+        if entry.marker is None:
+            time_ms = entry.max_timestamp if self.append_time_ms < 0 else self.append_time_ms
+            self.max_timestamp = max(self.max_timestamp, time_ms)
 
     def extent(self, lease: ObjectLease) -> Extent:
         return Extent(
@@ -166,23 +208,29 @@ class _Run:
 class _Planner:
     """Places entries one after the other; what an entry did, the next one sees."""
 
-    __slots__ = ("append_ms", "known", "now_ms", "rows", "runs", "topic_of", "written")
+    __slots__ = (
+        "append_ms", "begun", "known", "now_ms", "rows", "runs", "topic_of", "transactions",
+        "written",
+    )  # fmt: skip
 
     def __init__(
         self,
         topic_of: TopicOf,
         rows: Mapping[PartitionKey, PartitionRow],
         known: Mapping[ProducerKey, Producer],
+        begun: Mapping[PartitionKey, Mapping[int, int]],
         append_ms: int,
         now_ms: int,
     ) -> None:
         self.topic_of = topic_of
         self.rows = rows
         self.known = known
+        self.begun = begun
         self.append_ms = append_ms
         self.now_ms = now_ms
         self.runs: dict[PartitionKey, list[_Run]] = {}
         self.written: dict[ProducerKey, Producer] = {}
+        self.transactions: dict[PartitionKey, PlacedTransactions] = {}
 
     def place(self, entry: BatchEntry) -> AppendResult:
         key = (entry.topic_id, entry.partition)
@@ -195,16 +243,17 @@ class _Planner:
         runs = self.runs.get(key)
         base_offset = runs[-1].next if runs else row.high_watermark
         if entry.producer_id >= 0:
+            start = row.log_start_offset
             try:
-                stored = self._sequenced(entry, base_offset)
+                if entry.marker is not None:
+                    stored = self._decided(entry, entry.marker, base_offset)
+                else:
+                    stored = self._sequenced(entry, base_offset)
             except PenstockError as error:
-                start = row.log_start_offset
                 return AppendResult(-1, -1, start, error=error.code, message=str(error))
             if stored is not None:
                 time_ms = stored.timestamp if entry.append_time else -1
-                return AppendResult(
-                    stored.first_offset, time_ms, row.log_start_offset, duplicate=True
-                )
+                return AppendResult(stored.first_offset, time_ms, start, duplicate=True)
         append_ms = self.append_ms if entry.append_time else -1
         self._grow(key, runs, entry, base_offset, append_ms)
         return AppendResult(base_offset, append_ms, row.log_start_offset)
@@ -216,11 +265,38 @@ class _Planner:
         epoch, first, last = entry.producer_epoch, entry.base_sequence, entry.last_sequence
         stored = original(before, entry.producer_id, epoch, first, last)
         if stored is None:
+            if before is not None:
+                check_transaction(before, entry.producer_id, transactional=entry.transactional)
+            if entry.transactional:
+                check_verified(before, entry.producer_id, epoch, entry.verified_from)
             delta = entry.offset_count - 1
             timestamp = self.append_ms if entry.append_time else entry.max_timestamp
             batch = ProducerBatch(first, last, base_offset + delta, delta, timestamp)
-            self.written[key] = appended(before, epoch, batch, self.now_ms)
+            begins = base_offset if entry.transactional else -1
+            after = appended(before, epoch, batch, self.now_ms, begins)
+            self.written[key] = after
+            if after.txn_first_offset == base_offset:
+                self._transactions_of(key[:2]).begins(entry.producer_id, base_offset)
         return stored
+
+    def _decided(self, entry: BatchEntry, marker: Marker, base_offset: int) -> ProducerBatch | None:
+        """None for a marker that is now remembered; that it is there already, else."""
+        key = (entry.topic_id, entry.partition, entry.producer_id)
+        before = self.written.get(key) or self.known.get(key)
+        if check_marker(before, marker):
+            return NO_BATCH
+        self.written[key] = decided(before, marker, self.now_ms, base_offset)
+        if before is not None and before.txn_first_offset >= 0:
+            self._transactions_of(key[:2]).ends(marker, before.txn_first_offset, base_offset)
+        return None
+
+    def _transactions_of(self, key: PartitionKey) -> PlacedTransactions:
+        found = self.transactions.get(key)
+        if found is None:
+            found = self.transactions[key] = PlacedTransactions(
+                self.rows[key], self.begun.get(key, {})
+            )
+        return found
 
     def _grow(
         self,

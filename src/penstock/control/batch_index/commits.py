@@ -6,7 +6,8 @@ producers, whatever the number of partitions:
 1. `BEGIN` and the shared lock of metadata: topics stand still;
 2. the object's row, locked, with the image's stamp and the database's time;
 3. the partitions' rows, locked in the order of their ids, so that commits do not deadlock;
-4. the states of producers (as they are now, since whoever wrote to the partitions has committed);
+4. the states of producers (as they are now, since whoever wrote to the partitions has committed),
+   and, for markers, which transactions are open, in a statement more;
 5. all that is written, in one statement;
 6. `COMMIT`.
 
@@ -23,7 +24,14 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from penstock.control.batch_index import commit_rules, extents, objects, partitions, rules
+from penstock.control.batch_index import (
+    aborted,
+    commit_rules,
+    extents,
+    objects,
+    partitions,
+    rules,
+)
 from penstock.control.batch_index.formats import decode_answer, encode_answer
 from penstock.control.batch_index.values import (
     CommitAnswer,
@@ -43,6 +51,7 @@ _write = Together(
     partitions.write_rows,
     extents.insert,
     partitions.write_producers,
+    aborted.insert,
     objects.write_answer,
     objects.write_committed,
 )
@@ -94,6 +103,7 @@ def commit_object(images: Images, commit: ObjectCommit) -> Operation[CommitAnswe
         partitions=rows,
         producers=(yield from partitions.producers(rows, producer_keys)),
         now_ms=found.now_ms,
+        begun=(yield from aborted.open_in(rows, commit_rules.marked_keys(commit))),
     )
     yield from _write_plan(commit, plan)
     return plan.answer
@@ -154,6 +164,11 @@ def _write_plan(commit: ObjectCommit, plan: commit_rules.CommitPlan) -> Operatio
         [
             partitions.producer_row(rows[key[:2]].partition_id, key[2], state)
             for key, state in plan.producers.items()
+        ],
+        [
+            one
+            for key, ended in plan.aborted.items()
+            for one in aborted.rows_of(rows[key].partition_id, ended)
         ],
         [(object_id, encode_answer(plan.answer))],
         [(object_id, plan.state, "wal", commit.size_bytes, plan.references)],

@@ -72,17 +72,17 @@ def stamp_of(found: Any) -> UUID | None:
 
 def partition_of(found: Any) -> PartitionRow:
     """The partition of a row of `find`, if there is one."""
-    return EMPTY if found is None or found[1] is None else PartitionRow._make(found[1:7])
+    return EMPTY if found is None or found[1] is None else PartitionRow._make(found[1:9])
 
 
 def has_extent(found: Any) -> bool:
     """Whether a row of `find` has an extent; those that follow it have one."""
-    return found[7] is not None
+    return found[9] is not None
 
 
 def extent_of(found: Any) -> Extent:
     """The extent of a row of `find` that has one."""
-    return Extent._make(found[7:17])
+    return Extent._make(found[9:19])
 
 
 _from = rows(

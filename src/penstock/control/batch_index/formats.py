@@ -8,7 +8,8 @@ A share in a topic that becomes diskless is MessagePack, too, an array of two: t
 partitions, maps of the fields of `MigratedPartition`, whose objects, extents and producers are
 arrays of their own fields.
 
-The batches of a producer, oldest first, are 28 bytes each, little endian:
+The batches of a producer, oldest first, are 28 bytes each, little endian; none after a marker that
+has raised its epoch:
 
     at  bytes  field
      0      4  first sequence
@@ -113,7 +114,7 @@ def encode_batches(batches: tuple[ProducerBatch, ...]) -> bytes:
 
 
 def decode_batches(data: bytes) -> tuple[ProducerBatch, ...]:
-    """Raises DatabaseDamaged for bytes that are none, or part of a batch."""
-    if not data or len(data) % _BATCH.size:
+    """Raises DatabaseDamaged for part of a batch."""
+    if len(data) % _BATCH.size:
         raise DatabaseDamaged(f"the batches of a producer have {len(data)} bytes")
     return tuple([ProducerBatch._make(fields) for fields in _BATCH.iter_unpack(data)])

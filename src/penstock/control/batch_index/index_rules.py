@@ -4,7 +4,8 @@ Pure functions that every form of the control plane shares, as in `rules.py`.
 
 Retention drops whole extents, from the start on, as long as the first one left lies below the log
 start, is too old, or leaves at least the allowed size behind when it goes. An extent whose records
-have no times is as old as the next one that has.
+have no times is as old as the next one that has. What lies behind the last stable offset stays: it
+is of an open transaction, or committed after one has begun.
 
 Source: Kafka's `UnifiedLog.deleteOldSegments` (its order of rules and their bounds).
 """
@@ -122,10 +123,11 @@ def plan_retention(
 ) -> RetentionPlan:
     """What retention drops; `first` are the partition's first `limit + 1` extents, by offset."""
     count, left_bytes, start = 0, row.size_bytes, row.log_start_offset
+    stable = row.watermarks.last_stable_offset
     old = _old(first, before_timestamp)
     for place, extent in enumerate(first):
         after_bytes = left_bytes - extent.size_bytes
-        if not (
+        if extent.next_offset > stable or not (
             extent.next_offset <= start
             or place < old
             or (max_bytes is not None and after_bytes >= max_bytes)

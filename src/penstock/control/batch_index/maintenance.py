@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from penstock.control.batch_index import extents, index_rules, objects, partitions
+from penstock.control.batch_index import aborted, extents, index_rules, objects, partitions
 from penstock.control.batch_index.rules import write_refusal
 from penstock.control.batch_index.values import (
     MarkedObject,
@@ -50,6 +50,7 @@ def retain(
     if plan.dropped:
         yield partitions.write_rows([plan.row])
         yield from _drop(row.partition_id, plan.dropped)
+        yield aborted.drop_below(row.partition_id, plan.row.log_start_offset)
     return plan.retained
 
 
@@ -75,7 +76,8 @@ def _forget(partition_id: int, limit: int) -> Operation[int]:
     gone = yield from extents.extents_from(partition_id, 0, limit)
     yield from _drop(partition_id, gone)
     dropped: int = len(gone)
-    dropped += yield partitions.drop_producers(partition_id, limit - dropped)
+    for statement in (partitions.drop_producers, aborted.drop):
+        dropped += yield statement(partition_id, limit - dropped)
     if dropped < limit:
         dropped += yield partitions.drop_row(partition_id)
     return dropped

@@ -7,6 +7,7 @@ partitions.
 from __future__ import annotations
 
 from penstock.control.batch_index import (
+    aborted,
     extents,
     migration_rules,
     migrations,
@@ -112,6 +113,7 @@ def _write(plan: migration_rules.MigrationPlan) -> Operation[None]:
     now_ms: int = yield objects.now()
     for part in plan.partitions:
         partition_id = ids[plan.topic.topic_id, part.partition]
+        yield aborted.insert(aborted.rows_of(partition_id, part.aborted))
         yield extents.insert(extents.rows_of(partition_id, part.extents))
         yield partitions.write_producers(
             [

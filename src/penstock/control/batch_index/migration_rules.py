@@ -43,7 +43,11 @@ from penstock.control.errors import (
     StaleTopic,
     UnknownTopic,
 )
-from penstock.control.limits import SWITCH_EXTENTS_MAX, SWITCH_PRODUCERS_MAX
+from penstock.control.limits import (
+    SWITCH_ABORTED_MAX,
+    SWITCH_EXTENTS_MAX,
+    SWITCH_PRODUCERS_MAX,
+)
 from penstock.control.metadata.rules import check_incarnation, with_topics
 from penstock.control.values import MetadataImage, Partition, SinkCommit, Topic
 
@@ -122,6 +126,12 @@ def check_partitions(topic_id: UUID, partitions: Sequence[MigratedPartition]) ->
         raise MigrationRefused(
             f"topic {topic_id} remembers {producers} idempotent producers, the limit is"
             f" {SWITCH_PRODUCERS_MAX}"
+        )
+    aborted = sum([len(part.aborted) for part in partitions])
+    if aborted > SWITCH_ABORTED_MAX:
+        raise MigrationRefused(
+            f"topic {topic_id} has {aborted} aborted transactions, the limit is"
+            f" {SWITCH_ABORTED_MAX}"
         )
     for part in partitions:
         flaw = _flaw(part)
@@ -257,4 +267,12 @@ def _check_participants(
 
 def _row(part: MigratedPartition) -> PartitionRow:
     size_bytes = sum([extent.size_bytes for extent in part.extents])
-    return PartitionRow(0, part.log_start_offset, part.high_watermark, size_bytes)
+    begun = [one.txn_first_offset for one in part.producers.values() if one.txn_first_offset >= 0]
+    return PartitionRow(
+        0,
+        part.log_start_offset,
+        part.high_watermark,
+        size_bytes,
+        open_offset=min(begun, default=-1),
+        aborted_offset=part.aborted[-1].last_offset if part.aborted else -1,
+    )

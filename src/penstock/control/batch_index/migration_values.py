@@ -15,6 +15,7 @@ from uuid import UUID
 
 from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer
+from penstock.records.transactions import AbortedTransaction
 
 ParticipantState = Literal["copying", "ready", "fenced", "failed"]
 
@@ -31,7 +32,8 @@ class MigratedPartition:
     """A local log that lies in objects, whole: what its partition is once it is diskless.
 
     `extents` adjoin, hold the log start (unless the log is empty) and end at the high watermark.
-    `leader_epoch` is the one that the log was written in up to its end.
+    `leader_epoch` is the one that the log was written in up to its end. `aborted` are its aborted
+    transactions, by marker.
     """
 
     partition: int
@@ -41,6 +43,7 @@ class MigratedPartition:
     objects: tuple[MigratedObject, ...] = ()
     extents: tuple[Extent, ...] = ()
     producers: Mapping[int, Producer] = field(default_factory=dict)
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

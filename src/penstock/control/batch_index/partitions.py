@@ -19,7 +19,8 @@ from penstock.control.drivers.statements import (
 from penstock.records.idempotence import Producer
 
 ROW: Final = (
-    "p.partition_id, p.log_start_offset, p.high_watermark, p.size_bytes, p.wal_extents, p.wal_bytes"
+    "p.partition_id, p.log_start_offset, p.high_watermark, p.size_bytes, p.wal_extents,"
+    " p.wal_bytes, p.open_offset, p.aborted_offset"
 )
 _OF_KEY: Final = (
     f"SELECT $3, {ROW} FROM diskless_partitions p"  # noqa: S608  (fixed, as all)
@@ -38,18 +39,21 @@ _add = Each(
     " size_bytes, wal_extents, wal_bytes) SELECT k.topic_id, k.number, 0, 0, 0, 0, 0"
     " FROM unnest($1::uuid[], $2::int[]) AS k (topic_id, number)"
     " ON CONFLICT (topic_id, number) DO NOTHING",
-    sqlite="INSERT INTO diskless_partitions VALUES (NULL, $1, $2, 0, 0, 0, 0, 0)"
+    sqlite="INSERT INTO diskless_partitions VALUES (NULL, $1, $2, 0, 0, 0, 0, 0, -1, -1)"
     " ON CONFLICT (topic_id, number) DO NOTHING",
 )
 write_rows = Each(
     "changed",
     "UPDATE diskless_partitions p SET log_start_offset = n.log_start_offset,"
     " high_watermark = n.high_watermark, size_bytes = n.size_bytes, wal_extents = n.wal_extents,"
-    " wal_bytes = n.wal_bytes FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[],"
-    " $5::bigint[], $6::bigint[]) AS n (partition_id, log_start_offset, high_watermark, size_bytes,"
-    " wal_extents, wal_bytes) WHERE p.partition_id = n.partition_id",
+    " wal_bytes = n.wal_bytes, open_offset = n.open_offset, aborted_offset = n.aborted_offset"
+    " FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],"
+    " $6::bigint[], $7::bigint[], $8::bigint[]) AS n (partition_id, log_start_offset,"
+    " high_watermark, size_bytes, wal_extents, wal_bytes, open_offset, aborted_offset)"
+    " WHERE p.partition_id = n.partition_id",
     sqlite="UPDATE diskless_partitions SET log_start_offset = $2, high_watermark = $3,"
-    " size_bytes = $4, wal_extents = $5, wal_bytes = $6 WHERE partition_id = $1",
+    " size_bytes = $4, wal_extents = $5, wal_bytes = $6, open_offset = $7, aborted_offset = $8"
+    " WHERE partition_id = $1",
 )
 retire = changed("UPDATE diskless_partitions SET topic_id = $2 WHERE topic_id = $1")
 """Give a topic's partitions to one that there is not: they are dropped like those of one."""
@@ -69,26 +73,32 @@ _backlogs = rows(
     " FROM diskless_partitions p JOIN topics t ON t.topic_id = p.topic_id"
     " WHERE p.wal_extents >= $1 ORDER BY p.wal_extents DESC, p.topic_id, p.number LIMIT $2"
 )
+_STATE: Final = (
+    "s.epoch, s.batches, s.seen_ms, s.coordinator_epoch, s.txn_first_offset, s.marker_offset"
+)
 _producers = Each(
     "rows",
-    "SELECT k.place, s.epoch, s.batches, s.seen_ms FROM unnest($1::bigint[], $2::bigint[],"
+    f"SELECT k.place, {_STATE} FROM unnest($1::bigint[], $2::bigint[],"  # noqa: S608
     " $3::int[]) AS k (partition_id, producer_id, place) JOIN diskless_producers s"
     " ON s.partition_id = k.partition_id AND s.producer_id = k.producer_id",
-    sqlite="SELECT $3, epoch, batches, seen_ms FROM diskless_producers"
-    " WHERE partition_id = $1 AND producer_id = $2",
+    sqlite=f"SELECT $3, {_STATE} FROM diskless_producers s"  # noqa: S608
+    " WHERE s.partition_id = $1 AND s.producer_id = $2",
 )
 _producers_of = rows(
-    "SELECT s.producer_id, s.epoch, s.batches, s.seen_ms FROM diskless_producers s"
+    f"SELECT s.producer_id, {_STATE} FROM diskless_producers s"  # noqa: S608
     " JOIN diskless_partitions p ON p.partition_id = s.partition_id"
     " WHERE p.topic_id = $1 AND p.number = $2 ORDER BY s.producer_id"
 )
 write_producers = Each(
     "changed",
-    "INSERT INTO diskless_producers (partition_id, producer_id, epoch, seen_ms, batches)"
-    " SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::bytea[])"
-    " ON CONFLICT (partition_id, producer_id) DO UPDATE"
-    " SET epoch = excluded.epoch, seen_ms = excluded.seen_ms, batches = excluded.batches",
-    sqlite="INSERT OR REPLACE INTO diskless_producers VALUES ($1, $2, $3, $4, $5)",
+    "INSERT INTO diskless_producers (partition_id, producer_id, epoch, seen_ms, batches,"
+    " coordinator_epoch, txn_first_offset, marker_offset)"
+    " SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::bytea[],"
+    " $6::int[], $7::bigint[], $8::bigint[]) ON CONFLICT (partition_id, producer_id) DO UPDATE"
+    " SET epoch = excluded.epoch, seen_ms = excluded.seen_ms, batches = excluded.batches,"
+    " coordinator_epoch = excluded.coordinator_epoch,"
+    " txn_first_offset = excluded.txn_first_offset, marker_offset = excluded.marker_offset",
+    sqlite="INSERT OR REPLACE INTO diskless_producers VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
 )
 """Takes `producer_row`s."""
 
@@ -100,7 +110,8 @@ drop_producers = changed(
 drop_idle_producers = changed(
     "DELETE FROM diskless_producers WHERE (partition_id, producer_id) IN"
     " (WITH idle AS MATERIALIZED (SELECT partition_id, producer_id FROM diskless_producers"
-    " WHERE seen_ms <= penstock_now_ms() - $1 ORDER BY seen_ms LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    " WHERE seen_ms <= penstock_now_ms() - $1 AND txn_first_offset < 0"
+    " ORDER BY seen_ms LIMIT $2 FOR UPDATE SKIP LOCKED)"
     " SELECT partition_id, producer_id FROM idle)"
 )
 """A list with a limit is materialised: a join that began it anew would find others, and more."""
@@ -150,19 +161,23 @@ def producers(
             asked.append(key)
     found = yield _producers(where)
     return {
-        asked[place]: Producer(epoch, decode_batches(batches), seen_ms)
-        for place, epoch, batches, seen_ms in found
+        asked[place]: Producer(epoch, decode_batches(batches), *others)
+        for place, epoch, batches, *others in found
     }
 
 
 def producers_of(key: PartitionKey) -> Operation[list[tuple[int, Producer]]]:
     """The producers of one partition, by id."""
     return [
-        (producer_id, Producer(epoch, decode_batches(batches), seen_ms))
-        for producer_id, epoch, batches, seen_ms in (yield _producers_of(*key))
+        (producer_id, Producer(epoch, decode_batches(batches), *others))
+        for producer_id, epoch, batches, *others in (yield _producers_of(*key))
     ]
 
 
 def producer_row(partition_id: int, producer_id: int, state: Producer) -> tuple[Any, ...]:
     """What `write_producers` takes."""
-    return partition_id, producer_id, state.epoch, state.seen_ms, encode_batches(state.batches)
+    epoch, batches, seen_ms, coordinator_epoch, txn_first_offset, marker_offset = state
+    return (
+        partition_id, producer_id, epoch, seen_ms, encode_batches(batches), coordinator_epoch,
+        txn_first_offset, marker_offset,
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from uuid import UUID
 
 from penstock.base.system import Randomness
 from penstock.control.batch_index import (
+    aborted,
     commits,
     extents,
     finds,
@@ -44,6 +45,7 @@ from penstock.control.batch_index.migration_values import (
 )
 from penstock.control.batch_index.replicating_rules import Targets
 from penstock.control.batch_index.values import (
+    Aborted,
     Backlog,
     CommitAnswer,
     FindRequest,
@@ -128,9 +130,9 @@ class DisklessPlane(Metadata):
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
         """Give the entries of a written object their offsets, all in one transaction.
 
-        An entry is refused on its own, by the rules of idempotent producers, or because its
-        topic, which must have `diskless.enable`, or its partition is not there. An object of
-        which nothing was accepted is marked DELETING.
+        An entry is refused on its own, by the rules of idempotent producers and of transactions,
+        or because its topic, which must have `diskless.enable`, or its partition is not there. An
+        object of which nothing was accepted is marked DELETING.
 
         Raises:
             ObjectLeaseLost: its row is DELETING or gone; the object is to be written anew under
@@ -234,6 +236,11 @@ class DisklessPlane(Metadata):
         """The extents that hold offsets of [start, end), by offset, at most `limit` of them."""
         key = (topic_id, partition)
         return await self._database.read(partial(extents.between, key, start, end, limit))
+
+    async def aborted(self, topic_id: UUID, partition: int, *, offset: int, limit: int) -> Aborted:
+        """The aborted transactions that end at or behind an offset, at most `limit`, by marker."""
+        read = partial(aborted.aborted_from, (topic_id, partition), offset, limit)
+        return await self._database.read(read)
 
     async def extent_at_time(
         self, topic_id: UUID, partition: int, timestamp: int | None

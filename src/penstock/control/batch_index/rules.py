@@ -52,7 +52,7 @@ ProducerKey = tuple[UUID, int, int]
 
 
 class PartitionRow(NamedTuple):
-    """What is stored of a partition; the last two count its extents in write-ahead objects.
+    """What is stored of a partition; `wal` counts its extents in write-ahead objects.
 
     The id is the database's own, 0 for a partition without a commit.
     """
@@ -63,10 +63,18 @@ class PartitionRow(NamedTuple):
     size_bytes: int = 0
     wal_extents: int = 0
     wal_bytes: int = 0
+    open_offset: int = -1
+    aborted_offset: int = -1
 
     @property
     def watermarks(self) -> Watermarks:
-        return Watermarks(self.log_start_offset, self.high_watermark, self.size_bytes)
+        return Watermarks(
+            self.log_start_offset,
+            self.high_watermark,
+            self.size_bytes,
+            self.open_offset,
+            self.aborted_offset,
+        )
 
 
 EMPTY: Final = PartitionRow()

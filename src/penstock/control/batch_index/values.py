@@ -21,6 +21,7 @@ from uuid import UUID
 
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
+from penstock.records.transactions import AbortedTransaction, Marker
 
 ObjectKind = Literal["wal", "segment"]
 ObjectState = Literal["pending", "committed", "deleting"]
@@ -52,6 +53,10 @@ class BatchEntry(NamedTuple):
     `layout` is little-endian int32 pairs, one per batch: its bytes, and the offsets that it takes.
     Where the batches are of an idempotent producer they are all of one, and their sequences are
     adjacent: `base_sequence` is that of the first record, `last_sequence` of the last.
+
+    A batch of a transaction is `transactional`; `verified_from` says since when its coordinator is
+    known to have it (`records.idempotence.check_verified`). With a `marker` it is the control batch
+    of one, of that producer and epoch.
     """
 
     topic_id: UUID
@@ -66,6 +71,9 @@ class BatchEntry(NamedTuple):
     producer_epoch: int = -1
     base_sequence: int = -1
     last_sequence: int = -1
+    transactional: bool = False
+    verified_from: int = -1
+    marker: Marker | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +91,36 @@ class ObjectCommit:
 
 
 class Watermarks(NamedTuple):
-    """Where a diskless partition begins and ends, and the bytes between."""
+    """Where a diskless partition begins and ends, and the bytes between.
+
+    `open_offset` is where the first transaction begins that is open, `aborted_offset` the marker of
+    the last one that was aborted; -1 for none.
+    """
 
     log_start_offset: int
     high_watermark: int
     size_bytes: int
+    open_offset: int = -1
+    aborted_offset: int = -1
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it all transactions are decided, or deleted."""
+        if self.open_offset < 0:
+            return self.high_watermark
+        return max(self.open_offset, self.log_start_offset)
+
+
+class Aborted(NamedTuple):
+    """The aborted transactions of a partition whose markers are at or behind an offset, by marker.
+
+    All of them that have batches below `complete_to`, or all of them up to the `aborted_offset` of
+    the `watermarks`, where that is None.
+    """
+
+    transactions: tuple[AbortedTransaction, ...]
+    watermarks: Watermarks
+    complete_to: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,13 +165,7 @@ class WatermarkPublisher:
     async def _send(self) -> None:
         while self._waiting:
             told, self._waiting = self._waiting, {}
-            notices = watermark_notices(
-                f"m {self._sender}",
-                (
-                    (topic_id, partition, one.high_watermark, one.log_start_offset)
-                    for (topic_id, partition), one in told.items()
-                ),
-            )
+            notices = watermark_notices(f"m {self._sender}", told)
 
             async def work(connection: Connection, notices: list[str] = notices) -> None:
                 await connection.execute(

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from penstock.control.drivers.mark_notices import Mark, decode_marks, watermark_notices
+from penstock.control.batch_index.values import PartitionKey, Watermarks
+from penstock.control.drivers.mark_notices import decode_marks, watermark_notices
 from penstock.control.limits import NOTICE_BYTES_MAX
 from penstock.control.values import WatermarksListener
 
@@ -69,7 +70,7 @@ class SocketNotices:
         for other in self._others:
             _ring(other)
 
-    def tell(self, marks: Iterable[Mark]) -> None:
+    def tell(self, marks: Mapping[PartitionKey, Watermarks]) -> None:
         """Tell the others what was committed."""
         for notice in watermark_notices("m", marks):
             for other in self._others:

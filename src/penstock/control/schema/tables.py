@@ -195,6 +195,8 @@ TABLES: Final[Sequence[Table]] = (
             "size_bytes",
             "wal_extents",
             "wal_bytes",
+            "open_offset",
+            "aborted_offset",
         ),
         doc="Diskless partitions that were committed to: where they begin and end.",
         writer="batch_index/partitions.py",
@@ -217,9 +219,23 @@ TABLES: Final[Sequence[Table]] = (
     Table(
         name="diskless_producers",
         key=("partition_id", "producer_id"),
-        value=("epoch", "seen_ms", "batches"),
+        value=(
+            "epoch",
+            "seen_ms",
+            "batches",
+            "coordinator_epoch",
+            "txn_first_offset",
+            "marker_offset",
+        ),
         doc="Idempotent producers that a diskless partition remembers.",
         writer="batch_index/partitions.py",
+    ),
+    Table(
+        name="diskless_aborted",
+        key=("partition_id", "last_offset"),
+        value=("producer_id", "first_offset", "last_stable_offset"),
+        doc="Aborted transactions of diskless partitions, by the offsets of their markers.",
+        writer="batch_index/aborted.py",
     ),
     Table(
         name="diskless_switches",

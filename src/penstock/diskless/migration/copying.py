@@ -13,6 +13,9 @@ the log's start.
 
 The batch index has no gaps, so a log with holes, which compaction has left, is refused.
 
+Transactions go along: their batches and markers are batches, which producers have some open is part
+of what is known of these, and which were aborted is asked of the log at the end.
+
 Source: KIP-405 (`RemoteLogManager`).
 """
 
@@ -21,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from penstock.archive.segments import GrowingPart, SealedSegment, SegmentPart
@@ -46,16 +50,18 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.plane import DisklessPlane
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
-    from penstock.storage import PartitionLog
+    from penstock.storage import PartitionLog, TransactionalLog
 
 logger = logging.getLogger(__name__)
+
+_LAST: Final = attrgetter("last_offset")
 
 
 class CopiedPartition(Protocol):
     """A partition that this broker leads, and has in a log; `high_watermark` is committed."""
 
     @property
-    def log(self) -> PartitionLog: ...
+    def log(self) -> TransactionalLog: ...
     @property
     def high_watermark(self) -> int: ...
 
@@ -91,7 +97,7 @@ class TopicCopy:
         """One pass over all logs; how many bytes it copied. `at_once` knows no rate.
 
         Raises:
-            MigrationRefused: a log has holes, or transactions.
+            MigrationRefused: a log has holes.
             ObjectLeaseLost: what was copied has been swept.
             PenstockError: a log cannot be read, or store or plane failed.
         """
@@ -199,17 +205,16 @@ class _LogCopy:
         self.next_offset = next_offset
 
     def switched(self) -> MigratedPartition:
-        log = self.log
+        log, end = self.log, self._end()
         return MigratedPartition(
             partition=log.topic_partition.partition,
             leader_epoch=self.leader_epoch,
             log_start_offset=log.log_start_offset,
-            high_watermark=self._end(),
+            high_watermark=end,
             objects=tuple(self.objects),
             extents=tuple(self._extents),
-            producers={
-                key: one for key, one in log.producer_states.states().items() if one.batches
-            },
+            producers=log.producer_states.states(),
+            aborted=tuple(sorted(log.aborted(log.log_start_offset, end), key=_LAST)),
         )
 
 
@@ -231,7 +236,7 @@ class _GrowingSegment:
         The first batch of a log may begin below its start.
 
         Raises:
-            MigrationRefused: they do not, or one belongs to a transaction.
+            MigrationRefused: they do not.
             CorruptBatch: a checksum is wrong.
         """
         view = memoryview(data)
@@ -239,8 +244,6 @@ class _GrowingSegment:
         while position < len(view):
             header = decode_header(view, position)
             verify_crc(view, header, position)
-            if header.is_transactional:
-                raise has_transactions(self._log, header.base_offset)
             base_offset = header.base_offset
             if base_offset != self.next_offset and (
                 base_offset > self.next_offset or not self._first
@@ -252,7 +255,7 @@ class _GrowingSegment:
                 if part is not None:
                     self._parts.append(part.done())
                 part = self._part = GrowingPart(self.size_bytes, base_offset)
-            part.add(header.size_bytes, header.next_offset, header.max_timestamp)
+            part.add(header)
             self.next_offset = header.next_offset
             self.size_bytes += header.size_bytes
             position += header.size_bytes
@@ -270,12 +273,4 @@ def holes(log: PartitionLog, offset: int) -> MigrationRefused:
     return MigrationRefused(
         f"{log.topic_partition} has no record at offset {offset}, as compaction leaves logs;"
         " diskless topics have every offset"
-    )
-
-
-def has_transactions(log: PartitionLog, offset: int) -> MigrationRefused:
-    """Why a log cannot become diskless that has a batch of a transaction at an offset."""
-    return MigrationRefused(
-        f"{log.topic_partition} has records of transactions, at offset {offset} for one; diskless"
-        " topics do not know yet which of them were aborted"
     )

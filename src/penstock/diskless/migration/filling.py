@@ -7,7 +7,8 @@
 
 Every broker that is to have a log fills its own from the store. Batches keep offsets and times, and
 get the *epoch of the copies*; so all logs are the same. A log begins with the batch that holds the
-partition's start, and is told of the producers whose batches lie below. Where retention or
+partition's start, and is told of the producers whose batches lie below; of transactions, markers
+among the batches tell it. Where retention or
 DeleteRecords overtake it, it begins anew.
 
 A log that is whole promises that epoch, last of all and durably: a replica without a promise is
@@ -37,6 +38,7 @@ from penstock.diskless.migration.limits import (
 )
 from penstock.objects import ObjectNotFound, StoreUnavailable
 from penstock.objects.rate_limit import TokenBucket
+from penstock.records.idempotence import NO_BATCH
 from penstock.storage import AppendBacklog
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
 
@@ -108,8 +110,8 @@ class TopicFilling:
         left = iter(zip(self._logs, await self._marks(), strict=True))
 
         async def work() -> None:
-            for one, (start, end, _) in left:
-                await self._fill(one, start, end, at_once=at_once)
+            for one, marks in left:
+                await self._fill(one, marks.log_start_offset, marks.high_watermark, at_once=at_once)
 
         workers = [asyncio.ensure_future(work()) for _ in range(FILLED_AT_ONCE)]
         try:
@@ -127,9 +129,9 @@ class TopicFilling:
         Raises as `catch_up`.
         """
         await self.catch_up(at_once=True)
-        for one, (start, _, _) in zip(self._logs, await self._marks(), strict=True):
-            if start > one.log.log_start_offset:
-                one.log.move_start(start)
+        for one, marks in zip(self._logs, await self._marks(), strict=True):
+            if marks.log_start_offset > one.log.log_start_offset:
+                one.log.move_start(marks.log_start_offset)
             one.log.promise(one.epoch)
         await self._durable()
 
@@ -151,8 +153,8 @@ class TopicFilling:
                 break
             run = await self._read(one, offset, end)
             if run is None:  # deleted meanwhile
-                [(start, _, _)] = await self._plane.watermarks([one.key])
-                end = max(end, start)
+                [marks] = await self._plane.watermarks([one.key])
+                start, end = marks.log_start_offset, max(end, marks.log_start_offset)
                 continue
             if overtaken:
                 below = await self._producers_below(one.key, run.base_offset)
@@ -201,10 +203,10 @@ class TopicFilling:
         entries = [
             SnapshotEntry(
                 producer_id, producer.epoch, one.last_sequence, one.last_offset, one.offset_delta,
-                one.timestamp,
+                one.timestamp, producer.coordinator_epoch,
             )
             for producer_id, producer in await self._plane.remembered_producers(*key)
-            for one in producer.batches
+            for one in producer.batches or (NO_BATCH,)
             if one.last_offset < offset
         ]  # fmt: skip
         return encode_snapshot(entries, BATCHES_VERSION) if entries else b""

@@ -48,3 +48,18 @@ LOOKUP_PAGES_MAX: Final = 10_000
 
 LOOKUPS_AT_ONCE: Final = 16
 """Positions by time that are looked up side by side."""
+
+ABORTED_PER_CALL: Final = 10_000
+"""Aborted transactions of one answer of the control plane."""
+
+ABORTED_PAGES_MAX: Final = 100
+"""Answers that are asked for until all are there that a reader needs."""
+
+ABORTED_KEPT_MAX: Final = 200_000
+"""Aborted transactions that are kept; the partitions that were asked for longest ago go first."""
+
+ABORTED_KEPT_PARTITIONS: Final = 10_000
+"""Partitions of which they are kept, even if there are none."""
+
+ABORTED_KEPT_PER_PARTITION: Final = 4
+"""Places of readers of one partition for which they are kept."""

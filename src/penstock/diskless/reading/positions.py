@@ -58,7 +58,9 @@ class Positions:
                     found = await self._first(key, timestamp, start, end)
         except PenstockError as error:
             raise told(error) from None
-        return None if found is None else found._replace(leader_epoch=leader_epoch)
+        if found is None or found.offset >= end:
+            return None
+        return found._replace(leader_epoch=leader_epoch)
 
     async def _first(
         self, key: PartitionKey, timestamp: int, start: int, end: int
@@ -87,7 +89,7 @@ class Positions:
             return found
         # Its newest record is deleted: the newest of the rest of it, or of those behind it.
         run = await self._reader.run_of(extent)
-        left = [header for _, header in batches_from(run, start)]
+        left = [header for _, header in batches_from(run, start) if not header.is_control]
         highest = max((header.max_timestamp for header in left), default=-1)
         async for later in self._extents(key, extent.next_offset, end):
             if later.max_timestamp > highest:

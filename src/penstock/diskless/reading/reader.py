@@ -36,6 +36,7 @@ from penstock.diskless.reading.ready import Failure, Ready
 from penstock.objects import LaggingConsumerRejected, ObjectNotFound
 from penstock.objects.fetch_paths import ObjectRange
 from penstock.records import OffsetOutOfRange
+from penstock.records.aborted import OFFSET_MAX
 from penstock.records.extents import Extent
 from penstock.storage import Read
 
@@ -64,12 +65,16 @@ class Paths(Protocol):
 
 
 class Want(NamedTuple):
-    """What a fetch asks of one partition, whose batches get its leader epoch."""
+    """What a fetch asks of one partition, whose batches get its leader epoch.
+
+    Batches behind `end_offset` may be loaded with others, and are not read.
+    """
 
     key: PartitionKey
     offset: int
     max_bytes: int
     leader_epoch: int = LEADER_EPOCH
+    end_offset: int = OFFSET_MAX
 
 
 Lot = tuple[Want, list[Piece]]
@@ -122,7 +127,7 @@ class Reader:
         """
         run = self._ready.run(want.key, want.offset)
         if run is not None:
-            return _read(run, want.offset, want.max_bytes, at_least_one)
+            return _read(run, want, at_least_one)
         failure = self._ready.failure(want.key, want.offset, self._clock.monotonic())
         if failure is not None and not failure.quiet:
             raise failure.error
@@ -133,7 +138,7 @@ class Reader:
     def _read_cached(self, want: Want, at_least_one: bool) -> Read | None:
         """What this broker wrote or loaded a moment ago, without a turn of the loop."""
         now = self._clock.monotonic()
-        key, offset, max_bytes, leader_epoch = want
+        key, offset, max_bytes, leader_epoch, _ = want
         extents = self._coordinates.find(key, offset, max(1, max_bytes), now)
         if not extents:
             return None
@@ -155,7 +160,7 @@ class Reader:
         self.counters.known += 1
         self.counters.batches_bytes += len(run)
         self._ready.put(key, run, now)
-        return _read(run, offset, max_bytes, at_least_one)
+        return _read(run, want, at_least_one)
 
     def load(self, wants: Sequence[Want], max_bytes: int) -> None:
         """Begin to load what is not under way, up to `max_bytes` over all of them.
@@ -349,11 +354,16 @@ async def _assembled(
 def _refusal(want: Want, found: Found) -> PenstockError:
     where = f"partition {want.key[1]} of topic id {want.key[0]}"
     if found.error == OffsetOutOfRange.code and found.watermarks is not None:
-        start, end, _ = found.watermarks
-        return OffsetOutOfRange(where, want.offset, start, end)
+        marks = found.watermarks
+        return OffsetOutOfRange(where, want.offset, marks.log_start_offset, marks.high_watermark)
     return PartitionGone(f"there is no {where}")
 
 
-def _read(run: Run, offset: int, max_bytes: int, at_least_one: bool) -> Read:
-    data, next_offset = run.part(offset, max_bytes=max_bytes, at_least_one=at_least_one)
+def _read(run: Run, want: Want, at_least_one: bool) -> Read:
+    data, next_offset = run.part(
+        want.offset,
+        max_bytes=want.max_bytes,
+        at_least_one=at_least_one,
+        end_offset=want.end_offset,
+    )
     return Read([data] if data else [], len(data), next_offset)

@@ -15,6 +15,7 @@ from penstock.control.batch_index.values import BatchEntry
 from penstock.diskless.errors import MixedBatches, SubmissionTooLarge
 from penstock.records import BatchHeader, OutOfOrderSequence
 from penstock.records.appends import Done
+from penstock.records.transactions import Marker
 from penstock.storage.values import Lease
 
 _PAIR: Final = Struct("<ii")
@@ -27,6 +28,7 @@ class Submission(NamedTuple):
 
     `batches` must not change until `done` has been called; with a lease, its bytes are used until
     it is released. Without `append_time` the records keep the times of their producers.
+    `verified_from` and `marker` as in `BatchEntry`.
     """
 
     topic_id: UUID
@@ -36,6 +38,8 @@ class Submission(NamedTuple):
     append_time: bool
     lease: Lease | None
     done: Done
+    verified_from: int = -1
+    marker: Marker | None = None
 
 
 def check(submission: Submission) -> None:
@@ -97,4 +101,5 @@ def entry_of(submission: Submission, byte_offset: int) -> BatchEntry:
         submission.topic_id, submission.partition, byte_offset, len(submission.batches),
         offset_count, max_timestamp, submission.append_time, layout,
         first.producer_id, first.producer_epoch, first.base_sequence, last.last_sequence,
+        first.is_transactional, submission.verified_from, submission.marker,
     )  # fmt: skip

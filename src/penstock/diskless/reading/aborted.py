@@ -1,0 +1,173 @@
+"""Which transactions of a partition were aborted, for readers of committed records.
+
+The control plane has the rows; what it answered is kept here, by partition. Rows never change, and
+those that come later end behind all others. So what is known from an offset on is whole as long as
+no transaction has been aborted since, as the partition's watermarks say; and for offsets below what
+a row notes as the last stable offset, it is whole for good.
+
+What is not known is asked for while the request that needs it waits, which is woken then. A
+question that fails wakes nobody: the consumer's next request asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.control.batch_index.values import PartitionKey, Watermarks
+from penstock.diskless.reading import limits
+from penstock.diskless.reading.errors import Unreadable
+from penstock.records.transactions import AbortedTransaction
+
+if TYPE_CHECKING:
+    from penstock.control.batch_index.plane import DisklessPlane
+
+logger = logging.getLogger(__name__)
+
+_FIRST: Final = attrgetter("first_offset")
+
+
+class AbortedWant(NamedTuple):
+    """The aborted transactions with batches in [start, end)."""
+
+    key: PartitionKey
+    start: int
+    end: int
+
+
+class _Known(NamedTuple):
+    """Transactions that end at or behind `start`, by marker.
+
+    All up to the one that ends at `newest`; or, where that is -1, all that a reader below the last
+    stable offset of the last one needs.
+    """
+
+    start: int
+    newest: int
+    transactions: Sequence[AbortedTransaction]
+
+    def answers(self, want: AbortedWant, aborted_offset: int) -> bool:
+        if self.start > want.start:
+            return False
+        return (self.newest >= aborted_offset) or (
+            bool(self.transactions) and self.transactions[-1].last_stable_offset >= want.end
+        )
+
+    def within(self, want: AbortedWant) -> list[AbortedTransaction]:
+        """By first offset."""
+        found = [
+            one
+            for one in self.transactions
+            if one.last_offset >= want.start and one.first_offset < want.end
+        ]
+        return sorted(found, key=_FIRST)
+
+
+class AbortedTransactions:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        plane: DisklessPlane,
+        learn: Callable[[PartitionKey, Watermarks], None],
+        wake: Callable[[Sequence[PartitionKey]], None],
+    ) -> None:
+        self._plane = plane
+        self._learn = learn
+        self._wake = wake
+        self._known: dict[PartitionKey, list[_Known]] = {}
+        self._size = 0
+        self._loading: set[AbortedWant] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def find(self, want: AbortedWant, aborted_offset: int) -> list[AbortedTransaction] | None:
+        """Those of a range below the last stable offset, by first offset; None if not known.
+
+        `aborted_offset` is the marker of the partition's newest one, as its watermarks say.
+        """
+        for known in reversed(self._known.get(want.key, ())):
+            if known.answers(want, aborted_offset):
+                return known.within(want)
+        return None
+
+    def load(self, wants: Iterable[AbortedWant], max_bytes: int = 0) -> None:
+        """Ask for what is not under way; whoever waits for the partitions is woken then."""
+        fresh = [want for want in dict.fromkeys(wants) if want not in self._loading]
+        if self._stopped or not fresh or len(self._loading) >= limits.LOADS_MAX:
+            return
+        self._loading.update(fresh)
+        task = asyncio.get_running_loop().create_task(self._load(fresh))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def of(self, want: AbortedWant) -> list[AbortedTransaction]:
+        """The same, asked for now.
+
+        Raises:
+            PenstockError: the control plane does not say.
+        """
+        known = await self._ask(want)
+        return known.within(want)
+
+    def forget(self, key: PartitionKey) -> None:
+        """Drop what is known of a partition."""
+        for known in self._known.pop(key, ()):
+            self._size -= len(known.transactions)
+
+    async def stop(self) -> None:
+        """End all questions. Idempotent."""
+        self._stopped = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load(self, wants: Sequence[AbortedWant]) -> None:
+        woken: list[PartitionKey] = []
+        try:
+            for want in wants:
+                try:
+                    self._keep(want.key, await self._ask(want))
+                    woken.append(want.key)
+                except PenstockError as error:
+                    logger.warning("aborted transactions of %s are not known: %s", want.key, error)
+        finally:
+            self._loading.difference_update(wants)
+        if woken:
+            self._wake(woken)
+
+    async def _ask(self, want: AbortedWant) -> _Known:
+        found: list[AbortedTransaction] = []
+        at = want.start
+        for _ in range(limits.ABORTED_PAGES_MAX):
+            page = await self._plane.aborted(*want.key, offset=at, limit=limits.ABORTED_PER_CALL)
+            self._learn(want.key, page.watermarks)
+            found += page.transactions
+            if page.complete_to is None:
+                return _Known(want.start, page.watermarks.aborted_offset, found)
+            if page.complete_to >= want.end:
+                return _Known(want.start, -1, found)
+            at = found[-1].last_offset + 1
+        raise Unreadable(
+            f"partition {want.key[1]} of topic {want.key[0]}: more than {len(found)} aborted"
+            f" transactions end behind offset {want.start}, while one before them was open"
+        )
+
+    def _keep(self, key: PartitionKey, known: _Known) -> None:
+        of_partition = self._known.pop(key, [])
+        self._known[key] = of_partition
+        of_partition.append(known)
+        self._size += len(known.transactions)
+        if len(of_partition) > limits.ABORTED_KEPT_PER_PARTITION:
+            self._size -= len(of_partition.pop(0).transactions)
+        while len(self._known) > 1 and (
+            self._size > limits.ABORTED_KEPT_MAX
+            or len(self._known) > limits.ABORTED_KEPT_PARTITIONS
+        ):
+            self.forget(next(iter(self._known)))
