@@ -14,11 +14,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from compat.kills.cluster import KINDS, Cluster, Kind, running
+from compat.kills.cluster import KINDS, LOCAL, Cluster, Kind, running
 from compat.kills.history import History
 from compat.kills.producers import VERSIONS
 from compat.kills.scene import Case, Victim, play, trace
-from compat.kills.steps import End, Phase, Step, steps
+from compat.kills.steps import End, Phase, Step
 from compat.parts import PartMissing
 
 ENUMERATED = ("java", "confluent-kafka")
@@ -46,7 +46,7 @@ def _victims(kind: Kind, step: Step, end: End) -> list[Victim]:
 
 def _cases(kind: Kind, client: str) -> Iterator[Case]:
     for end in End:
-        for step in steps(end, version=VERSIONS[client], copied=kind.copied):
+        for step in kind.steps(end, version=VERSIONS[client]):
             if end is End.COMMIT or step.phase is Phase.END:
                 for victim in _victims(kind, step, end):
                     yield Case(client=client, end=end, step=step, victim=victim)
@@ -54,7 +54,7 @@ def _cases(kind: Kind, client: str) -> Iterator[Case]:
 
 def _few() -> Iterator[Case]:
     for client, victim, point in FEW:
-        for step in steps(End.COMMIT, version=VERSIONS[client], copied=False):
+        for step in LOCAL.steps(End.COMMIT, version=VERSIONS[client]):
             if step.point == point:
                 yield Case(client=client, end=End.COMMIT, step=step, victim=victim)
 
@@ -96,8 +96,15 @@ def _play(cluster: Cluster, case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("cluster", ["local"], indirect=True)
-@pytest.mark.parametrize("case", list(_few()), ids=str)
+@pytest.mark.parametrize(
+    ("cluster", "case"),
+    [
+        pytest.param(name, case, id=f"{name}, {case}")
+        for name, cases in (("local", list(_few())), ("diskless", list(_few())[::3]))
+        for case in cases
+    ],
+    indirect=["cluster"],
+)
 def test_somebody_dies(cluster: Cluster, case: Case) -> None:
     _play(cluster, case)
 
@@ -126,8 +133,7 @@ def test_anybody_dies_at_any_step(cluster: Cluster, case: Case) -> None:
     indirect=["cluster"],
 )
 def test_these_are_all_steps(cluster: Cluster, client: str, end: End) -> None:
-    copied = cluster.kind.copied
-    known = steps(end, version=VERSIONS[client], copied=copied)
+    known = cluster.kind.steps(end, version=VERSIONS[client])
     assert set(trace(cluster, client, end)) == {step.point for step in known}
 
 

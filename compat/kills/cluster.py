@@ -20,6 +20,7 @@ from compat.drivers.port import WAIT_SECONDS
 from compat.drivers.remote import Remote
 from compat.kills.plan import PlanFiles
 from compat.kills.producers import start
+from compat.kills.steps import End, Step, steps
 from compat.servers import (
     COPIES,
     QUICK_GROUPS,
@@ -49,6 +50,10 @@ class Kind:
     topic: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
+    def steps(self, end: End, *, version: int) -> list[Step]:
+        """All steps of a transaction here."""
+        return steps(end, version=version, copied=self.copied, apart=self.brokers > 1)
+
 
 LOCAL = Kind(name="local", brokers=1)
 REPLICATED = Kind(
@@ -58,7 +63,9 @@ REPLICATED = Kind(
     topic={"min.insync.replicas": "2"},
     settings=COPIES,
 )
-KINDS = {kind.name: kind for kind in (LOCAL, REPLICATED)}
+DISKLESS = Kind(name="diskless", brokers=1, topic={"diskless.enable": "true"})
+DISKLESS_OF_THREE = Kind(name="diskless of three", brokers=3, topic={"diskless.enable": "true"})
+KINDS = {kind.name: kind for kind in (LOCAL, REPLICATED, DISKLESS, DISKLESS_OF_THREE)}
 
 
 class Cluster:

@@ -56,34 +56,37 @@ class Step:
 _ADDING: Final = ("saving Ongoing", "saved Ongoing")
 
 
-def steps(end: End, *, version: int, copied: bool) -> list[Step]:
-    """All steps of a transaction of a version, on partitions with copies or without."""
+def steps(end: End, *, version: int, copied: bool, apart: bool) -> list[Step]:
+    """All steps of a transaction of a version, on partitions with copies or without.
+
+    `apart`: there are several brokers.
+    """
     begin = ("saving Empty", "saved Empty", "answered InitProducerId")
     found = [Step(phase=Phase.BEGIN, point=point) for point in begin]
-    found += list(_writing(version=version, copied=copied))
+    found += list(_writing(version=version, copied=copied, apart=apart))
     found += [Step(phase=Phase.END, point=point) for point in _ending(end, copied=copied)]
     return found
 
 
-def _writing(*, version: int, copied: bool) -> Iterator[Step]:
+def _writing(*, version: int, copied: bool, apart: bool) -> Iterator[Step]:
     write = partial(Step, phase=Phase.WRITE)
     for count, where in enumerate(("{far}", "{own}"), 1):
         yield from (write(point=point, count=count) for point in _ADDING)
         if version == 1:
             yield write(point="answered AddPartitionsToTxn", count=count)
-        if copied and where == "{far}":
+        if apart and where == "{far}":
             yield write(point="answered a broker's AddPartitionsToTxn")
         yield write(point=f"appending data {where}")
         yield write(point=f"appended data {where}")
         if copied:
             yield write(point=f"copied data {where}")
         yield write(point=f"stored data {where}")
-        if copied:
+        if apart:
             yield write(point="answered Produce", first=where == "{far}")
         else:
             yield write(point="answered Produce", count=count)
     yield from (write(point=point, count=3) for point in _ADDING)
-    if version == 1 or copied:
+    if version == 1 or apart:
         yield write(point="answered AddOffsetsToTxn")
     yield write(point="staging offsets")
     yield write(point="staged offsets")

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.broker.migration.filler import FillingParticipant
 from penstock.control.batch_index.values import Watermarks
 from penstock.records import split_batches
+from tests.broker.diskless.test_transactions import producer
 from tests.broker.test_replicated import SECONDS, everything, has, until
 from tests.broker.test_replicated_switch import StoreCluster, before_commit
+from tests.broker.transactions import committed_values
 from tests.broker.wire_client import WireClient, batch
 from tests.storage.batches import batch as numbered
 
@@ -373,3 +376,43 @@ async def test_a_fence_ends_with_the_process_that_had_it(
         await cluster.again(1)
         assert await cluster.produce(b"replicated") == 2
         await cluster.is_read(3)
+
+
+async def test_transactions_go_there_and_back(cluster: AgainCluster) -> None:
+    """What was aborted stays so, what is open is ended on the other side."""
+    await cluster.create_diskless()
+    host, port = cluster.brokers[1].kafka_address
+    servers = f"{host}:{port}"
+    expected: list[bytes] = []
+
+    def write(name: str, *, commit: bool) -> None:
+        made = producer(servers, name)
+        made.begin_transaction()
+        made.produce("t", name.encode())
+        if commit:
+            made.commit_transaction(SECONDS)
+            expected.append(name.encode())
+        else:
+            made.abort_transaction(SECONDS)
+
+    def begin(name: str) -> Producer:
+        made = producer(servers, name)
+        made.begin_transaction()
+        made.produce("t", name.encode())
+        assert made.flush(SECONDS) == 0
+        return made
+
+    for side, diskless in ((b"diskless", False), (b"replicated", True)):
+        name = side.decode()
+        await asyncio.to_thread(write, f"{name} aborted", commit=False)
+        await asyncio.to_thread(write, f"{name} committed", commit=True)
+        left, kept = [await asyncio.to_thread(begin, f"{name} {what}") for what in ("left", "kept")]
+        await asyncio.to_thread(write, f"{name} behind", commit=True)
+        await cluster.becomes(1, diskless=diskless)
+        if not diskless:
+            await cluster.led()
+        await asyncio.to_thread(kept.commit_transaction, SECONDS)
+        expected.append(f"{name} kept".encode())
+        await asyncio.to_thread(left.abort_transaction, SECONDS)
+        found = await asyncio.to_thread(committed_values, servers, "t", 1, len(expected))
+        assert found == sorted(expected)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.client import TransactionalProducer
 from tests.spark.conftest import Topic
 from tests.spark.test_stream import Run
+
+if TYPE_CHECKING:
+    from penstock.testing import Broker
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +45,13 @@ def fill(topic: Topic, producer: TransactionalProducer, count: int) -> list[byte
         topic.client.write_arrow(topic.name, plain, partition=number % 3)
         counting += plain["value"].to_pylist()
     return sorted(counting)
+
+
+@pytest.fixture(params=["false", "true"], ids=["local", "diskless"])
+def topic(broker: Broker, spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Topic]:
+    made = Topic(broker, spark, 3, **{"diskless.enable": request.param})
+    yield made
+    made.client.close()
 
 
 @pytest.fixture

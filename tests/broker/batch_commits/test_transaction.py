@@ -37,11 +37,12 @@ def parts(batch: int, count: int = 30) -> list[Part]:
 class Sink:
     """A broker with two topics, and a driver's calls to it."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, diskless: bool) -> None:
         self.broker = broker
         self.topics = Client(broker.bootstrap)
         for name in TOPICS:
-            self.topics.create_topic(name, partitions=PARTITIONS)
+            configs = {"diskless.enable": str(diskless and name == TOPICS[1]).lower()}
+            self.topics.create_topic(name, partitions=PARTITIONS, configs=configs)
         self.driver = client_of(broker, *TOPICS)
 
     def post(self, batch: int, *, transactional: bool = True, **more: Any) -> Any:
@@ -74,11 +75,11 @@ class Sink:
         assert any(self.driver.sink(QUERY)["state"] == "done" for _ in range(POLLS_MAX))
 
 
-@pytest.fixture
-def sink(tmp_path: Path) -> Iterator[Sink]:
+@pytest.fixture(params=[False, True], ids=["local", "one of them diskless"])
+def sink(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sink]:
     settings = {"diskless.storage.url": (tmp_path / "store").as_uri()}
     with Broker(settings=settings) as broker:
-        made = Sink(broker)
+        made = Sink(broker, diskless=request.param)
         yield made
         made.topics.close()
 
@@ -226,17 +227,17 @@ def test_a_topic_that_goes_after_the_intent_is_left_out(
 
 
 def test_diskless_topics(sink: Sink) -> None:
-    """Those alone are committed at one instant as they are; beside others it is not to be had."""
+    """Those alone are committed at one instant as they are; beside others by the transaction."""
     sink.topics.create_topic("remote", configs={"diskless.enable": "true"})
     driver = client_of(sink.broker, "first", "remote")
     remote, local = Part("remote", 0, ["a", "b"]), Part("first", 0, ["c"])
     alone, both = driver.stage("alone", [remote]), driver.stage("both", [remote, local])
     assert driver.post(QUERY, 0, [alone], transactional=True).body["records"] == 2
-    refused = driver.post(QUERY, 1, [both], transactional=True)
-    assert refused.status == 400
-    assert "cannot be one transaction" in refused.body["message"]
     assert sink.topics.committed(transactional_id_of(QUERY)) == {}
-    assert driver.post(QUERY, 1, [both]).body["records"] == 3
+    assert driver.post(QUERY, 1, [both], transactional=True).body["records"] == 3
+    assert set(sink.topics.committed(transactional_id_of(QUERY))) == {("first", 0), ("remote", 0)}
+    seen = sink.topics.read_arrow("remote", columns=("value",), isolation="read_committed")
+    assert seen["value"].to_pylist() == [b"a", b"b"] * 2
 
 
 @pytest.mark.long
