@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.broker.coordination.transactions import EPOCH_VERSION, ProducerIdentity
+from penstock.broker.coordination.transactions import ProducerIdentity
+from penstock.records.transactions import EPOCH_VERSION
 
 
 class Violation(Exception):

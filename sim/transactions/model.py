@@ -36,7 +36,6 @@ from penstock.broker.coordination.core import (
     Tick,
 )
 from penstock.broker.coordination.transactions import (
-    EPOCH_VERSION,
     NOBODY,
     PRODUCER_EPOCH_MAX,
     Added,
@@ -61,6 +60,7 @@ from penstock.broker.coordination.transactions.record import (
 )
 from penstock.control import GROUP_MEMBER
 from penstock.control.coordination.values import producer_of_group_row
+from penstock.records.transactions import EPOCH_VERSION
 from sim.transactions.bounds import Bounds
 from sim.transactions.frozen import KEY, NOTHING, TIMEOUT_MS, FrozenCore, freeze, thaw
 from sim.transactions.logs import Log, Marker, Tag, Violation

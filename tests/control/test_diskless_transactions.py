@@ -34,11 +34,16 @@ def marker(
     commit: bool = True,
     version: int = 2,
     coordinator: int = 1,
+    made_at: int = LATER,
 ) -> BatchEntry:
     """The end of a producer's transaction."""
     made = Marker(producer_id, epoch, coordinator, commit, version)
     return entry(0, (78, 1))._replace(
-        producer_id=producer_id, producer_epoch=epoch, transactional=True, marker=made
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transactional=True,
+        verified_from=made_at,
+        marker=made,
     )
 
 
@@ -151,6 +156,26 @@ async def test_a_marker_of_version_1_that_ends_nothing_does_no_harm(plane: Plane
     await put(plane, marker(7, 0, version=1, commit=True))
     assert await aborted(plane) == (AbortedTransaction(7, 0, 5, 6),)
     assert await stable(plane) == 7
+
+
+async def test_a_late_marker_ends_no_later_transaction(plane: Plane) -> None:
+    """Its commit was given up, and takes effect when the producer has gone on in the same epoch."""
+    await put(plane, data(7, 0, verified_from=0))
+    await put(plane, marker(7, 0, version=1, commit=False, made_at=5))
+    following = await put(plane, data(7, 5, verified_from=6))
+    late = await put(plane, marker(7, 0, version=1, commit=False, made_at=5))
+    assert late.placed[0].duplicate
+    assert await marks(plane) == following.watermarks[KEY]
+    await put(plane, data(7, 10, verified_from=11))
+    ended = await put(plane, marker(7, 0, version=1, made_at=16))
+    assert bases(ended) == [16]
+    assert await aborted(plane) == (AbortedTransaction(7, 0, 5, 6),)
+    assert await stable(plane) == 17
+
+
+async def test_a_marker_ends_what_was_verified_until_it_was_made(plane: Plane) -> None:
+    await put(plane, data(7, 0, verified_from=0), marker(7, 0, version=1, made_at=0))
+    assert await stable(plane) == 6
 
 
 async def test_a_marker_is_what_it_says(plane: Plane) -> None:

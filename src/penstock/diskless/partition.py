@@ -167,7 +167,8 @@ class DisklessPartition:
             batches, lease = ready, None
         if guard is not None:
             self._check_first(headers[0])
-        self._submit(batches, headers, lease, done, guard)
+        verified_from = -1 if guard is None else guard.verified_from
+        self._submit(batches, headers, lease, done, verified_from=verified_from)
         if guard is not None:
             self._unverified.pop(headers[0].producer_id, None)
 
@@ -177,11 +178,11 @@ class DisklessPartition:
         headers: list[BatchHeader],
         lease: Lease | None,
         done: Done,
-        guard: Guard | None = None,
+        *,
+        verified_from: int = -1,
         marker: Marker | None = None,
     ) -> None:
         append_time = self.config.message_timestamp_type != "CreateTime"
-        verified_from = -1 if guard is None else guard.verified_from
         parts = self._serving.to_write()
         parts.writer.submit(
             parts.submission(
@@ -224,12 +225,18 @@ class DisklessPartition:
         """
         if self.closed is not None:
             raise self.closed
+        self._serving.to_write().markers.write(self, marker, now_ms, done)
+
+    def place_marker(self, marker: Marker, *, now_ms: int, made_at: int, done: Done) -> None:
+        """Hand a marker to the writer; raises as `write_marker`. `made_at` as in `check_marker`."""
         batch = memoryview(encode_marker(marker, now_ms))
 
         def placed(outcome: Outcome) -> None:
             done(_marked(outcome))
 
-        self._submit(batch, [decode_header(batch)], None, placed, marker=marker)
+        self._submit(
+            batch, [decode_header(batch)], None, placed, verified_from=made_at, marker=marker
+        )
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction] | Later:
         """As `Partition.aborted`."""

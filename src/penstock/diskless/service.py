@@ -255,6 +255,7 @@ class DisklessService:
             incarnation=self._incarnation,
             on_commit=self.committed,
             learn=self.learn,
+            look_up=self.look_up_watermarks,
             wake=self.wake,
             targets=self.targets,
         )

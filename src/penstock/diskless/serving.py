@@ -98,12 +98,14 @@ class Parts:
         incarnation: UUID,
         on_commit: Callable[[CommitAnswer], None],
         learn: Callable[[PartitionKey, Watermarks], None],
+        look_up: Callable[[Sequence[Any]], Awaitable[None]],
         wake: Callable[[Iterable[PartitionKey]], None],
         targets: Callable[[], Iterable[RetentionTarget]],
     ) -> None:
         from penstock.diskless.consolidation import Consolidator, WorkQueue
         from penstock.diskless.gc import Collection
         from penstock.diskless.identity import GuardedStore, StoreGuard
+        from penstock.diskless.markers import MarkerWriter
         from penstock.diskless.reading.aborted import AbortedTransactions
         from penstock.diskless.reading.positions import Positions
         from penstock.diskless.reading.reader import Reader
@@ -120,6 +122,7 @@ class Parts:
             around.fetch_settings, hot=hot, cold=cold, clock=clock, randomness=dice
         )
         self._write(around, incarnation, on_commit)
+        self.markers = MarkerWriter(look_up)
         self.reader = Reader(plane=plane, paths=self.paths, clock=clock, learn=learn, wake=wake)
         self.positions = Positions(plane=plane, reader=self.reader)
         self.aborted = AbortedTransactions(plane=plane, learn=learn, wake=wake)
@@ -167,6 +170,7 @@ class Parts:
     async def stop(self) -> None:
         await self.reader.stop()
         await self.aborted.stop()
+        await self.markers.stop()
         await self.writer.stop()
         await self.paths.close()
         for store in self._stores:

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from penstock.records.aborted import OFFSET_MAX
 from penstock.records.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -35,7 +36,7 @@ from penstock.records.errors import (
     VerificationOutdated,
 )
 from penstock.records.limits import PRODUCER_BATCHES_MAX
-from penstock.records.transactions import Marker
+from penstock.records.transactions import EPOCH_VERSION, Marker
 
 SEQUENCES: Final = 2**31
 """Sequences of a producer; after the last one comes 0."""
@@ -63,9 +64,10 @@ class Producer(NamedTuple):
     """A producer's state. `seen_ms` is the broker's time of its last append.
 
     `batches` is empty after a marker of a newer epoch. `coordinator_epoch` is of the last marker,
-    `txn_first_offset` where its open transaction begins; -1 for none. `marker_offset` is where the
-    last transaction of its epoch has ended, in diskless partitions: -1 if none has, or with
-    transaction version 2, whose markers raise the epoch.
+    `txn_first_offset` where its open transaction begins; -1 for none. `guard_offset` is kept of
+    diskless partitions: while a transaction is open, where the partition ended when it was
+    verified; else where the last one of this epoch has ended, -1 if none has, or with transaction
+    version 2, whose markers raise the epoch.
     """
 
     epoch: int
@@ -73,7 +75,7 @@ class Producer(NamedTuple):
     seen_ms: int
     coordinator_epoch: int = -1
     txn_first_offset: int = -1
-    marker_offset: int = -1
+    guard_offset: int = -1
 
 
 class ProducerState(NamedTuple):
@@ -168,20 +170,24 @@ def appended(
     batch: ProducerBatch,
     seen_ms: int,
     txn_offset: int = -1,
+    guard_offset: int = -1,
 ) -> Producer:
     """A producer's state after a batch that was checked.
 
-    `txn_offset` is the batch's first offset if it belongs to a transaction, else -1.
+    `txn_offset` is the batch's first offset if it belongs to a transaction, else -1;
+    `guard_offset` becomes the producer's if it begins one.
     """
     if before is None:
-        return _state((epoch, (batch,), seen_ms, -1, txn_offset, -1))
-    known, batches, _, coordinator, open_from, marker = before
+        return _state((epoch, (batch,), seen_ms, -1, txn_offset, guard_offset))
+    known, batches, _, coordinator, open_from, guard = before
     if known == epoch:
         batches = (*batches[1 - PRODUCER_BATCHES_MAX :], batch)
     else:
-        batches, marker = (batch,), -1
-    begins = txn_offset if open_from < 0 else open_from
-    return _state((epoch, batches, seen_ms, coordinator, begins, marker))
+        batches, guard = (batch,), -1
+    if open_from < 0:
+        open_from = txn_offset
+        guard = guard_offset if txn_offset >= 0 else guard
+    return _state((epoch, batches, seen_ms, coordinator, open_from, guard))
 
 
 def check_verified(
@@ -204,15 +210,19 @@ def check_verified(
             f"a batch of producer {producer_id} of epoch {epoch} was not part of an ongoing"
             " transaction, and nobody has verified that it begins one"
         )
-    if known and before is not None and before.marker_offset >= verified_from:
+    if known and before is not None and before.guard_offset >= verified_from:
         raise VerificationOutdated(
             f"the transaction of producer {producer_id} of epoch {epoch} that was verified at"
-            f" offset {verified_from} has ended at {before.marker_offset}: ask again"
+            f" offset {verified_from} has ended at {before.guard_offset}: ask again"
         )
 
 
-def check_marker(producer: Producer | None, marker: Marker) -> bool:
+def check_marker(producer: Producer | None, marker: Marker, made_at: int = OFFSET_MAX) -> bool:
     """Whether a marker is there already; else it is to be appended.
+
+    `made_at` is where the partition ended when the marker was made, or before, after all of its
+    transaction was verified. One that comes so late that the producer's next transaction is open,
+    which was verified behind it, is there already, and ends nothing.
 
     Of transaction version 2, where no two transactions of a producer have one epoch, a marker is
     there once its epoch is. Before, one that ends nothing is appended, which does no harm.
@@ -232,17 +242,20 @@ def check_marker(producer: Producer | None, marker: Marker) -> bool:
             f"marker of producer {marker.producer_id} has coordinator epoch"
             f" {marker.coordinator_epoch}, the partition has seen {producer.coordinator_epoch}"
         )
-    return marker.transaction_version >= 2 and marker.producer_epoch == producer.epoch
+    if marker.producer_epoch != producer.epoch:
+        return False
+    is_late = producer.txn_first_offset >= 0 and producer.guard_offset > made_at
+    return marker.transaction_version >= EPOCH_VERSION or is_late
 
 
 def decided(
-    before: Producer | None, marker: Marker, seen_ms: int, marker_offset: int = -1
+    before: Producer | None, marker: Marker, seen_ms: int, guard_offset: int = -1
 ) -> Producer:
     """A producer's state after a marker, checked or sent by the leader: no transaction is open.
 
-    `marker_offset` is the marker's, where it is to be remembered (`check_verified`).
+    `guard_offset` is the marker's, where it is to be remembered (`check_verified`).
     """
     epoch = marker.producer_epoch
     batches = before.batches if before is not None and before.epoch == epoch else ()
-    ended = marker_offset if marker.transaction_version < 2 else -1
+    ended = guard_offset if marker.transaction_version < EPOCH_VERSION else -1
     return Producer(epoch, batches, seen_ms, marker.coordinator_epoch, -1, ended)

@@ -36,6 +36,8 @@ _RECORD: Final = Struct(">BBBBBhhBhiB")
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
 _ABORT, _COMMIT = 0, 1
+EPOCH_VERSION: Final = 2
+"""The version of transactions in which the epoch rises at every end."""
 _VARINT_BYTES_MAX: Final = 10
 
 

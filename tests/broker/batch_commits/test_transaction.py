@@ -24,6 +24,7 @@ TOPICS = ("first", "second")
 PARTITIONS = 2
 QUERY = "app/q"
 POLLS_MAX = 20_000
+LOOKS_MAX = 500
 
 
 def parts(batch: int, count: int = 30) -> list[Part]:
@@ -67,9 +68,16 @@ class Sink:
         }
 
     def expect(self, *batches: int) -> None:
-        """All of these batches in every partition, in order and once, and nothing else."""
-        values = [f"{batch}/{n}" for batch in batches for n in range(30)]
-        assert set(map(tuple, self.batches().values())) == {tuple(values)}
+        """All of these batches in every partition, in order and once, and nothing else.
+
+        Markers come a little after the answer to a commit.
+        """
+        values = tuple([f"{batch}/{n}" for batch in batches for n in range(30)])
+        for _ in range(LOOKS_MAX):
+            found = set(map(tuple, self.batches().values()))
+            if found == {values}:
+                break
+        assert found == {values}
 
     def until_done(self) -> None:
         assert any(self.driver.sink(QUERY)["state"] == "done" for _ in range(POLLS_MAX))
@@ -236,7 +244,10 @@ def test_diskless_topics(sink: Sink) -> None:
     assert sink.topics.committed(transactional_id_of(QUERY)) == {}
     assert driver.post(QUERY, 1, [both], transactional=True).body["records"] == 3
     assert set(sink.topics.committed(transactional_id_of(QUERY))) == {("first", 0), ("remote", 0)}
-    seen = sink.topics.read_arrow("remote", columns=("value",), isolation="read_committed")
+    for _ in range(LOOKS_MAX):
+        seen = sink.topics.read_arrow("remote", columns=("value",), isolation="read_committed")
+        if seen.num_rows == 4:
+            break
     assert seen["value"].to_pylist() == [b"a", b"b"] * 2
 
 

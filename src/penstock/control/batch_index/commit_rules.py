@@ -35,6 +35,7 @@ from penstock.control.batch_index.values import (
 )
 from penstock.control.errors import InvalidCommit, TooLarge
 from penstock.control.limits import OBJECT_ENTRIES_MAX
+from penstock.records.aborted import OFFSET_MAX
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
 from penstock.records.idempotence import (
@@ -273,7 +274,8 @@ class _Planner:
             timestamp = self.append_ms if entry.append_time else entry.max_timestamp
             batch = ProducerBatch(first, last, base_offset + delta, delta, timestamp)
             begins = base_offset if entry.transactional else -1
-            after = appended(before, epoch, batch, self.now_ms, begins)
+            guard = -1 if entry.verified_from == OFFSET_MAX else entry.verified_from
+            after = appended(before, epoch, batch, self.now_ms, begins, guard)
             self.written[key] = after
             if after.txn_first_offset == base_offset:
                 self._transactions_of(key[:2]).begins(entry.producer_id, base_offset)
@@ -283,7 +285,7 @@ class _Planner:
         """None for a marker that is now remembered; that it is there already, else."""
         key = (entry.topic_id, entry.partition, entry.producer_id)
         before = self.written.get(key) or self.known.get(key)
-        if check_marker(before, marker):
+        if check_marker(before, marker, entry.verified_from):
             return NO_BATCH
         self.written[key] = decided(before, marker, self.now_ms, base_offset)
         if before is not None and before.txn_first_offset >= 0:

@@ -74,7 +74,7 @@ _backlogs = rows(
     " WHERE p.wal_extents >= $1 ORDER BY p.wal_extents DESC, p.topic_id, p.number LIMIT $2"
 )
 _STATE: Final = (
-    "s.epoch, s.batches, s.seen_ms, s.coordinator_epoch, s.txn_first_offset, s.marker_offset"
+    "s.epoch, s.batches, s.seen_ms, s.coordinator_epoch, s.txn_first_offset, s.guard_offset"
 )
 _producers = Each(
     "rows",
@@ -92,12 +92,12 @@ _producers_of = rows(
 write_producers = Each(
     "changed",
     "INSERT INTO diskless_producers (partition_id, producer_id, epoch, seen_ms, batches,"
-    " coordinator_epoch, txn_first_offset, marker_offset)"
+    " coordinator_epoch, txn_first_offset, guard_offset)"
     " SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::bytea[],"
     " $6::int[], $7::bigint[], $8::bigint[]) ON CONFLICT (partition_id, producer_id) DO UPDATE"
     " SET epoch = excluded.epoch, seen_ms = excluded.seen_ms, batches = excluded.batches,"
     " coordinator_epoch = excluded.coordinator_epoch,"
-    " txn_first_offset = excluded.txn_first_offset, marker_offset = excluded.marker_offset",
+    " txn_first_offset = excluded.txn_first_offset, guard_offset = excluded.guard_offset",
     sqlite="INSERT OR REPLACE INTO diskless_producers VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
 )
 """Takes `producer_row`s."""
@@ -176,8 +176,8 @@ def producers_of(key: PartitionKey) -> Operation[list[tuple[int, Producer]]]:
 
 def producer_row(partition_id: int, producer_id: int, state: Producer) -> tuple[Any, ...]:
     """What `write_producers` takes."""
-    epoch, batches, seen_ms, coordinator_epoch, txn_first_offset, marker_offset = state
+    epoch, batches, seen_ms, coordinator_epoch, txn_first_offset, guard_offset = state
     return (
         partition_id, producer_id, epoch, seen_ms, encode_batches(batches), coordinator_epoch,
-        txn_first_offset, marker_offset,
+        txn_first_offset, guard_offset,
     )  # fmt: skip

@@ -56,7 +56,8 @@ class BatchEntry(NamedTuple):
 
     A batch of a transaction is `transactional`; `verified_from` says since when its coordinator is
     known to have it (`records.idempotence.check_verified`). With a `marker` it is the control batch
-    of one, of that producer and epoch.
+    of one, of that producer and epoch, and `verified_from` is where the partition ended when it was
+    made (`check_marker`).
     """
 
     topic_id: UUID

@@ -225,7 +225,7 @@ TABLES: Final[Sequence[Table]] = (
             "batches",
             "coordinator_epoch",
             "txn_first_offset",
-            "marker_offset",
+            "guard_offset",
         ),
         doc="Idempotent producers that a diskless partition remembers.",
         writer="batch_index/partitions.py",

@@ -23,7 +23,6 @@ from penstock.broker.coordination.transactions.limits import (
     TransactionLimits,
 )
 from penstock.broker.coordination.transactions.metadata import (
-    EPOCH_VERSION,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NOBODY,
@@ -48,7 +47,6 @@ from penstock.broker.coordination.transactions.responses import (
 from penstock.broker.coordination.transactions.states import TransactionState
 
 __all__ = [
-    "EPOCH_VERSION",
     "NOBODY",
     "NO_PRODUCER_EPOCH",
     "NO_PRODUCER_ID",

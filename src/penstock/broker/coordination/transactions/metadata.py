@@ -17,14 +17,13 @@ from typing import Final, NamedTuple
 from penstock.base.errors import BugError
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.transactions.states import PREVIOUS, TransactionState
+from penstock.records.transactions import EPOCH_VERSION
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 PRODUCER_EPOCH_MAX: Final = 32_766
 """The last epoch that a producer may be given: the coordinator can fence it with one more."""
 FIRST_VERSION: Final = 1
-EPOCH_VERSION: Final = 2
-"""The version of transactions in which the epoch rises at every end."""
 
 
 class ProducerIdentity(NamedTuple):

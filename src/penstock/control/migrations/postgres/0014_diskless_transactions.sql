@@ -8,7 +8,7 @@ ALTER TABLE diskless_partitions
 ALTER TABLE diskless_producers
     ADD COLUMN coordinator_epoch integer NOT NULL DEFAULT -1,
     ADD COLUMN txn_first_offset bigint NOT NULL DEFAULT -1,
-    ADD COLUMN marker_offset bigint NOT NULL DEFAULT -1;
+    ADD COLUMN guard_offset bigint NOT NULL DEFAULT -1;
 CREATE INDEX diskless_producers_open ON diskless_producers (partition_id, txn_first_offset)
     WHERE txn_first_offset >= 0;
 

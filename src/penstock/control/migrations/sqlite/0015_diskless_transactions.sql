@@ -6,7 +6,7 @@ ALTER TABLE diskless_partitions ADD COLUMN aborted_offset INTEGER NOT NULL DEFAU
 
 ALTER TABLE diskless_producers ADD COLUMN coordinator_epoch INTEGER NOT NULL DEFAULT -1;
 ALTER TABLE diskless_producers ADD COLUMN txn_first_offset INTEGER NOT NULL DEFAULT -1;
-ALTER TABLE diskless_producers ADD COLUMN marker_offset INTEGER NOT NULL DEFAULT -1;
+ALTER TABLE diskless_producers ADD COLUMN guard_offset INTEGER NOT NULL DEFAULT -1;
 CREATE INDEX diskless_producers_open ON diskless_producers (partition_id, txn_first_offset)
     WHERE txn_first_offset >= 0;
 
