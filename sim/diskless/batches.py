@@ -33,11 +33,13 @@ class Identity(NamedTuple):
         return self._replace(sequence=(self.sequence + offsets) % SEQUENCES)
 
 
-def make(tag: int, offsets: int, filler: int, timestamp: int, identity: Identity) -> Batch:
+def make(
+    tag: int, offsets: int, filler: int, timestamp: int, identity: Identity, attributes: int = 0
+) -> Batch:
     """A batch of `offsets` records with some filler, sealed."""
     records = _TAG.pack(tag) + bytes(filler)
     header = BatchHeader(
-        0, HEADER_BYTES - _OVERHEAD_BYTES + len(records), -1, 2, 0, 0, offsets - 1,
+        0, HEADER_BYTES - _OVERHEAD_BYTES + len(records), -1, 2, 0, attributes, offsets - 1,
         timestamp, timestamp, *identity, offsets,
     )  # fmt: skip
     buffer = bytearray(encode_header(header) + records)
@@ -59,11 +61,13 @@ def renumbered(batch: Batch, identity: Identity) -> Batch:
 
 
 def opened(data: memoryview) -> list[tuple[int, int, int]]:
-    """(base offset, offsets, tag) of batches that stand back to back."""
+    """(base offset, offsets, tag) of batches back to back; a marker's tag is its time, negative."""
     found, position = [], 0
     while position < len(data):
         header = decode_header(data, position)
-        tag: int = _TAG.unpack_from(data, position + HEADER_BYTES)[0]
+        tag: int = -header.base_timestamp
+        if not header.is_control:
+            tag = _TAG.unpack_from(data, position + HEADER_BYTES)[0]
         found.append((header.base_offset, header.last_offset_delta + 1, tag))
         position += header.batch_length + _OVERHEAD_BYTES
     return found

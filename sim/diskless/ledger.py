@@ -11,6 +11,7 @@
 | a deletion     | no extent refers to the object                                               |
 | retention      | only what may go is gone; a log start never moves back                       |
 | a read         | the batches of these offsets, all of them, in order                          |
+| transactions   | as `transactions.py` says                                                    |
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from penstock.records.extents import Extent
 from sim.diskless.batches import Batch, opened
 from sim.diskless.plane import run_now
 from sim.diskless.store import ModelStore
+from sim.diskless.transactions import Transaction, TransactionTruth
 from sim.host.scheduler import Scheduler, Violation
 
 ALL = 1 << 60
@@ -59,6 +61,7 @@ class Truth:
         self.next_offset = 0
         self.start = 0
         self.deleted_to = 0
+        self.transactions = TransactionTruth()
 
 
 class Ledger:
@@ -73,6 +76,8 @@ class Ledger:
         self.sent: dict[int, Sent] = {}
         self.truths: dict[PartitionKey, Truth] = {}
         self.answers: dict[int, CommitAnswer] = {}
+        self.transactions: dict[int, tuple[Transaction, bool | None]] = {}
+        """By tag: whose batch it is, or marker, and whether that commits."""
         self.gone: set[PartitionKey] = set()
         """Partitions of deleted topics."""
         self.seen: Counter[str] = Counter()
@@ -109,7 +114,7 @@ class Ledger:
         return f"{kind} {placed.base_offset}"
 
     def _entry(self, key: str, entry: BatchEntry, placed: AppendResult) -> None:
-        if placed.error is not None:
+        if placed.error is not None or (placed.duplicate and entry.marker is not None):
             return
         where = (entry.topic_id, entry.partition)
         stored = self._store.objects.get(key)
@@ -133,8 +138,17 @@ class Ledger:
                 if batch.data in truth.accepted:
                     raise Violation(f"batch {batch.tag} of an idempotent producer is there twice")
                 truth.accepted.add(batch.data)
+            self._transaction(truth, batch.tag)
             truth.tags[truth.next_offset] = batch.tag, batch.offsets
             truth.next_offset += batch.offsets
+
+    def _transaction(self, truth: Truth, tag: int) -> None:
+        if tag in self.transactions:
+            of, commit = self.transactions[tag]
+            if commit is None:
+                truth.transactions.data(of, truth.next_offset)
+            else:
+                truth.transactions.marker(of, truth.next_offset, commit=commit)
 
     def _batches(self, body: memoryview, where: PartitionKey) -> list[Batch]:
         """What lies in the store, which must be as it was sent."""
@@ -169,6 +183,8 @@ class Ledger:
         left_bytes = sum([extent.size_bytes for extent in before])
         for extent in before[:count]:
             left_bytes -= extent.size_bytes
+            if extent.next_offset > truth.transactions.stable:
+                raise Violation(f"retention dropped {extent}, which is not decided")
             if extent.next_offset > truth.deleted_to and left_bytes < max_bytes:
                 raise Violation(f"retention dropped {extent}, and {left_bytes} bytes are left")
             self.seen["retained"] += 1
@@ -203,6 +219,8 @@ class Ledger:
         for (key, truth), bounds in zip(self.truths.items(), watermarks, strict=True):
             extents = self.extents(key)
             self._check_bounds(key, truth, extents, bounds)
+            rows = run_now(self._plane.aborted(*key, offset=0, limit=ALL)).transactions
+            truth.transactions.check(bounds, rows)
             verified = self._verified.setdefault(key, set())
             for extent in extents:
                 if extent not in verified:

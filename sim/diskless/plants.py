@@ -24,6 +24,7 @@ from penstock.diskless.gc.sweeping import ForgetObjects, MarkForDeletion, SweepS
 from penstock.diskless.writing.accumulator import Accumulator
 from penstock.diskless.writing.effects import Answer, CommitObject
 from penstock.diskless.writing.objects import WalObject
+from penstock.records.aborted import OFFSET_MAX
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
 from sim.diskless import upkeep
@@ -97,8 +98,56 @@ class _KnowsNoSequences(MemoryControlPlane):
     """Takes every producer for one that is not idempotent."""
 
     async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
-        entries = tuple([entry._replace(producer_id=-1) for entry in commit.entries])
+        entries = tuple([entry._replace(producer_id=-1, marker=None) for entry in commit.entries])
         return await super().commit_object(replace(commit, entries=entries))
+
+
+class _TakesLateOnes(MemoryControlPlane):
+    """Does not look at when batches of transactions were verified, or when markers were made."""
+
+    late_markers: bool
+
+    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
+        entries = [
+            entry._replace(verified_from=OFFSET_MAX)
+            if entry.transactional and (entry.marker is not None) == self.late_markers
+            else entry
+            for entry in commit.entries
+        ]
+        return await super().commit_object(replace(commit, entries=tuple(entries)))
+
+
+class _TakesLateBatches(_TakesLateOnes):
+    late_markers = False
+
+
+class _TakesLateMarkers(_TakesLateOnes):
+    late_markers = True
+
+
+class _ChangesBehindCommits(_Planted):
+    """Runs a statement behind every commit."""
+
+    statement: str
+
+    async def commit_object(self, commit: ObjectCommit) -> CommitAnswer:
+        answer = await super().commit_object(commit)
+        await self.plant(self.statement)
+        return answer
+
+
+class _SeesOpenOnesAsDecided(_ChangesBehindCommits):
+    statement = "UPDATE diskless_partitions SET open_offset = -1"
+
+
+class _ForgetsAbortedOnes(_ChangesBehindCommits):
+    statement = "DELETE FROM diskless_aborted"
+
+
+class _ForgetsEpochs(_ChangesBehindCommits):
+    """Of producers whose transactions have ended."""
+
+    statement = "DELETE FROM diskless_producers WHERE txn_first_offset < 0 AND batches = X''"
 
 
 class _MovesHighWatermarks(_Planted):
@@ -294,6 +343,26 @@ class KnowsNoSequences(Plants):
     plane = _KnowsNoSequences
 
 
+class TakesLateBatches(Plants):
+    plane = _TakesLateBatches
+
+
+class TakesLateMarkers(Plants):
+    plane = _TakesLateMarkers
+
+
+class SeesOpenOnesAsDecided(Plants):
+    plane = _SeesOpenOnesAsDecided
+
+
+class ForgetsAbortedOnes(Plants):
+    plane = _ForgetsAbortedOnes
+
+
+class ForgetsEpochs(Plants):
+    plane = _ForgetsEpochs
+
+
 class SkipsAnOffset(Plants):
     plane = _SkipsAnOffset
 
@@ -399,6 +468,11 @@ PLANTS: dict[str, type[Plants]] = {
     "commits again": CommitsAgain,
     "lets late commits win": LetsLateCommitsWin,
     "knows no sequences": KnowsNoSequences,
+    "takes late batches": TakesLateBatches,
+    "takes late markers": TakesLateMarkers,
+    "sees open ones as decided": SeesOpenOnesAsDecided,
+    "forgets aborted ones": ForgetsAbortedOnes,
+    "forgets epochs": ForgetsEpochs,
     "skips an offset": SkipsAnOffset,
     "gives offsets twice": GivesOffsetsTwice,
     "has no grace": HasNoGrace,

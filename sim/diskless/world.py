@@ -22,6 +22,7 @@ from sim.diskless.plants import PLANTS, Plants
 from sim.diskless.producer import Producer
 from sim.diskless.reader import Reader
 from sim.diskless.store import ModelStore
+from sim.diskless.transactions import TransactionalProducer
 from sim.host.scheduler import Scheduler, Violation
 
 FAULTS_MS = 2_000.0
@@ -70,6 +71,7 @@ class World(Scheduler):
         self.cores: list[Accumulator] = []
         """Of all incarnations."""
         self.producers: list[Producer] = []
+        self.transactional: list[TransactionalProducer] = []
         self.readers: list[Reader] = []
         self.partitions: list[PartitionKey] = []
         self._tags = 0
@@ -118,6 +120,9 @@ class World(Scheduler):
             for _ in range(random.randint(3, 9)):
                 self.after(20 + FAULTS_MS * 0.8 * random.random() ** 2, producer.produce)
         self.readers += [Reader(self, key) for key in self.partitions]
+        for number in range(random.choice((0, 1, 2))):
+            where = random.choice(self.partitions)
+            self.transactional.append(TransactionalProducer(self, number, where))
 
     def disturb(self) -> None:
         """One thing goes wrong, or someone comes or goes."""
@@ -237,8 +242,10 @@ class World(Scheduler):
         self.ledger.check_index()
 
     def _settled(self) -> bool:
-        return all([producer.quiet for producer in self.producers]) and all(
-            [self._is_read(reader) for reader in self.readers]
+        return (
+            all([producer.quiet for producer in self.producers])
+            and all([producer.quiet for producer in self.transactional])
+            and all([self._is_read(reader) for reader in self.readers])
         )
 
     def _is_read(self, reader: Reader) -> bool:
@@ -248,7 +255,8 @@ class World(Scheduler):
     def _left(self) -> str:
         waiting = [producer.number for producer in self.producers if not producer.quiet]
         behind = [reader.where[1] for reader in self.readers if not self._is_read(reader)]
-        return f"producers {waiting} wait, readers of {behind} are behind"
+        open_ones = [one.identity for one in self.transactional if not one.quiet]
+        return f"producers {waiting} wait, readers of {behind} are behind, {open_ones} go on"
 
     def _clear_away(self) -> None:
         """Time passes, and jobs run: in the end nothing is left that nobody refers to."""

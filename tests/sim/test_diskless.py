@@ -56,7 +56,7 @@ EXPECTED = {
     "swap: ObjectLeaseLost", "known coordinates", "out of range", "gone under a reader", "orphan",
     "killed", "stalled", "zombie", "storm", "clock moved", "restarted", "lease lost",
     "written again", "given up", "fenced", "committed again",
-    "numbered anew",
+    "numbered anew", "committed", "aborted", "marked again", "transaction written again",
 }  # fmt: skip
 
 
