@@ -298,7 +298,7 @@ class DeadLetterWriter:
             raise NotReadable(f"{source.topic_partition} at {at} has not been loaded")
         if found.next_offset <= at:
             raise NotReadable(f"{source.topic_partition} has nothing at {at}")
-        aborted = source.aborted(at, found.next_offset) if committed else ()
+        aborted = await source.all_aborted(at, found.next_offset) if committed else ()
         return Read(data=b"".join(found.buffers), begin=at, end=found.next_offset, aborted=aborted)
 
     async def _loaded(self, source: Partition, later: Later) -> None:
