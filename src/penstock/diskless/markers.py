@@ -13,20 +13,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.records.aborted import OFFSET_MAX
 from penstock.records.transactions import EPOCH_VERSION
 
 if TYPE_CHECKING:
-    from penstock.diskless.partition import DisklessPartition
     from penstock.records.appends import Done
     from penstock.records.transactions import Marker
 
 
+class MarkedPartition(Protocol):
+    """A partition that a marker goes to; it knows where it ends once it was looked up."""
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def place_marker(self, marker: Marker, *, now_ms: int, made_at: int, done: Done) -> None:
+        """Hand it to the writer, or raise PenstockError."""
+        ...
+
+
 class _Waiting(NamedTuple):
-    partition: DisklessPartition
+    partition: MarkedPartition
     marker: Marker
     now_ms: int
     done: Done
@@ -40,7 +50,7 @@ class MarkerWriter:
         self._waiting: list[_Waiting] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def write(self, partition: DisklessPartition, marker: Marker, now_ms: int, done: Done) -> None:
+    def write(self, partition: MarkedPartition, marker: Marker, now_ms: int, done: Done) -> None:
         """Have a marker placed; raises PenstockError, or `done` is told of it."""
         if marker.transaction_version >= EPOCH_VERSION:
             partition.place_marker(marker, now_ms=now_ms, made_at=OFFSET_MAX, done=done)
