@@ -17,6 +17,7 @@ from penstock.records.errors import InvalidProducerEpoch, TransactionCoordinator
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.diskless.test_consolidation import CONSOLIDATING, kinds
 from tests.broker.diskless.test_records import _creation
+from tests.broker.share.conftest import Member, set_group
 from tests.broker.test_transactional_logs import (
     Transactions,
     by_confluent,
@@ -336,3 +337,20 @@ async def test_librdkafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None
     expected = sorted(value for values in written for value in values)
     found = await asyncio.to_thread(committed_values, servers, "t", 3, len(expected))
     assert found == expected
+
+
+async def test_share_groups_acquire_what_is_committed(place: Place) -> None:
+    """What is open is waited for, and what was aborted is nobody's."""
+    await produce(place.client, sent(b"one", b"two"))
+    await produce(place.client, sent(b"other", producer_id=8))
+    await place.client.produce("t", batch(b"behind"))
+    configs = {"share_auto_offset_reset": "earliest", "share_isolation_level": "read_committed"}
+    await set_group(place.beside, "g", **configs)
+    member = Member(place.beside, "g", "m")
+    at = (await member.topic("t"), 0)
+    assert await stable(place.other) == 0
+    assert await member.acquire(at) == []
+    await end(place.partition, commit=False)
+    await end(place.partition, commit=True, producer_id=8)
+    assert await stable(place.other) == 6
+    assert await member.acquire(at, max_wait=60_000) == [(2, 3, 1)]
