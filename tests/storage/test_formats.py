@@ -22,7 +22,8 @@ from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.journal_entry import (
     ROW,
     decode_head,
-    decode_items,
+    decode_key,
+    decode_rows,
     encode_entry,
     encode_key,
     is_whole,
@@ -114,17 +115,19 @@ def test_checkpoint() -> None:
     mark = RecoveryPoint(5, 100, 64, 4096, 8192, 3, 1)
     rows = [encode_recovery_point(encode_key(ID, "orders", 3), mark), encode_recovery_point(
         encode_key(ID, "ö", 2**31 - 1), mark._replace(flags=0))]  # fmt: skip
-    data = encode_checkpoint(42, rows, clean=True)
+    data = encode_checkpoint(42, rows, clean=True, journaled=False)
     decoded = decode_checkpoint(data)
     assert decoded.sequence == 42
     assert decoded.clean
     assert decoded.points["orders", 3] == (ID, mark)
     assert decoded.points["ö", 2**31 - 1][1].flags == 0
-    assert not decode_checkpoint(encode_checkpoint(1, [], clean=False)).clean
+    assert not decode_checkpoint(encode_checkpoint(1, [], clean=False, journaled=True)).clean
     kept = mark.with_standing(Standing(7, 5, lost=True))
     assert (kept.promised, kept.limbo, kept.flags) == (7, 5, 3)
     again = decode_checkpoint(
-        encode_checkpoint(1, [encode_recovery_point(encode_key(ID, "t", 0), kept)], clean=False)
+        encode_checkpoint(
+            1, [encode_recovery_point(encode_key(ID, "t", 0), kept)], clean=False, journaled=True
+        )
     ).points["t", 0][1]
     assert (again, again.standing) == (kept, Standing(7, 5, lost=True))
     assert again.with_standing(Standing()) == mark
@@ -189,17 +192,19 @@ def test_journal_entry() -> None:
     assert (head.sequence, head.generation, head.durable_sequence) == (9, 2, 8)
     assert (head.previous_checksum, head.checksum) == (77, checksum)
     assert is_whole(view, head, 2)
-    items = decode_items(view, head, 2)
-    assert [bytes(item.data) for item in items] == [b"first batch", b"second", b""]
-    assert [(i.topic_id, i.topic, i.partition) for i in items] == [
+    rows = decode_rows(data, head)
+    assert [data[row.data_at :][: row.size_bytes] for row in rows] == [
+        b"first batch", b"second", b"",
+    ]  # fmt: skip
+    assert [decode_key(row.key) for row in rows] == [
         (ID, "orders", 0), (ID, "orders", 1), (ID, "orders", 2),
     ]  # fmt: skip
-    assert [item.is_cut for item in items] == [False, False, True]
-    assert not any(item.is_standing for item in items)
-    standing = items[2]._replace(segment_base=-1)
+    assert [row.is_cut for row in rows] == [False, False, True]
+    assert not any(row.is_standing for row in rows)
+    standing = rows[2]._replace(segment_base=-1)
     assert (standing.is_standing, standing.is_cut) == (True, False)
-    assert items[1].position == 10
-    assert (items[1].base_offset, items[1].next_offset) == (1, 2)
+    assert rows[1].position == 10
+    assert (rows[1].base_offset, rows[1].next_offset) == (1, 2)
 
 
 def test_journal_entry_cut_or_damaged_anywhere_is_none() -> None:

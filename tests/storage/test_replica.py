@@ -76,6 +76,7 @@ def test_each_epoch_begins_a_segment(tmp_path: Path) -> None:
     assert replicate(harness, stamped(1, 7, 6)) == 8
     for _ in range(2):
         log = harness.log()
+        log.load()
         assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
         assert log.epochs.entries[-3:] == [(1, 0), (4, 3), (6, 6)]
         assert log.end_offset_for_epoch(5) == (4, 6)

@@ -6,6 +6,9 @@
    place of the old one.
 3. Journal files whose entries it covers are free.
 
+After a crash the journal has what is in the files of logs only once they have been loaded, so all
+of them are before the first checkpoint; a few at a time, as long as there is room.
+
 A crash at any point leaves the old checkpoint and the journal from there on, or the new one. A
 sync that fails is final for the store: the journal still has everything.
 """
@@ -22,7 +25,11 @@ from typing import NamedTuple
 from penstock.base.files import Files, replace_file, sync_directory, write_all
 from penstock.storage.changes import Changes
 from penstock.storage.errors import StorageError, StorageFailed, disk_full
-from penstock.storage.formats.checkpoint import RecoveryPoint, encode_checkpoint
+from penstock.storage.formats.checkpoint import (
+    RecoveryPoint,
+    encode_checkpoint,
+    encode_recovery_point,
+)
 from penstock.storage.formats.epochs import encode_epochs
 from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.journal import Journal
@@ -75,6 +82,7 @@ class Checkpointer:
         self._changes = parts.changes
         self._counters = parts.counters
         self._path = os.path.join(parts.root, CHECKPOINT_FILE)
+        self._journaled = parts.settings.log_flush_policy == "group"
         self._journal = journal
         self._segment_writer = segment_writer
         self._worker = worker
@@ -82,6 +90,8 @@ class Checkpointer:
         self._then: list[Then] = []
         self._running = False
         self._again = False
+        self.recovered: list[PartitionLog] = []
+        """Logs of which the journal has had something since before the start, some not loaded."""
         self.sequence = sequence
         self.last_ms = self._clock.now_ms()
 
@@ -99,18 +109,35 @@ class Checkpointer:
         if self._queue.failed is not None:
             self._end(self._queue.failed)
             return
+        try:
+            self.load_some(len(self.recovered))
+        except (StorageError, OSError) as error:
+            logger.error("no checkpoint: %s", error)
+            self._end(error if isinstance(error, StorageError) else StorageError(str(error)))
+            return
         self._running = True
         # A group may be synced by now, on its thread, of which the logs know nothing yet.
         sequence = min(self._journal.durable_sequence, self._journal.settled_sequence)
         self._segment_writer.write_all(partial(self._settled, sequence))
 
+    def load_some(self, count: int) -> bool:
+        """Load up to so many of the logs that a checkpoint waits for; whether none is left.
+
+        Raises:
+            StorageError, OSError: one cannot be loaded.
+        """
+        for _ in range(min(count, len(self.recovered))):
+            log = self.recovered[-1]
+            if log.closed is None:
+                log.load()
+            self.recovered.pop()
+        return not self.recovered
+
     def save_recovery_points(self) -> None:
         """Write the points again now, because a log's start moved; the sequence stays."""
         if self._running:
             self._worker.drain()
-        data = encode_checkpoint(
-            self.sequence, [log.recovery_point_bytes for log in self._logs()], clean=False
-        )
+        data = self._encoded(self.sequence, clean=False)
         try:
             replace_file(self._files, self._path, data)
         except OSError as error:
@@ -120,10 +147,13 @@ class Checkpointer:
 
     def close(self) -> None:
         """Write the last checkpoint's points with the note that nothing follows."""
-        data = encode_checkpoint(
-            self.sequence, [log.recovery_point_bytes for log in self._logs()], clean=True
-        )
-        replace_file(self._files, self._path, data)
+        replace_file(self._files, self._path, self._encoded(self.sequence, clean=True))
+
+    def _encoded(self, sequence: int, *, clean: bool, rows: list[bytes] | None = None) -> bytes:
+        """A checkpoint of given points, or of those that there are."""
+        if rows is None:
+            rows = [log.recovery_point_bytes for log in self._logs()]
+        return encode_checkpoint(sequence, rows, clean=clean, journaled=self._journaled)
 
     def _settled(self, sequence: int, error: StorageError | None) -> None:
         if error is not None:
@@ -165,10 +195,10 @@ class Checkpointer:
         rows = [
             log.recovery_point_bytes
             if (point := new_points.get(log)) is None
-            else log.encoded(point)
+            else encode_recovery_point(log.key, point)
             for log in self._logs()
         ]
-        checkpoint = encode_checkpoint(sequence, rows, clean=False)
+        checkpoint = self._encoded(sequence, clean=False, rows=rows)
         return Plan(
             sequence,
             changes,

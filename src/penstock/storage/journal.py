@@ -58,27 +58,32 @@ class Journal:
         files_max: int,
         sequence: int,
         generation: int,
-        recycled: Sequence[JournalFile] = (),
+        checksum: int = 0,
+        existing: Sequence[JournalFile] = (),
+        checkpoint_sequence: int = 0,
+        bytes_since_checkpoint: int = 0,
     ) -> None:
-        """`sequence` and `generation` are the highest that were ever used."""
+        """`sequence` and `generation` are the highest that were ever used, `checksum` the last
+        entry's. Of the existing files those are in use that have entries beyond the checkpoint.
+        """
         self._files = files
         self._directory = directory
         self._file_bytes = file_bytes
         self._files_max = files_max
         self._generation = generation
-        self._free = list(recycled)
-        self._full: list[JournalFile] = []
-        self._count = len(self._free)
+        self._free = [one for one in existing if one.last_sequence <= checkpoint_sequence]
+        self._full = [one for one in existing if one.last_sequence > checkpoint_sequence]
+        self._count = len(existing)
         self._active: JournalFile | None = None
         self._position = 0
-        self._previous_checksum = 0
+        self._previous_checksum = checksum
         self._unsynced: list[JournalFile] = []
         self._taken: list[JournalFile] = []
         self.sequence = sequence
         self.durable_sequence = sequence
         self.settled_sequence = sequence
         """The newest entry whose items the logs know to be durable; the owner's to set."""
-        self.bytes_since_checkpoint = 0
+        self.bytes_since_checkpoint = bytes_since_checkpoint
         self.written_bytes = 0
         self.syncs = 0
 

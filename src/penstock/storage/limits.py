@@ -35,6 +35,15 @@ SCAN_BYTES: Final = 64 << 10
 RECOVERY_SCAN_BYTES: Final = 4 << 20
 """What a recovering walk, which verifies checksums, reads at once."""
 
+REPLAY_WRITE_BYTES: Final = 4 << 20
+"""What is written at once of what the journal has for a segment."""
+
+LAZY_REPLAY_BYTES_MAX: Final = 4 << 20
+"""A log of which the journal has more than this is loaded at the start, not when it is needed."""
+
+REPLAYED_LOGS_MAX: Final = 32
+"""Logs into whose files one call puts what the journal had for them at the last start."""
+
 INDEX_CACHE_BYTES: Final = 64 << 20
 """Indexes of closed segments kept in memory."""
 

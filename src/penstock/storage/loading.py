@@ -49,6 +49,7 @@ from penstock.storage.names import (
     parse_offset_name,
 )
 from penstock.storage.producers import ProducerStates
+from penstock.storage.replaying import LogReplay
 from penstock.storage.segment import Segment, segment_place, walk
 from penstock.storage.segment_files import SegmentFiles
 
@@ -78,18 +79,24 @@ def load_log(
     *,
     interval_bytes: int,
     now_ms: int,
-    durable_offset: int | None = None,
-    cut_offset: int | None = None,
+    replay: LogReplay | None = None,
 ) -> Loaded:
-    """Read a log's directory. `durable_offset` is the end of what the journal brought back, and
-    `cut_offset` the lowest end that the log had meanwhile: the epochs' file may be from before.
+    """Read a log's directory, once what the journal has beyond the point is in its files.
 
     Raises:
+        StorageError: that cannot be put there.
         OSError: the directory cannot be read.
     """
-    durable = max(point.recovery_offset, durable_offset or 0)
+    if replay is None:
+        durable = point.recovery_offset
+        return _Loading(segment_files, directory, point, interval_bytes, now_ms, durable).run(None)
+    touched = replay.perform(segment_files.files, segment_files.descriptors, directory)
+    durable = max(point.recovery_offset, replay.end_offset or 0)
     loading = _Loading(segment_files, directory, point, interval_bytes, now_ms, durable)
-    return loading.run(cut_offset)
+    # The epochs' file may be from before a cut.
+    loaded = loading.run(replay.lowest_end)
+    loaded.changed.update([one for one in loaded.segments if one.base_offset in touched])
+    return loaded
 
 
 def producers_at(

@@ -24,7 +24,11 @@ from penstock.base.ids import TopicPartition
 from penstock.storage.checkpointing import Checkpointer, remove_old_snapshots
 from penstock.storage.errors import LogDeleted, StorageError, StorageFailed
 from penstock.storage.journal import Journal
-from penstock.storage.limits import HOUSEKEEPING_FILES_MAX, HOUSEKEEPING_LOGS_MAX
+from penstock.storage.limits import (
+    HOUSEKEEPING_FILES_MAX,
+    HOUSEKEEPING_LOGS_MAX,
+    REPLAYED_LOGS_MAX,
+)
 from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
 from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.rolling import expired_count, segment_facts
@@ -86,7 +90,8 @@ class LogMaintenance:
         self._sweep_some(now_ms)
         waited = now_ms - self._checkpointer.last_ms
         due = waited >= settings.log_checkpoint_interval_ms and self._changes.logs
-        if due or self._queue.write_error is not None:
+        loaded = self._load_some()
+        if (due or self._queue.write_error is not None) and loaded:
             self._checkpointer.start()
         if not self._flusher.attached:
             self._flush_now()
@@ -99,7 +104,7 @@ class LogMaintenance:
         journal = self._journal
         limit = self._settings.log_checkpoint_bytes
         if (journal.crowded or journal.bytes_since_checkpoint >= limit) and (
-            not self._checkpointer.running
+            not self._checkpointer.running and self._load_some()
         ):
             self._checkpointer.start()
         within = self._flush_within_ms
@@ -112,6 +117,14 @@ class LogMaintenance:
         if within is not None and self._flusher.attached and not self._flush_scheduled:
             self._flush_scheduled = True
             self._flusher.submit(partial(self._stop.wait, within / 1000), self._flush_due)
+
+    def _load_some(self) -> bool:
+        """Go on with the logs that a checkpoint waits for; whether it may begin."""
+        try:
+            return self._checkpointer.load_some(REPLAYED_LOGS_MAX)
+        except (OSError, StorageError) as error:
+            logger.error("loading a log failed, to be tried again: %s", error)
+            return False
 
     def remove_log(self, log: PartitionLog, name: str) -> None:
         """Close a deleted log and give its directory another name."""

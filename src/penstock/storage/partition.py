@@ -35,7 +35,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.counters import Counters
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import AppendBacklog, CorruptLog, StorageError
-from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint, encode_recovery_point
+from penstock.storage.formats.checkpoint import RecoveryPoint, encode_recovery_point
 from penstock.storage.formats.journal_entry import encode_key
 from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.limits import COPIED_APPEND_BYTES_MAX
@@ -43,6 +43,7 @@ from penstock.storage.loading import load_log
 from penstock.storage.names import directory_name
 from penstock.storage.producers import ProducerStates, Undo
 from penstock.storage.reading import Written, read_files, read_tail
+from penstock.storage.replaying import LogReplay
 from penstock.storage.rolling import should_roll
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.segment_files import SegmentFiles
@@ -76,7 +77,7 @@ class PartitionLog:
         "_write_segments", "closed", "committed_offset", "damage", "directory", "due_snapshots",
         "durable_offset", "epochs", "epochs_dirty", "fence", "key", "leader_epoch",
         "log_end_offset", "log_start_offset", "owner", "producer_states", "recovery_point",
-        "recovery_point_bytes", "segments", "tail", "topic_id", "topic_partition",
+        "recovery_point_bytes", "replay", "segments", "tail", "topic_id", "topic_partition",
         "unflushed_records", "unindexed", "unwritten_bytes", "written_bytes_total",
     )  # fmt: skip
 
@@ -121,6 +122,8 @@ class PartitionLog:
         """Retention keeps what is not below: the owner's to set, of a log with other replicas."""
         self.unwritten_bytes = 0
         self.unflushed_records = 0
+        self.replay: LogReplay | None = None
+        """What the journal has of the log at a start, until it is loaded."""
         self._loaded = False
         self._settling: Segment | None = None
         self.set_recovery_point(recovery_point)
@@ -392,7 +395,7 @@ class PartitionLog:
 
     # -- what the store asks -----------------------------------------------------------------
 
-    def load(self, *, durable_offset: int | None = None, cut_offset: int | None = None) -> None:
+    def load(self) -> None:
         """Look at the files, if that has not been done; see `loading`."""
         if self._loaded:
             return
@@ -404,9 +407,9 @@ class PartitionLog:
             self.recovery_point,
             interval_bytes=self.config.index_interval_bytes,
             now_ms=self._parts.clock.now_ms(),
-            durable_offset=durable_offset,
-            cut_offset=cut_offset,
+            replay=self.replay,
         )
+        self.replay = None
         self.epochs_dirty = loaded.epochs_dirty
         self.segments = loaded.segments
         self.epochs = loaded.epochs
@@ -426,6 +429,7 @@ class PartitionLog:
         self._roll_when_due()
         if loaded.changed or self.epochs_dirty:
             self._parts.changes.of(self).update(loaded.changed)
+            self._parts.changes.directories.add(self.directory)
 
     def write_segments(self) -> None:
         """Write everything that is durable to the segments (not synced)."""
@@ -518,12 +522,8 @@ class PartitionLog:
             segment.written_bytes,
             sum([one.written_bytes for one in self.segments]),
             self.leader_epoch,
-            HAS_PRODUCERS if len(self.producer_states) else 0,
+            self.producer_states.flags,
         )
-
-    def encoded(self, recovery_point: RecoveryPoint) -> bytes:
-        """A recovery point as the checkpoint file has it."""
-        return encode_recovery_point(self.key, recovery_point)
 
     def set_recovery_point(self, recovery_point: RecoveryPoint) -> None:
         """Remember what the checkpoint on disk says."""

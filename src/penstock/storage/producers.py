@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Final
 
+from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader
 from penstock.records.errors import InvalidTxnState, OutOfOrderSequence
 from penstock.records.header import TRANSACTIONAL_FLAG
@@ -33,6 +34,7 @@ from penstock.records.idempotence import (
 )
 from penstock.records.limits import PRODUCER_BATCHES_MAX
 from penstock.records.transactions import UNGUARDED, AbortedTransaction, Guard, Marker
+from penstock.storage.formats.checkpoint import HAS_PRODUCERS, HAS_TRANSACTIONS
 from penstock.storage.formats.snapshot import SnapshotEntry
 from penstock.storage.transactions import OpenTransactions
 
@@ -49,6 +51,14 @@ class ProducerStates:
         self._producers: dict[int, Producer] = {}
         self._guards: dict[int, Guard] = {}
         self.transactions = OpenTransactions()
+
+    @property
+    def flags(self) -> int:
+        """As a recovery point has them."""
+        if not self._producers:
+            return 0
+        is_open = self.transactions.first_unstable_offset != LONG_MAX
+        return HAS_PRODUCERS | HAS_TRANSACTIONS if is_open else HAS_PRODUCERS
 
     def __len__(self) -> int:
         return len(self._producers)

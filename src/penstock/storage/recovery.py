@@ -6,41 +6,35 @@ and was never acknowledged. Unless a later entry says that the missing one had b
 the disk has lost it, with all that came after it. Which logs it was about, nobody can say, because
 one checksum covers the entry and its table; so any log of the store may lack what it acknowledged.
 
-Replay writes each item's bytes at the position that it was given, and cuts files where a row says
-so, in the order of the journal: it comes to the same however often it is done. Items of topics
-that have been replaced are left out, and those of logs that have been deleted. Retention removes
-no segment that the checkpoint's recovery point points at or before, so what is replayed always has
-its file.
+What the entries hold is not put anywhere yet: `replaying` has it for when a log is needed. So the
+journal goes on where it ended, its files in use until a checkpoint, and what a killed process had
+written and not synced is synced here, because it counts from now on.
+
+Which topic id a directory is for, its own file says. Items of topics that have been replaced are
+left out, and those of logs that have been deleted.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from operator import attrgetter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.base.files import (
-    Files,
-    read_file,
-    read_range,
-    replace_file,
-    sync_directory,
-    write_all,
-)
+from penstock.base.files import Files, read_file, read_range, replace_file
 from penstock.base.ids import TopicPartition
-from penstock.storage.cutting import clear_files, cut_files
-from penstock.storage.errors import CorruptFile, CorruptLog
-from penstock.storage.formats.checkpoint import RecoveryPoint
+from penstock.storage.errors import CorruptFile, CorruptLog, StorageFailed
+from penstock.storage.formats.checkpoint import Checkpoint, RecoveryPoint
 from penstock.storage.formats.journal_entry import (
     ALIGNMENT_BYTES,
+    MAGIC,
     EntryHead,
-    Item,
     decode_head,
-    decode_items,
+    decode_key,
+    decode_rows,
+    encode_key,
     is_whole,
     padded,
 )
@@ -49,14 +43,14 @@ from penstock.storage.formats.partition_metadata import (
     encode_partition_metadata,
 )
 from penstock.storage.journal import JournalFile
+from penstock.storage.limits import RECOVERY_SCAN_BYTES
 from penstock.storage.names import (
     JOURNAL_SUFFIX,
-    LOG,
     METADATA_FILE,
     directory_name,
-    offset_name,
+    parse_directory_name,
 )
-from penstock.storage.values import Standing
+from penstock.storage.replaying import LogReplay, Replays
 
 logger = logging.getLogger(__name__)
 
@@ -69,43 +63,61 @@ class JournalState(NamedTuple):
     files: list[JournalFile]
     sequence: int
     generation: int
+    checksum: int
+    """Of the last entry, 0 if none was read."""
     entries: int
     size_bytes: int
     lost: CorruptLog | None
     """Where an entry that had been synced is not there; `sequence` is beyond all that follow."""
 
 
-Replay = Callable[[list[Item]], None]
+def read_journal(
+    files: Files, directory: str, after_sequence: int, replays: Replays
+) -> JournalState:
+    """Follow the journal from `after_sequence`, and have `replays` note what it holds.
 
-
-def read_journal(files: Files, directory: str, after_sequence: int, replay: Replay) -> JournalState:
-    """Follow the journal from `after_sequence`, handing each entry's items to `replay`."""
+    Raises:
+        StorageFailed: what it holds cannot be synced.
+    """
     journal_files = _open_files(files, directory)
-    starts: dict[int, tuple[JournalFile, EntryHead]] = {}
+    replays.read_from([file.descriptor for file in journal_files])
+    starts: dict[int, tuple[int, EntryHead]] = {}
     generation = 0
-    for file in journal_files:
+    for number, file in enumerate(journal_files):
         head = _probe(files, file, 0)
         if head is not None:
             file.generation = head.generation
             generation = max(generation, head.generation)
-            starts[head.sequence] = file, head
-    reader = _Reader(files, after_sequence, replay)
+            starts[head.sequence] = number, head
+    reader = _Reader(files, journal_files, after_sequence, replays)
     ordered = sorted(starts.values(), key=lambda start: start[1].generation)
-    for place, (file, head) in enumerate(ordered):
+    for place, (number, head) in enumerate(ordered):
         last = place + 1 == len(ordered)
         following = None if last else ordered[place + 1][1].sequence
         if following is not None and following <= after_sequence + 1:
+            reader.superseded(number)
             continue
-        reader.follow(file, head)
-    lost = reader.find_rot(journal_files)
+        reader.follow(number, head)
+    lost = reader.find_rot()
+    for file in journal_files:
+        if file.last_sequence > after_sequence:
+            _sync(files, file)
     return JournalState(
         journal_files,
         max(reader.sequence, reader.highest),
         max(generation, reader.generation),
+        reader.checksum or 0,
         reader.entries,
         reader.size_bytes,
         lost,
     )
+
+
+def _sync(files: Files, file: JournalFile) -> None:
+    try:
+        files.sync_file(file.descriptor)
+    except OSError as error:
+        raise StorageFailed(f"syncing {file.path} failed: {error}") from error
 
 
 def _open_files(files: Files, directory: str) -> list[JournalFile]:
@@ -124,20 +136,33 @@ def _probe(files: Files, file: JournalFile, position: int) -> EntryHead | None:
 class _Reader:
     """Follows the chain of entries over the files."""
 
-    def __init__(self, files: Files, after_sequence: int, replay: Replay) -> None:
+    def __init__(
+        self,
+        files: Files,
+        journal_files: list[JournalFile],
+        after_sequence: int,
+        replays: Replays,
+    ) -> None:
         self._files = files
+        self._journal_files = journal_files
         self._after = after_sequence
-        self._replay = replay
-        self._previous_checksum: int | None = None
+        self._replays = replays
         self._ended_at: tuple[str, int] | None = None
+        self._read_to = [0] * len(journal_files)
+        self.checksum: int | None = None
         self.sequence = after_sequence
         self.highest = after_sequence
         self.generation = 0
         self.entries = 0
         self.size_bytes = 0
 
-    def follow(self, file: JournalFile, first: EntryHead) -> None:
+    def superseded(self, number: int) -> None:
+        """A file has nothing that the checkpoint does not cover."""
+        self._read_to[number] = self._journal_files[number].size_bytes
+
+    def follow(self, number: int, first: EntryHead) -> None:
         """Read one file's entries in order."""
+        file = self._journal_files[number]
         position = 0
         while position < file.size_bytes:
             head = _probe(self._files, file, position)
@@ -145,46 +170,44 @@ class _Reader:
                 break
             if head.sequence > self.sequence + 1 or position + head.size_bytes > file.size_bytes:
                 break
-            data = memoryview(read_range(self._files, file.descriptor, head.size_bytes, position))
-            if not is_whole(data, head):
+            data = read_range(self._files, file.descriptor, head.size_bytes, position)
+            if not is_whole(memoryview(data), head):
                 break
-            if not self._take(head, data):
+            if not self._take(head, data, number, position):
                 break
             position += padded(head.size_bytes)
             file.last_sequence = head.sequence
         else:
+            self._read_to[number] = file.size_bytes
             return
+        self._read_to[number] = position
         self._ended_at = file.path, position
 
-    def _take(self, head: EntryHead, data: memoryview) -> bool:
+    def _take(self, head: EntryHead, data: bytes, number: int, position: int) -> bool:
         """Use an entry that is whole; False if it does not belong to the chain."""
-        chained = self._previous_checksum in (None, head.previous_checksum)
+        chained = self.checksum in (None, head.previous_checksum)
         if head.sequence <= self._after:
-            self._previous_checksum = head.checksum if head.sequence == self._after else None
+            self.checksum = head.checksum if head.sequence == self._after else None
             return True
         if head.sequence != self.sequence + 1 or not chained:
             return False
-        self._replay(decode_items(data, head))
+        self._replays.add(decode_rows(data, head), number, position, data)
         self.sequence = head.sequence
         self.generation = max(self.generation, head.generation)
-        self._previous_checksum = head.checksum
+        self.checksum = head.checksum
         self.entries += 1
         self.size_bytes += head.size_bytes
         return True
 
-    def find_rot(self, journal_files: list[JournalFile]) -> CorruptLog | None:
+    def find_rot(self) -> CorruptLog | None:
         """Look for entries beyond the end that say the missing one was synced."""
         lost: CorruptLog | None = None
-        for file in journal_files:
+        for number, file in enumerate(self._journal_files):
             if file.last_sequence == 0 and file.generation and file.generation < self.generation:
                 continue
-            position = 0
-            while position < file.size_bytes:
-                head = _probe(self._files, file, position)
-                position += ALIGNMENT_BYTES
-                if head is None or head.durable_sequence <= self.sequence:
+            for at, head in self._heads(file, self._read_to[number]):
+                if head.durable_sequence <= self.sequence:
                     continue
-                at = position - ALIGNMENT_BYTES
                 data = memoryview(read_range(self._files, file.descriptor, head.size_bytes, at))
                 if not is_whole(data, head):
                     continue
@@ -199,139 +222,107 @@ class _Reader:
                 )
         return lost
 
+    def _heads(self, file: JournalFile, position: int) -> Iterator[tuple[int, EntryHead]]:
+        """Whatever looks like the beginning of an entry, from a position on."""
+        while position < file.size_bytes:
+            data = read_range(self._files, file.descriptor, RECOVERY_SCAN_BYTES, position)
+            firsts, place = data[::ALIGNMENT_BYTES], -1
+            while (place := firsts.find(MAGIC[:1], place + 1)) >= 0:
+                at = place * ALIGNMENT_BYTES
+                head = decode_head(data, at)
+                if head is not None:
+                    yield position + at, head
+            position += RECOVERY_SCAN_BYTES
 
-class Replayer:
-    """Writes items into segment files and remembers what they amount to.
 
-    `known` are the logs of the checkpoint, whose directories were synced with it: one that is gone
-    was deleted since, and what the journal has of it is not all of it.
-    """
+class FoundLog(NamedTuple):
+    """A log that a store has; `replay` is what the journal has of it beyond the checkpoint."""
 
-    def __init__(self, files: Files, root: str, known: Mapping[TopicPartition, UUID]) -> None:
+    where: TopicPartition
+    topic_id: UUID
+    point: RecoveryPoint
+    replay: LogReplay | None
+
+
+class Directories:
+    """Which logs a store has: directories, with what checkpoint and journal say of them."""
+
+    def __init__(self, files: Files, root: str, checkpoint: Checkpoint, replays: Replays) -> None:
         self._files = files
         self._root = root
-        self._known = known
+        self._checkpoint = checkpoint
+        self._replays = replays.logs
         self._topic_ids: dict[TopicPartition, UUID] = {}
-        self._open: dict[str, int] = {}
-        self._directories: set[str] = set()
-        self.ends: dict[TopicPartition, int] = {}
-        """Where the logs end after the last of their items, which is not always the highest."""
-        self.starts: dict[TopicPartition, Item] = {}
-        self.cuts: dict[TopicPartition, Item] = {}
-        """The lowest cut of each log that was cut, after it began: what is below has been there all
-        the time."""
-        self.begun: dict[TopicPartition, Item] = {}
-        """The last start of each log that began anew."""
-        self.standings: dict[TopicPartition, Standing] = {}
+        """As the journal has them first."""
+        for key in replays.logs:
+            topic_id, topic, partition = decode_key(key)
+            self._topic_ids.setdefault(TopicPartition(topic, partition), topic_id)
+        self.made = False
+        """Whether some directories had to be made."""
 
-    def replay(self, items: list[Item]) -> None:
-        for item in items:
-            where = TopicPartition(item.topic, item.partition)
-            if self._topic_id(where, item.topic_id) != item.topic_id:
+    def find(self) -> tuple[list[FoundLog], list[TopicPartition]]:
+        """All logs, and directories that belong to no known topic."""
+        names = self._files.names_in(self._root)
+        found: list[FoundLog] = []
+        strays: list[TopicPartition] = []
+        for where in [*map(parse_directory_name, names), *self._make_missing(set(names))]:
+            if where is None:
                 continue
-            if item.is_standing:
-                lost = bool(item.position)
-                self.standings[where] = Standing(item.base_offset, item.next_offset, lost)
+            topic_id = self._topic_id(where)
+            if topic_id is None:
+                strays.append(where)
                 continue
-            self.starts.setdefault(where, item)
-            self.ends[where] = item.next_offset
-            directory = os.path.join(self._root, directory_name(where))
-            self._directories.add(directory)
-            if item.is_start:
-                self.begun[where] = item
-                self.cuts.pop(where, None)
-                clear_files(
-                    self._files, directory, offset=item.next_offset, producers=item.data,
-                    forget=self._forget,
-                )  # fmt: skip
-            elif item.is_cut:
-                lowest = self.cuts.get(where, item)
-                self.cuts[where] = min(lowest, item, key=attrgetter("next_offset"))
-                self._cut(directory, item)
-            else:
-                path = os.path.join(directory, offset_name(item.segment_base, LOG))
-                write_all(self._files, self._descriptor(path), item.position, [item.data])
+            known = self._checkpoint.points.get((where.topic, where.partition))
+            point = known[1] if known is not None and known[0] == topic_id else None
+            replay = None
+            if self._replays:
+                replay = self._replays.get(encode_key(topic_id, where.topic, where.partition))
+            if replay is not None:
+                point = replay.point_after(point)
+            point = point or RecoveryPoint(0, 0, 0, 0, 0, -1, 0)
+            found.append(FoundLog(where, topic_id, point, replay))
+        self._report_missing(found)
+        return found, strays
 
-    def _cut(self, directory: str, item: Item) -> None:
-        if item.position:
-            # Synced in the end, and there even if all of it is to come from the journal.
-            self._descriptor(os.path.join(directory, offset_name(item.segment_base, LOG)))
-        cut_files(
-            self._files,
-            directory,
-            segment_base=item.segment_base,
-            position=item.position,
-            end_offset=item.next_offset,
-            forget=self._forget,
-        )
+    def _report_missing(self, found: list[FoundLog]) -> None:
+        if self._checkpoint.clean and len(found) < len(self._checkpoint.points):
+            there = {(log.where.topic, log.where.partition) for log in found}
+            for topic, partition in self._checkpoint.points.keys() - there:
+                logger.error("the directory of %s is gone", TopicPartition(topic, partition))
 
-    def cut(self, where: TopicPartition, point: RecoveryPoint) -> RecoveryPoint:
-        """What is still so of what the checkpoint says of a log."""
-        begun, cut = self.begun.get(where), self.cuts.get(where)
-        if begun is not None:
-            point = point.begun(begun.next_offset, producers=bool(begun.data))
-        if cut is not None:
-            point = point.cut(cut.next_offset, cut.segment_base, cut.position)
-            point = point._replace(leader_epoch=-1)
-        return point
+    def _make_missing(self, names: set[str]) -> Iterator[TopicPartition]:
+        """Make the directories of logs of the journal that are not there.
 
-    def lowest_end(self, where: TopicPartition) -> int | None:
-        """The lowest end that a log had meanwhile, 0 if nothing was kept of it; None if it grew."""
-        cut = self.cuts.get(where)
-        return 0 if where in self.begun else None if cut is None else cut.next_offset
+        Those of the checkpoint were synced with it: one that is gone was deleted since, and what
+        the journal has of it is not all of it.
+        """
+        for where, topic_id in self._topic_ids.items():
+            name = directory_name(where)
+            if name in names:
+                continue
+            known = self._checkpoint.points.get((where.topic, where.partition))
+            if known is None or known[0] != topic_id:
+                self._files.make_directory(os.path.join(self._root, name), mode=0o755)
+                self.made = True
+                yield where
 
-    def topic_id(self, where: TopicPartition) -> UUID:
-        return self._topic_ids[where]
+    def _topic_id(self, where: TopicPartition) -> UUID | None:
+        """The topic id that a directory says it is for; as journal or checkpoint know it otherwise.
 
-    def finish(self) -> None:
-        """Sync what was written."""
-        for descriptor in self._open.values():
-            self._files.sync_file(descriptor)
-            self._files.close(descriptor)
-        for directory in self._directories:
-            sync_directory(self._files, directory)
-        if self._directories:
-            sync_directory(self._files, self._root)
-        self._open.clear()
-
-    def _descriptor(self, path: str) -> int:
-        descriptor = self._open.get(path)
-        if descriptor is None:
-            if len(self._open) >= 512:
-                oldest = next(iter(self._open))
-                self._files.sync_file(self._open[oldest])
-                self._files.close(self._open.pop(oldest))
-            descriptor = self._open[path] = self._files.open(path, create=True)
-        return descriptor
-
-    def _forget(self, path: str) -> None:
-        descriptor = self._open.pop(path, None)
-        if descriptor is not None:
-            self._files.close(descriptor)
-
-    def _topic_id(self, where: TopicPartition, topic_id: UUID) -> UUID | None:
-        """Whose directory it is; made for this topic id if there is none, unless it was deleted."""
-        known = self._topic_ids.get(where)
-        if known is not None:
-            return known
-        directory = os.path.join(self._root, directory_name(where))
-        path = os.path.join(directory, METADATA_FILE)
+        The file is not synced when it is made, because the checkpoint, or before it the
+        journal, says the same.
+        """
+        known = self._checkpoint.points.get((where.topic, where.partition))
+        if known is not None and self._checkpoint.clean:
+            return known[0]
+        path = os.path.join(self._root, directory_name(where), METADATA_FILE)
         try:
-            found = decode_partition_metadata(read_file(self._files, path))
-        except (FileNotFoundError, CorruptFile):
-            if not _exists(self._files, directory):
-                if self._known.get(where) == topic_id:
-                    return None
-                self._files.make_directory(directory, mode=0o755)
+            return decode_partition_metadata(read_file(self._files, path))
+        except NotADirectoryError:
+            return None
+        except (FileNotFoundError, CorruptFile) as error:
+            logger.warning("%s: %s", path, error)
+        topic_id = self._topic_ids.get(where) or (None if known is None else known[0])
+        if topic_id is not None:
             replace_file(self._files, path, encode_partition_metadata(topic_id))
-            found = topic_id
-        self._topic_ids[where] = found
-        return found
-
-
-def _exists(files: Files, directory: str) -> bool:
-    try:
-        files.names_in(directory)
-    except FileNotFoundError:
-        return False
-    return True
+        return topic_id

@@ -39,6 +39,7 @@ from penstock.storage.loading import producers_at
 from penstock.storage.names import SEGMENT_SUFFIXES
 from penstock.storage.producers import ProducerStates
 from penstock.storage.reading import part_of
+from penstock.storage.replaying import LogReplay
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.transactional import TransactionalLog
 from penstock.storage.values import Lease, Standing
@@ -82,6 +83,14 @@ class ReplicaLog(TransactionalLog):
         """What the replica keeps, as it was told; durable once a flush after that is done."""
         if self.promised >= 0:  # its owner has yet to know what is committed
             self.committed_offset = 0
+
+    def recovers(self, replay: LogReplay) -> None:
+        """Be what the journal says, whose bytes come into the files when the log is loaded."""
+        self.replay = replay
+        self.leader_epoch = max(self.leader_epoch, replay.leader_epoch)
+        self.written_bytes_total += replay.size_bytes
+        if replay.end_offset is not None:
+            self.log_end_offset = self.durable_offset = replay.end_offset
 
     def append_replica(
         self, batches: memoryview, *, now_ms: int, lease: Lease | None = None

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
 
-from penstock.base.files import MACHINE_FILES, Files, read_file, replace_file, write_file
+from penstock.base.files import MACHINE_FILES, Files, read_file, write_file
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
@@ -43,11 +43,13 @@ from penstock.storage.errors import (
     TopicIdMismatch,
     write_error,
 )
-from penstock.storage.formats.checkpoint import Checkpoint, RecoveryPoint, decode_checkpoint
-from penstock.storage.formats.partition_metadata import (
-    decode_partition_metadata,
-    encode_partition_metadata,
+from penstock.storage.formats.checkpoint import (
+    HAS_TRANSACTIONS,
+    Checkpoint,
+    RecoveryPoint,
+    decode_checkpoint,
 )
+from penstock.storage.formats.partition_metadata import encode_partition_metadata
 from penstock.storage.journal import Journal
 from penstock.storage.limits import CHECKPOINT_FILE_BYTES_MAX, INDEX_CACHE_BYTES
 from penstock.storage.maintenance import LogMaintenance
@@ -62,7 +64,8 @@ from penstock.storage.names import (
     stray_directory_name,
 )
 from penstock.storage.partition import StoreParts
-from penstock.storage.recovery import Replayer, read_journal
+from penstock.storage.recovery import Directories, read_journal
+from penstock.storage.replaying import Replays
 from penstock.storage.replica import ReplicaLog
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.segment_writing import SegmentWriter
@@ -369,12 +372,10 @@ class LogStore:
     def _recover(self) -> None:
         checkpoint = self._read_checkpoint()
         journal_directory = os.path.join(self._root, JOURNAL_DIRECTORY)
-        known = {TopicPartition(*where): one[0] for where, one in checkpoint.points.items()}
-        replayer = Replayer(self._files, self._root, known)
-        state = read_journal(self._files, journal_directory, checkpoint.sequence, replayer.replay)
+        replays = Replays(self._files)
+        state = read_journal(self._files, journal_directory, checkpoint.sequence, replays)
         if state.lost is not None:
             self._check_loss(state.lost)
-        replayer.finish()
         self._recovered_entries = state.entries
         settings = self._parts.settings
         self._journal = Journal(
@@ -384,15 +385,22 @@ class LogStore:
             files_max=settings.journal_files_max,
             sequence=state.sequence,
             generation=state.generation,
-            recycled=state.files,
+            checksum=state.checksum,
+            existing=state.files,
+            checkpoint_sequence=checkpoint.sequence,
+            bytes_since_checkpoint=state.size_bytes,
         )
         self._wire(checkpoint.sequence)
-        self._find_partitions(checkpoint, replayer, lost=state.lost is not None)
+        whole = state.lost is None and (checkpoint.clean or checkpoint.journaled)
+        all_known = self._find_partitions(
+            checkpoint, replays, lost=state.lost is not None, lazily=whole
+        )
         self._maintenance.find_deleted()
-        if state.entries or state.lost or not checkpoint.clean:
-            self._finish_recovery(state.entries)
-        else:
-            self._checkpointer.sequence = state.sequence
+        if not (whole and all_known):
+            # What was found is not to be found again: it may be gone then, or not be counted out.
+            self._checkpoint_now()
+        if state.entries:
+            logger.info("recovered %d journal entries in %s", state.entries, self._root)
         self._journal.prepare()
         self._checkpointer.save_recovery_points()
 
@@ -423,73 +431,42 @@ class LogStore:
     def _make_room(self) -> None:
         self._checkpointer.start(self._committer.room_was_made)
 
-    def _finish_recovery(self, entries: int) -> None:
-        """Make what was recovered the new state on disk, so that it is not repeated."""
-        self._checkpoint_now()
-        logger.info("recovered %d journal entries in %s", entries, self._root)
-
     def _read_checkpoint(self) -> Checkpoint:
         path = os.path.join(self._root, CHECKPOINT_FILE)
         try:
             data = read_file(self._files, path, CHECKPOINT_FILE_BYTES_MAX)
         except FileNotFoundError:
-            return Checkpoint(0, False, {})
+            return Checkpoint(0, False, False, {})
         try:
             return decode_checkpoint(data)
         except CorruptFile as error:
             raise CorruptFile(f"{path}: {error}") from None
 
-    def _find_partitions(self, checkpoint: Checkpoint, replayer: Replayer, *, lost: bool) -> None:
-        recovering = not checkpoint.clean
-        for name in self._files.names_in(self._root):
-            tp = parse_directory_name(name)
-            if tp is None:
-                continue
-            known = checkpoint.points.get((tp.topic, tp.partition))
-            topic_id = known[0] if known and checkpoint.clean else self._topic_id(tp, known)
-            if topic_id is None:
-                self._set_aside(tp)
-                continue
-            recovery_point = known[1] if known is not None and known[0] == topic_id else None
-            item = replayer.starts.get(tp)
-            if recovery_point is None:
-                recovery_point = RecoveryPoint(0, 0, 0, 0, 0, -1, 0)
-                if item is not None:
-                    base = item.segment_base
-                    recovery_point = recovery_point._replace(
-                        log_start_offset=base, recovery_offset=base, segment_base=base
-                    )
-            recovery_point = replayer.cut(tp, recovery_point)
-            standing = replayer.standings.get(tp, recovery_point.standing)
-            standing = standing._replace(lost=standing.lost or lost)
-            log = self._add(tp, topic_id, recovery_point.with_standing(standing))
-            if recovering:
-                ends, lowest = replayer.ends.get(tp), replayer.lowest_end(tp)
-                log.load(durable_offset=ends, cut_offset=lowest)
-        for name, partition in checkpoint.points:
-            tp = TopicPartition(name, partition)
-            if tp not in self._logs and checkpoint.clean:
-                logger.error("the directory of %s is gone", tp)
+    def _find_partitions(
+        self, checkpoint: Checkpoint, replays: Replays, *, lost: bool, lazily: bool
+    ) -> bool:
+        """Add all logs; those are loaded of which not all is known, or all unless `lazily`.
 
-    def _topic_id(
-        self, tp: TopicPartition, known: tuple[UUID, RecoveryPoint] | None
-    ) -> UUID | None:
-        """The topic id that a directory says it is for; as the checkpoint knows it otherwise.
-
-        The file is not synced when it is made, because the checkpoint, or before it the
-        journal, says the same.
+        Whether the journal has nothing of others, which were deleted.
         """
-        path = os.path.join(self._root, directory_name(tp), METADATA_FILE)
-        try:
-            return decode_partition_metadata(read_file(self._files, path))
-        except NotADirectoryError:
-            return None
-        except (FileNotFoundError, CorruptFile) as error:
-            logger.warning("%s: %s", path, error)
-        if known is not None:
-            replace_file(self._files, path, encode_partition_metadata(known[0]))
-            return known[0]
-        return None
+        directories = Directories(self._files, self._root, checkpoint, replays)
+        found, strays = directories.find()
+        for where in strays:
+            self._set_aside(where)
+        if directories.made or strays:
+            self._committer.root_synced = False
+        for where, topic_id, point, replay in found:
+            if lost:
+                point = point.with_standing(point.standing._replace(lost=True))
+            log = self._add(where, topic_id, point)
+            known = not point.flags & HAS_TRANSACTIONS
+            if replay is not None:
+                log.recovers(replay)
+                self._checkpointer.recovered.append(log)
+                known = known and replay.simple
+            if not (lazily and known):
+                log.load()
+        return len(self._checkpointer.recovered) == len(replays.logs)
 
     def _set_aside(self, tp: TopicPartition) -> None:
         """Give a directory that belongs to no known topic another name; remove it if empty."""

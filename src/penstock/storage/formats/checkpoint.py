@@ -6,13 +6,14 @@ Big endian:
      0      4  "PCP2"
      4      4  CRC32C of everything from byte 8
      8      8  journal sequence: all entries up to it are in the segments, synced
-    16      4  flags: bit 0 the store was closed cleanly
+    16      4  flags: bit 0 the store was closed cleanly, bit 1 what is appended from then on is
+               synced in the journal before it is in a segment
     20      4  number of partitions
     24      …  per partition: key as in the journal (topic id 16, partition i32, size u8, name),
                log start i64, recovery offset i64, segment base i64, position i64,
                size of the log i64, leader epoch i32, flags u32 (bit 0: it has producers, bit 1:
-               it lost what was synced), epoch promised i32, epoch up to which it is in limbo i32
-               (-1: none)
+               it lost what was synced, bit 2: transactions are open), epoch promised i32, epoch up
+               to which it is in limbo i32 (-1: none)
 
 "PCP1" is the same without the last two, which are -1 then.
 
@@ -35,8 +36,10 @@ from penstock.storage.values import Standing
 
 MAGIC: Final = b"PCP2"
 CLEAN: Final = 1
+JOURNALED: Final = 2
 HAS_PRODUCERS: Final = 1
 LOST: Final = 2
+HAS_TRANSACTIONS: Final = 4
 
 _HEAD: Final = Struct(">4sIQII")
 _KEY: Final = Struct(">16siB")
@@ -86,6 +89,8 @@ class Checkpoint(NamedTuple):
 
     sequence: int
     clean: bool
+    journaled: bool
+    """Segments have nothing that the journal lacks."""
     points: dict[tuple[str, int], tuple[UUID, RecoveryPoint]]
 
 
@@ -93,10 +98,13 @@ def encode_recovery_point(key: bytes, point: RecoveryPoint) -> bytes:
     return key + _POINT.pack(*point)
 
 
-def encode_checkpoint(sequence: int, points: Iterable[bytes], *, clean: bool) -> bytes:
+def encode_checkpoint(
+    sequence: int, points: Iterable[bytes], *, clean: bool, journaled: bool
+) -> bytes:
     """Join encoded points into a checkpoint."""
     rows = list(points)
-    body = bytearray(_HEAD.pack(MAGIC, 0, sequence, CLEAN if clean else 0, len(rows)))
+    flags = (CLEAN if clean else 0) | (JOURNALED if journaled else 0)
+    body = bytearray(_HEAD.pack(MAGIC, 0, sequence, flags, len(rows)))
     body += b"".join(rows)
     checksum = crc32c(memoryview(body)[_CHECKED_FROM:])
     body[4:8] = checksum.to_bytes(4, "big")
@@ -135,4 +143,4 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         raise CorruptFile(f"partitions.checkpoint of {len(data)} bytes: {error}") from None
     if at != len(data):
         raise CorruptFile(f"partitions.checkpoint has {len(data) - at} bytes too many")
-    return Checkpoint(sequence, bool(flags & CLEAN), points)
+    return Checkpoint(sequence, bool(flags & CLEAN), bool(flags & JOURNALED), points)

@@ -74,18 +74,17 @@ class EntryHead(NamedTuple):
     table_bytes: int
 
 
-class Item(NamedTuple):
-    """Batches of one partition, a start, a cut or a standing; `data` is a view into what was
-    decoded."""
+class Row(NamedTuple):
+    """Batches of one partition, a start, a cut or a standing; `data_at` is where its bytes begin in
+    what was decoded."""
 
-    topic_id: UUID
-    topic: str
-    partition: int
     segment_base: int
     position: int
     base_offset: int
     next_offset: int
-    data: memoryview
+    size_bytes: int
+    key: bytes
+    data_at: int
 
     @property
     def is_standing(self) -> bool:
@@ -97,7 +96,7 @@ class Item(NamedTuple):
 
     @property
     def is_cut(self) -> bool:
-        return not self.data and self.segment_base >= 0
+        return not self.size_bytes and self.segment_base >= 0
 
 
 def encode_key(topic_id: UUID, topic: str, partition: int) -> bytes:
@@ -159,39 +158,31 @@ def is_whole(buffer: memoryview, head: EntryHead, offset: int = 0) -> bool:
     return end <= len(buffer) and crc32c(buffer[offset + _CHECKED_FROM : end]) == head.checksum
 
 
-def decode_items(buffer: memoryview, head: EntryHead, offset: int = 0) -> list[Item]:
-    """Read the items of an entry whose checksum was verified.
+def decode_key(key: bytes) -> tuple[UUID, str, int]:
+    """Topic id, topic and partition of a row's key."""
+    topic_id, partition, _ = _KEY.unpack_from(key)
+    return UUID(bytes=topic_id), key[_KEY.size :].decode(), partition
+
+
+def decode_rows(data: bytes, head: EntryHead) -> list[Row]:
+    """Read the table of an entry whose checksum was verified; `data` begins with it.
 
     Raises:
         CorruptFile: the table does not fit the entry, which only an error of the writer explains.
     """
-    at = offset + HEAD_BYTES
-    table_end = at + head.table_bytes
-    data_at, end = table_end, offset + head.size_bytes
-    items: list[Item] = []
+    at = HEAD_BYTES
+    data_at = table_end = at + head.table_bytes
+    unpack, name_at, row_bytes = ROW.unpack_from, ROW.size + _KEY.size - 1, ROW.size
+    new = tuple.__new__  # there may be hundreds of thousands: half of what `Row` costs
+    rows: list[Row] = []
     for _ in range(head.item_count):
-        if at + ROW.size + _KEY.size > table_end:
+        if at + name_at >= table_end:
             raise CorruptFile(f"journal entry {head.sequence}: its table is cut")
-        segment_base, position, base_offset, next_offset, size = ROW.unpack_from(buffer, at)
-        at += ROW.size
-        topic_id, partition, name_bytes = _KEY.unpack_from(buffer, at)
-        at += _KEY.size
-        name = bytes(buffer[at : at + name_bytes]).decode()
-        at += name_bytes
-        data = buffer[data_at : data_at + size]
-        data_at += size
-        items.append(
-            Item(
-                UUID(bytes=topic_id),
-                name,
-                partition,
-                segment_base,
-                position,
-                base_offset,
-                next_offset,
-                data,
-            )
-        )
-    if at != table_end or data_at != end:
+        end = at + name_at + 1 + data[at + name_at]
+        row = new(Row, (*unpack(data, at), data[at + row_bytes : end], data_at))
+        rows.append(row)
+        data_at += row[4]
+        at = end
+    if at != table_end or data_at != head.size_bytes:
         raise CorruptFile(f"journal entry {head.sequence}: its table does not fit its size")
-    return items
+    return rows
