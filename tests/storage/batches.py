@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,7 +154,7 @@ def abandon(store: LogStore) -> None:
     store._journal.close()
     store._parts.segment_files.descriptors.close()
     store._closed = True
-    os.close(store._lock)
+    store._files.close(store._lock)
 
 
 def read_all(log: PartitionLog, *, max_bytes: int = 1000, start: int | None = None) -> bytes:

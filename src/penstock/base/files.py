@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -72,6 +73,11 @@ class Files(Protocol):
 
     def open(self, name: Name, /, *, create: bool = False, truncate: bool = False) -> int:
         """Open a file for reading and writing; made, or made empty, as asked."""
+        ...
+
+    def lock(self, name: Name, /) -> int:
+        """Open a file, made if need be, that nobody else can lock until it is closed; EWOULDBLOCK
+        when somebody has it."""
         ...
 
     def size(self, file: int, /) -> int: ...
@@ -175,6 +181,15 @@ class MachineFiles:
         made = (os.O_CREAT if create else 0) | (os.O_TRUNC if truncate else 0)
         return os.open(name, os.O_RDWR | made | _ALWAYS, 0o644)
 
+    def lock(self, name: Name, /) -> int:
+        file = self.open(name, create=True)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
     def size(self, file: int, /) -> int:
         return os.fstat(file).st_size
 
@@ -277,6 +292,18 @@ def sync_directory(files: Files, path: Name) -> None:
         files.sync_directory(directory)
     finally:
         files.close(directory)
+
+
+def make_directories(files: Files, path: str) -> None:
+    """Make a directory, and those above it that are not there, so that they outlive a crash."""
+    try:
+        files.make_directory(path)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        make_directories(files, os.path.dirname(path))
+        files.make_directory(path)
+    sync_directory(files, os.path.dirname(path))
 
 
 def write_file(files: Files, path: Name, data: Buffer, *, sync: bool) -> None:

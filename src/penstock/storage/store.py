@@ -13,16 +13,20 @@ It belongs to one thread, the event loop's; its writer threads are hidden behind
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
 
-from penstock.base.files import MACHINE_FILES, Files, read_file, write_file
+from penstock.base.files import (
+    MACHINE_FILES,
+    Files,
+    make_directories,
+    read_file,
+    write_file,
+)
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
@@ -128,10 +132,8 @@ class LogStore:
             OSError: the directory cannot be used.
         """
         root = os.path.abspath(directory)
-        os.makedirs(root, exist_ok=True)
-        with suppress(FileExistsError):
-            files.make_directory(os.path.join(root, JOURNAL_DIRECTORY))
-        lock = lock_directory(root)
+        make_directories(files, os.path.join(root, JOURNAL_DIRECTORY))
+        lock = lock_directory(root, files)
         try:
             counters = Counters()
             parts = StoreParts(
@@ -153,7 +155,7 @@ class LogStore:
             store = cls(parts, randomness.uuid, lock, replicated)
             store._recover()
         except BaseException:
-            os.close(lock)
+            files.close(lock)
             raise
         return store
 
@@ -183,7 +185,7 @@ class LogStore:
             log.closed = log.closed or error
         self._journal.close()
         self._parts.segment_files.descriptors.close()
-        os.close(self._lock)
+        self._files.close(self._lock)
 
     def _checkpoint_cleanly(self) -> None:
         failures: list[StorageError | None] = []
@@ -486,17 +488,14 @@ class LogStore:
             raise LogDeleted(f"the store {self._root} is closed")
 
 
-def lock_directory(root: str) -> int:
-    """Keep others out of a store's directory for as long as the descriptor is open.
+def lock_directory(root: str, files: Files) -> int:
+    """Keep others out of a store's directory for as long as the file is open.
 
     Raises:
         StoreLocked: another process has it open.
     """
     path = os.path.join(root, LOCK_FILE)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
+        return files.lock(path)
+    except BlockingIOError as error:
         raise StoreLocked(f"{path} is locked: another process uses the directory") from error
-    return descriptor

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sim.disk import Disk
 
 from penstock.outbox.layout import BATCH_PREFIX, data_path, hour_directory, temporary_name
 from penstock.outbox.writer.files import Tree
 from penstock.outbox.writer.payload import as_buffers
 from penstock.outbox.writer.safe_write import WritePlan
-from tests.faulty_files import Before, Disk, FaultyFiles, PowerLoss
+from tests.faulty_files import Before, FaultyFiles, PowerLoss
 
 HOUR_MS = 3_600_000
 BATCHES = [

@@ -6,7 +6,6 @@ stopped. A consumer that is stuck in front of such a batch goes on behind its la
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -65,6 +64,7 @@ def _verify_files(
     data_dir: Path, topic: str | None, partitions: tuple[int, ...], verifier: BatchVerifier
 ) -> None:
     from penstock.apps.wiring import logs_below
+    from penstock.base.files import MACHINE_FILES
     from penstock.storage.store import lock_directory
     from penstock.storage.verification import verify_segments
 
@@ -76,11 +76,11 @@ def _verify_files(
         return topic in (None, where.topic) and (not partitions or where.partition in partitions)
 
     for root in map(str, roots):
-        lock = lock_directory(root)
+        lock = lock_directory(root, MACHINE_FILES)
         try:
             verify_segments(root, wanted, verifier)
         finally:
-            os.close(lock)
+            MACHINE_FILES.close(lock)
     if topic is not None and not verifier.partitions:
         raise NoLog(f"--data-dir {data_dir}: there is no such partition of topic {topic!r}")
 
