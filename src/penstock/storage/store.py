@@ -98,7 +98,7 @@ class LogStore:
         self._new_uuid = new_uuid
         self._lock = lock
         self._logs: dict[TopicPartition, ReplicaLog] = {}
-        self._deleted: dict[tuple[TopicPartition, UUID], int] = {}
+        self._deleted: dict[TopicPartition, int] = {}
         """The last checkpoint that may know of a log, by number, until there is a later one."""
         self._closed = False
         self._call_soon: Callable[..., object] | None = None
@@ -268,8 +268,9 @@ class LogStore:
 
         Nothing is synced: the root directory is before the first append counts as durable and
         with every checkpoint, and what the metadata file says stands in the checkpoint too. But
-        where one of the same topic id was deleted a moment ago, journal and checkpoint still have
-        what it held, which recovery would take for the new one's: a checkpoint is waited for then.
+        where one of the same name was deleted a moment ago, journal and checkpoint still have what
+        it held, which recovery would take for the new one's, whose metadata file may not have come
+        to the disk: a checkpoint is waited for then.
 
         Raises:
             TopicIdMismatch: there is one for another topic id; delete it first.
@@ -283,7 +284,7 @@ class LogStore:
             if leader_epoch > log.leader_epoch:
                 log.set_leader_epoch(leader_epoch)
             return log
-        if self._deleted.get((tp, topic_id), -1) >= self._parts.counters.checkpoints:
+        if self._deleted.get(tp, -1) >= self._parts.counters.checkpoints:
             self._checkpoint_now()
         files = self._files
         directory = os.path.join(self._root, directory_name(tp))
@@ -333,8 +334,8 @@ class LogStore:
         done = self._parts.counters.checkpoints
         while self._deleted and self._deleted[oldest := next(iter(self._deleted))] < done:
             del self._deleted[oldest]
-        self._deleted.pop((tp, log.topic_id), None)
-        self._deleted[tp, log.topic_id] = done + self._checkpointer.running
+        self._deleted.pop(tp, None)
+        self._deleted[tp] = done + self._checkpointer.running
 
     def _checkpoint_now(self) -> None:
         """Wait for a checkpoint of all that is settled.
