@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -222,9 +223,10 @@ class _Loading:
         bases.sort()
         segments = [self._segment(base) for base in bases]
         point = self.recovery_point
-        if point.position == 0 and (not bases or bases[-1] < point.segment_base):
+        if not segments or (point.position == 0 and point.segment_base not in bases):
             segments.append(Segment(directory, point.segment_base))
-        return segments or [Segment(directory, point.segment_base)]
+            segments.sort(key=attrgetter("base_offset"))
+        return segments
 
     def _segment(self, base_offset: int) -> Segment:
         path = os.path.join(self.directory, offset_name(base_offset, LOG))
@@ -262,7 +264,8 @@ class _Loading:
                 if error is not None and expected < self.durable:
                     return segments, expected, error
                 if error is not None:
-                    self._cut(segments, place, reached)
+                    self._cut(segments[place], reached)
+                    self._drop(segments, place + 1)
                     break
             position = 0
             place += 1
@@ -271,6 +274,10 @@ class _Loading:
                     Path(segments[place].path), 0, f"begins below offset {expected}, its log's end"
                 )
                 return segments, expected, error
+            if place < len(segments) and segments[place].base_offset > expected >= self.durable:
+                # Those between were not synced, and are gone; so goes what came behind them.
+                self._drop(segments, place)
+                break
             if place < len(segments):
                 expected = max(expected, segments[place].base_offset)
                 if len(self.producers):
@@ -408,16 +415,18 @@ class _Loading:
             raise CorruptLog(Path(segment.path), position, str(error)) from None
         return self.producers.decide(marker, header.base_offset, self.now_ms)[1]
 
-    def _cut(self, segments: list[Segment], place: int, position: int) -> None:
-        """End the log at a position above the durable offset."""
-        for segment in segments[place + 1 :]:
+    def _drop(self, segments: list[Segment], place: int) -> None:
+        """Leave nothing of the segments from one on: they lie beyond the log's end."""
+        for segment in segments[place:]:
             logger.warning("%s lies beyond a torn end: removed", segment.path)
             self.descriptors.forget(segment.path)
             for path in segment.path, segment.sibling(TXN_INDEX):
                 with suppress(FileNotFoundError):
                     self.files.remove(path)
-        del segments[place + 1 :]
-        segment = segments[place]
+        del segments[place:]
+
+    def _cut(self, segment: Segment, position: int) -> None:
+        """End the log at a position above the durable offset."""
         logger.warning(
             "%s: cut from %d to %d bytes: a torn end", segment.path, segment.written_bytes, position
         )
