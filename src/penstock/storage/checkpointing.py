@@ -117,7 +117,7 @@ class Checkpointer:
             return
         self._running = True
         # A group may be synced by now, on its thread, of which the logs know nothing yet.
-        sequence = min(self._journal.durable_sequence, self._journal.settled_sequence)
+        sequence = self._journal.settled_sequence
         self._segment_writer.write_all(partial(self._settled, sequence))
 
     def load_some(self, count: int) -> bool:
