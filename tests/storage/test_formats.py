@@ -239,14 +239,14 @@ def test_index_lookups_match_a_plain_search(steps: list[int], wanted: int) -> No
         index.add_time(time, offset)
         plain.append((offset, position, max(time, before)))
     assert index.doubt(position + 1) is None
-    assert index.position_of(wanted) == max(
+    assert index.by_offset(wanted).position == max(
         [place for known, place, _ in plain if known <= wanted], default=0
     )
-    assert index.position_before(wanted) == max(
+    assert index.by_position(wanted).position == max(
         [place for _, place, _ in plain if place <= wanted], default=0
     )
     early = [known for known, _, newest in plain if newest < wanted]
-    assert index.offset_before_time(wanted) <= max(early, default=100)
+    assert index.by_time(wanted).last_offset <= max(early, default=100)
     kept = [(known, place) for known, place, _ in plain if place < wanted]
     index.cut(2**31, wanted)
     assert len(index.offsets) == 8 * len(kept)

@@ -303,10 +303,8 @@ class _Loading:
         end = segment.written_bytes
         if position >= end:
             return end, expected, None
-        index = self.segment_files.saved_index(segment)
+        index = self.segment_files.saved_index(segment, next_offset=expected, position=position)
         self.changed.add(segment)
-        if index is not None:
-            index.cut(expected, position)
         if index is None:
             index = SparseIndex(segment.base_offset)
         self.segment_files.resume_index(segment, index, self.interval, end=position)
@@ -389,7 +387,7 @@ class _Loading:
         point = self.recovery_point
         end = point.position if segment.base_offset == point.segment_base else segment.written_bytes
         saved = self.segment_files.saved_index(segment)
-        start = 0 if saved is None else saved.position_of(offset)
+        start = 0 if saved is None else saved.by_offset(offset).position
         handle = self.descriptors.get(segment.path)
         for _, header in walk(
             self.files, handle.descriptor, segment.path, start, end, verify=False

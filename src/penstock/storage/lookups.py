@@ -24,12 +24,11 @@ def first_at_or_after(
     for segment in log.segments:
         if segment.written_bytes == 0:
             continue
-        index = files.index_of(segment, log.interval_bytes)
+        files.index_of(segment, log.interval_bytes)
         files.indexes.used(segment)
         if segment.max_timestamp < timestamp:
             continue
-        position = index.position_of(index.offset_before_time(timestamp))
-        for at, header in files.headers_from(segment, position):
+        for at, header in files.walk_to_time(segment, timestamp, log.interval_bytes):
             if header.max_timestamp < timestamp or header.next_offset <= log.start_offset:
                 continue
             found = _open(files, log, segment, at, header, timestamp)
@@ -48,12 +47,12 @@ def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestam
     for segment in log.segments:
         if segment.written_bytes == 0:
             continue
-        index = files.index_of(segment, log.interval_bytes)
+        files.index_of(segment, log.interval_bytes)
         files.indexes.used(segment)
         if best is not None and segment.max_timestamp <= best[0]:
             continue
-        position = index.position_of(index.offset_before_time(segment.max_timestamp))
-        for at, header in files.headers_from(segment, position):
+        newest = segment.max_timestamp
+        for at, header in files.walk_to_time(segment, newest, log.interval_bytes):
             if header.next_offset <= log.start_offset:
                 continue
             if best is None or header.max_timestamp > best[0]:

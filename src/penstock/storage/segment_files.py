@@ -1,8 +1,10 @@
 """The segments' files of one store: open descriptors, indexes, and finding batches by them.
 
-A batch is found by bisecting the index and walking headers from there. Where a read ends is found
-the same way: the last indexed position before the limit, and a walk from there, so a read of a
-megabyte looks at a few headers and not at all of them.
+A batch is found by bisecting the index and walking headers from there. The first of them must be as
+the entry says: indexes have no checksum, and one that is wrong would lead past what is looked for;
+such an index is made anew. Where a read ends is found the same way: the last indexed position
+before the limit, and a walk from there, so a read of a megabyte looks at a few headers and not at
+all of them.
 
 Source: Kafka's `LogSegment`.
 """
@@ -11,17 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.base.files import Files, read_file, read_range
+from penstock.base.settings import LONG_MAX
 from penstock.records import HEADER_BYTES, BatchHeader, decode_header
 from penstock.storage.counters import Counters
 from penstock.storage.descriptors import Descriptors
 from penstock.storage.errors import CorruptLog
-from penstock.storage.formats.index import SparseIndex
+from penstock.storage.formats.index import Entry, SparseIndex, TimeEntry
 from penstock.storage.formats.transaction_index import TransactionIndex
 from penstock.storage.names import INDEX, TIME_INDEX, TXN_INDEX
 from penstock.storage.segment import UNKNOWN, Segment, not_loaded, walk
@@ -98,8 +102,15 @@ class SegmentFiles:
             raise not_loaded(segment)
         return segment.index
 
-    def saved_index(self, segment: Segment) -> SparseIndex | None:
-        """The indexes as saved, or None if a file is missing or its content doubtful."""
+    def saved_index(
+        self, segment: Segment, *, next_offset: int = LONG_MAX, position: int = LONG_MAX
+    ) -> SparseIndex | None:
+        """The indexes as saved, of what is below an offset and a position.
+
+        None if a file is missing, or its content doubtful: also if the newest entry is not about a
+        batch that is there. What a checkpoint was writing when power was lost may be torn, and look
+        like another entry then; those before it were synced.
+        """
         try:
             index = SparseIndex(
                 segment.base_offset,
@@ -108,7 +119,40 @@ class SegmentFiles:
             )
         except FileNotFoundError:
             return None
-        return None if index.doubt(segment.written_bytes) else index
+        if index.doubt(segment.written_bytes):
+            return None
+        index.cut(next_offset, position)
+        newest = index.newest
+        if newest.position and self._walk_from(segment, newest) is None:
+            return None
+        time = index.by_time(LONG_MAX)
+        return index if self._is_true(segment, index, time) else None
+
+    def _walk_from(
+        self, segment: Segment, entry: Entry
+    ) -> Iterator[tuple[int, BatchHeader]] | None:
+        """Walk headers from where an entry says that its batch begins; None where it does not."""
+        batches = self.headers_from(segment, entry.position)
+        if entry.position == 0:
+            return batches
+        try:
+            first = next(batches, None)
+        except CorruptLog:
+            return None
+        if first is None or first[1].last_offset != entry.last_offset:
+            return None
+        return chain((first,), batches)
+
+    def _is_true(self, segment: Segment, index: SparseIndex, entry: TimeEntry) -> bool:
+        """Whether a batch has the timestamp and the offset of an entry."""
+        if entry.timestamp < 0:
+            return True
+        batches = self._walk_from(segment, index.by_offset(entry.last_offset)) or ()
+        with suppress(CorruptLog):
+            for _, header in batches:
+                if header.last_offset >= entry.last_offset:
+                    return (header.max_timestamp, header.last_offset) == entry
+        return False
 
     def _rebuild_index(self, segment: Segment, interval_bytes: int) -> None:
         """Make the indexes by a walk over the whole segment."""
@@ -119,6 +163,11 @@ class SegmentFiles:
             with suppress(FileNotFoundError):
                 self.files.remove(segment.sibling(suffix))
 
+    def _made_anew(self, segment: Segment, interval_bytes: int) -> SparseIndex:
+        logger.error("%s: its index is wrong, and is made anew", segment.path)
+        self._rebuild_index(segment, interval_bytes)
+        return self.index_of(segment, interval_bytes)
+
     def resume_index(
         self, segment: Segment, index: SparseIndex, interval_bytes: int, *, end: int | None = None
     ) -> None:
@@ -127,9 +176,7 @@ class SegmentFiles:
         Where the segment is damaged the index ends; who reads there finds the damage itself.
         """
         end = segment.written_bytes if end is None else end
-        position = 0
-        if index.offsets:
-            position = int.from_bytes(index.offsets[-4:], "big")
+        position = index.newest.position
         segment.index = index
         segment.saved_offsets, segment.saved_times = len(index.offsets), len(index.times)
         segment.max_timestamp = index.last_timestamp
@@ -188,10 +235,30 @@ class SegmentFiles:
             chunk_bytes=_LOOK_BYTES,
         )
 
+    def walk_to(
+        self, segment: Segment, entry: Callable[[SparseIndex], Entry], interval_bytes: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Walk headers from an entry of the index, which is made anew where that is wrong."""
+        found = entry(self.index_of(segment, interval_bytes))
+        batches = self._walk_from(segment, found)
+        if batches is None:
+            found = entry(self._made_anew(segment, interval_bytes))
+            batches = self.headers_from(segment, found.position)
+        return batches
+
+    def walk_to_time(
+        self, segment: Segment, timestamp: int, interval_bytes: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Walk headers from where no batch before has a record at or after a time."""
+        index = self.index_of(segment, interval_bytes)
+        time = index.by_time(timestamp)
+        if not self._is_true(segment, index, time):
+            time = self._made_anew(segment, interval_bytes).by_time(timestamp)
+        return self.walk_to(segment, lambda one: one.by_offset(time.last_offset), interval_bytes)
+
     def locate(self, segment: Segment, offset: int, interval_bytes: int) -> Place | None:
         """The first batch whose last offset is not below `offset`; None beyond what is written."""
-        position = self.index_of(segment, interval_bytes).position_of(offset)
-        for at, header in self.headers_from(segment, position):
+        for at, header in self.walk_to(segment, lambda one: one.by_offset(offset), interval_bytes):
             if header.last_offset >= offset:
                 return Place(at, header)
         return None
@@ -204,9 +271,12 @@ class SegmentFiles:
         `start` must be a boundary; the batch there counts even if it reaches beyond the limit.
         """
         index = self.index_of(segment, interval_bytes)
-        position = max(start, index.position_before(limit))
-        end, next_offset = position, -1
-        for at, header in self.headers_from(segment, position):
+        if index.by_position(limit).position > start:
+            batches = self.walk_to(segment, lambda one: one.by_position(limit), interval_bytes)
+        else:
+            batches = self.headers_from(segment, start)
+        end, next_offset = start, -1
+        for at, header in batches:
             after = at + header.batch_length + _LENGTH_OVERHEAD_BYTES
             if after > limit and at > start:
                 return at, next_offset if next_offset >= 0 else header.base_offset

@@ -14,7 +14,7 @@ Source: Kafka's `OffsetIndex`, `TimeIndex` and `LogSegment.append`.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
@@ -23,6 +23,20 @@ _OFFSET: Final = Struct(">ii")
 _TIME: Final = Struct(">qi")
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
+
+
+class Entry(NamedTuple):
+    """A batch with this last offset begins there; -1 where a segment begins."""
+
+    last_offset: int
+    position: int
+
+
+class TimeEntry(NamedTuple):
+    """The highest timestamp of all up to a batch with this last offset, which has it; -1: none."""
+
+    timestamp: int
+    last_offset: int
 
 
 class SparseIndex:
@@ -60,27 +74,34 @@ class SparseIndex:
         if timestamp > self.last_timestamp:
             self.times += _TIME.pack(timestamp, offset - self.base_offset)
 
-    def position_of(self, offset: int) -> int:
+    @property
+    def newest(self) -> Entry:
+        """The last entry of the offset index."""
+        return self._entry(len(self.offsets) // OFFSET_ENTRY_BYTES)
+
+    def by_offset(self, offset: int) -> Entry:
         """Where a walk for `offset` may begin: at or before the batch that holds it."""
-        found = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, offset - self.base_offset)
-        if found == 0:
-            return 0
-        return int(_INT.unpack_from(self.offsets, found * OFFSET_ENTRY_BYTES - 4)[0])
+        relative = offset - self.base_offset
+        return self._entry(_bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, relative))
 
-    def position_before(self, position: int) -> int:
-        """The greatest indexed position that is not above `position`."""
-        found = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position)
-        if found == 0:
-            return 0
-        return int(_INT.unpack_from(self.offsets, found * OFFSET_ENTRY_BYTES - 4)[0])
+    def by_position(self, position: int) -> Entry:
+        """The entry of the greatest position that is not above `position`."""
+        return self._entry(_bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position))
 
-    def offset_before_time(self, timestamp: int) -> int:
-        """An offset before which no batch has a record at or after `timestamp`."""
+    def by_time(self, timestamp: int) -> TimeEntry:
+        """The offset before which no batch has a record at or after `timestamp`."""
         found = _bisect(self.times, TIME_ENTRY_BYTES, _LONG, 0, timestamp - 1)
         if found == 0:
-            return self.base_offset
-        relative = _INT.unpack_from(self.times, found * TIME_ENTRY_BYTES - 4)[0]
-        return self.base_offset + int(relative)
+            return TimeEntry(-1, self.base_offset)
+        time, relative = _TIME.unpack_from(self.times, (found - 1) * TIME_ENTRY_BYTES)
+        return TimeEntry(time, self.base_offset + relative)
+
+    def _entry(self, count: int) -> Entry:
+        """The last of so many entries; the segment's beginning before the first."""
+        if count == 0:
+            return Entry(-1, 0)
+        relative, position = _OFFSET.unpack_from(self.offsets, (count - 1) * OFFSET_ENTRY_BYTES)
+        return Entry(self.base_offset + relative, position)
 
     def cut(self, next_offset: int, position: int) -> None:
         """Drop what points at or beyond `position` or `next_offset`.
