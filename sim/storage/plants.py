@@ -1,0 +1,311 @@
+"""Bugs to be found: each replaces functions of the product by some that break a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from penstock.base import files as base_files
+from penstock.base.files import Buffer, Files, Name, read_range, replace_file, write_all
+from penstock.storage import checkpointing, cutting, loading, recovery, segment, store
+from penstock.storage.checkpointing import Checkpointer, Plan
+from penstock.storage.formats.index import Entry, SparseIndex
+from penstock.storage.formats.journal_entry import (
+    ALIGNMENT_BYTES,
+    EntryHead,
+    Item,
+    decode_items,
+    is_whole,
+)
+from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
+from penstock.storage.journal import Journal, JournalFile
+from penstock.storage.partition import PartitionLog
+from penstock.storage.replica import ReplicaLog
+from penstock.storage.segment import Segment
+from penstock.storage.segment_files import SegmentFiles
+from penstock.storage.store import LogStore
+from sim.storage.exploring import Result, explore
+from sim.storage.scenarios import SCENARIOS
+
+STATES = 2_000
+"""After so many states of a seed, the next one is tried."""
+SEEDS = 3
+
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """What is replaced, and the scenario in which it shows."""
+
+    what: str
+    scenario: str
+    patches: Sequence[Patch]
+
+
+def planted(plant: Plant) -> Result:
+    """Look for a violation with the bug in place."""
+    (scenario,) = [one for one in SCENARIOS if one.name == plant.scenario]
+    with _replaced(plant.patches):
+        for seed in count():
+            result = explore(scenario, seed, states=STATES)
+            if result.violation or seed + 1 == SEEDS:
+                return result
+    raise AssertionError
+
+
+@contextmanager
+def _replaced(patches: Sequence[Patch]) -> Iterator[None]:
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in patches]
+    try:
+        for owner, name, replacement in patches:
+            setattr(owner, name, replacement)
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    return
+
+
+# Order and syncs
+
+
+def _checkpoint_first(files: Files, path: str, plan: Plan) -> None:
+    replace_file(files, path, plan.checkpoint)
+    _PERFORM(files, path, plan)
+
+
+_PERFORM = checkpointing.perform
+
+
+def _acknowledge_unsynced(self: Journal) -> None:
+    self._unsynced = []
+    self.durable_sequence = self.sequence
+
+
+def _take_oldest(self: Journal, size_bytes: int) -> JournalFile:
+    if not self._free and self._full and self._count >= self._files_max:
+        self._free.append(self._full.pop(0))
+    return _TAKE_FILE(self, size_bytes)
+
+
+_TAKE_FILE = Journal._take_file
+
+
+def _write_unsynced(files: Files, path: Name, data: Buffer, *, sync: bool) -> None:
+    _WRITE_FILE(files, path, data, sync=False)
+
+
+_WRITE_FILE = base_files.write_file
+
+
+def _make_unsynced(files: Files, path: str) -> None:
+    unsynced = {"sync_directory": _nothing}
+    with _replaced([(base_files, name, one) for name, one in unsynced.items()]):
+        _MAKE_DIRECTORIES(files, path)
+
+
+_MAKE_DIRECTORIES = base_files.make_directories
+
+
+# Truncation
+
+
+def _cut_at_once(self: ReplicaLog, end: int) -> None:
+    _CUT(self, end)
+    self._queue.pending[-1].perform()  # type: ignore[attr-defined]
+
+
+_CUT = ReplicaLog._cut
+
+
+def _cut_transactions_unsynced(files: Files, path: str, end_offset: int) -> None:
+    descriptor = files.open(path)
+    index = TransactionIndex(read_range(files, descriptor, files.size(descriptor), 0))
+    index.entries = index.entries[: len(index.entries) // ENTRY_BYTES * ENTRY_BYTES]
+    index.cut(end_offset)
+    files.truncate(descriptor, len(index.entries))
+    files.close(descriptor)
+
+
+# Recovery
+
+
+def _replay_at_the_end(files: Files, file: int, position: int, buffers: Sequence[Buffer]) -> int:
+    return write_all(files, file, files.size(file), buffers)
+
+
+def _follow_anything(self: recovery._Reader, file: JournalFile, first: EntryHead) -> None:
+    """Whatever is whole is an entry, of whatever use of the file."""
+    for position in range(0, file.size_bytes, ALIGNMENT_BYTES):
+        head = recovery._probe(self._files, file, position)
+        if head is None or position + head.size_bytes > file.size_bytes:
+            continue
+        data = memoryview(read_range(self._files, file.descriptor, head.size_bytes, position))
+        if is_whole(data, head):
+            self._replay(decode_items(data, head))
+            self.sequence = max(self.sequence, head.sequence)
+            self.entries += 1
+            file.last_sequence = head.sequence
+
+
+def _walk_unverified(*arguments: Any, verify: bool, **options: Any) -> Any:
+    return segment.walk(*arguments, verify=False, **options)
+
+
+def _newest_snapshot(self: loading._Loading, segments: list[Segment]) -> None:
+    for offset in sorted(self.snapshots, reverse=True):
+        if self._take_snapshot(offset):
+            return
+
+
+def _trusted_index(self: SegmentFiles, segment: Segment, **cut: int) -> SparseIndex | None:
+    files = self.files
+    try:
+        offsets = base_files.read_file(files, segment.sibling(".index"))
+        times = base_files.read_file(files, segment.sibling(".timeindex"))
+    except FileNotFoundError:
+        return None
+    return SparseIndex(segment.base_offset, offsets, times)
+
+
+def _trusted_entry(self: SegmentFiles, segment: Segment, entry: Entry) -> Any:
+    return self.headers_from(segment, entry.position)
+
+
+def _load_all_epochs(self: loading._Loading, segments: list[Segment], cut: int | None) -> Any:
+    return _LOAD_EPOCHS(self, segments, None)
+
+
+_LOAD_EPOCHS = loading._Loading._load_epochs
+
+
+def _forgetful_delete(self: LogStore, tp: Any) -> None:
+    _DELETE(self, tp)
+    self._deleted.clear()
+
+
+_DELETE = LogStore.delete
+
+
+PLANTS = {
+    "directory-not-synced": Plant(
+        what="a checkpoint syncs files, and not the directories that have their names",
+        scenario="roll",
+        patches=[(checkpointing, "sync_directory", _nothing)],
+    ),
+    "data-directory-not-synced": Plant(
+        what="the directory of the store is made, and its name not synced",
+        scenario="append",
+        patches=[(store, "make_directories", _make_unsynced)],
+    ),
+    "acknowledged-before-sync": Plant(
+        what="a group is acknowledged when it is written",
+        scenario="append",
+        patches=[(Journal, "sync", _acknowledge_unsynced)],
+    ),
+    "checkpoint-before-sync": Plant(
+        what="the checkpoint is written before what it says is synced",
+        scenario="checkpoint",
+        patches=[(checkpointing, "perform", _checkpoint_first)],
+    ),
+    "journal-recycled-early": Plant(
+        what="a journal file is used again before its segments are synced",
+        scenario="checkpoint",
+        patches=[
+            (Journal, "_take_file", _take_oldest),
+            (Journal, "has_room", lambda *_: True),
+            (Journal, "crowded", property(lambda journal: False)),
+        ],
+    ),
+    "small-files-not-synced": Plant(
+        what="a small file is put in its place before it is synced",
+        scenario="checkpoint",
+        patches=[(base_files, "write_file", _write_unsynced)],
+    ),
+    "stale-entry-accepted": Plant(
+        what="an entry of an earlier use of a journal file is replayed",
+        scenario="mixed",
+        patches=[(recovery._Reader, "follow", _follow_anything)],
+    ),
+    "torn-entry-accepted": Plant(
+        what="an entry of the journal is taken without its checksum",
+        scenario="replica append",
+        patches=[(recovery, "is_whole", lambda *_: True)],
+    ),
+    "torn-tail-accepted": Plant(
+        what="batches beyond the durable mark are taken without their checksums",
+        scenario="policy os",
+        patches=[(loading, "walk", _walk_unverified)],
+    ),
+    "replay-appends": Plant(
+        what="a replay writes at a file's end: a second one writes it again",
+        scenario="append",
+        patches=[(recovery, "write_all", _replay_at_the_end)],
+    ),
+    "cut-before-journal": Plant(
+        what="a truncation cuts files before the journal has it",
+        scenario="truncate",
+        patches=[(ReplicaLog, "_cut", _cut_at_once)],
+    ),
+    "cut-not-replayed": Plant(
+        what="a truncation that the journal has is not done again after a crash",
+        scenario="truncate",
+        patches=[(Item, "is_cut", property(lambda item: False))],
+    ),
+    "aborted-come-back": Plant(
+        what="an index of aborted transactions is cut, which is neither synced nor looked at",
+        scenario="transactions",
+        patches=[
+            (loading._Loading, "_check_newest", _nothing),
+            (cutting, "cut_transactions", _cut_transactions_unsynced),
+            (loading, "cut_transactions", _cut_transactions_unsynced),
+        ],
+    ),
+    "epochs-not-cut": Plant(
+        what="epochs of what was cut are still known after a crash",
+        scenario="truncate",
+        patches=[(loading._Loading, "_load_epochs", _load_all_epochs)],
+    ),
+    "promise-not-in-checkpoint": Plant(
+        what="a checkpoint frees the journal of a promise that it does not have",
+        scenario="promise",
+        patches=[
+            (ReplicaLog, "current_recovery_point", PartitionLog.current_recovery_point),
+        ],
+    ),
+    "later-snapshot-trusted": Plant(
+        what="producers are those of the newest snapshot, even one beyond the log's end",
+        scenario="snapshot",
+        patches=[(loading._Loading, "load_producers", _newest_snapshot)],
+    ),
+    "index-ahead-of-log": Plant(
+        what="entries of an index are believed that point beyond what was recovered",
+        scenario="mixed",
+        patches=[
+            (SegmentFiles, "saved_index", _trusted_index),
+            (SegmentFiles, "_walk_from", _trusted_entry),
+        ],
+    ),
+    "torn-time-believed": Plant(
+        what="an entry of a time index is believed, whatever its batch says",
+        scenario="transactions",
+        patches=[(SegmentFiles, "_is_true", lambda *_: True)],
+    ),
+    "start-not-saved": Plant(
+        what="a log's start is moved in memory alone",
+        scenario="retention",
+        patches=[(Checkpointer, "save_recovery_points", _nothing)],
+    ),
+    "deleted-comes-back": Plant(
+        what="a partition is made anew while the journal still has what it held before",
+        scenario="deletion",
+        patches=[(LogStore, "delete", _forgetful_delete)],
+    ),
+}

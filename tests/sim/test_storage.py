@@ -1,0 +1,130 @@
+"""Crashes of a log store, some of all that `python -m sim.storage` explores; and bugs that must be
+found."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+
+import pytest
+from sim.disk import Disk, Written, torn
+from sim.storage.crashes import Crash, crashes
+from sim.storage.exploring import Result, explore
+from sim.storage.plants import PLANTS, planted
+from sim.storage.scenarios import SCENARIOS, Scenario
+from sim.storage.world import World
+
+STATES = 40
+"""Of each scenario, in the tests that are run always."""
+
+SHY = {"torn-time-believed", "index-ahead-of-log", "aborted-come-back"}
+"""Planted bugs that take more than a second to find."""
+
+
+@pytest.fixture(autouse=True)
+def _without_log() -> Iterator[None]:
+    """The store says of each torn end that it cuts it."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def holds(scenario: Scenario, seed: int, states: int | None) -> Result:
+    result = explore(scenario, seed, states=states)
+    print(f"{scenario.name}: {result}")
+    assert not result.violation, result.violation
+    return result
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+def test_what_was_acknowledged_outlives_any_crash(scenario: Scenario) -> None:
+    assert holds(scenario, 1, STATES).states > STATES // 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+def test_what_was_acknowledged_outlives_every_crash(scenario: Scenario) -> None:
+    assert holds(scenario, 0, None).states > 1_000
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in SHY else []) for name in PLANTS],
+)
+def test_a_planted_bug_is_found(name: str) -> None:
+    result = planted(PLANTS[name])
+    assert result.violation, f"{name} was not found in {result.states} states"
+    assert "power lost after call" in result.violation, result.violation
+
+
+def test_exploring_gives_the_same_each_time() -> None:
+    (scenario,) = [one for one in SCENARIOS if one.name == "mixed"]
+    one, two = (explore(scenario, 3, states=10) for _ in range(2))
+    assert (one.calls, one.crashes, one.states) == (two.calls, two.crashes, two.states)
+
+
+def test_every_kind_of_call_is_recorded() -> None:
+    """A scenario that no longer does what it is for would find nothing."""
+    called = set()
+    for scenario in SCENARIOS:
+        world = World(0, scenario.bounds)
+        scenario.run(world)
+        called |= {point.call.split()[0] for point in world.points}
+    assert called >= {
+        "make_directory", "open", "lock", "write_at", "truncate", "sync_file", "sync_directory",
+        "rename", "remove", "remove_tree",
+    }  # fmt: skip
+
+
+def test_a_write_may_survive_in_part() -> None:
+    """Each change alone, all but each, and every sector and page boundary of a write."""
+    disk = Disk()
+    file = disk.open("/file", create=True)
+    disk.write_at(file, [b"x" * 10_000], 100)
+    disk.write_at(file, [b"y" * 8], 0)
+    found = {disk.image(changes).contents().get("file") for _, changes in crashes_of(disk)}
+    assert {None, b"", b"y" * 8, b"\0" * 100 + b"x" * 10_000} <= found
+    for size in (412, 924, 3_996, 8_092):
+        assert b"y" * 8 + b"\0" * 92 + b"x" * size in found or any(
+            one is not None and one.endswith(b"x" * size) and len(one) == 100 + size
+            for one in found
+        ), size
+    assert b"y" * 8 + b"\0" * 10_092 in found, "the length without its bytes"
+    for cut in range(1, 8):
+        assert b"y" * cut in found, cut
+    disk.sync_file(file)
+    assert {disk.image(changes).contents().get("file") for _, changes in crashes_of(disk)} == {
+        None, disk.contents()["file"],
+    }  # fmt: skip
+
+
+def crashes_of(disk: Disk) -> list[Crash]:
+    return list(crashes(disk.pending, random.Random(1)))
+
+
+def test_a_torn_write_leaves_its_beginning_or_its_end() -> None:
+    disk = Disk()
+    file = disk.open("/file", create=True)
+    disk.write_at(file, [b"abcdef"], 2)
+    (name, change) = disk.pending
+    assert isinstance(change, Written)
+    assert [disk.image([name, *parts]).contents()["file"] for parts in torn(change, 2)] == [
+        b"\0\0ab", b"\0\0ab\0\0\0\0", b"\0\0\0\0cdef",
+    ]  # fmt: skip
+
+
+def test_a_rename_is_there_or_not_there() -> None:
+    disk = Disk()
+    for name in ("old", "new"):
+        file = disk.open(f"/{name}", create=True)
+        disk.write_at(file, [name.encode()], 0)
+        disk.sync_file(file)
+    disk.sync_directory(disk.open_directory("/"))
+    disk.rename("/new", "/old")
+    assert disk.after_power_loss().contents() == {"old": b"old", "new": b"new"}
+    assert disk.image(disk.pending).contents() == {"old": b"new"}
+    disk.sync_directory(disk.open_directory("/"))
+    assert disk.after_power_loss().contents() == {"old": b"new"}
