@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from penstock.base.errors import PenstockError
 from sim.disk import Disk
 from sim.storage.checks import check, recovered
 from sim.storage.crashes import Crash, crashes
@@ -62,6 +63,8 @@ def explore(
             _explore(scenario, disk.points, partial(_always, allowed), result, dice, some)
     except Violation as violation:
         result.violation = str(violation)
+    except PenstockError as error:
+        result.violation = f"{scenario.name}: {type(error).__name__}: {error}"
     result.cpu_seconds = time.process_time() - began
     return result
 

@@ -66,7 +66,13 @@ def look(log: ReplicaLog, *, closely: bool = True) -> Log:
         Violation: they do not.
     """
     where = log.topic_partition
+    end = log.log_end_offset
+    log.load()
     require(log.damage is None, f"{where} is damaged: {log.damage}")
+    require(
+        end == log.log_end_offset or log._parts.settings.log_flush_policy != "group",
+        f"{where} ended at {end} before it was loaded, and at {log.log_end_offset} then",
+    )
     start, end = log.log_start_offset, log.log_end_offset
     require(log.durable_offset == end, f"{where} is durable to {log.durable_offset}, ends at {end}")
     data = read_all(log, max_bytes=700 if closely else 1 << 20)

@@ -10,14 +10,13 @@ from typing import Any
 
 from penstock.base import files as base_files
 from penstock.base.files import Buffer, Files, Name, read_range, replace_file, write_all
-from penstock.storage import checkpointing, cutting, loading, recovery, segment, store
+from penstock.storage import checkpointing, cutting, loading, recovery, replaying, segment, store
 from penstock.storage.checkpointing import Checkpointer, Plan
 from penstock.storage.formats.index import Entry, SparseIndex
 from penstock.storage.formats.journal_entry import (
     ALIGNMENT_BYTES,
     EntryHead,
-    Item,
-    decode_items,
+    decode_rows,
     is_whole,
 )
 from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
@@ -141,18 +140,24 @@ def _replay_at_the_end(files: Files, file: int, position: int, buffers: Sequence
     return write_all(files, file, files.size(file), buffers)
 
 
-def _follow_anything(self: recovery._Reader, file: JournalFile, first: EntryHead) -> None:
+def _follow_anything(self: recovery._Reader, number: int, first: EntryHead) -> None:
     """Whatever is whole is an entry, of whatever use of the file."""
+    file = self._journal_files[number]
     for position in range(0, file.size_bytes, ALIGNMENT_BYTES):
         head = recovery._probe(self._files, file, position)
         if head is None or position + head.size_bytes > file.size_bytes:
             continue
-        data = memoryview(read_range(self._files, file.descriptor, head.size_bytes, position))
-        if is_whole(data, head):
-            self._replay(decode_items(data, head))
+        data = read_range(self._files, file.descriptor, head.size_bytes, position)
+        if is_whole(memoryview(data), head):
+            self._replays.add(decode_rows(data, head), number, position, data)
             self.sequence = max(self.sequence, head.sequence)
             self.entries += 1
             file.last_sequence = head.sequence
+    self._read_to[number] = file.size_bytes
+
+
+def _skip_cuts(self: replaying._Writing, segment_base: int, position: int, end: int) -> None:
+    self.flush()
 
 
 def _walk_unverified(*arguments: Any, verify: bool, **options: Any) -> Any:
@@ -247,7 +252,7 @@ PLANTS = {
     "replay-appends": Plant(
         what="a replay writes at a file's end: a second one writes it again",
         scenario="append",
-        patches=[(recovery, "write_all", _replay_at_the_end)],
+        patches=[(replaying, "write_all", _replay_at_the_end)],
     ),
     "cut-before-journal": Plant(
         what="a truncation cuts files before the journal has it",
@@ -257,7 +262,7 @@ PLANTS = {
     "cut-not-replayed": Plant(
         what="a truncation that the journal has is not done again after a crash",
         scenario="truncate",
-        patches=[(Item, "is_cut", property(lambda item: False))],
+        patches=[(replaying._Writing, "cut", _skip_cuts)],
     ),
     "aborted-come-back": Plant(
         what="an index of aborted transactions is cut, which is neither synced nor looked at",
@@ -292,11 +297,6 @@ PLANTS = {
             (SegmentFiles, "saved_index", _trusted_index),
             (SegmentFiles, "_walk_from", _trusted_entry),
         ],
-    ),
-    "torn-time-believed": Plant(
-        what="an entry of a time index is believed, whatever its batch says",
-        scenario="transactions",
-        patches=[(SegmentFiles, "_is_true", lambda *_: True)],
     ),
     "start-not-saved": Plant(
         what="a log's start is moved in memory alone",

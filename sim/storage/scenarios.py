@@ -120,6 +120,17 @@ def checkpoint(world: World) -> None:
     world.append(0)
 
 
+def times(world: World) -> None:
+    """Timestamps that fall: the newest entry of a time index is about a segment's first batch."""
+    world.falling = True
+    for _ in range(6):
+        world.replicate(0, size=120)
+        world.checkpoint()
+    world.roll(0)
+    world.replicate(0)
+    world.checkpoint()
+
+
 def retention(world: World) -> None:
     """Segments that are too many, and records that are deleted."""
     for number in range(8):
@@ -250,6 +261,7 @@ SCENARIOS = [
     Scenario("roll", roll),
     Scenario("snapshot", snapshot),
     Scenario("checkpoint", checkpoint),
+    Scenario("times", times),
     Scenario("retention", retention, SMALL),
     Scenario("deletion", delete),
     Scenario("transactions", transact),

@@ -68,6 +68,8 @@ class World:
         self.notes: dict[int, list[Noted]] = {}
         self.acknowledged: dict[int, list[tuple[int, int]]] = {}
         """Of each partition: after so many calls, the note that was acknowledged."""
+        self.falling = False
+        """Whether later batches have earlier timestamps."""
         self._fill = 0
         self._topics = 0
         self.harness = open_store(self.disk, self.bounds, clock=self.clock)
@@ -150,7 +152,7 @@ class World:
             epoch += risen * (place == 0)
             self._fill += 1
             known = {"producer_id": PRODUCER, "epoch": 0, "sequence": end} if producer else {}
-            stamp = self.clock.ms + self._fill
+            stamp = self._stamp()
             run.append(
                 bytes(stamped(count, end, epoch, fill=self._fill, size=size, timestamp=stamp,
                               **known))
@@ -163,6 +165,9 @@ class World:
         if commit:
             self.commit()
 
+    def _stamp(self) -> int:
+        return self.clock.ms + (-self._fill if self.falling else self._fill)
+
     def _batch(self, count: int, size: int, producer: bool, log: ReplicaLog) -> memoryview:
         self._fill += 1
         known = {}
@@ -172,7 +177,7 @@ class World:
                 default=-1,
             )
             known = {"producer_id": PRODUCER, "epoch": 0, "sequence": sequence + 1}
-        stamp = self.clock.ms + self._fill
+        stamp = self._stamp()
         return batch(count, fill=self._fill, size=size, timestamp=stamp, **known)
 
     def transact(self, partition: int, producer_id: int, *, commit: bool = True) -> None:
@@ -182,7 +187,7 @@ class World:
         self._fill += 1
         last = {one.producer_id: one.last_sequence for one in log.producers()}
         data = batch(
-            2, fill=self._fill, timestamp=self.clock.ms + self._fill, producer_id=producer_id,
+            2, fill=self._fill, timestamp=self._stamp(), producer_id=producer_id,
             epoch=0, sequence=last.get(producer_id, -1) + 1, attributes=TRANSACTIONAL_FLAG,
         )  # fmt: skip
         log.append(data, now_ms=self.clock.ms, guard=UNGUARDED)

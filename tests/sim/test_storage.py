@@ -18,7 +18,7 @@ from sim.storage.world import World
 STATES = 40
 """Of each scenario, in the tests that are run always."""
 
-SHY = {"torn-time-believed", "index-ahead-of-log", "aborted-come-back"}
+SHY = {"index-ahead-of-log"}
 """Planted bugs that take more than a second to find."""
 
 
