@@ -34,7 +34,7 @@ class CommandLine:
         self._program: Program | None = None
 
     def run(self, bootstrap: str, tool: str, *arguments: str) -> Ran:
-        """Run a tool, by its class.
+        """Run a tool, by its class; `bootstrap` is empty for one that asks no broker.
 
         Raises:
             PartMissing: the tools cannot be had.
@@ -43,7 +43,7 @@ class CommandLine:
             classes = os.pathsep.join([java_program("Tools"), class_path(jars("tools"))])
             java = ["java", "-cp", classes, *SMALL, QUIET, "Tools"]
             self._program = Program(java, {}, answer_seconds=TOOL_SECONDS)
-        words = ["--bootstrap-server", bootstrap, *arguments]
+        words = [*(("--bootstrap-server", bootstrap) if bootstrap else ()), *arguments]
         return Ran(*self._program.call("run", tool=tool, arguments=words))
 
     @contextmanager

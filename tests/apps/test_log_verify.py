@@ -78,10 +78,10 @@ def test_a_running_broker_is_asked(broker: Broker, bare: Run) -> None:
     found = bare("log", "verify", "t", "-b", broker.bootstrap)
     assert found.status == 1
     assert re.search(rf"t-1 +3 +5 +as fetched +.*record {RECORD} of 3: .*{REASON}", found.out)
-    assert "1 of 4 batches cannot be read (2 partitions, 12 records" in found.out
+    assert "1 things are wrong, 0 are noted, in 4 batches (2 partitions, 12 records" in found.out
     assert "penstock group seek GROUP" in found.out
     fine = bare("log", "verify", "fine", "-b", broker.bootstrap)
-    assert (fine.status, fine.out.split("(")[0]) == (0, "0 of 1 batches cannot be read ")
+    assert (fine.status, fine.out.split(",")[0]) == (0, "0 things are wrong")
     assert bare("log", "verify", "t", "-p", "0", "-b", broker.bootstrap).status == 0
     told = bare("--output", "json", "log", "verify", "t", "-b", broker.bootstrap)
     (row,) = json.loads(told.out)["findings"]
@@ -95,8 +95,8 @@ def test_files_are_read_when_the_broker_is_stopped(
 ) -> None:
     words = ("--output", "json", "log", "verify", "--data-dir", str(tmp_path))
     running = bare(*words)
-    assert running.status == 1
-    assert "is locked" in running.err
+    assert "a broker runs" in running.err
+    assert json.loads(running.out)["partitions"] == 3
     broker.stop()
     file = tmp_path / "log" / "t-1" / "00000000000000000000.log"
     first, _, _ = split_batches(file.read_bytes())
@@ -109,7 +109,10 @@ def test_files_are_read_when_the_broker_is_stopped(
     assert row["place"] == f"{file}, byte {first.size_bytes}"
     assert bare(*words, "fine").status == 0
     assert "no such partition" in bare(*words, "t", "-p", "7").err
-    assert "there is no directory" in bare(*words[:-1], str(tmp_path / "log")).err
+    assert bare(*words[:-1], str(tmp_path / "log")).status == 1
+    assert "name the directory above" in bare(*words[:-1], str(tmp_path / "log" / "t-1")).err
+    (tmp_path / "empty").mkdir()
+    assert "no directory of partitions" in bare(*words[:-1], str(tmp_path / "empty")).err
 
 
 def test_the_logs_of_all_processes_are_read(broker: Broker, bare: Run, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _COMMANDS: Final = {
     "broker": ("log.brokers", "broker", "Brokers that are to go: drain, remove."),
     "config": ("log.configs", "config", "Configurations of topics and brokers."),
     "quota": ("log.quotas", "quota", "Quotas: what clients may use of each broker."),
-    "log": ("log.verify", "log", "Stored batches: whether they can be read."),
+    "log": ("log.command", "log", "What is stored: dump, verify, repair, count."),
     "diskless": ("diskless.command", "diskless", "Objects of diskless topics."),
     "host": ("host.command", "host", "The agent that producers of this host send to."),
     "outbox": ("outbox.command", "outbox", "Payloads as files, pointers on a topic."),

@@ -21,6 +21,8 @@ TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 RECENT_BATCHES: Final = ".batches"
 DELETED: Final = ".deleted"
+QUARANTINED: Final = ".quarantined"
+"""What `penstock log repair` has set aside; nobody reads or removes it."""
 SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"

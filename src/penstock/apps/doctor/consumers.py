@@ -61,7 +61,7 @@ def _stuck(
 ) -> Iterator[Finding]:
     from penstock.apps.log.verify import verify_fetched
     from penstock.client.errors import OffsetOutOfRange
-    from penstock.storage.verification import BatchVerifier
+    from penstock.storage.inspection.findings import BatchVerifier
 
     verifier = BatchVerifier()
     try:

@@ -1,99 +1,122 @@
-"""`penstock log verify`: name every stored batch that no consumer can read.
+"""`penstock log verify`: name every batch that no consumer can read, and files that disagree.
 
-It asks a running broker for all batches of a topic, or reads the segment files of one that is
-stopped. A consumer that is stuck in front of such a batch goes on behind its last offset.
+It asks a running broker for all batches of a topic, or reads the files of a directory, or objects
+and their index. A consumer that is stuck in front of a batch goes on behind its last offset.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import click
 
-from penstock.apps.session import State, client_options, show
-from penstock.base.errors import InvalidError
+from penstock.apps.log.progress import progress
+from penstock.apps.log.sources import (
+    Chosen,
+    FileSource,
+    Range,
+    no_such_partition,
+    place_options,
+    size_of,
+    source_of,
+)
+from penstock.apps.session import show
 from penstock.base.ids import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.storage.verification import BatchVerifier
+    from penstock.storage.inspection.findings import BatchVerifier, Finding
 
 
-class NoLog(InvalidError):
-    """A directory in which no broker has kept a log."""
-
-    code: ClassVar[str] = "invalid_config"
-
-
-@click.group("log", short_help="Stored batches: whether they can be read.")
-def log() -> None:
-    """What is stored, batch by batch."""
-
-
-@log.command("verify", short_help="Name batches that cannot be read.")
-@click.argument("topic", required=False)
-@click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path),
-    help="Read the files of a stopped broker (its log.dirs) instead of asking a running one.",
-)  # fmt: skip
-@client_options
-def verify(
-    state: State, topic: str | None, partitions: tuple[int, ...], data_dir: Path | None
-) -> None:
+@click.command("verify", short_help="Name what cannot be read, and files that disagree.")
+@click.option("--quick", is_flag=True, help="Checksums only: records are not looked at.")
+@click.option("--notes", is_flag=True, help="Show what is not wrong, too: gaps, torn ends.")
+@place_options
+def verify(chosen: Chosen, quick: bool, notes: bool) -> None:
     """Check every stored batch of TOPIC: its checksum, and its records one by one.
 
-    With --data-dir TOPIC may be left out: all topics. After a crash let the broker start once
-    before, which puts in order what was not finished. Status 1 when something is wrong.
+    With --data-dir, also of Apache Kafka's, all files are compared: offsets rise, indexes point to
+    batches, indexes of aborted transactions, snapshots and leader epochs are what the batches say,
+    checkpoint and journal have nothing that is missing. TOPIC may be left out: all topics. While a
+    broker runs there, or after a crash, what its next checkpoint or start puts in order is a note.
+    With --objects the index of diskless topics is compared with their objects. Status 1 when
+    something is wrong.
     """
-    from penstock.storage.verification import BatchVerifier
+    from penstock.storage.inspection.findings import BatchVerifier
 
-    verifier = BatchVerifier()
-    if data_dir is not None:
-        _verify_files(data_dir, topic, partitions, verifier)
-    elif topic is None:
-        raise click.UsageError("name a topic, or the directory of a stopped broker by --data-dir")
+    verifier = BatchVerifier(deep=not quick)
+    if chosen.data_dir is not None and not chosen.objects:
+        _verify_files(chosen, verifier)
+    elif chosen.objects:
+        _verify_objects(chosen, verifier)
     else:
-        with state.client() as client:
-            _verify_topic(client, topic, partitions, verifier)
-    _show(state, verifier)
+        _verify_topic(chosen, verifier)
+    _show(chosen, verifier, notes)
 
 
-def _verify_files(
-    data_dir: Path, topic: str | None, partitions: tuple[int, ...], verifier: BatchVerifier
-) -> None:
-    from penstock.apps.wiring import logs_below
-    from penstock.base.files import MACHINE_FILES
-    from penstock.storage.store import lock_directory
-    from penstock.storage.verification import verify_segments
+def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
+    from penstock.storage.errors import StoreLocked
+    from penstock.storage.inspection.directories import locked
+    from penstock.storage.inspection.stores import verify_store
 
-    roots = logs_below(data_dir)
-    if not roots:
-        raise NoLog(f"--data-dir {data_dir}: there is no directory {data_dir / 'log'}")
-
-    def wanted(where: TopicPartition) -> bool:
-        return topic in (None, where.topic) and (not partitions or where.partition in partitions)
-
-    for root in map(str, roots):
-        lock = lock_directory(root, MACHINE_FILES)
-        try:
-            verify_segments(root, wanted, verifier)
-        finally:
-            MACHINE_FILES.close(lock)
-    if topic is not None and not verifier.partitions:
-        raise NoLog(f"--data-dir {data_dir}: there is no such partition of topic {topic!r}")
+    roots = chosen.roots()
+    with progress("verifying", size_of(FileSource(chosen))) as advance:
+        for root in roots:
+            with ExitStack() as stack:
+                live = False
+                try:
+                    stack.enter_context(locked(root))
+                except StoreLocked:
+                    live = True
+                    click.echo(f"{root}: a broker runs: ends are not compared", err=True)
+                verify_store(root, chosen.wanted, verifier, live=live, advance=advance)
+    if chosen.topic is not None and not verifier.partitions:
+        raise no_such_partition(chosen)
 
 
-def _verify_topic(
-    client: Client, topic: str, partitions: tuple[int, ...], verifier: BatchVerifier
-) -> None:
-    wanted = list(partitions) or None
-    starts = client.list_offsets(topic, "earliest", partitions=wanted)
-    ends = client.list_offsets(topic, "latest", partitions=wanted)
-    for partition, start in sorted(starts.items()):
-        verifier.partitions += 1
-        _verify_partition(client, topic, partition, start, ends[partition], verifier)
+def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
+    """Batches as a consumer gets them, then the index against the objects."""
+    import asyncio
+
+    from penstock.apps.diskless.places import opened, wanted_partitions
+    from penstock.base.errors import PenstockError
+    from penstock.diskless.verification import Verifier
+    from penstock.storage.inspection.findings import Finding
+
+    async def compare() -> Verifier:
+        async with opened(chosen.configuration()) as places:
+            wanted = await wanted_partitions(places, chosen.topic)
+            found = Verifier(plane=places.plane, store=places.store)
+            await found.verify([(name, key) for key, name in wanted.items()])
+            return found
+
+    with source_of(chosen) as source, progress("verifying", None) as advance:
+        for where in source.partitions():
+            verifier.partitions += 1
+            try:
+                for batch in source.batches(where, Range()):
+                    verifier.verify(where, batch.read(), batch.header, batch.place)
+                    advance(batch.header.size_bytes)
+            except PenstockError as error:
+                verifier.found(Finding(where, -1, -1, "object store", str(error), "object"))
+    compared = asyncio.run(compare())
+    for one in compared.findings:
+        tell = verifier.note if one.kind == "orphan" else verifier.found
+        tell(Finding(None, -1, -1, one.where, f"{one.kind}: {one.detail}", "object"))
+
+
+def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
+    topic = chosen.topic
+    if topic is None:
+        raise click.UsageError("name a TOPIC, or a place: --data-dir, --objects")
+    wanted = list(chosen.numbers) or None
+    with chosen.state.client() as client:
+        starts = client.list_offsets(topic, "earliest", partitions=wanted)
+        ends = client.list_offsets(topic, "latest", partitions=wanted)
+        for partition, start in sorted(starts.items()):
+            verifier.partitions += 1
+            _verify_partition(client, topic, partition, start, ends[partition], verifier)
 
 
 def _verify_partition(
@@ -111,7 +134,7 @@ def verify_fetched(
 ) -> int | None:
     """Check the batches that one fetch from `offset` brings; where the next begins, if it does."""
     from penstock.records import CorruptBatch, split_batches
-    from penstock.storage.verification import Finding
+    from penstock.storage.inspection.findings import Finding
 
     where = TopicPartition(topic, partition)
     fetched = client.fetch_raw(topic, partition, offset)
@@ -132,40 +155,56 @@ def verify_fetched(
     return fetched.next_offset
 
 
-def _show(state: State, verifier: BatchVerifier) -> None:
-    rows = [
-        {
-            "partition": str(item.partition),
-            "base_offset": item.base_offset,
-            "last_offset": item.last_offset,
-            "place": item.place,
-            "reason": item.reason,
-        }
-        for item in verifier.findings
-    ]
+def _show(chosen: Chosen, verifier: BatchVerifier, notes: bool) -> None:
+    rows = [_row(item) for item in verifier.findings]
+    others = [_row(item) for item in verifier.notes]
     facts = {
         "wrong": verifier.wrong,
+        "noted": verifier.noted,
         "partitions": verifier.partitions,
         "batches": verifier.batches,
         "records": verifier.records,
         "bytes": verifier.size_bytes,
+        "index_entries": verifier.entries,
     }
     columns = (
-        "partition", "first offset=base_offset", "last_offset", "where=place",
+        "kind", "partition", "first offset=base_offset", "last_offset", "where=place",
         "what is wrong=reason",
     )  # fmt: skip
+    state = chosen.state
     if rows or state.json:
-        show(state, rows, columns, all_as_json={**facts, "findings": rows})
+        show(state, rows, columns, all_as_json={**facts, "findings": rows, "notes": others})
     if not state.json:
-        click.echo(
-            f"{verifier.wrong} of {verifier.batches} batches cannot be read"
-            f" ({verifier.partitions} partitions, {verifier.records} records,"
-            f" {verifier.size_bytes} bytes)"
-        )
-        if rows:
-            click.echo(
-                "A consumer goes on behind a last offset:"
-                " penstock group seek GROUP -t TOPIC -p PARTITION --to LAST+1 --execute"
-            )
+        _show_words(chosen, verifier, others if notes else [])
     if verifier.wrong:
         raise click.exceptions.Exit(1)
+
+
+def _show_words(chosen: Chosen, verifier: BatchVerifier, notes: list[dict[str, object]]) -> None:
+    if notes:
+        columns = (
+            "kind", "partition", "first offset=base_offset", "last_offset", "where=place",
+            "note=reason",
+        )  # fmt: skip
+        show(chosen.state, notes, columns)
+    click.echo(
+        f"{verifier.wrong} things are wrong, {verifier.noted} are noted, in {verifier.batches}"
+        f" batches ({verifier.partitions} partitions, {verifier.records} records,"
+        f" {verifier.size_bytes} bytes) and {verifier.entries} entries of indexes"
+    )
+    if any(item.kind == "batch" for item in verifier.findings):
+        click.echo(
+            "A consumer goes on behind a last offset:"
+            " penstock group seek GROUP -t TOPIC -p PARTITION --to LAST+1 --execute"
+        )
+
+
+def _row(item: Finding) -> dict[str, object]:
+    return {
+        "kind": item.kind,
+        "partition": str(item.partition or "-"),
+        "base_offset": item.base_offset,
+        "last_offset": item.last_offset,
+        "place": item.place,
+        "reason": item.reason,
+    }

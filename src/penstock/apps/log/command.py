@@ -1,0 +1,25 @@
+"""`penstock log`: what is stored, in a directory, in an object store, or by a running broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from penstock.apps.lazy_group import LazyGroup
+
+_COMMANDS: Final = {
+    "dump": ("log.dump", "dump", "Show batches, records, indexes, snapshots, journal."),
+    "verify": ("log.verify", "verify", "Name what cannot be read, and files that disagree."),
+    "repair": ("log.repair", "repair", "Make indexes anew, set aside what is rotten."),
+    "stats": ("log.stats", "stats", "Count bytes, records, codecs, keys, producers."),
+}
+
+
+@click.group("log", cls=LazyGroup, entries=_COMMANDS, short_help="What is stored.")
+def log() -> None:
+    """What is stored, batch by batch.
+
+    Of a running broker (TOPIC), of a directory of Penstock's or Apache Kafka's (--data-dir), or of
+    diskless topics in their object store (--objects).
+    """

@@ -1,0 +1,379 @@
+"""Where stored batches come from: files of a directory, a running broker, an object store.
+
+All three give the batches of a partition in order, one at a time, with the place where each lies.
+Files are read as they are: a broker may be running, so what was removed meanwhile is passed over,
+and a batch that is only half there at the end of the newest segment ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
+
+import click
+
+from penstock.apps.session import State, client_options
+from penstock.base.errors import InvalidError
+from penstock.base.ids import TopicPartition
+from penstock.base.settings import LONG_MAX
+
+if TYPE_CHECKING:
+    from penstock.apps.configuration import Configuration
+    from penstock.apps.diskless.places import Places
+    from penstock.client import Client
+    from penstock.control.batch_index.values import PartitionKey
+    from penstock.records import BatchHeader
+    from penstock.storage.inspection.directories import PartitionFiles
+
+EXTENTS_PER_CALL: Final = 256
+
+
+class NoLog(InvalidError):
+    """A directory in which no broker has kept a log."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class Range(NamedTuple):
+    """Offsets [start, end) and times [earliest, latest], in milliseconds."""
+
+    start: int = 0
+    end: int = LONG_MAX
+    earliest: int = -1
+    latest: int = LONG_MAX
+
+    def has(self, header: BatchHeader) -> bool:
+        return (
+            header.next_offset > self.start
+            and header.base_offset < self.end
+            and header.max_timestamp >= self.earliest
+            and (header.base_timestamp <= self.latest or header.timestamp_type == 1)
+        )
+
+
+class Batch(NamedTuple):
+    """A stored batch: where it lies, and its bytes when they are wanted."""
+
+    header: BatchHeader
+    place: str
+    position: int
+    read: Callable[[], bytes]
+
+
+class Source(Protocol):
+    """Partitions in order of their names, and each one's batches."""
+
+    def partitions(self) -> list[TopicPartition]: ...
+
+    def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the command line asks for."""
+
+    state: State
+    topic: str | None
+    numbers: tuple[int, ...]
+    data_dir: Path | None
+    objects: bool
+    config: Path | None
+    broker_settings: tuple[str, ...]
+
+    def wanted(self, where: TopicPartition) -> bool:
+        return self.topic in (None, where.topic) and (
+            not self.numbers or where.partition in self.numbers
+        )
+
+    def roots(self) -> list[str]:
+        """The directories of partitions below --data-dir.
+
+        Raises:
+            NoLog: there is none.
+        """
+        from penstock.storage.inspection.directories import find_roots, is_partition
+
+        if self.data_dir is None:
+            raise click.UsageError("name a directory with --data-dir")
+        if not self.data_dir.is_dir():
+            raise NoLog(f"--data-dir {self.data_dir}: there is no such directory")
+        if is_partition(self.data_dir):
+            raise NoLog(f"--data-dir {self.data_dir}: name the directory above, and -p")
+        roots = find_roots(self.data_dir)
+        if not roots:
+            raise NoLog(f"--data-dir {self.data_dir}: there is no directory of partitions in it")
+        return roots
+
+    def configuration(self) -> Configuration:
+        """The settings of the brokers whose object store it is."""
+        from penstock.apps.configuration import Given, configure, parse_override
+
+        flags = dict(parse_override(text) for text in self.broker_settings)
+        if self.data_dir is not None:
+            flags["log.dirs"] = Given(str(self.data_dir), "flag --data-dir")
+        return configure(file=self.config, environment=os.environ, flags=flags)
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command TOPIC, `-p` and where to look, and a `Chosen` as first argument."""
+
+    @click.argument("topic", required=False)
+    @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
+    @click.option(
+        "--data-dir", type=click.Path(path_type=Path),
+        help="Read files instead of asking a broker: its log.dirs, Penstock's or Apache Kafka's.",
+    )  # fmt: skip
+    @click.option("--objects", is_flag=True, help="Read diskless topics from their object store.")
+    @click.option(
+        "--config", type=click.Path(path_type=Path), help="With --objects: the brokers' TOML file."
+    )
+    @click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE",
+        help="With --objects: a broker's setting.",
+    )  # fmt: skip
+    @client_options
+    @functools.wraps(command)
+    def wrapped(
+        state: State,
+        topic: str | None,
+        partitions: tuple[int, ...],
+        data_dir: Path | None,
+        objects: bool,
+        config: Path | None,
+        settings: tuple[str, ...],
+        **arguments: Any,
+    ) -> None:
+        if not objects and (config is not None or settings):
+            raise click.UsageError("--config and --set go with --objects")
+        chosen = Chosen(state, topic, partitions, data_dir, objects, config, settings)
+        command(chosen, **arguments)
+
+    return wrapped
+
+
+def range_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--offsets` and `--times`, and a `Range` as `wanted`."""
+
+    @click.option("--offsets", metavar="FROM:TO", help="Offsets, TO not included; either may miss.")
+    @click.option("--times", metavar="FROM:TO", help="Milliseconds since 1970, TO included.")
+    @functools.wraps(command)
+    def wrapped(*positional: Any, offsets: str | None, times: str | None, **arguments: Any) -> None:
+        start, end = _bounds("--offsets", offsets, 0)
+        earliest, latest = _bounds("--times", times, -1)
+        command(*positional, wanted=Range(start, end, earliest, latest), **arguments)
+
+    return wrapped
+
+
+def _bounds(option: str, text: str | None, least: int) -> tuple[int, int]:
+    if text is None:
+        return least, LONG_MAX
+    first, colon, last = text.partition(":")
+    if not colon or not all(not part or part.isdigit() for part in (first, last)):
+        raise click.UsageError(f"{option} {text}: must read FROM:TO, with whole numbers")
+    bounds = int(first) if first else least, int(last) if last else LONG_MAX
+    if bounds[0] > bounds[1]:
+        raise click.UsageError(f"{option} {text}: FROM is above TO")
+    return bounds
+
+
+@contextmanager
+def source_of(chosen: Chosen) -> Iterator[Source]:
+    """Open what the command line names.
+
+    Raises:
+        PenstockError: it cannot be opened, or has no such partition.
+    """
+    with ExitStack() as stack:
+        if chosen.objects:
+            yield stack.enter_context(_objects(chosen))
+        elif chosen.data_dir is not None:
+            yield FileSource(chosen)
+        elif chosen.topic is not None:
+            client = stack.enter_context(chosen.state.client(f"topic {chosen.topic}"))
+            yield BrokerSource(client, chosen)
+        else:
+            raise click.UsageError("name a TOPIC, or a place: --data-dir, --objects")
+
+
+class FileSource:
+    """The segment files below a directory."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        from penstock.storage.inspection.directories import partitions_of
+
+        self._found: dict[TopicPartition, list[PartitionFiles]] = {}
+        for root in chosen.roots():
+            for files in partitions_of(root, chosen.wanted):
+                self._found.setdefault(files.where, []).append(files)
+        if not self._found and chosen.topic is not None:
+            raise no_such_partition(chosen)
+
+    def partitions(self) -> list[TopicPartition]:
+        return list(self._found)
+
+    def files(self, where: TopicPartition) -> list[PartitionFiles]:
+        """Those of one partition, in each directory that has it."""
+        return self._found[where]
+
+    def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:
+        from penstock.storage.names import LOG
+
+        for files in self._found[where]:
+            first = max(0, bisect_right(files.segments, wanted.start) - 1)
+            for place in range(first, len(files.segments)):
+                base = files.segments[place]
+                if base >= wanted.end:
+                    break
+                newest = place + 1 == len(files.segments)
+                yield from _batches_of(files.file(base, LOG), wanted, newest=newest)
+
+
+def _batches_of(path: str, wanted: Range, *, newest: bool) -> Iterator[Batch]:
+    from penstock.storage.errors import CorruptLog
+    from penstock.storage.inspection.verification import batches_of
+
+    try:
+        for found in batches_of(path):
+            if found.header.base_offset >= wanted.end:
+                return
+            if wanted.has(found.header):
+                place = f"{path}, byte {found.position}"
+                yield Batch(found.header, place, found.position, found.read)
+    except FileNotFoundError:
+        return
+    except CorruptLog as error:
+        if not newest:
+            raise
+        click.echo(f"penstock: {error}; `penstock log verify` says if more is wrong", err=True)
+
+
+class BrokerSource:
+    """What a running broker serves."""
+
+    def __init__(self, client: Client, chosen: Chosen) -> None:
+        self._client = client
+        self._topic = chosen.topic or ""
+        numbers = list(chosen.numbers) or None
+        self._starts = client.list_offsets(self._topic, "earliest", partitions=numbers)
+        self._ends = client.list_offsets(self._topic, "latest", partitions=numbers)
+
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, number) for number in sorted(self._starts)]
+
+    def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:
+        from penstock.records import split_batches
+
+        offset = max(self._starts[where.partition], wanted.start)
+        end = min(self._ends[where.partition], wanted.end)
+        while offset < end:
+            fetched = self._client.fetch_raw(self._topic, where.partition, offset)
+            at = 0
+            for header in split_batches(fetched.data):
+                data = fetched.data[at : at + header.size_bytes]
+                at += header.size_bytes
+                if wanted.has(header):
+                    yield Batch(header, f"{where}, as fetched", -1, functools.partial(bytes, data))
+            if fetched.next_offset <= offset:
+                return
+            offset = fetched.next_offset
+
+
+class ObjectSource:
+    """Extents of diskless partitions, in the objects that hold them."""
+
+    def __init__(
+        self, runner: asyncio.Runner, places: Places, keys: dict[TopicPartition, PartitionKey]
+    ) -> None:
+        self._runner = runner
+        self._places = places
+        self._keys = keys
+
+    def partitions(self) -> list[TopicPartition]:
+        return list(self._keys)
+
+    def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:
+        plane, key = self._places.plane, self._keys[where]
+        (marks,) = self._runner.run(plane.watermarks([key]))
+        offset = max(marks.log_start_offset, wanted.start)
+        end = min(marks.high_watermark, wanted.end)
+        while offset < end:
+            extents = self._runner.run(
+                plane.extents(*key, start=offset, end=end, limit=EXTENTS_PER_CALL)
+            )
+            for extent in extents:
+                found = self._runner.run(self._extent(extent))
+                yield from (one for one in found if wanted.has(one.header))
+                offset = max(offset, extent.next_offset)
+            if not extents:
+                return
+
+    async def _extent(self, extent: Any) -> list[Batch]:
+        from penstock.archive.assembly import assemble
+        from penstock.archive.planning import trim
+        from penstock.records import decode_header
+
+        data = await self._places.store.get(extent.key, extent.byte_offset, extent.size_bytes)
+        pieces = trim([extent], extent.base_offset, max_bytes=extent.size_bytes, at_least_one=True)
+        run, failure = assemble(pieces, [memoryview(data)])
+        if failure is not None:
+            raise failure
+        found: list[Batch] = []
+        start = 0
+        for end in run.ends if run is not None else ():
+            batch = bytes(run.data[start:end]) if run is not None else b""
+            position = extent.byte_offset + start
+            place = f"object {extent.key}, byte {position}"
+            found.append(
+                Batch(decode_header(batch), place, position, functools.partial(bytes, batch))
+            )
+            start = end
+        return found
+
+
+@contextmanager
+def _objects(chosen: Chosen) -> Iterator[Source]:
+    from penstock.apps.diskless.places import opened, wanted_partitions
+    from penstock.storage.names import parse_directory_name
+
+    with asyncio.Runner() as runner:
+        context = opened(chosen.configuration())
+        places = runner.run(context.__aenter__())
+        try:
+            names = runner.run(wanted_partitions(places, chosen.topic))
+            keys = {
+                where: key
+                for key, name in names.items()
+                if (where := parse_directory_name(name)) is not None and chosen.wanted(where)
+            }
+            yield ObjectSource(runner, places, keys)
+        finally:
+            runner.run(context.__aexit__(None, None, None))
+
+
+def no_such_partition(chosen: Chosen) -> NoLog:
+    return NoLog(
+        f"--data-dir {chosen.data_dir}: there is no such partition of topic {chosen.topic!r}"
+    )
+
+
+def size_of(source: Source) -> int | None:
+    """The bytes of all segments, where they are files."""
+    if not isinstance(source, FileSource):
+        return None
+    from penstock.storage.names import LOG
+
+    total = 0
+    for where in source.partitions():
+        for files in source.files(where):
+            for base in files.segments:
+                path = files.file(base, LOG)
+                total += os.path.getsize(path) if os.path.exists(path) else 0
+    return total

@@ -1,0 +1,141 @@
+"""Which partitions a directory has, and which files each of them: a listing, nothing is opened.
+
+A path may be a partition's directory, a directory of partitions (a store of Penstock, `log.dirs` of
+Apache Kafka), or a directory of such, as `penstock serve --data-dir` has it.
+
+Source: Kafka's `LogManager.loadLogs` and `UnifiedLog`, for the names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.base.files import MACHINE_FILES
+from penstock.base.ids import TopicPartition
+from penstock.storage.errors import StoreLocked
+from penstock.storage.names import (
+    CHECKPOINT_FILE,
+    JOURNAL_DIRECTORY,
+    LOCK_FILE,
+    LOG,
+    QUARANTINED,
+    RECENT_BATCHES,
+    SNAPSHOT,
+    offset_name,
+    parse_directory_name,
+    parse_offset_name,
+)
+from penstock.storage.store import lock_directory
+
+Wanted = Callable[[TopicPartition], bool]
+
+_CLEAN_FILE: Final = ".kafka_cleanshutdown"
+_KAFKA_FILES: Final = ("meta.properties", _CLEAN_FILE)
+
+
+@dataclass(slots=True)
+class PartitionFiles:
+    """A partition's directory as it was listed; offsets ascend."""
+
+    where: TopicPartition
+    path: str
+    segments: list[int] = field(default_factory=list)
+    snapshots: list[tuple[int, str]] = field(default_factory=list)
+    """Offset and suffix: `.snapshot`, or `.batches`."""
+    quarantined: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+    def file(self, offset: int, suffix: str) -> str:
+        return os.path.join(self.path, offset_name(offset, suffix))
+
+
+def find_roots(path: Path) -> list[str]:
+    """The directories of partitions at or below a path, one level deep at most.
+
+    Raises:
+        OSError: the path cannot be listed.
+    """
+    if _is_root(path):
+        return [str(path)]
+    below = sorted(one for one in path.iterdir() if one.is_dir())
+    return [str(one) for one in below if _is_root(one)]
+
+
+def _is_root(path: Path) -> bool:
+    names = set(os.listdir(path))
+    if CHECKPOINT_FILE in names or JOURNAL_DIRECTORY in names or names & {*_KAFKA_FILES}:
+        return True
+    return any(parse_directory_name(name) and is_partition(path / name) for name in names)
+
+
+def is_partition(path: Path) -> bool:
+    """Whether a directory is a partition's own."""
+    return (
+        parse_directory_name(path.name) is not None
+        and path.is_dir()
+        and any((parse_offset_name(name) or (0, ""))[1] == LOG for name in os.listdir(path))
+    )
+
+
+def partitions_of(root: str, wanted: Wanted) -> Iterator[PartitionFiles]:
+    """The wanted partitions below a directory of partitions, in order of their names."""
+    for name in sorted(os.listdir(root)):
+        where = parse_directory_name(name)
+        path = os.path.join(root, name)
+        if where is not None and wanted(where) and os.path.isdir(path):
+            yield list_partition(where, path)
+
+
+def list_partition(where: TopicPartition, path: str) -> PartitionFiles:
+    """The files of one partition; none of a directory that is gone."""
+    found = PartitionFiles(where, path)
+    try:
+        names = sorted(os.listdir(path))
+    except FileNotFoundError:
+        return found
+    for name in names:
+        parsed = parse_offset_name(name)
+        if name.endswith(QUARANTINED):
+            found.quarantined.append(name)
+        elif parsed is None:
+            found.others.append(name)
+        elif parsed[1] == LOG:
+            found.segments.append(parsed[0])
+        elif parsed[1] in (SNAPSHOT, RECENT_BATCHES):
+            found.snapshots.append(parsed)
+    return found
+
+
+def was_closed_cleanly(root: str) -> bool | None:
+    """What Apache Kafka says of its directory; None where it is none of its."""
+    if os.path.exists(os.path.join(root, CHECKPOINT_FILE)):
+        return None
+    names = os.listdir(root)
+    return _CLEAN_FILE in names if set(names) & {*_KAFKA_FILES} else None
+
+
+@contextmanager
+def locked(root: str) -> Iterator[None]:
+    """Keep Penstock's and Apache Kafka's brokers out of a directory, which must be there.
+
+    Penstock locks the file by flock, Java by fcntl: neither sees the other's.
+
+    Raises:
+        StoreLocked: a broker uses it.
+    """
+    file = lock_directory(root, MACHINE_FILES)
+    try:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            path = os.path.join(root, LOCK_FILE)
+            raise StoreLocked(f"{path} is locked: a broker uses the directory") from error
+        yield
+    finally:
+        MACHINE_FILES.close(file)

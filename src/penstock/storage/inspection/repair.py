@@ -1,0 +1,373 @@
+"""Making anew what can be made anew of a partition's files, and setting aside what is rotten.
+
+A segment with batches that cannot be read is written once more without them: the log has a gap
+there, as compaction leaves them. The old file stays beside it, with `.quarantined` behind its name.
+Indexes, indexes of aborted transactions and snapshots that are wrong are made from the batches, and
+the old ones kept the same way. Nothing is deleted.
+
+The order is safe at every point: the new file is written and synced under another name, the old one
+gets its second name by a link, the new one is renamed into its place, the directory is synced.
+Indexes go before their segment changes, so that none is left that is about another one. A repair
+that was broken off is run again. The checkpoint, which knows positions, is written last; until then
+a broker finds a segment shorter than it says and serves what is before it.
+
+It is for directories that nobody has open and that were closed in good order: after a crash the
+journal has positions, which the next start has to use first.
+
+Source: Kafka's `LogSegment.recover` and `OffsetIndex`, for what is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import ClassVar, Final, NamedTuple
+
+from penstock.base.errors import InvalidError
+from penstock.base.files import (
+    MACHINE_FILES,
+    read_file,
+    replace_file,
+    sync_directory,
+    write_all,
+)
+from penstock.base.ids import TopicPartition
+from penstock.records.transactions import decode_marker
+from penstock.storage.counters import Counters
+from penstock.storage.errors import CorruptFile, CorruptLog
+from penstock.storage.formats.checkpoint import (
+    RecoveryPoint,
+    encode_checkpoint,
+    encode_recovery_point,
+)
+from penstock.storage.formats.journal_entry import encode_key
+from penstock.storage.formats.snapshot import (
+    BATCHES_VERSION,
+    SNAPSHOT_VERSION,
+    SnapshotEntry,
+    decode_snapshot,
+    encode_snapshot,
+)
+from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.inspection.directories import (
+    PartitionFiles,
+    Wanted,
+    list_partition,
+    locked,
+    partitions_of,
+    was_closed_cleanly,
+)
+from penstock.storage.inspection.findings import BatchVerifier, Finding
+from penstock.storage.inspection.stores import read_checkpoint
+from penstock.storage.inspection.verification import (
+    Advance,
+    PartitionCheck,
+    Walked,
+    batches_of,
+    next_batch,
+)
+from penstock.storage.names import (
+    CHECKPOINT_FILE,
+    EPOCHS_FILE,
+    INDEX,
+    LOG,
+    QUARANTINED,
+    RECENT_BATCHES,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+)
+from penstock.storage.producers import ProducerStates
+from penstock.storage.segment import Segment
+from penstock.storage.segment_files import SegmentFiles
+
+ASIDE_MAX: Final = 1_000
+"""Versions of one file that are set aside at most."""
+INDEX_INTERVAL_BYTES: Final = 4096
+_NOWHERE: Final = TopicPartition("", 0)
+
+
+class NotRepaired(InvalidError):
+    """A directory that cannot be repaired as it is."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class Step(NamedTuple):
+    """Something that is done, or would be."""
+
+    path: str
+    what: str
+
+
+class PartitionRepair:
+    """Repairs one partition; with `perform` false it says only what it would do."""
+
+    def __init__(
+        self,
+        files: PartitionFiles,
+        *,
+        perform: bool,
+        tell: Callable[[Step], object],
+        advance: Advance = lambda size: None,
+    ) -> None:
+        self._files = files
+        self._perform = perform
+        self._tell = tell
+        self._advance = advance
+        self._segment_files = SegmentFiles(
+            MACHINE_FILES, Counters(), open_files_max=8, index_cache_bytes=0
+        )
+        self.steps = 0
+
+    def run(self) -> None:
+        """Look, and mend what is found.
+
+        Raises:
+            OSError: something of it is not done.
+        """
+        found = BatchVerifier()
+        PartitionCheck(self._files, found, advance=self._advance).run()
+        if found.wrong > len(found.findings):
+            self._say(self._files.path, f"{found.wrong} findings: run it again after this")
+        try:
+            self._mend(found.findings)
+        finally:
+            self._segment_files.descriptors.close()
+
+    def _mend(self, findings: list[Finding]) -> None:
+        rotten = [one for one in findings if one.kind in ("batch", "offsets")]
+        touched = {self._base_of(one.place) for one in rotten}
+        for base in sorted(touched):
+            self._rewrite(base)
+        wrong = {self._base_of(one.place) for one in findings if one.kind in ("index", "timeindex")}
+        for base in sorted(wrong - touched):
+            self._make_indexes(base, "its entries are not about its batches")
+        wrong_files = {
+            one.place.partition(", byte")[0]
+            for one in findings
+            if one.kind in ("txnindex", "snapshot")
+        }
+        if wrong_files:
+            self._make_producers(wrong_files)
+        if any(one.kind == "epochs" for one in findings):
+            self._make_epochs()
+
+    def _base_of(self, place: str) -> int:
+        return int(os.path.basename(place.partition(", byte")[0]).partition(".")[0])
+
+    # -- segments ----------------------------------------------------------------------------
+
+    def _rewrite(self, base: int) -> None:
+        """Write a segment without the batches that cannot be read."""
+        path = self._files.file(base, LOG)
+        kept = dropped = 0
+        size_bytes = MACHINE_FILES.size_of(path)
+        target = f"{path}.tmp"
+        file = MACHINE_FILES.open(target, create=True, truncate=True) if self._perform else None
+        try:
+            for batch in readable_batches(path, base):
+                self._advance(batch.header.size_bytes)
+                if file is not None:
+                    write_all(MACHINE_FILES, file, kept, [batch.read()])
+                kept += batch.header.size_bytes
+            dropped = size_bytes - kept
+            if file is not None:
+                MACHINE_FILES.sync_file(file)
+        finally:
+            if file is not None:
+                MACHINE_FILES.close(file)
+        self._say(path, f"{dropped} bytes that cannot be read are set aside, {kept} bytes stay")
+        if self._perform:
+            for suffix in (INDEX, TIME_INDEX):
+                self._set_aside(self._files.file(base, suffix))
+            self._link_aside(path)
+            MACHINE_FILES.rename(target, path)
+            sync_directory(MACHINE_FILES, self._files.path)
+        self._make_indexes(base, "its segment is another")
+
+    def _make_indexes(self, base: int, reason: str) -> None:
+        self._say(self._files.file(base, INDEX), f"both indexes are made anew: {reason}")
+        if not self._perform:
+            return
+        for suffix in (INDEX, TIME_INDEX):
+            self._set_aside(self._files.file(base, suffix))
+        path = self._files.file(base, LOG)
+        segment = Segment(self._files.path, base, MACHINE_FILES.size_of(path))
+        index = self._segment_files.index_of(segment, INDEX_INTERVAL_BYTES)
+        segment.close_index()
+        replace_file(MACHINE_FILES, segment.sibling(INDEX), bytes(index.offsets))
+        replace_file(MACHINE_FILES, segment.sibling(TIME_INDEX), bytes(index.times))
+        self._segment_files.descriptors.forget(path)
+
+    # -- producers ---------------------------------------------------------------------------
+
+    def _make_producers(self, wrong: set[str]) -> None:
+        """Make indexes of aborted transactions and snapshots by a walk over the whole log."""
+        producers = ProducerStates()
+        snapshots = list(self._files.snapshots)
+        if self._files.segments:
+            producers.load(snapshot_at(self._files, self._files.segments[0]))
+        for base in self._files.segments:
+            index = TransactionIndex()
+            for batch in readable_batches(self._files.file(base, LOG), base):
+                snapshots = self._snapshots(snapshots, batch.header.base_offset, producers, wrong)
+                _remember(producers, index, batch)
+            path = self._files.file(base, TXN_INDEX)
+            if path in wrong:
+                self._replace(path, bytes(index.entries), "made anew from the batches")
+        if snapshots:
+            self._snapshots(snapshots, snapshots[-1][0], producers, wrong)
+
+    def _snapshots(
+        self,
+        snapshots: list[tuple[int, str]],
+        reached: int,
+        producers: ProducerStates,
+        wrong: set[str],
+    ) -> list[tuple[int, str]]:
+        """Make those up to an offset that are wrong; returns those that are left."""
+        while snapshots and snapshots[0][0] <= reached:
+            path = self._files.file(*snapshots[0])
+            if path in wrong:
+                last, batches = producers.snapshot()
+                data = encode_snapshot(last)
+                if snapshots[0][1] == RECENT_BATCHES:
+                    data = encode_snapshot(batches, BATCHES_VERSION)
+                self._replace(path, data, "made anew from the batches")
+            snapshots = snapshots[1:]
+        return snapshots
+
+    def _make_epochs(self) -> None:
+        """Leave the file to a broker's start, which makes it from the segments."""
+        path = os.path.join(self._files.path, EPOCHS_FILE)
+        self._say(path, "set aside: the next start makes it anew from the segments")
+        if self._perform:
+            self._set_aside(path)
+
+    # -- files -------------------------------------------------------------------------------
+
+    def _replace(self, path: str, data: bytes, reason: str) -> None:
+        self._say(path, reason)
+        if self._perform:
+            self._link_aside(path)
+            replace_file(MACHINE_FILES, path, data)
+
+    def _link_aside(self, path: str) -> None:
+        """Give a file a second name, which it keeps; none of a file that is not there."""
+        for number in range(1, ASIDE_MAX + 1):
+            with suppress(FileExistsError):
+                with suppress(FileNotFoundError):
+                    MACHINE_FILES.link(path, f"{path}.{number}{QUARANTINED}")
+                return
+        raise NotRepaired(f"{path}: {ASIDE_MAX} versions of it are set aside already")
+
+    def _set_aside(self, path: str) -> None:
+        self._link_aside(path)
+        with suppress(FileNotFoundError):
+            MACHINE_FILES.remove(path)
+
+    def _say(self, path: str, what: str) -> None:
+        self.steps += 1
+        self._tell(Step(path, what))
+
+
+def readable_batches(path: str, base: int) -> Iterator[Walked]:
+    """The batches of a segment that can be read and whose offsets rise."""
+    position, following, end = 0, base, MACHINE_FILES.size_of(path)
+    while position < end:
+        try:
+            for batch in batches_of(path, position, end):
+                position = batch.position + batch.header.size_bytes
+                probe = BatchVerifier()
+                good = probe.verify(_NOWHERE, batch.read(), batch.header, path)
+                if good and batch.header.base_offset >= following:
+                    following = batch.header.next_offset
+                    yield batch
+            return
+        except CorruptLog as error:
+            found = next_batch(path, base, error.position, following)
+            if found is None:
+                return
+            position = found
+
+
+def _remember(producers: ProducerStates, index: TransactionIndex, batch: Walked) -> None:
+    header = batch.header
+    if header.base_sequence >= 0 and header.producer_id >= 0:
+        producers.append(header, header.base_offset, header.max_timestamp)
+    elif header.is_control and header.producer_id >= 0:
+        marker = decode_marker(batch.read(), header)
+        aborted = producers.decide(marker, header.base_offset, header.max_timestamp)[1]
+        if aborted is not None:
+            index.add(aborted)
+
+
+def snapshot_at(files: PartitionFiles, offset: int) -> list[SnapshotEntry]:
+    """What a log remembered of its producers at an offset; nothing where no file says so."""
+    for suffix, version in (RECENT_BATCHES, BATCHES_VERSION), (SNAPSHOT, SNAPSHOT_VERSION):
+        with suppress(FileNotFoundError, CorruptFile):
+            return decode_snapshot(read_file(MACHINE_FILES, files.file(offset, suffix)), version)
+    return []
+
+
+def repair_store(
+    root: str,
+    wanted: Wanted,
+    *,
+    perform: bool,
+    tell: Callable[[Step], object],
+    advance: Advance = lambda size: None,
+) -> int:
+    """Repair the wanted partitions below a directory of them; how many steps that takes.
+
+    Raises:
+        StoreLocked: a broker uses it.
+        NotRepaired: it was not closed in good order.
+        OSError: something of it is not done.
+    """
+    with locked(root):
+        checkpoint = read_checkpoint(root)
+        clean = was_closed_cleanly(root) if checkpoint is None else checkpoint.clean
+        if clean is False:
+            raise NotRepaired(
+                f"{root} was not closed in good order: start its broker once and stop it, which"
+                " puts in order what was not finished, and repair what is left then"
+            )
+        steps = 0
+        points = dict(checkpoint.points) if checkpoint is not None else {}
+        for files in partitions_of(root, wanted):
+            repair = PartitionRepair(files, perform=perform, tell=tell, advance=advance)
+            repair.run()
+            steps += repair.steps
+            key = files.where.topic, files.where.partition
+            known = points.get(key)
+            if known is not None:
+                points[key] = known[0], _point_of(files, known[1])
+        if perform and checkpoint is not None and points != checkpoint.points:
+            rows = [
+                encode_recovery_point(encode_key(topic_id, topic, partition), point)
+                for (topic, partition), (topic_id, point) in points.items()
+            ]
+            path = os.path.join(root, CHECKPOINT_FILE)
+            tell(Step(path, "says where the shorter segments end"))
+            replace_file(
+                MACHINE_FILES,
+                path,
+                encode_checkpoint(
+                    checkpoint.sequence, rows, clean=True, journaled=checkpoint.journaled
+                ),
+            )
+        return steps
+
+
+def _point_of(files: PartitionFiles, point: RecoveryPoint) -> RecoveryPoint:
+    """What a checkpoint says of a log, some of whose segments may have been made shorter."""
+    now = list_partition(files.where, files.path)
+    name = os.path.basename(files.file(point.segment_base, LOG))
+    if not any(one.startswith(f"{name}.") for one in now.quarantined):
+        return point
+    sizes = {base: MACHINE_FILES.size_of(files.file(base, LOG)) for base in now.segments}
+    position = min(point.position, sizes.get(point.segment_base, 0))
+    return point._replace(position=position, size_bytes=sum(sizes.values()))

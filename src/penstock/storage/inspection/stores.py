@@ -1,0 +1,235 @@
+"""A store's checkpoint and journal compared with the segments, and a walk over all its partitions.
+
+After a clean shutdown everything must be in the segments. After a crash what a checkpoint has not
+covered may be missing there: the journal has it, and the next start writes it. So the journal is
+followed from the checkpoint on, as a start would, and each of its rows is looked up in its segment.
+Nothing is written; files are read one entry at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from penstock.base.files import MACHINE_FILES, read_range
+from penstock.base.ids import TopicPartition
+from penstock.storage.errors import CorruptFile
+from penstock.storage.formats.checkpoint import Checkpoint, RecoveryPoint, decode_checkpoint
+from penstock.storage.formats.journal_entry import (
+    ALIGNMENT_BYTES,
+    HEAD_BYTES,
+    EntryHead,
+    Row,
+    decode_head,
+    decode_key,
+    decode_rows,
+    is_whole,
+    padded,
+)
+from penstock.storage.inspection.directories import (
+    Wanted,
+    list_partition,
+    partitions_of,
+    was_closed_cleanly,
+)
+from penstock.storage.inspection.findings import BatchVerifier, Finding, Kind
+from penstock.storage.inspection.verification import (
+    Advance,
+    PartitionCheck,
+    Settled,
+    opened,
+    read_if_there,
+)
+from penstock.storage.names import (
+    CHECKPOINT_FILE,
+    JOURNAL_DIRECTORY,
+    JOURNAL_SUFFIX,
+    LOG,
+    directory_name,
+    offset_name,
+)
+
+ENTRY_BYTES_MAX: Final = 1 << 30
+
+
+class Entry(NamedTuple):
+    """An entry of the journal: where it lies, and whether it is there whole."""
+
+    path: str
+    position: int
+    head: EntryHead
+    rows: list[Row] | None
+
+
+def journal_files(root: str) -> list[str]:
+    directory = os.path.join(root, JOURNAL_DIRECTORY)
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    return [os.path.join(directory, name) for name in names if name.endswith(JOURNAL_SUFFIX)]
+
+
+def entries_of_journal(path: str) -> Iterator[Entry]:
+    """All entries of a journal file in their places, those of its earlier uses too.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with opened(path) as file:
+        position, end = 0, MACHINE_FILES.size(file)
+        while position < end:
+            head = decode_head(read_range(MACHINE_FILES, file, HEAD_BYTES, position))
+            if head is None or head.size_bytes > ENTRY_BYTES_MAX:
+                position += ALIGNMENT_BYTES
+                continue
+            data = memoryview(read_range(MACHINE_FILES, file, head.size_bytes, position))
+            rows = decode_rows(bytes(data), head) if is_whole(data, head) else None
+            yield Entry(path, position, head, rows)
+            position += padded(head.size_bytes) if rows is not None else ALIGNMENT_BYTES
+
+
+def read_checkpoint(root: str) -> Checkpoint | None:
+    """A store's checkpoint; None where there is none.
+
+    Raises:
+        CorruptFile: it is damaged.
+    """
+    path = os.path.join(root, CHECKPOINT_FILE)
+    data = read_if_there(path)
+    try:
+        return None if data is None else decode_checkpoint(data)
+    except CorruptFile as error:
+        raise CorruptFile(f"{path}: {error}") from None
+
+
+def verify_store(
+    root: str,
+    wanted: Wanted,
+    verifier: BatchVerifier,
+    *,
+    live: bool = False,
+    advance: Advance = lambda size: None,
+) -> None:
+    """Look at all wanted partitions below a directory of them, and at what they have in common.
+
+    `live`: a broker may be writing, so what is at an end is looked at by its next checkpoint only.
+
+    Raises:
+        OSError: a file that is there cannot be read.
+    """
+    checkpoint = None
+    try:
+        checkpoint = read_checkpoint(root)
+    except CorruptFile as error:
+        verifier.found(_finding(None, "checkpoint", os.path.join(root, CHECKPOINT_FILE), error))
+    clean = was_closed_cleanly(root)
+    if checkpoint is not None:
+        clean = checkpoint.clean
+    for files in partitions_of(root, wanted):
+        settled = None
+        if live or clean is False:
+            known = checkpoint and checkpoint.points.get((files.where.topic, files.where.partition))
+            last = files.segments[-1] if files.segments else 0
+            settled = Settled(last, 0)
+            if known:
+                settled = min(settled, Settled(known[1].segment_base, known[1].position))
+        PartitionCheck(files, verifier, settled=settled, advance=advance).run()
+    if checkpoint is not None and not live:
+        _compare_points(root, checkpoint, wanted, verifier)
+        if not checkpoint.clean:
+            _compare_journal(root, checkpoint, wanted, verifier)
+
+
+def _compare_points(
+    root: str, checkpoint: Checkpoint, wanted: Wanted, verifier: BatchVerifier
+) -> None:
+    """What a checkpoint says is synced must be there."""
+    for (topic, partition), (_, point) in checkpoint.points.items():
+        where = TopicPartition(topic, partition)
+        if not wanted(where):
+            continue
+        directory = os.path.join(root, directory_name(where))
+        if not os.path.isdir(directory):
+            verifier.found(_finding(where, "file", directory, "the directory is gone"))
+            continue
+        path = os.path.join(directory, offset_name(point.segment_base, LOG))
+        if reason := _missing(path, point):
+            verifier.found(_finding(where, "checkpoint", path, reason))
+        start = min(list_partition(where, directory).segments, default=point.log_start_offset)
+        if start > point.log_start_offset:
+            reason = f"the log begins at offset {point.log_start_offset}, its files at {start}"
+            verifier.found(_finding(where, "file", directory, reason))
+
+
+def _missing(path: str, point: RecoveryPoint) -> str | None:
+    try:
+        size = MACHINE_FILES.size_of(path)
+    except FileNotFoundError:
+        return f"the file is gone; {point.position} bytes of it were synced" * bool(point.position)
+    if size < point.position:
+        return f"the file ends at byte {size}; {point.position} bytes of it were synced"
+    return None
+
+
+def _compare_journal(
+    root: str, checkpoint: Checkpoint, wanted: Wanted, verifier: BatchVerifier
+) -> None:
+    """Look up what the journal has behind the checkpoint; the next start writes what is missing."""
+    entries: dict[int, tuple[int, Entry]] = {}
+    durable = checkpoint.sequence
+    for path in journal_files(root):
+        for entry in entries_of_journal(path):
+            head = entry.head
+            if entry.rows is None or head.sequence <= checkpoint.sequence:
+                continue
+            durable = max(durable, head.durable_sequence)
+            known = entries.get(head.sequence)
+            if known is None or known[0] < head.generation:
+                entries[head.sequence] = head.generation, entry._replace(rows=[])
+    sequence = checkpoint.sequence
+    waiting: dict[TopicPartition, int] = {}
+    while sequence + 1 in entries:
+        sequence += 1
+        _look_up(root, entries[sequence][1], waiting, checkpoint)
+    for where, size_bytes in waiting.items():
+        if wanted(where):
+            reason = f"{size_bytes} bytes are in the journal alone, until the next start"
+            verifier.note(_finding(where, "journal", os.path.join(root, JOURNAL_DIRECTORY), reason))
+    if durable > sequence:
+        reason = f"entry {sequence + 1} is damaged or gone; entries up to {durable} were synced"
+        place = os.path.join(root, JOURNAL_DIRECTORY)
+        verifier.found(_finding(None, "journal", place, reason))
+
+
+def _look_up(
+    root: str, entry: Entry, waiting: dict[TopicPartition, int], checkpoint: Checkpoint
+) -> None:
+    """Count the bytes of an entry that are not in their segments."""
+    with opened(entry.path) as file:
+        size = entry.head.size_bytes
+        data = memoryview(read_range(MACHINE_FILES, file, size, entry.position))
+    for row in decode_rows(bytes(data), entry.head):
+        topic_id, topic, partition = decode_key(row.key)
+        where = TopicPartition(topic, partition)
+        known: tuple[UUID, RecoveryPoint] | None = checkpoint.points.get((topic, partition))
+        if not row.size_bytes or row.is_start or (known and known[0] != topic_id):
+            continue
+        path = os.path.join(root, directory_name(where), offset_name(row.segment_base, LOG))
+        expected = data[row.data_at : row.data_at + row.size_bytes]
+        if _bytes_at(path, row.position, row.size_bytes) != expected:
+            waiting[where] = waiting.get(where, 0) + row.size_bytes
+
+
+def _bytes_at(path: str, position: int, size: int) -> bytes:
+    try:
+        with opened(path) as file:
+            return read_range(MACHINE_FILES, file, size, position)
+    except FileNotFoundError:
+        return b""
+
+
+def _finding(where: TopicPartition | None, kind: Kind, place: str, reason: object) -> Finding:
+    return Finding(where, -1, -1, place, str(reason), kind)

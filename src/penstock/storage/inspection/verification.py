@@ -1,0 +1,375 @@
+"""One partition's files compared with each other, in one pass over its batches.
+
+Every batch is read: checksum, records, offsets that rise. At the same time the entries of the
+indexes meet their batches (`indexes`), the leader epochs theirs, and what the batches make of the
+producers is compared with the snapshots and the indexes of aborted transactions on the way. Memory
+holds one batch, the indexes of one segment, and the producers.
+
+Where batches cannot be read the walk goes on at the next batch that can be found in the same
+segment, by its index, else at the next segment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from penstock.base.files import MACHINE_FILES, read_file, read_range
+from penstock.base.settings import LONG_MAX
+from penstock.records import BatchHeader, CorruptBatch
+from penstock.records.transactions import AbortedTransaction, decode_marker
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.errors import CorruptFile, CorruptLog
+from penstock.storage.formats.epochs import decode_epochs
+from penstock.storage.formats.partition_metadata import decode_partition_metadata
+from penstock.storage.formats.snapshot import (
+    BATCHES_VERSION,
+    SNAPSHOT_VERSION,
+    SnapshotEntry,
+    decode_snapshot,
+)
+from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
+from penstock.storage.inspection.directories import PartitionFiles
+from penstock.storage.inspection.findings import BatchVerifier, Finding, Kind
+from penstock.storage.inspection.indexes import OFFSET_ENTRIES, IndexCheck, entries_of
+from penstock.storage.names import (
+    EPOCHS_FILE,
+    INDEX,
+    LOG,
+    METADATA_FILE,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+)
+from penstock.storage.producers import ProducerStates
+from penstock.storage.segment import walk
+
+_KINDS: Final[dict[str, Kind]] = {INDEX: "index", TIME_INDEX: "timeindex", TXN_INDEX: "txnindex"}
+_VERSIONS: Final = {SNAPSHOT: SNAPSHOT_VERSION}
+Advance = Callable[[int], object]
+
+
+class Settled(NamedTuple):
+    """Up to where a partition's files must be whole: what is behind, a start puts in order."""
+
+    segment_base: int
+    position: int
+
+
+class Walked(NamedTuple):
+    """A batch in a segment file that is open as `file`."""
+
+    position: int
+    header: BatchHeader
+    file: int
+
+    def read(self) -> bytes:
+        return read_range(MACHINE_FILES, self.file, self.header.size_bytes, self.position)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    file = MACHINE_FILES.open_file(path)
+    try:
+        yield file
+    finally:
+        MACHINE_FILES.close(file)
+
+
+def batches_of(path: str, start: int = 0, end: int = LONG_MAX) -> Iterator[Walked]:
+    """The batches of a segment file by their headers, from a position that is a batch's.
+
+    Raises:
+        CorruptLog: bytes that are no batch.
+        OSError: the file cannot be read.
+    """
+    with opened(path) as file:
+        end = min(end, MACHINE_FILES.size(file))
+        for position, header in walk(MACHINE_FILES, file, path, start, end, verify=False):
+            yield Walked(position, header, file)
+
+
+def read_if_there(path: str) -> bytes | None:
+    try:
+        return read_file(MACHINE_FILES, path)
+    except FileNotFoundError:
+        return None
+
+
+def next_batch(path: str, base_offset: int, after: int, above: int) -> int | None:
+    """Where behind a byte a batch of offsets from `above` on begins that has its checksum, by the
+    index; None where it knows none."""
+    data = read_if_there(path[: -len(LOG)] + INDEX) or b""
+    for offset, position in entries_of(data, OFFSET_ENTRIES).tolist():
+        if position <= after or base_offset + offset < above:
+            continue
+        try:
+            found = next(batches_of(path, position), None)
+            if found is not None and found.header.last_offset == base_offset + offset:
+                return int(position)
+        except (CorruptLog, ValueError):
+            continue
+    return None
+
+
+class PartitionCheck:
+    """Looks at one partition, and tells a verifier. `settled`: None where all must be whole."""
+
+    def __init__(
+        self,
+        files: PartitionFiles,
+        verifier: BatchVerifier,
+        *,
+        settled: Settled | None = None,
+        advance: Advance = lambda size: None,
+    ) -> None:
+        self._files = files
+        self._verifier = verifier
+        self._settled = settled
+        self._advance = advance
+        self._producers = ProducerStates()
+        self._snapshots = list(files.snapshots)
+        self._epochs: EpochHistory | None = None
+        self._following = -1
+        self._whole = True
+        """Whether all batches were read, so that what they make of producers is all of it."""
+        self._aborted: list[AbortedTransaction] = []
+        self._markers: dict[int, int] = {}
+        """Producer by offset, of this segment's markers that abort."""
+
+    def run(self) -> None:
+        """Look at everything.
+
+        Raises:
+            OSError: a file that is there cannot be read.
+        """
+        self._verifier.partitions += 1
+        self._small_files()
+        for name in self._files.quarantined:
+            path = os.path.join(self._files.path, name)
+            self._note("file", path, "was set aside by `penstock log repair`")
+        for place, base in enumerate(self._files.segments):
+            self._segment(base, place)
+        if self._following >= 0:
+            self._compare_snapshots(self._following)
+
+    # -- small files -------------------------------------------------------------------------
+
+    def _small_files(self) -> None:
+        path = os.path.join(self._files.path, METADATA_FILE)
+        data = read_if_there(path)
+        try:
+            if data is not None:
+                decode_partition_metadata(data)
+        except CorruptFile as error:
+            self._found("file", path, str(error))
+        path = os.path.join(self._files.path, EPOCHS_FILE)
+        data = read_if_there(path)
+        try:
+            if data is not None:
+                self._epochs = EpochHistory(decode_epochs(data))
+        except CorruptFile as error:
+            self._found("epochs", path, str(error))
+
+    # -- segments ----------------------------------------------------------------------------
+
+    def _segment(self, base: int, place: int) -> None:
+        path = self._files.file(base, LOG)
+        offsets = read_if_there(self._files.file(base, INDEX)) or b""
+        times = read_if_there(self._files.file(base, TIME_INDEX)) or b""
+        transactions = read_if_there(self._files.file(base, TXN_INDEX)) or b""
+        check = IndexCheck(base, offsets, times)
+        self._verifier.entries += len(check)
+        self._aborted, self._markers = [], {}
+        self._begin(base, place)
+        position = 0
+        try:
+            size_bytes = MACHINE_FILES.size_of(path)
+        except FileNotFoundError:
+            self._note("file", path, "has been removed meanwhile")
+            return
+        while position < size_bytes:
+            try:
+                for at in batches_of(path, position, size_bytes):
+                    self._batch(path, base, at, check)
+                    position = at.position + at.header.size_bytes
+                break
+            except CorruptLog as error:
+                if not self._unreadable(path, base, error):
+                    return
+                check.skip()
+                found = next_batch(path, base, error.position, self._following)
+                if found is None:
+                    break
+                position = found
+        for suffix, byte, reason in check.end(size_bytes):
+            self._entry(base, suffix, byte, reason)
+        self._compare_transactions(base, transactions)
+
+    def _begin(self, base: int, place: int) -> None:
+        """The first segment's producers are what its snapshot says; others must adjoin."""
+        if place == 0:
+            for offset, suffix in self._snapshots:
+                if offset == base:
+                    entries = self._decode(offset, suffix)
+                    self._producers.load(entries or ())
+                    break
+            self._snapshots = [one for one in self._snapshots if one[0] > base]
+        elif base < self._following:
+            place_of = self._files.file(base, LOG)
+            self._found(
+                "offsets", place_of, f"begins below offset {self._following}, which is due", base
+            )
+        elif base > self._following >= 0:
+            self._gap(self._files.file(base, LOG), 0, base)
+
+    def _batch(self, path: str, base: int, at: Walked, check: IndexCheck) -> None:
+        header = at.header
+        place = f"{path}, byte {at.position}"
+        self._advance(header.size_bytes)
+        if header.base_offset < max(self._following, base):
+            due = max(self._following, base)
+            self._found(
+                "offsets", place, f"a batch at offset {header.base_offset}, {due} is due",
+                header.base_offset, header.last_offset,
+            )  # fmt: skip
+        elif header.base_offset > self._following >= 0 and self._following >= base:
+            self._gap(path, at.position, header.base_offset)
+        self._compare_snapshots(header.base_offset)
+        data = at.read()
+        if self._verifier.verify(self._files.where, data, header, place):
+            self._remember(header, data, place)
+        else:
+            self._whole = False
+        for suffix, byte, reason in check.batch(at.position, header):
+            self._entry(base, suffix, byte, reason)
+        self._compare_epoch(header, place)
+        self._following = header.next_offset
+
+    def _unreadable(self, path: str, base: int, error: CorruptLog) -> bool:
+        """Report bytes that are no batch; False if they are a torn end, behind what is settled."""
+        if self._settled is not None and (base, error.position) >= self._settled:
+            self._note("batch", f"{path}, byte {error.position}", f"a torn end: {error.reason}")
+            return False
+        self._whole = False
+        self._found("batch", f"{path}, byte {error.position}", error.reason, self._following)
+        return True
+
+    def _gap(self, path: str, position: int, offset: int) -> None:
+        self._whole = False
+        self._note(
+            "offsets", f"{path}, byte {position}",
+            "no batch has these offsets: compacted away, set aside, or lost",
+            self._following, offset - 1,
+        )  # fmt: skip
+
+    def _entry(self, base: int, suffix: str, byte: int, reason: str) -> None:
+        tell = self._found if self._settled is None or base < self._settled[0] else self._note
+        tell(_KINDS[suffix], f"{self._files.file(base, suffix)}, byte {byte}", reason, base)
+
+    def _doubtful(self, suffix: str, base: int, byte: int, reason: str) -> None:
+        """An entry that is wrong if all batches before it are there."""
+        if self._whole:
+            self._entry(base, suffix, byte, reason)
+        else:
+            place = f"{self._files.file(base, suffix)}, byte {byte}"
+            self._note(_KINDS[suffix], place, reason, base)
+
+    # -- producers, transactions, epochs -----------------------------------------------------
+
+    def _remember(self, header: BatchHeader, data: bytes, place: str) -> None:
+        if header.producer_id < 0:
+            return
+        if header.base_sequence >= 0:
+            self._producers.append(header, header.base_offset, header.max_timestamp)
+        elif header.is_control:
+            try:
+                marker = decode_marker(data, header)
+            except CorruptBatch as error:
+                self._found("batch", place, str(error), header.base_offset, header.last_offset)
+                return
+            if not marker.commit:
+                self._markers[header.base_offset] = header.producer_id
+            decided = self._producers.decide(marker, header.base_offset, header.max_timestamp)
+            if decided[1] is not None:
+                self._aborted.append(decided[1])
+
+    def _compare_transactions(self, base: int, data: bytes) -> None:
+        """What the segment's batches have aborted must be in its index, and the other way round."""
+        index = TransactionIndex(data[: len(data) - len(data) % ENTRY_BYTES])
+        doubt = TransactionIndex(data).doubt(base)
+        if doubt is not None:
+            self._entry(base, TXN_INDEX, 0, doubt)
+            return
+        said = [index.at(place) for place in range(len(index))]
+        self._verifier.entries += len(said)
+        for place, one in enumerate(said):
+            if self._markers.get(one.last_offset) != one.producer_id:
+                self._doubtful(TXN_INDEX, base, place * ENTRY_BYTES, f"{one} is not in the log")
+        known = {(one.producer_id, one.first_offset, one.last_offset) for one in said}
+        for one in self._aborted:
+            if (one.producer_id, one.first_offset, one.last_offset) not in known:
+                self._doubtful(TXN_INDEX, base, len(data), f"{one} is missing")
+
+    def _compare_snapshots(self, offset: int) -> None:
+        """Look at the snapshots up to an offset, which the walk has come to."""
+        while self._snapshots and self._snapshots[0][0] <= offset:
+            at, suffix = self._snapshots.pop(0)
+            entries = self._decode(at, suffix)
+            if entries is None or not self._files.segments or at < self._files.segments[0]:
+                continue
+            last = {one.producer_id: one for one in entries}
+            for one in self._producers.snapshot()[0]:
+                said = last.get(one.producer_id)
+                if said is not None and (reason := _difference(said, one)):
+                    tell = self._found if self._whole else self._note
+                    tell("snapshot", self._files.file(at, suffix), reason, at)
+
+    def _decode(self, offset: int, suffix: str) -> Sequence[SnapshotEntry] | None:
+        path = self._files.file(offset, suffix)
+        data = read_if_there(path)
+        if data is None:
+            return None
+        try:
+            return decode_snapshot(data, _VERSIONS.get(suffix, BATCHES_VERSION))
+        except CorruptFile as error:
+            self._found("snapshot", path, str(error), offset)
+            return None
+
+    def _compare_epoch(self, header: BatchHeader, place: str) -> None:
+        epoch = header.partition_leader_epoch
+        if self._epochs is None or epoch < 0 or self._settled is not None:
+            return
+        said = self._epochs.epoch_at(header.base_offset)
+        if said != epoch:
+            reason = f"the batch is of leader epoch {epoch}, {EPOCHS_FILE} says {said}"
+            self._found("epochs", place, reason, header.base_offset, header.last_offset)
+
+    # -- telling -----------------------------------------------------------------------------
+
+    def _found(
+        self, kind: Kind, place: str, reason: str, offset: int = -1, last_offset: int = -1
+    ) -> None:
+        self._verifier.found(Finding(self._files.where, offset, last_offset, place, reason, kind))
+
+    def _note(
+        self, kind: Kind, place: str, reason: str, offset: int = -1, last_offset: int = -1
+    ) -> None:
+        self._verifier.note(Finding(self._files.where, offset, last_offset, place, reason, kind))
+
+
+def _difference(said: SnapshotEntry, is_so: SnapshotEntry) -> str | None:
+    """How a snapshot's entry differs from what the batches below it say, if it does."""
+    if said.producer_epoch == is_so.producer_epoch and -1 not in (
+        said.last_offset,
+        is_so.last_offset,
+    ):
+        for name in ("last_offset", "last_sequence", "current_txn_first_offset"):
+            if getattr(said, name) != getattr(is_so, name):
+                return (
+                    f"producer {said.producer_id}: {name} {getattr(said, name)},"
+                    f" by the batches it is {getattr(is_so, name)}"
+                )
+    return None
