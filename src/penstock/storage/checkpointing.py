@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -90,6 +91,7 @@ class Checkpointer:
         self._then: list[Then] = []
         self._running = False
         self._again = False
+        self._behind: deque[tuple[Callable[[], object], Then]] = deque()
         self.recovered: list[PartitionLog] = []
         """Logs of which the journal has had something since before the start, some not loaded."""
         self.sequence = sequence
@@ -144,6 +146,35 @@ class Checkpointer:
             raise disk_full(error, self._path) or StorageError(
                 f"cannot write {self._path}: {error}"
             ) from error
+
+    def save_points_and(self, work: Callable[[], object], then: Then) -> None:
+        """Have the worker write the points again, as starts moved, and then do `work`; behind a
+        checkpoint that runs, whose points are older. `then` is called with what went wrong."""
+        self._behind.append((work, then))
+        if not self._running:
+            self._save_behind()
+
+    def _save_behind(self) -> None:
+        if not self._behind:
+            return
+        self._running = True
+        work, then = self._behind.popleft()
+        data = self._encoded(self.sequence, clean=False)
+
+        def perform_both() -> None:
+            replace_file(self._files, self._path, data)
+            work()
+
+        self._worker.submit(perform_both, partial(self._saved, then))
+
+    def _saved(self, then: Then, _: object, error: BaseException | None) -> None:
+        self._running = False
+        then(None if error is None else StorageError(f"cannot write {self._path}: {error}"))
+        again, self._again = self._again, False
+        if again and not self._running:
+            self.start()
+        elif not self._running:
+            self._save_behind()
 
     def close(self) -> None:
         """Write the last checkpoint's points with the note that nothing follows."""
@@ -247,7 +278,7 @@ class Checkpointer:
             start = log.log_start_offset
             log.set_recovery_point(point._replace(log_start_offset=start))
             if len(log.producer_states):
-                remove_old_snapshots(self._files, log)
+                remove_old_snapshots(self._files, log.directory, kept_snapshots(log))
         self._journal.free(plan.sequence)
         again, self._again = self._again, False
         if again:
@@ -277,6 +308,8 @@ class Checkpointer:
         waiting, self._then = self._then, []
         for then in waiting:
             then(error)
+        if not self._running:
+            self._save_behind()
 
 
 def perform(files: Files, path: str, plan: Plan) -> None:
@@ -322,13 +355,19 @@ def _sync(files: Files, descriptor: int, path: str) -> None:
         raise StorageFailed(f"syncing {path} failed: {error}") from error
 
 
-def remove_old_snapshots(files: Files, log: PartitionLog) -> None:
-    """Keep the snapshots of segments and the newest; the others were checkpoints'."""
-    keep = {segment.base_offset for segment in log.segments} | {log.recovery_point.recovery_offset}
-    for name in files.names_in(log.directory):
+def remove_old_snapshots(files: Files, directory: str, keep: set[int]) -> None:
+    """Keep the snapshots of segments and the newest, which is the highest of `keep` or above; the
+    others were checkpoints'."""
+    for name in files.names_in(directory):
         parsed = parse_offset_name(name)
         if parsed is None or parsed[1] not in (SNAPSHOT, RECENT_BATCHES):
             continue
-        if parsed[0] not in keep and parsed[0] < log.recovery_point.recovery_offset:
+        if parsed[0] not in keep and parsed[0] < max(keep):
             with suppress(OSError):
-                files.remove(os.path.join(log.directory, name))
+                files.remove(os.path.join(directory, name))
+
+
+def kept_snapshots(log: PartitionLog) -> set[int]:
+    """Offsets of the snapshots that a log keeps of those up to its recovery point."""
+    newest = log.recovery_point.recovery_offset
+    return {base for one in log.segments if (base := one.base_offset) <= newest} | {newest}

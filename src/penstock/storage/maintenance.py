@@ -18,15 +18,21 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Event
+from typing import NamedTuple
 
 from penstock.base.files import Files
 from penstock.base.ids import TopicPartition
-from penstock.storage.checkpointing import Checkpointer, remove_old_snapshots
+from penstock.storage.checkpointing import (
+    Checkpointer,
+    kept_snapshots,
+    remove_old_snapshots,
+)
 from penstock.storage.errors import LogDeleted, StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import (
     HOUSEKEEPING_FILES_MAX,
     HOUSEKEEPING_LOGS_MAX,
+    HOUSEKEEPING_SEGMENTS_MAX,
     REPLAYED_LOGS_MAX,
 )
 from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
@@ -35,6 +41,15 @@ from penstock.storage.rolling import expired_count, segment_facts
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)
+
+
+class Dropped(NamedTuple):
+    """Files of a log that are to go, and the snapshots that it keeps."""
+
+    directory: str
+    paths: list[str]
+    snapshots: set[int]
+    delay_ms: int
 
 
 class LogMaintenance:
@@ -69,6 +84,8 @@ class LogMaintenance:
         self._sweep: deque[TopicPartition] = deque()
         self._swept_ms = self._clock.now_ms()
         self._removals: deque[tuple[int, str]] = deque()
+        self._drops: list[Dropped] = []
+        self._dropping = False
 
     def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
         self._flusher.attach(call_soon_threadsafe)
@@ -81,6 +98,7 @@ class LogMaintenance:
         """One bounded part of everything that is due."""
         settings = self._settings
         self._remove_files(now_ms)
+        self._rename_dropped(now_ms)
         if self._queue.failed is not None:
             return
         interval_ms = settings.log_retention_check_interval_ms
@@ -207,38 +225,59 @@ class LogMaintenance:
     def _drop_segments(self, victims: list[tuple[PartitionLog, int]], now_ms: int) -> None:
         """Move the logs' starts, on disk too, and then give the files their last name."""
         covered: list[tuple[PartitionLog, int]] = []
+        left = HOUSEKEEPING_SEGMENTS_MAX
         for log, wanted in victims:
             bases = [segment.base_offset for segment in log.segments[:wanted]]
             count = sum([base < log.recovery_point.segment_base for base in bases])
             if count < wanted:
                 self._changes.of(log)  # or a log that nobody writes to keeps its last segment
                 self._checkpointer.start()
+            if min(count, left) < wanted:
                 self._sweep.append(log.topic_partition)
+            count = min(count, left)
+            left -= count
             if count:
                 covered.append((log, count))
                 start = log.segments[count].base_offset
                 if start > log.log_start_offset:
                     log.move_start(start)
-        if not covered:
-            return
-        self._checkpointer.save_recovery_points()
-        for log, count in covered:
-            self._rename_segments(log, count, now_ms)
+        self._drops += [self._forget_segments(log, count) for log, count in covered]
+        self._rename_dropped(now_ms)
 
-    def _rename_segments(self, log: PartitionLog, count: int, now_ms: int) -> None:
-        delay_ms = log.config.file_delete_delay_ms
+    def _forget_segments(self, log: PartitionLog, count: int) -> Dropped:
+        """Nobody finds a log's first segments any more; readers of their files have them open."""
+        paths = [
+            segment.sibling(suffix)
+            for segment in log.segments[:count]
+            for suffix in SEGMENT_SUFFIXES
+        ]
         for segment in log.segments[:count]:
             self._segment_files.indexes.forget(segment)
-            for suffix in SEGMENT_SUFFIXES:
-                path = segment.sibling(suffix)
-                self._segment_files.descriptors.forget(path)
-                with suppress(FileNotFoundError):
-                    self._files.rename(path, path + DELETED)
-                    self._removals.append((now_ms + delay_ms, path + DELETED))
-            self._counters.removed_segments += 1
+        for path in paths:
+            self._segment_files.descriptors.forget(path)
         self._changes.forget(log, log.segments[:count])
         del log.segments[:count]
-        remove_old_snapshots(self._files, log)
+        self._counters.removed_segments += count
+        return Dropped(log.directory, paths, kept_snapshots(log), log.config.file_delete_delay_ms)
+
+    def _rename_dropped(self, now_ms: int) -> None:
+        """Give files their last name on the worker, once the starts are on disk."""
+        if not self._drops or self._dropping:
+            return
+        self._dropping = True
+        drops, self._drops = self._drops, []
+        self._checkpointer.save_points_and(
+            partial(_rename, self._files, drops), partial(self._renamed, drops, now_ms)
+        )
+
+    def _renamed(self, drops: list[Dropped], now_ms: int, error: StorageError | None) -> None:
+        self._dropping = False
+        if error is not None:
+            logger.error("removing segments failed, and is tried again: %s", error)
+            self._drops = drops + self._drops
+            return
+        for drop in drops:
+            self._removals += [(now_ms + drop.delay_ms, path + DELETED) for path in drop.paths]
 
     def _flush_due(self, _: object, error: BaseException | None) -> None:
         self._flush_scheduled = False
@@ -256,6 +295,16 @@ class LogMaintenance:
     def _flushed(self, _: object, error: BaseException | None) -> None:
         if isinstance(error, StorageFailed):
             self._queue.fail(error)
+
+
+def _rename(files: Files, drops: list[Dropped]) -> None:
+    """Runs on the worker's thread, in its turn with checkpoints."""
+    for drop in drops:
+        for path in drop.paths:
+            with suppress(FileNotFoundError):
+                files.rename(path, path + DELETED)
+        with suppress(FileNotFoundError):
+            remove_old_snapshots(files, drop.directory, drop.snapshots)
 
 
 def _remove(files: Files, paths: list[str]) -> None:
