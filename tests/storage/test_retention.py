@@ -9,9 +9,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from penstock.base.files import MachineFiles, Name
-from penstock.storage import LogConfig
+from penstock.storage import LogConfig, StorageError
 from penstock.storage.limits import HOUSEKEEPING_SEGMENTS_MAX
-from tests.storage.batches import Harness, batch, offsets, read_all
+from tests.storage.batches import Harness, abandon, batch, offsets, read_all
 
 SEGMENTS = 2 * HOUSEKEEPING_SEGMENTS_MAX + 100
 CONFIG = LogConfig(segment_bytes=150, retention_ms=1_000, file_delete_delay_ms=500)
@@ -52,6 +52,19 @@ def test_a_turn_lets_a_bounded_number_go(tmp_path: Path) -> None:
     harness.store.close()
 
 
+class Watching(MachineFiles):
+    """Notes what is renamed to what, and on which thread."""
+
+    def __init__(self, seen: list[tuple[str, int]]) -> None:
+        self._seen = seen
+
+    def rename(self, name: Name, target: Name, /) -> None:  # type: ignore[override]
+        path = str(target)
+        kind = "points" if path.endswith("partitions.checkpoint") else path[-8:]
+        self._seen.append((kind, threading.get_ident()))
+        super().rename(name, target)
+
+
 class Loop:
     """Calls from other threads, made when they are taken."""
 
@@ -70,14 +83,7 @@ def test_files_are_renamed_on_another_thread_behind_the_points(tmp_path: Path) -
     harness.store.close()
     seen: list[tuple[str, int]] = []
 
-    class Watching(MachineFiles):
-        def rename(self, name: Name, target: Name, /) -> None:  # type: ignore[override]
-            path = str(target)
-            kind = "points" if path.endswith("partitions.checkpoint") else path[-8:]
-            seen.append((kind, threading.get_ident()))
-            super().rename(name, target)
-
-    harness.files = Watching()
+    harness.files = Watching(seen)
     harness.store = harness._open()
     loop = Loop()
     harness.store.attach(loop.call_soon_threadsafe)
@@ -96,3 +102,28 @@ def test_files_are_renamed_on_another_thread_behind_the_points(tmp_path: Path) -
     owners = {thread for kind, thread in seen if kind == ".deleted"}
     assert threading.get_ident() not in owners
     harness.store.close()
+
+
+def test_deletions_of_a_turn_share_the_write_of_their_starts(tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+    harness = Harness(tmp_path, files=Watching(seen))
+    partitions = range(40)
+    for partition in partitions:
+        harness.append(batch(4), partition)
+    assert harness.commit() is None
+    loop = Loop()
+    harness.store.attach(loop.call_soon_threadsafe)
+    seen.clear()
+    saved: list[StorageError | None] = []
+    for partition in partitions:
+        assert harness.log(partition).delete_records(3, saved.append) == 3
+    assert saved == []
+    while len(saved) < len(partitions):
+        loop.take()
+    assert saved == [None] * len(partitions)
+    assert [kind for kind, _ in seen] == ["points", "points"]  # the first, and all behind it
+    assert threading.get_ident() not in {thread for _, thread in seen}
+    abandon(harness.store)
+    again = Harness(tmp_path)
+    assert {again.log(partition).log_start_offset for partition in partitions} == {3}
+    again.store.close()

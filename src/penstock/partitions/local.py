@@ -8,6 +8,7 @@ journal write and one sync.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.storage import Lease, LogStore, StorageError, TransactionalLog
 
     Appends = list[tuple[Done, AppendResult]]
+    Saving = asyncio.Future[StorageError | None]
 
 _ALL: Final = -1
 
@@ -46,7 +48,8 @@ class LocalPartition(ReplicaState):
     """
 
     __slots__ = (
-        "_commits", "leader_epoch", "log", "log_start_offset", "topic_id", "topic_partition",
+        "_commits", "_saving", "leader_epoch", "log", "log_start_offset", "topic_id",
+        "topic_partition",
     )  # fmt: skip
 
     append_takes: ClassVar[str] = "the sync"
@@ -66,6 +69,8 @@ class LocalPartition(ReplicaState):
         self.topic_partition = log.topic_partition
         self.topic_id = log.topic_id
         self._commits = commits
+        self._saving: Saving | None = None
+        """Of the last deletion: done when the log's start is on disk."""
         self.log_moved()
         log.owner = self
 
@@ -202,10 +207,21 @@ class LocalPartition(ReplicaState):
 
     async def delete_records(self, before_offset: int) -> int:
         """As `Partition.delete_records`; raises OffsetOutOfRange."""
-        return self.log.delete_records(before_offset)
+        saving: Saving = asyncio.get_running_loop().create_future()
+        start = self.log.delete_records(before_offset, saving.set_result)
+        if not saving.done():
+            self._saving = saving
+        return start
 
     async def deleted(self, offset: int) -> None:
-        return
+        """As `Partition.deleted`: of this broker's own, the start is on disk.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        saving = self._saving
+        if saving is not None and (error := await asyncio.shield(saving)) is not None:
+            raise error
 
     async def producers(self) -> list[ProducerState]:
         return self.log.producers()

@@ -200,15 +200,18 @@ class Partition(Protocol):
         ...
 
     async def deleted(self, offset: int) -> None:
-        """Wait until no copy that lives has anything below an offset, as `delete_records` said it.
+        """Wait until no copy that lives has anything below an offset, as `delete_records` said it,
+        nor has it again after a crash.
 
         Raises:
+            StorageError: the start cannot be written.
             NotLeading: another broker leads the partition by now.
         """
         ...
 
     async def delete_records(self, before_offset: int) -> int:
-        """Move the start up to an offset; -1 is the high watermark. Returns the new start.
+        """Move the start up to an offset; -1 is the high watermark. Returns the new start, which is
+        for good when `deleted` has returned.
 
         Raises an error of the code `offset_out_of_range` for an offset beyond the end.
         """

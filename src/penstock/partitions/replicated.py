@@ -237,7 +237,7 @@ class ReplicatedPartition(LocalPartition):
         return super().end_offset_for_epoch(epoch)
 
     async def delete_records(self, before_offset: int) -> int:
-        """As `Partition.delete_records`; the copies follow: see `deleted`.
+        """As `Partition.delete_records`; disk and copies follow: see `deleted`.
 
         Raises:
             NotLeading: this broker does not lead the partition now.
@@ -252,10 +252,11 @@ class ReplicatedPartition(LocalPartition):
         end = min(self.high_watermark, self.log.durable_offset)
         if before_offset > end:
             raise OffsetOutOfRange(self.topic_partition, before_offset, self.log_start_offset, end)
-        return self.log.delete_records(end if before_offset == -1 else before_offset)
+        return await super().delete_records(end if before_offset == -1 else before_offset)
 
     async def deleted(self, offset: int) -> None:
         """As `Partition.deleted`: else who leads next may have it again."""
+        await super().deleted(offset)
         leading = self.replicated.leading
         while leading is not None and leading.begins_below(offset):
             await pause(_LOOK_SECONDS)

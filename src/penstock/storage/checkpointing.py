@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -91,7 +90,7 @@ class Checkpointer:
         self._then: list[Then] = []
         self._running = False
         self._again = False
-        self._behind: deque[tuple[Callable[[], object], Then]] = deque()
+        self._behind: list[tuple[Callable[[], object], Then]] = []
         self.recovered: list[PartitionLog] = []
         """Logs of which the journal has had something since before the start, some not loaded."""
         self.sequence = sequence
@@ -135,8 +134,12 @@ class Checkpointer:
             self.recovered.pop()
         return not self.recovered
 
-    def save_recovery_points(self) -> None:
-        """Write the points again now, because a log's start moved; the sequence stays."""
+    def save_recovery_points(self, then: Then | None = None) -> None:
+        """Write the points again, because a log's start moved; the sequence stays. Now, or with
+        `then` by the worker, one write for all that ask while one is written."""
+        if then is not None:
+            self.save_points_and(_nothing, then)
+            return
         if self._running:
             self._worker.drain()
         data = self._encoded(self.sequence, clean=False)
@@ -158,18 +161,25 @@ class Checkpointer:
         if not self._behind:
             return
         self._running = True
-        work, then = self._behind.popleft()
+        behind, self._behind = self._behind, []
         data = self._encoded(self.sequence, clean=False)
 
-        def perform_both() -> None:
+        def perform_all() -> None:
             replace_file(self._files, self._path, data)
-            work()
+            for work, _ in behind:
+                work()
 
-        self._worker.submit(perform_both, partial(self._saved, then))
+        self._worker.submit(perform_all, partial(self._saved, [then for _, then in behind]))
 
-    def _saved(self, then: Then, _: object, error: BaseException | None) -> None:
+    def _saved(self, waiting: list[Then], _: object, error: BaseException | None) -> None:
         self._running = False
-        then(None if error is None else StorageError(f"cannot write {self._path}: {error}"))
+        failure = None
+        if error is not None:
+            failure = StorageError(f"cannot write {self._path}: {error}")
+            if isinstance(error, OSError):
+                failure = disk_full(error, self._path) or failure
+        for then in waiting:
+            then(failure)
         again, self._again = self._again, False
         if again and not self._running:
             self.start()
@@ -310,6 +320,10 @@ class Checkpointer:
             then(error)
         if not self._running:
             self._save_behind()
+
+
+def _nothing() -> None:
+    """What follows the points where they alone are wanted."""
 
 
 def perform(files: Files, path: str, plan: Plan) -> None:

@@ -89,7 +89,7 @@ class PartitionLog:
         recovery_point: RecoveryPoint,
         *,
         write_segments: Callable[[PartitionLog], None],
-        save_recovery_points: Callable[[], None],
+        save_recovery_points: Callable[..., None],
     ) -> None:
         """`write_segments` writes a log's durable appends, `save_recovery_points` all points."""
         self._parts = parts
@@ -359,8 +359,11 @@ class PartitionLog:
         begins = self.epochs.latest_start >= self.log_end_offset
         self._roll_due = begins and self.segments[-1].end_position > 0
 
-    def delete_records(self, before_offset: int) -> int:
-        """Move the log's start; -1 is the durable offset. Returns the new start.
+    def delete_records(
+        self, before_offset: int, saved: Callable[[StorageError | None], None] | None = None
+    ) -> int:
+        """Move the log's start; -1 is the durable offset. Returns the new start, on disk by then,
+        or with `saved` when that is called.
 
         Raises:
             OffsetOutOfRange: beyond the durable offset.
@@ -377,7 +380,9 @@ class PartitionLog:
             )
         if before_offset > self.log_start_offset:
             self.move_start(before_offset)
-            self._save_recovery_points()
+            self._save_recovery_points(saved)
+        elif saved is not None:
+            saved(None)
         return self.log_start_offset
 
     def producers(self) -> list[ProducerState]:
@@ -577,12 +582,8 @@ class PartitionLog:
 
     def _duplicate(self, original: ProducerBatch) -> AppendResult:
         append_time = self.config.message_timestamp_type != "CreateTime"
-        return AppendResult(
-            original.first_offset,
-            original.timestamp if append_time else -1,
-            self.log_start_offset,
-            duplicate=True,
-        )
+        told = original.timestamp if append_time else -1
+        return AppendResult(original.first_offset, told, self.log_start_offset, duplicate=True)
 
     def _refusal(self) -> PenstockError:
         error = self.closed or self._queue.failed or self.damage or self.fence
