@@ -29,6 +29,7 @@ from penstock.control.schema import tables
 from penstock.diskless.settings import DisklessSettings
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.objects import FetchSettings
+from penstock.partitions.tiering.settings import TierSettings
 from penstock.outbox.settings import OutboxSettings
 from penstock.spark import options as source_options
 from penstock.spark.pipeline import keys
@@ -163,6 +164,7 @@ def configuration_page() -> str:
                     *describe(PlaceSettings),
                     *describe(DisklessSettings),
                     *describe(FetchSettings),
+                    *describe(TierSettings),
                 ],
                 key=lambda info: info.name,
             ),

@@ -21,6 +21,7 @@ from penstock.broker.topic_defaults import TopicDefaults
 from penstock.diskless.settings import DisklessSettings
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.objects.settings import FetchSettings
+from penstock.partitions.tiering.settings import TierSettings
 from penstock.storage.config import LogConfig
 from penstock.storage.settings import StorageSettings
 
@@ -33,6 +34,7 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     PlaceSettings: ("apps/wiring.py",),
     DisklessSettings: ("diskless", "apps/wiring.py"),
     FetchSettings: ("objects",),
+    TierSettings: ("partitions/tiering",),
     HostSettings: ("host/server", "apps/host/wiring.py"),
     SinkSettings: ("host/sinks", "apps/host/wiring.py"),
 }

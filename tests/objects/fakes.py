@@ -35,6 +35,11 @@ class ScriptedStore:
     async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         await self._objects.put(key, pieces)
 
+    async def upload(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        gathered = [bytes(piece) async for piece in pieces]
+        await self.put(key, gathered)
+        return sum(map(len, gathered))
+
     async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
         number, get = len(self.gets), Get(key, start, size_bytes)
         self.gets.append(get)

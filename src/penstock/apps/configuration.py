@@ -23,6 +23,7 @@ from penstock.base.settings import by_name, load, setting, unknown, without_effe
 from penstock.broker.settings import BrokerSettings
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects.settings import FetchSettings
+from penstock.partitions.tiering.settings import TierSettings
 from penstock.storage.settings import StorageSettings
 
 ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
@@ -114,6 +115,7 @@ class Configuration:
     places: PlaceSettings = field(default_factory=PlaceSettings)
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
     fetching: FetchSettings = field(default_factory=FetchSettings)
+    tiering: TierSettings = field(default_factory=TierSettings)
     processes: int = 1
     log: str = "log"
     """The directory of the broker's log below `directory`."""
@@ -128,6 +130,7 @@ _TYPES: Final[Kinds] = (
     PlaceSettings,
     DisklessSettings,
     FetchSettings,
+    TierSettings,
 )
 
 
@@ -153,6 +156,7 @@ def configure(
         places=loaded[PlaceSettings],
         diskless=loaded[DisklessSettings],
         fetching=loaded[FetchSettings],
+        tiering=loaded[TierSettings],
         processes=directories.processes,
         notes=notes,
     )

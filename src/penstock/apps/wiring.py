@@ -128,6 +128,7 @@ def build(
     """
     from penstock.broker.server import BrokerServer
     from penstock.broker.topic_configs import TopicConfigs
+    from penstock.partitions.tiering.service import TierService
     from penstock.storage import LogStore, StoreLocked
 
     directory = configuration.directory
@@ -146,6 +147,7 @@ def build(
         error.add_note("stop that broker, or choose another directory with --data-dir")
         raise
     control = _control(configuration.places.control_url, directory, notices)
+    archive = _diskless(configuration, control, topics.config_of)
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
         control=control,
@@ -153,7 +155,14 @@ def build(
         clock=SYSTEM_CLOCK,
         randomness=SYSTEM_RANDOMNESS,
         registry=Registry(),
-        diskless=_diskless(configuration, control, topics.config_of),
+        diskless=archive,
+        tiers=TierService(
+            configuration.tiering,
+            plane=control,
+            archive=archive,
+            clock=SYSTEM_CLOCK,
+            randomness=SYSTEM_RANDOMNESS,
+        ),
     )
     topics.bind(lambda: server.cluster.loaded)
     return server

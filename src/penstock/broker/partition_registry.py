@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.control import Topic
     from penstock.diskless.service import DisklessService
     from penstock.partitions import GroupCommits, Partition
+    from penstock.partitions.tiering.service import TierService
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import LogStore, ReplicaLog
 
@@ -68,6 +69,7 @@ class PartitionRegistry:
         commits: GroupCommits,
         diskless: DisklessService | None = None,
         replicas: Replicas | None = None,
+        tiers: TierService | None = None,
     ) -> None:
         self.topics: dict[str, ServedTopic] = {}
         self.topics_by_name: dict[bytes, ServedTopic] = {}
@@ -81,6 +83,7 @@ class PartitionRegistry:
         self._commits = commits
         self.diskless = diskless
         self._replicas = replicas
+        self._tiers = tiers
         self._filled: dict[TopicPartition, bool] = {}
         """Logs that are filled for a diskless topic that gets replicas, and whether all is there.
         They outlive images in which it is diskless."""
@@ -290,6 +293,8 @@ class PartitionRegistry:
                 served.partitions[row.index] = LocalPartition(log, self._commits)
             else:
                 served.partitions[row.index] = before
+        if self._tiers is not None:
+            self._tiers.follow(topic, (*served.partitions, *served.followed))
         return served
 
     def _is_here(self, row: PartitionRow) -> bool:

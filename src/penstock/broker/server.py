@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane
     from penstock.control.batch_index.values import Watermarks
     from penstock.diskless.service import DisklessService
+    from penstock.partitions.tiering.service import TierService
     from penstock.security import Authoriser
     from penstock.storage import LogStore
 
@@ -85,6 +86,7 @@ class BrokerServer:
         randomness: Randomness,
         registry: Registry,
         diskless: DisklessService | None = None,
+        tiers: TierService | None = None,
         authoriser: Authoriser = PERMISSIVE,
     ) -> None:
         # The parts: whoever uses some names them (`parts_of`).
@@ -96,6 +98,7 @@ class BrokerServer:
         self.randomness = randomness
         self.registry = registry
         self.diskless = diskless
+        self.tiers = tiers
         self.sinks: SinkService | None = None
         """None where no directory for staged blobs is set."""
         self._make_services()
@@ -154,6 +157,7 @@ class BrokerServer:
             commits=self.commits,
             diskless=self.diskless,
             replicas=self.replicas,
+            tiers=self.tiers,
         )
         self.cluster = ClusterMetadata(self.control, self.partitions)
         self.cluster.check = self.seen.check
@@ -170,6 +174,7 @@ class BrokerServer:
             control=self.control,
             randomness=self.randomness,
             diskless=self.diskless is not None,
+            tiered=self.tiers is not None and self.tiers.enabled,
         )
         self.migrations = TopicMigrations(parts_of(MigrationParts, self))
         self.produce_waiting: dict[Expiring, None] = {}
@@ -255,6 +260,8 @@ class BrokerServer:
         if self.replicas is not None:
             over = self._liveness.session_over
             self.replicas.replication.may_be_gone = self.partitions.may_be_gone = over
+        if self.tiers is not None:
+            self.tiers.start(self.fetch_hub.advanced)
         self.coordinator.start()
         self.transactions.start()
         if self.settings.sink_staging_directory:
@@ -355,6 +362,8 @@ class BrokerServer:
         await self.seen.close()
         if self._noticing is not None:
             self._noticing.cancel()
+        if self.tiers is not None:
+            await self.tiers.stop()
         if self.diskless is not None:
             await self.diskless.stop()
         if self.replicas is not None:
@@ -530,3 +539,5 @@ class BrokerServer:
         yield from self.transactions.samples()
         if self.diskless is not None:
             yield from self.diskless.samples()
+        if self.tiers is not None:
+            yield from self.tiers.samples()

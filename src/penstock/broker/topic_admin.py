@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import TopicNameCollision
-from penstock.broker.configs import Levels
+from penstock.broker.configs import Levels, topic_config
 from penstock.broker.diskless import check_local
+from penstock.broker.tiers import check_tiers
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_topic, unify
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ CONCURRENT_CHANGES_MAX: Final = 256
 
 
 class TopicAdmin:
-    """Plans topics and stores them; `diskless` says whether there is an object store."""
+    """Plans topics and stores them; `diskless` says whether there is an object store, `tiered`
+    whether what is closed may be copied there."""
 
     def __init__(
         self,
@@ -38,12 +40,14 @@ class TopicAdmin:
         control: ControlPlane,
         randomness: Randomness,
         diskless: bool,
+        tiered: bool = False,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._control = control
         self._randomness = randomness
         self._diskless = diskless
+        self.tiered = tiered
 
     def levels(self) -> Levels:
         """The configuration levels below the topic, as the newest image has them."""
@@ -67,6 +71,8 @@ class TopicAdmin:
                 )
                 if not self._diskless:
                     check_local(spec.name, plan.configs)
+                effective = topic_config(levels, plan.configs)
+                check_tiers(spec.name, {}, plan.configs, effective, enabled=self.tiered)
                 other = unified.setdefault(unify(spec.name), spec.name)
                 if other != spec.name:
                     raise TopicNameCollision(

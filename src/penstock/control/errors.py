@@ -303,6 +303,21 @@ class StaleExtents(FencedError):
     code: ClassVar[str] = "invalid_update_version"
 
 
+class StaleTiers(FencedError):
+    """A segment does not follow on what of its partition lies in the archive."""
+
+    code: ClassVar[str] = "invalid_update_version"
+
+    def __init__(self, topic_id: UUID, partition: int, reason: str) -> None:
+        super().__init__(f"partition {partition} of topic {topic_id}: {reason}")
+
+
+class NotTiered(InvalidError):
+    """The topic is to have nothing in the archive."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
 class OffsetBeyondEnd(InvalidError):
     """Records are to be deleted up to an offset that a partition does not have."""
 

@@ -124,3 +124,6 @@ SWITCH_ABORTED_MAX: Final = 100_000
 
 SWITCH_SHARE_BYTES_MAX: Final = 64 << 20
 """Bytes of the index of what one of several brokers brings into such a topic."""
+
+TIER_SEGMENTS_PER_CALL_MAX: Final = 1_000
+"""Segments in the archive that one call answers with, or lets go."""

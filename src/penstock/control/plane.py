@@ -16,11 +16,17 @@ from penstock.control.coordination.plane import CoordinationRecords
 from penstock.control.epochs.plane import ReplicatedPartitions
 from penstock.control.groups.plane import GroupOffsets
 from penstock.control.sink_commits.plane import SinkCommits
+from penstock.control.tiers.plane import TieredPartitions
 from penstock.control.values import WatermarksListener
 
 
 class ControlPlane(
-    DisklessPlane, ReplicatedPartitions, GroupOffsets, CoordinationRecords, SinkCommits
+    DisklessPlane,
+    ReplicatedPartitions,
+    GroupOffsets,
+    CoordinationRecords,
+    SinkCommits,
+    TieredPartitions,
 ):
     """Topics, brokers, epochs, configs, producer ids, offsets, coordination, sink commits, batches.
 

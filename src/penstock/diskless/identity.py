@@ -243,6 +243,15 @@ class GuardedStore:
         if self._guard.doubted:
             await self._guard.check()
 
+    async def upload(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        if self._guard.doubted:
+            await self._guard.check()
+        with self._watched():
+            size_bytes = await self._inner.upload(key, pieces)
+        if self._guard.doubted:
+            await self._guard.check()
+        return size_bytes
+
     async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
         with self._watched():
             return await self._inner.get(key, start, size_bytes)

@@ -294,6 +294,15 @@ class DisklessService:
             incarnation=self._incarnation,
         )
 
+    async def client(self) -> ObjectStore:
+        """Another client of the store, guarded as all; ends with the service.
+
+        Raises:
+            NotServing, StoreMismatch: the store cannot be used now.
+        """
+        await self._ready_store()
+        return self._serving.to_write().client()
+
     async def _ready_store(self) -> ObjectStore:
         """The store, for whoever is the first to need it; raises NotServing, StoreMismatch."""
         if self._serving.parts is None and self._serving.failed is None:

@@ -118,6 +118,7 @@ class Parts:
             plane=plane, store=opened[0], cluster_id=cluster_id, randomness=dice, place=place
         )
         self.store, hot, cold = (GuardedStore(store, guard) for store in opened)
+        self._guarded, self._open = GuardedStore, around.open_store
         self.paths = FetchPaths(
             around.fetch_settings, hot=hot, cold=cold, clock=clock, randomness=dice
         )
@@ -166,6 +167,12 @@ class Parts:
             keep=self.paths.keep,
             local=isinstance(self._stores[0], (DirectoryStore, MemoryStore)),
         )
+
+    def client(self) -> ObjectStore:
+        """A client of the store for a use of its own."""
+        opened = self._open()
+        self._stores.append(opened)
+        return self._guarded(opened, self.guard)
 
     async def stop(self) -> None:
         await self.reader.stop()

@@ -14,14 +14,16 @@ Directories of objects that were deleted stay. Keys that differ in `a` and `a/b`
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.base.files import MACHINE_FILES, Files, read_range, write_all
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
@@ -39,6 +41,7 @@ from penstock.objects.keys import check_key, check_prefix, check_range
 from penstock.objects.port import Buffer, ObjectInfo
 from penstock.objects.threads import Threads
 
+T = TypeVar("T")
 PARTIAL: Final = ".partial"
 _ABSENT: Final = frozenset({errno.ENOENT, errno.EISDIR})
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -90,6 +93,33 @@ class DirectoryStore:
         self._check_writable()
         await self._threads.run(lambda: self._put(key, pieces))
 
+    async def upload(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        check_key(key)
+        self._check_writable()
+        name = self._new_name()
+        size = 0
+        try:
+            file = await self._whole(lambda: self._create(name, key))
+            try:
+                async for piece in pieces:
+                    size += await self._whole(partial(self._write, key, file, size, piece))
+                await self._whole(lambda: self._finish(key, file, size))
+            finally:
+                await self._whole(lambda: self._files.close(file))
+            await self._whole(lambda: self._publish(name, key))
+        finally:
+            await self._whole(lambda: self._discard(name))
+        return size
+
+    async def _whole(self, job: Callable[[], T]) -> T:
+        """Run a job on a thread; one that is cancelled is waited for, as it uses a file."""
+        task = asyncio.ensure_future(self._threads.run(job))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
     async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
         check_range(key, start, size_bytes)
         return await self._threads.run(lambda: self._get(key, start, size_bytes))
@@ -124,26 +154,47 @@ class DirectoryStore:
             self._files.close(partial)
 
     def _put(self, key: str, pieces: Sequence[Buffer]) -> None:
-        name = f"{self._stem}-{next(self._numbers)}"
-        with self._errors("write", key):
-            file = self._files.create(name, self._partial)
+        name = self._new_name()
+        try:
+            file = self._create(name, key)
             try:
-                try:
-                    views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
-                    size = write_all(self._files, file, 0, views)
-                    self._sync(lambda: self._files.sync_file(file), f"object {key}")
-                    written = self._files.size(file)
-                finally:
-                    self._files.close(file)
-                if written != size:
-                    raise StoreUnavailable(f"object {key} has {written} bytes of {size} written")
-                self._publish(name, key)
+                size = self._write(key, file, 0, *pieces)
+                self._finish(key, file, size)
             finally:
-                with suppress(OSError):
-                    self._files.remove(name, self._partial)
+                self._files.close(file)
+            self._publish(name, key)
+        finally:
+            self._discard(name)
+
+    def _new_name(self) -> str:
+        return f"{self._stem}-{next(self._numbers)}"
+
+    def _create(self, name: str, key: str) -> int:
+        with self._errors("write", key):
+            return self._files.create(name, self._partial)
+
+    def _write(self, key: str, file: int, position: int, *pieces: Buffer) -> int:
+        views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+        with self._errors("write", key):
+            return write_all(self._files, file, position, views)
+
+    def _finish(self, key: str, file: int, size: int) -> None:
+        """Sync a whole file, and look whether it is."""
+        with self._errors("write", key):
+            self._sync(lambda: self._files.sync_file(file), f"object {key}")
+            written = self._files.size(file)
+        if written != size:
+            raise StoreUnavailable(f"object {key} has {written} bytes of {size} written")
+
+    def _discard(self, name: str) -> None:
+        with suppress(OSError):
+            self._files.remove(name, self._partial)
 
     def _publish(self, name: str, key: str) -> None:
-        with self._directory(key, make=True) as (directory, target):
+        with (
+            self._errors("write", key),
+            self._directory(key, make=True) as (directory, target),
+        ):
             self._check_writable()
             try:
                 self._files.link(name, target, self._partial, directory)

@@ -43,6 +43,15 @@ BODY_THREADS: Final = 2
 BODIES_WAITING_MAX: Final = 1024
 """Puts that wait for such a thread; more are refused as throttled."""
 
+UPLOAD_PART_BYTES: Final = 8 << 20
+"""Parts of objects that are uploaded while they are made (S3 takes 10,000 of them)."""
+
+UPLOAD_PARTS_AT_ONCE: Final = 2
+"""Parts of one object that are sent at a time; as many more are held."""
+
+UPLOAD_STALL_TIMEOUTS: Final = 3
+"""How many times a request's timeout an upload may take for one part."""
+
 DELETE_KEYS_MAX: Final = 1000
 """Keys of one request to delete (S3's own bound)."""
 

@@ -27,6 +27,11 @@ class MemoryStore:
             raise ObjectExists(key)
         self._objects[key] = (b"".join(pieces), self._clock.now_ms())
 
+    async def upload(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        content = [bytes(piece) async for piece in pieces]
+        await self.put(key, content)
+        return sum(map(len, content))
+
     async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
         check_range(key, start, size_bytes)
         content = self._content(key)[0]

@@ -3,6 +3,10 @@
 `obstore` (the Rust crate `object_store`) makes the requests on threads of its own. Its retries are
 off: who calls this store decides what is tried again, and a put is never sent twice under one key.
 
+Large objects go in parts (`upload`), which no condition guards; then the store is asked how long
+what it has is. An upload that breaks off may leave parts behind that are no object: a rule of the
+bucket removes such.
+
 A put is conditional (`If-None-Match: *`), so that an object is never replaced; where a store does
 not know that, puts go without, since keys are used once anyway. Its length and checksum are the
 store's to verify: an S3 request is signed over the SHA-256 of its body. A read compares what came
@@ -16,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -96,6 +101,43 @@ class RemoteStore:
             except _NotImplemented:
                 self._conditional = False
         return await self._put(key, body, conditional=False)
+
+    async def upload(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        check_key(key)
+        first: list[Buffer] = []
+        async for piece in pieces:
+            first.append(piece)
+            if sum(map(len, first)) >= limits.UPLOAD_PART_BYTES:
+                return await self._upload(key, _Stream(first, pieces))
+        await self.put(key, first)
+        return sum(map(len, first))
+
+    async def _upload(self, key: str, stream: _Stream) -> int:
+        """Write an object in parts, as many at a time as are held, and look at what is there."""
+        seconds = self._timeout_seconds * limits.UPLOAD_STALL_TIMEOUTS
+        loop = asyncio.get_running_loop()
+        with self._errors("write", key):
+            async with asyncio.timeout(seconds) as limit:
+                stream.on_piece = lambda: limit.reschedule(loop.time() + seconds)
+                try:
+                    await obstore.put_async(
+                        self._client,
+                        key,
+                        stream,
+                        use_multipart=True,
+                        chunk_size=limits.UPLOAD_PART_BYTES,
+                        max_concurrency=limits.UPLOAD_PARTS_AT_ONCE,
+                    )
+                except Exception:
+                    if stream.failure is not None:
+                        raise stream.failure from None
+                    raise
+        there = (await self.head(key)).size_bytes
+        if there != stream.size_bytes:
+            raise StoreUnavailable(
+                f"{self._name}: object {key} has {there} bytes of {stream.size_bytes} written"
+            )
+        return stream.size_bytes
 
     async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
         check_range(key, start, size_bytes)
@@ -216,6 +258,37 @@ class RemoteStore:
             ) from error
         except (BaseError, OSError, ValueError) as error:
             raise _translated(error, f"{self._name}: cannot {doing} {key}") from error
+
+
+class _Stream:
+    """The pieces of an upload: those that were taken first, and the others. What they raise is
+    kept, as the client makes an error of its own of it."""
+
+    def __init__(self, first: Sequence[Buffer], others: AsyncIterator[Buffer]) -> None:
+        self.size_bytes = 0
+        self.failure: Exception | None = None
+        self.on_piece: Callable[[], None] = _nothing
+        self._first = deque(first)
+        self._others = others
+
+    def __aiter__(self) -> _Stream:
+        return self
+
+    async def __anext__(self) -> Buffer:
+        try:
+            piece = self._first.popleft() if self._first else await anext(self._others)
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self.failure = error
+            raise
+        self.on_piece()
+        self.size_bytes += len(piece)
+        return piece
+
+
+def _nothing() -> None:
+    return
 
 
 class _NotImplemented(StoreRefused):

@@ -39,6 +39,17 @@ class ObjectStore(Protocol):
         """
         ...
 
+    async def upload(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        """Write a new object of pieces that are made meanwhile; returns its bytes.
+
+        It is durable, whole and of this length when this returns, and not there, or never read,
+        if it raises; so it does with what `pieces` raises. A few pieces are held at a time.
+
+        Raises:
+            ObjectExists: there is an object of this key, as far as the store says so.
+        """
+        ...
+
     async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
         """Read exactly [start, start + size_bytes); the bytes are the caller's.
 

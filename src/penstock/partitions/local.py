@@ -9,13 +9,14 @@ journal write and one sync.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.partitions.errors import NotEnoughReplicas
 from penstock.partitions.replica_state import ReplicaState
+from penstock.records import OffsetOutOfRange
 from penstock.records.appends import NO_APPEND
 from penstock.records.positions import (
     EARLIEST,
@@ -29,11 +30,14 @@ from penstock.storage.values import OffsetAndTimestamp, Read
 
 if TYPE_CHECKING:
     from penstock.base.errors import PenstockError
+    from penstock.partitions.port import LookUp
+    from penstock.partitions.tiering.part import TieredPart
     from penstock.records.appends import AppendResult, Done
     from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
     from penstock.records.transactions import AbortedTransaction, Guard, Marker
-    from penstock.storage import Lease, LogStore, StorageError, TransactionalLog
+    from penstock.storage import Lease, LogStore, ReplicaLog, StorageError
+    from penstock.storage.values import Later
 
     Appends = list[tuple[Done, AppendResult]]
     Saving = asyncio.Future[StorageError | None]
@@ -48,22 +52,19 @@ class LocalPartition(ReplicaState):
     """
 
     __slots__ = (
-        "_commits", "_saving", "leader_epoch", "log", "log_start_offset", "topic_id",
+        "_commits", "_saving", "leader_epoch", "log", "log_start_offset", "tiers", "topic_id",
         "topic_partition",
     )  # fmt: skip
 
     append_takes: ClassVar[str] = "the sync"
     everywhere: ClassVar[bool] = False
-    look_up: Final = None
-    store_url: Final = ""
-
     config = property(attrgetter("log.config"))
     log_end_offset = property(attrgetter("log.log_end_offset"))
     size_bytes = property(attrgetter("log.size_bytes"))
     segment_count = property(attrgetter("log.segment_count"))
     became_durable = ReplicaState.committed_to
 
-    def __init__(self, log: TransactionalLog, commits: GroupCommits) -> None:
+    def __init__(self, log: ReplicaLog, commits: GroupCommits) -> None:
         super().__init__(log.durable_offset, log.producer_states.transactions)
         self.log = log
         self.topic_partition = log.topic_partition
@@ -71,13 +72,31 @@ class LocalPartition(ReplicaState):
         self._commits = commits
         self._saving: Saving | None = None
         """Of the last deletion: done when the log's start is on disk."""
+        self.tiers: TieredPart | None = None
+        """What of it lies in the archive, where its topic is tiered."""
         self.log_moved()
         log.owner = self
+
+    @property
+    def look_up(self) -> LookUp | None:
+        """Who knows where its tiers begin, until this is known here."""
+        tiers = self.tiers
+        return None if tiers is None or tiers.core.known else _look_up_tiers
+
+    @property
+    def leads(self) -> bool:
+        """Whether this broker is its leader now."""
+        return True
+
+    @property
+    def store_url(self) -> str:
+        return "" if self.tiers is None else self.tiers.store_url
 
     def log_moved(self) -> None:
         """The log has another start, another leader epoch, or other producers."""
         log = self.log
-        self.log_start_offset = log.log_start_offset
+        tiers = self.tiers
+        self.log_start_offset = log.log_start_offset if tiers is None else tiers.start_offset
         self.leader_epoch = log.leader_epoch
         self.holds(log.producer_states.transactions, log.log_start_offset)
 
@@ -130,7 +149,9 @@ class LocalPartition(ReplicaState):
         self._commits.schedule()
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """As `Partition.aborted`; raises CorruptLog."""
+        """As `Partition.aborted`; raises CorruptLog, TiersUnknown."""
+        if self.tiers is not None and start < self.log.log_start_offset:
+            return self.tiers.aborted(start, end)
         return self.log.aborted(start, end)
 
     async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
@@ -167,51 +188,91 @@ class LocalPartition(ReplicaState):
         end_offset: int,
         at_least_one: bool,
         instantly: bool = True,
-    ) -> Read:
+    ) -> Read | Later:
         """As `Partition.read`; what is appended and not durable yet reads as nothing."""
         log = self.log
+        if self.tiers is not None and offset < log.log_start_offset:
+            return self.tiers.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
         if self.high_watermark < offset <= log.log_end_offset:
             return Read([], 0, offset)
         return log.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
 
-    def position(self, spec: int, *, committed: bool) -> OffsetAndTimestamp | None:
-        """As `Partition.position`; nothing is tiered yet."""
-        log = self.log
+    def position(
+        self, spec: int, *, committed: bool
+    ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
+        """As `Partition.position`; of records in the archive it is looked up there."""
+        log, tiers = self.log, self.tiers
         end = self.last_stable_offset if committed else self.high_watermark
         if spec == LATEST:
             return OffsetAndTimestamp(end, -1, log.leader_epoch)
         if spec in (EARLIEST, EARLIEST_LOCAL):
-            start = log.log_start_offset
-            epoch = self.epoch_at(start)
-            return OffsetAndTimestamp(start, -1, epoch if epoch >= 0 else log.leader_epoch)
+            return self._at(self.log_start_offset if spec == EARLIEST else log.log_start_offset)
         if spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            return None
+            return None if tiers is None else self._tiered(tiers, spec)
         newest = spec == MAX_TIMESTAMP
         found = log.offset_of_max_timestamp() if newest else log.offset_for_timestamp(spec)
-        return found if found is not None and found.offset < end else None
+        found = found if found is not None and found.offset < end else None
+        if tiers is None or not tiers.alive or tiers.start_offset >= log.log_start_offset:
+            return found
+        return tiers.position(None if newest else spec, found)
+
+    def _at(self, offset: int) -> OffsetAndTimestamp:
+        epoch = self.epoch_at(offset)
+        return OffsetAndTimestamp(offset, -1, epoch if epoch >= 0 else self.log.leader_epoch)
+
+    def _tiered(self, tiers: TieredPart, spec: int) -> OffsetAndTimestamp | None:
+        """The last offset in the archive, or the first that is not there yet."""
+        if spec == LATEST_TIERED:
+            return self._at(tiers.tiered_end - 1) if tiers.alive else None
+        return self._at(max(tiers.tiered_end, self.log_start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        return self.log.end_offset_for_epoch(epoch)
+        if self.tiers is None or not self.tiers.alive:
+            return self.log.end_offset_for_epoch(epoch)
+        return self.tiers.epochs().end_offset_for(epoch, self.log.log_end_offset)
 
     def check_end(self) -> None:
         """Nobody else appends."""
 
     def epoch_at(self, offset: int) -> int:
+        if self.tiers is not None and offset < self.log.log_start_offset:
+            return self.tiers.epochs().epoch_at(offset)
         return self.log.latest_epoch_at(offset)
 
     async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
-        """As `Partition.extents`, in segment files; raises CorruptLog."""
-        return self.log.extents(start, min(end, self.high_watermark))
+        """As `Partition.extents`, in segment files, below them in objects; raises CorruptLog."""
+        end = min(end, self.high_watermark)
+        if self.tiers is not None and start < min(end, self.log.log_start_offset):
+            return await self.tiers.extents(start, end, limit=limit)
+        return self.log.extents(start, end)
 
     async def delete_records(self, before_offset: int) -> int:
         """As `Partition.delete_records`; raises OffsetOutOfRange."""
+        if self.tiers is not None:
+            before_offset = await self._delete_tiers(self.tiers, before_offset)
+            if before_offset <= self.log.log_start_offset:
+                return self.log_start_offset
         saving: Saving = asyncio.get_running_loop().create_future()
-        start = self.log.delete_records(before_offset, saving.set_result)
+        self.log.delete_records(before_offset, saving.set_result)
         if not saving.done():
             self._saving = saving
-        return start
+        return self.log_start_offset
+
+    async def _delete_tiers(self, tiers: TieredPart, before_offset: int) -> int:
+        """Delete what lies in the archive below an offset, which is returned.
+
+        The control plane hears of it before the log does: else that would be there again.
+        """
+        end = self.log.durable_offset
+        if self.log.fence is not None:
+            raise self.log.fence
+        if not -1 <= before_offset <= end:
+            raise OffsetOutOfRange(self.topic_partition, before_offset, self.log_start_offset, end)
+        before_offset = end if before_offset == -1 else before_offset
+        await tiers.delete_records(before_offset, self.leader_epoch)
+        return before_offset
 
     async def deleted(self, offset: int) -> None:
         """As `Partition.deleted`: of this broker's own, the start is on disk.
@@ -225,6 +286,13 @@ class LocalPartition(ReplicaState):
 
     async def producers(self) -> list[ProducerState]:
         return self.log.producers()
+
+
+async def _look_up_tiers(partitions: Sequence[LocalPartition]) -> None:
+    """Learn where the tiers of partitions begin and end, those of which it is not known."""
+    for partition in partitions:
+        if partition.tiers is not None:
+            await partition.tiers.look_up_unknown()
 
 
 class GroupCommits:

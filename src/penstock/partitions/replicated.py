@@ -20,14 +20,14 @@ from penstock.replication.errors import NotLeading, TooFewReplicas
 from penstock.storage.values import Read
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Awaitable, Collection, Sequence
 
     from penstock.records.appends import Done, Outcome
     from penstock.records.idempotence import ProducerState
     from penstock.records.transactions import Guard, Marker
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import Lease
-    from penstock.storage.values import OffsetAndTimestamp
+    from penstock.storage.values import Later, OffsetAndTimestamp
 
 _LOOK_SECONDS: Final = 0.005
 REFUSED_BEFORE_MS: Final = 5_000
@@ -200,13 +200,13 @@ class ReplicatedPartition(LocalPartition):
         end_offset: int,
         at_least_one: bool,
         instantly: bool = True,
-    ) -> Read:
+    ) -> Read | Later:
         """As `LocalPartition.read`; what is committed and not here reads as nothing.
 
         So does all that a broker does not know as committed which does not lead, or not yet.
         """
         mark = self.high_watermark
-        if self.log.durable_offset < offset <= mark or (offset > mark and not self._leads):
+        if self.log.durable_offset < offset <= mark or (offset > mark and not self.leads):
             return Read([], 0, offset)
         return super().read(
             offset,
@@ -267,17 +267,19 @@ class ReplicatedPartition(LocalPartition):
         """As `Partition.check_end`; nor does what takes no part any more hear of anything."""
         if self.replicated.copy.stands_still:
             raise NotLeading(f"{self.topic_partition}: the copy here takes no part any more")
-        if self._leads and self._may_be_over:
+        if self.leads and self._may_be_over:
             raise NotLeading(f"{self.topic_partition}: this broker is cut off from its replicas")
 
-    def position(self, spec: int, *, committed: bool) -> OffsetAndTimestamp | None:
+    def position(
+        self, spec: int, *, committed: bool
+    ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
         """As `Partition.position`.
 
         Raises:
             NotLeading: this broker does not lead the partition now, or not yet (KIP-207); or
                 another one may by now, as this one is cut off.
         """
-        if not self._leads or self._may_be_over:
+        if not self.leads or self._may_be_over:
             raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
         return super().position(spec, committed=committed)
 
@@ -287,6 +289,6 @@ class ReplicatedPartition(LocalPartition):
         return leading is not None and leading.may_be_over()
 
     @property
-    def _leads(self) -> bool:
+    def leads(self) -> bool:
         leading = self.replicated.leading
         return leading is not None and leading.leads

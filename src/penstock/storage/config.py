@@ -19,11 +19,6 @@ NOT_COMPACTED: Final = NoEffect(
     why="nothing is compacted yet; without delete the topic keeps every record", words=("compact",)
 )
 NO_COMPACTION: Final = NoEffect(why="nothing is compacted yet")
-NO_TIERS: Final = NoEffect(
-    why="there is no tiered storage yet, and segments stay on the broker's disk for as long as"
-    " retention.ms and retention.bytes say",
-    refused=True,
-)
 NOT_THROTTLED: Final = NoEffect(why="copies to other brokers are not throttled")
 NO_RESERVE: Final = NoEffect(why="segment files grow as they are written")
 THROTTLED_REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
@@ -92,12 +87,11 @@ class LogConfig:
     )  # fmt: skip
     local_retention_bytes: int = setting(
         -2, "Keep this much of a tiered partition on local disk; -2 follows retention.bytes.", -2,
-        LONG_MAX, no_effect=NO_TIERS,
+        LONG_MAX,
     )  # fmt: skip
     local_retention_ms: int = setting(
-        -2, "Keep tiered segments on local disk this long; -2 follows retention.ms.", -2, LONG_MAX,
-        no_effect=NO_TIERS,
-    )  # fmt: skip
+        -2, "Keep tiered segments on local disk this long; -2 follows retention.ms.", -2, LONG_MAX
+    )
     max_compaction_lag_ms: int = setting(
         LONG_MAX, "Age above which a record must have been seen by compaction.", 1, LONG_MAX,
         no_effect=NO_COMPACTION,
@@ -133,10 +127,15 @@ class LogConfig:
         " checksum, 'chain' walks the records of uncompressed ones, 'full' opens compressed ones"
         " too.", choices=("headers", "chain", "full"),
     )  # fmt: skip
+    remote_log_copy_disable: bool = setting(
+        False, "Copy nothing more to the archive; what lies there is still read, and expires."
+    )
+    remote_log_delete_on_disable: bool = setting(
+        False, "Delete what lies in the archive once remote.storage.enable is set to false."
+    )
     remote_storage_enable: bool = setting(
-        False, "Copy closed segments to the archive, so that local ones may be dropped earlier.",
-        no_effect=NO_TIERS,
-    )  # fmt: skip
+        False, "Copy closed segments to the archive, so that local ones may be dropped earlier."
+    )
     retention_bytes: int = setting(
         -1, "Keep at most this much of a partition; -1 sets no limit.", -1, LONG_MAX
     )

@@ -14,7 +14,7 @@ from penstock.records.extents import Extent, file_extent
 from penstock.storage.reading import Written
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.segment_files import SegmentFiles
-from penstock.storage.values import OffsetAndTimestamp
+from penstock.storage.values import Buffer, OffsetAndTimestamp
 
 
 def first_at_or_after(
@@ -70,22 +70,26 @@ def _open(
     header: BatchHeader,
     timestamp: int | None,
 ) -> OffsetAndTimestamp | None:
-    """The first record of one batch at or after the log's start and a time, or the latest.
+    handle = files.descriptors.get(segment.path)
+    data = read_range(files.files, handle.descriptor, header.size_bytes, position)
+    return record_in(data, header, timestamp, start_offset=log.start_offset)
+
+
+def record_in(
+    data: Buffer, header: BatchHeader, timestamp: int | None, *, start_offset: int
+) -> OffsetAndTimestamp | None:
+    """The first record of one batch at or after an offset and a time, or the latest.
 
     A marker counts as a record, as in Kafka.
     """
     from penstock.records.columnar.decode import decode_batches
 
+    epoch = header.partition_leader_epoch
     if header.is_control:
-        if header.base_offset < log.start_offset:
+        if header.base_offset < start_offset:
             return None
-        epoch = header.partition_leader_epoch
         return OffsetAndTimestamp(header.base_offset, header.max_timestamp, epoch)
-    handle = files.descriptors.get(segment.path)
-    data = read_range(files.files, handle.descriptor, header.size_bytes, position)
-    columns: Any = decode_batches(
-        data, columns=("offset", "timestamp"), start_offset=log.start_offset
-    )
+    columns: Any = decode_batches(data, columns=("offset", "timestamp"), start_offset=start_offset)
     times = columns.column(1).to_numpy()
     if not len(times):
         return None
@@ -93,8 +97,7 @@ def _open(
     if not len(matches):
         return None
     row = int(matches[0])
-    offset = int(columns.column(0)[row].as_py())
-    return OffsetAndTimestamp(offset, int(times[row]), header.partition_leader_epoch)
+    return OffsetAndTimestamp(int(columns.column(0)[row].as_py()), int(times[row]), epoch)
 
 
 def extents(files: SegmentFiles, log: Written, start: int, end: int) -> list[Extent]:

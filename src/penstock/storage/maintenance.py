@@ -38,6 +38,7 @@ from penstock.storage.limits import (
 from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
 from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.rolling import expired_count, segment_facts
+from penstock.storage.tiering.retention import kept_here
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -204,7 +205,8 @@ class LogMaintenance:
         """Forget idle producers, roll what is all too old; how many segments may go."""
         expiration_ms = self._settings.producer_id_expiration_ms
         log.producer_states.expire(now_ms, expiration_ms, self.kept_producers)
-        config = log.config
+        committed = min(log.durable_offset, log.committed_offset)
+        config, committed = kept_here(log.config, committed, log.tiered_offset)
         kept_for_ever = config.retention_ms < 0 and config.retention_bytes < 0
         if kept_for_ever and log.loaded and log.segments[0].base_offset >= log.log_start_offset:
             return 0
@@ -216,7 +218,7 @@ class LogMaintenance:
             config=config,
             now_ms=now_ms,
             log_start_offset=log.log_start_offset,
-            committed_offset=min(log.durable_offset, log.committed_offset),
+            committed_offset=committed,
         )
         if count == len(log.segments):
             log.roll()

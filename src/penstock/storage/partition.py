@@ -77,7 +77,8 @@ class PartitionLog:
         "_write_segments", "closed", "committed_offset", "damage", "directory", "due_snapshots",
         "durable_offset", "epochs", "epochs_dirty", "fence", "key", "leader_epoch",
         "log_end_offset", "log_start_offset", "owner", "producer_states", "recovery_point",
-        "recovery_point_bytes", "replay", "segments", "tail", "topic_id", "topic_partition",
+        "recovery_point_bytes", "replay", "segments", "tail", "tiered_offset", "topic_id",
+        "topic_partition",
         "unflushed_records", "unindexed", "unwritten_bytes", "written_bytes_total",
     )  # fmt: skip
 
@@ -120,8 +121,9 @@ class PartitionLog:
         """Told before anybody else up to where the log is durable."""
         self.committed_offset = LONG_MAX
         """Retention keeps what is not below: the owner's to set, of a log with other replicas."""
-        self.unwritten_bytes = 0
-        self.unflushed_records = 0
+        self.tiered_offset = 0
+        """As that, of a log that is copied to the archive."""
+        self.unwritten_bytes = self.unflushed_records = 0
         self.replay: LogReplay | None = None
         """What the journal has of the log at a start, until it is loaded."""
         self._loaded = False

@@ -41,7 +41,7 @@ from penstock.storage.producers import ProducerStates
 from penstock.storage.reading import part_of
 from penstock.storage.replaying import LogReplay
 from penstock.storage.segment import Segment, segment_place
-from penstock.storage.transactional import TransactionalLog
+from penstock.storage.tiering.log import TieredLog
 from penstock.storage.values import Lease, Standing
 
 _SETTLINGS_MAX: Final = 8
@@ -69,7 +69,7 @@ class Before(NamedTuple):
     """Nothing of it is kept."""
 
 
-class ReplicaLog(TransactionalLog):
+class ReplicaLog(TieredLog):
     """See the module's text. Every log of a store is one, used as a replica or not."""
 
     __slots__ = ("_before", "_durable_standing", "_settle", "standing")

@@ -56,6 +56,7 @@ from penstock.broker.telemetry.subscriptions import (
     check_subscription,
     describe_subscription,
 )
+from penstock.broker.tiers import check_tiers
 from penstock.control import StaleConfigs, StaleTopic, Topic
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
 from penstock.control.values import CLIENT_METRICS as CLIENT_METRICS_KIND
@@ -347,7 +348,10 @@ def _changed_topic(parts: Parts, alteration: _Alteration, topic: Topic) -> dict[
     """What a topic's configs become, as they are now."""
     levels = parts.topic_admin.levels()
     configs = check_topic_configs(topic.name, levels, alteration.topic(levels, topic.configs))
-    return check_change(topic, configs, topic_config(levels, configs))
+    effective = topic_config(levels, configs)
+    enabled = parts.topic_admin.tiered
+    check_tiers(topic.name, topic.configs, configs, effective, enabled=enabled)
+    return check_change(topic, configs, effective)
 
 
 async def _apply_broker(

@@ -103,14 +103,21 @@ def object_key(object_id: int, nonce: int) -> str:
 
 
 def segment_key(
-    object_id: int, nonce: int, topic_id: UUID, partition: int, base_offset: int
+    object_id: int,
+    nonce: int,
+    topic_id: UUID,
+    partition: int,
+    base_offset: int,
+    leader_epoch: int = 0,
+    *,
+    suffix: str = ".log",
 ) -> str:
     """The key of a sealed segment: those of a partition stand together, by offset.
 
-    The leader epoch in it is 0, as everywhere in diskless topics; `nonce` as in `object_key`.
+    The leader epoch in it is 0 everywhere in diskless topics; `nonce` as in `object_key`.
     """
-    name = f"{base_offset:020d}-0-{object_id:016x}-{nonce & 0xFFFFFFFF:08x}.log"
-    return f"archive/{topic_id}/{partition}/{name}"
+    unique = f"{object_id:016x}-{nonce & 0xFFFFFFFF:08x}"
+    return f"archive/{topic_id}/{partition}/{base_offset:020d}-{leader_epoch}-{unique}{suffix}"
 
 
 def first_answer(object_id: int, state: ObjectState | None, answer: Answer | None) -> Answer:

@@ -40,6 +40,11 @@ class Ready:
         self._failures: dict[tuple[PartitionKey, int], Failure] = {}
         self.size_bytes = 0
 
+    @property
+    def partitions(self) -> int:
+        """Of how many partitions there is something."""
+        return len(self._runs)
+
     def put(self, key: PartitionKey, run: Run, now: float) -> None:
         """Keep a run; of several that hold an offset the newest is taken."""
         runs = self._runs.setdefault(key, [])

@@ -88,6 +88,13 @@ class SparseIndex:
         """The entry of the greatest position that is not above `position`."""
         return self._entry(_bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position))
 
+    def position_behind(self, offset: int, size_bytes: int) -> int:
+        """An indexed position behind the batch that holds `offset`; else the end of the segment."""
+        found = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, offset - self.base_offset - 1)
+        if (found + 2) * OFFSET_ENTRY_BYTES > len(self.offsets):
+            return size_bytes
+        return int(_INT.unpack_from(self.offsets, (found + 2) * OFFSET_ENTRY_BYTES - 4)[0])
+
     def by_time(self, timestamp: int) -> TimeEntry:
         """The offset before which no batch has a record at or after `timestamp`."""
         found = _bisect(self.times, TIME_ENTRY_BYTES, _LONG, 0, timestamp - 1)

@@ -1,0 +1,88 @@
+"""Which configurations a topic may have that is copied to the archive, and how that ends.
+
+| asked for                                        | then                                          |
+|--------------------------------------------------|------------------------------------------------|
+| `remote.storage.enable`                          | only where brokers have                       |
+|                                                  | `remote.log.storage.system.enable`, and not   |
+|                                                  | with compaction, nor diskless                 |
+| a local retention                                | not longer, nor larger, than the topic's      |
+| `remote.log.copy.disable`                        | only where the local retention is the topic's:|
+|                                                  | what is not copied must not go earlier        |
+| `remote.storage.enable` = false, after true      | only with `remote.log.delete.on.disable`: what|
+|                                                  | lies in the archive is deleted                |
+
+Source: KIP-405, KIP-950; Kafka's `LogConfig.validateRemoteStorage…`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.broker.admin_errors import InvalidConfig
+from penstock.control.tiers.rules import REMOTE_CONFIG
+from penstock.storage.tiering.retention import AS_WHOLE
+
+if TYPE_CHECKING:
+    from penstock.storage.config import LogConfig
+
+
+def check_tiers(
+    name: str,
+    current: Mapping[str, str],
+    configs: Mapping[str, str],
+    effective: LogConfig,
+    *,
+    enabled: bool,
+) -> None:
+    """Check what a topic's configurations are to become; `effective` is what it would run with.
+
+    Raises:
+        InvalidConfig: as the table says.
+    """
+    reason = _refusal(current, effective, enabled=enabled)
+    if reason:
+        raise InvalidConfig(f"topic {name!r}: {reason}")
+
+
+def _refusal(current: Mapping[str, str], config: LogConfig, *, enabled: bool) -> str:
+    was = current.get(REMOTE_CONFIG) == "true"
+    if not config.remote_storage_enable:
+        if was and not config.remote_log_delete_on_disable:
+            return (
+                f"{REMOTE_CONFIG} cannot be set to false while what lies in the archive is kept:"
+                " set remote.log.delete.on.disable = true with it, and that is deleted; or"
+                " remote.log.copy.disable = true instead, and it is read on"
+            )
+        return ""
+    if not enabled and not was:
+        return (
+            f"{REMOTE_CONFIG} = true needs remote.log.storage.system.enable = true in the"
+            " configuration of all brokers"
+        )
+    if config.diskless_enable:
+        return f"{REMOTE_CONFIG} = true and diskless.enable = true exclude each other"
+    if "compact" in config.cleanup_policy:
+        policy = ",".join(config.cleanup_policy)
+        return f"{REMOTE_CONFIG} = true needs cleanup.policy = delete, not {policy}"
+    return _local_refusal(config)
+
+
+def _local_refusal(config: LogConfig) -> str:
+    for unit, local, whole in (
+        ("ms", config.local_retention_ms, config.retention_ms),
+        ("bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        if local == AS_WHOLE:
+            continue
+        if whole >= 0 and (local < 0 or local > whole):
+            return (
+                f"local.retention.{unit} = {local} must not exceed retention.{unit} = {whole};"
+                f" {AS_WHOLE} is the same"
+            )
+        if config.remote_log_copy_disable and local != whole:
+            return (
+                f"remote.log.copy.disable = true needs local.retention.{unit} = {AS_WHOLE}, or"
+                f" that of the topic, {whole}, not {local}"
+            )
+    return ""

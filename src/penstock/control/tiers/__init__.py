@@ -1,0 +1,1 @@
+"""Tiered storage: which segments of local partitions lie in the archive."""

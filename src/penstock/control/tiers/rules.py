@@ -1,0 +1,116 @@
+"""The rules of tiered storage: what may be committed, and what retention lets go. Pure functions.
+
+A commit, by what stands there (a dash: anything):
+
+| tiers          | segment begins                          | the commit                           |
+|----------------|-----------------------------------------|--------------------------------------|
+| have it        | there, by the same object               | was made before: the same answer     |
+| alive          | where they end                          | is made                              |
+| none alive     | at or below the start, and not before   | is made: what lies between           |
+|                | their end                               | is deleted                           |
+| -              | elsewhere                               | `StaleTiers`: another leader's       |
+|                |                                         | segments, or a hole                  |
+
+So an offset lies in one segment, and tiers have no hole. Who is not the leader by the newest image
+is refused before (`operations.py`), so a leader of before an unclean election adds nothing that
+was given up.
+
+Source: KIP-405 (remote log segment states, retention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.control.batch_index.values import PartitionKey
+from penstock.control.errors import StaleTiers
+from penstock.control.tiers.values import TierMarks, TierSegment
+
+REMOTE_CONFIG: Final = "remote.storage.enable"
+"""The topic config that must be `true`."""
+
+
+def plan_commit(
+    key: PartitionKey, marks: TierMarks, segment: TierSegment, there: Sequence[TierSegment]
+) -> TierMarks | None:
+    """What the tiers become with a segment; None where they have it already.
+
+    `there` are the segments from its base offset on.
+
+    Raises:
+        StaleTiers: as the table says.
+    """
+    base = segment.base_offset
+    if any(one.base_offset == base and one.object_id == segment.object_id for one in there):
+        return None
+    follows = base == marks.tiered_offset
+    begins = not marks.alive and marks.tiered_offset <= base <= marks.log_start_offset
+    if not (follows or begins) or segment.next_offset <= max(base, marks.log_start_offset):
+        raise StaleTiers(
+            *key,
+            f"a segment [{base}, {segment.next_offset}) cannot follow: the tiers end at"
+            f" {marks.tiered_offset}, the partition begins at {marks.log_start_offset}",
+        )
+    return marks._replace(
+        tiered_offset=segment.next_offset,
+        size_bytes=marks.size_bytes + segment.size_bytes,
+        segments=marks.segments + 1,
+    )
+
+
+class Drop(NamedTuple):
+    """Segments that go, adjacent, and what the tiers are without them."""
+
+    segments: Sequence[TierSegment]
+    marks: TierMarks
+    more: bool
+
+
+def plan_retention(
+    marks: TierMarks,
+    segments: Sequence[TierSegment],
+    *,
+    start_offset: int,
+    before_timestamp: int | None,
+    max_bytes: int | None,
+    limit: int,
+) -> Drop:
+    """Let go from the start what is below an offset, too old, or beyond a size.
+
+    `segments` are the first of all, `limit` of them go at most.
+    """
+    start, size_bytes, count = max(marks.log_start_offset, start_offset), marks.size_bytes, 0
+    for segment in segments:
+        below = segment.next_offset <= start
+        old = before_timestamp is not None and 0 <= segment.max_timestamp < before_timestamp
+        surplus = max_bytes is not None and size_bytes - max_bytes >= segment.size_bytes
+        if not (below or old or surplus):
+            return _dropped(marks, segments[:count], start, more=False)
+        if count == limit:
+            return _dropped(marks, segments[:count], start, more=True)
+        start = max(start, segment.next_offset)
+        size_bytes -= segment.size_bytes
+        count += 1
+    return _dropped(marks, segments[:count], start, more=False)
+
+
+def plan_cut(marks: TierMarks, segments: Sequence[TierSegment], offset: int) -> Drop:
+    """Let go what begins at an offset or behind it, of `segments` that reach beyond it.
+
+    One that holds the offset ends there from now on; its object has more, which nobody reads.
+    """
+    gone = [one for one in segments if one.base_offset >= offset]
+    left = _without(marks, gone)
+    return Drop(gone, left._replace(tiered_offset=min(marks.tiered_offset, offset)), more=False)
+
+
+def _dropped(marks: TierMarks, gone: Sequence[TierSegment], start: int, *, more: bool) -> Drop:
+    return Drop(gone, _without(marks, gone)._replace(log_start_offset=start), more)
+
+
+def _without(marks: TierMarks, gone: Sequence[TierSegment]) -> TierMarks:
+    return marks._replace(
+        size_bytes=marks.size_bytes - sum(one.size_bytes for one in gone),
+        segments=marks.segments - len(gone),
+    )

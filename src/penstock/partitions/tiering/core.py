@@ -1,0 +1,228 @@
+"""What is to be done about one partition's tiers next: a core without I/O.
+
+| it is known                                     | so                                             |
+|-------------------------------------------------|------------------------------------------------|
+| not where the tiers end                         | `Ask` the control plane                        |
+| that a failure was a moment ago                 | nothing                                        |
+| that this leader has not compared its log       | `Cut` what an unclean election has given up    |
+| that retention lets something go                | `Retain`                                       |
+| of a closed segment behind the tiers, committed | `Copy` it, from where the tiers end            |
+| and all transactions decided                    |                                                |
+| that the open segment is as old as all that     | `Roll` it, or an idle topic would never expire |
+| expires                                         |                                                |
+
+The log is copied in order, one segment of a partition at a time, so an offset is in one place of
+the archive at most. A leader after another goes on where the control plane says that the tiers end;
+where that lies within one of its own segments, it copies the rest of that one. What a failed or
+slower leader has uploaded and not committed is swept.
+
+Source: KIP-405; Kafka's `RemoteLogManager` (copy and expiration tasks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.control.tiers.values import TierMarks, TiersDropped, TierSegment
+from penstock.partitions.tiering.limits import LOOKS_PER_LIFE, RETRY
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.tiering.log import ClosedSegment
+
+
+class Look(NamedTuple):
+    """A log of which this broker is the leader, as it is now.
+
+    `segments` are the closed ones that reach beyond the tiers; below `stable` all is committed and
+    decided. `open_timestamp` is the highest of the segment that is written to, -1 for none.
+    """
+
+    leader_epoch: int
+    start_offset: int
+    local_start: int
+    end_offset: int
+    stable: int
+    segments: Sequence[ClosedSegment]
+    open_bytes: int
+    open_timestamp: int
+    epochs: Sequence[tuple[int, int]]
+
+
+class Policy(NamedTuple):
+    """What the topic's configuration says; -1 keeps for ever."""
+
+    copies: bool
+    expires: bool
+    retention_ms: int
+    retention_bytes: int
+    interval_ms: int
+
+
+class Ask(NamedTuple):
+    """Ask where the tiers begin and end."""
+
+
+class Cut(NamedTuple):
+    """Let go of what lies behind an offset."""
+
+    offset: int
+
+
+class Retain(NamedTuple):
+    """Let go of what is older than a time, or beyond a size."""
+
+    before_timestamp: int | None
+    max_bytes: int | None
+
+
+class Copy(NamedTuple):
+    """Copy a closed segment, from an offset on."""
+
+    segment: ClosedSegment
+    base_offset: int
+
+
+class Roll(NamedTuple):
+    """Close the segment that is written to."""
+
+
+Effect = Ask | Cut | Retain | Copy | Roll
+
+
+class TierCore:
+    """See the module's text. Times are the broker's, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self.marks: TierMarks | None = None
+        """None where nothing was ever copied, or that is not known yet."""
+        self.error = ""
+        """Why the last attempt failed; empty after a success."""
+        self.failures = 0
+        self.lag_bytes = self.lag_segments = 0
+        """What waits to be copied, as of the last look."""
+        self._retry_ms = 0
+        self._asked_epoch = self._compared_epoch = -1
+        self._looked_ms: int | None = None
+
+    @property
+    def tiered_offset(self) -> int:
+        """Below it everything that may be read lies in the archive; 0 for nothing."""
+        return 0 if self.marks is None else self.marks.tiered_offset
+
+    def step(self, look: Look, policy: Policy, now_ms: int) -> Effect | None:
+        """What is to be done now; None for nothing. Told of its end by the methods below."""
+        if now_ms < self._retry_ms:
+            return None
+        if not self.known or look.leader_epoch != self._asked_epoch:
+            return Ask()
+        self._measure(look, policy)
+        agreed = self._agreed(look)
+        if agreed < self.tiered_offset:
+            return Cut(agreed)
+        self._compared_epoch = look.leader_epoch
+        return self._retention(look, policy, now_ms) or self._copy(look, policy, now_ms)
+
+    def learned(self, marks: TierMarks | None, leader_epoch: int = -1) -> None:
+        """The control plane says where the tiers begin and end; in which epoch the leader asked."""
+        self.known, self.marks = True, marks
+        self._asked_epoch = leader_epoch
+
+    def copied(self, marks: TierMarks, segment: TierSegment) -> None:
+        """A segment is in the archive; the marks of its commit say nothing of epochs and aborts."""
+        before = self.marks or marks
+        epochs, aborted = before.epochs, before.aborted_offset
+        if not epochs or epochs[-1][0] != segment.leader_epoch:
+            epochs = (*epochs, (segment.leader_epoch, segment.base_offset))
+        if segment.aborted_bytes:
+            aborted = segment.base_offset
+        self._succeeded()
+        self.marks = marks._replace(epochs=epochs, aborted_offset=aborted)
+
+    def dropped(self, effect: Cut | Retain, dropped: TiersDropped | None, now_ms: int) -> None:
+        """Segments were let go; None where there are no tiers any more."""
+        self._succeeded()
+        if isinstance(effect, Retain) and not (dropped and dropped.more):
+            self._looked_ms = now_ms
+        self.trimmed(dropped)
+
+    def trimmed(self, dropped: TiersDropped | None) -> None:
+        """What the tiers are, less what was let go, as the control plane says without epochs."""
+        if dropped is None:
+            self.marks = None
+            return
+        before, after = self.marks or dropped.marks, dropped.marks
+        history = EpochHistory(list(before.epochs))
+        history.cut_start(after.log_start_offset)
+        history.cut_end(after.tiered_offset)
+        aborted = before.aborted_offset
+        self.marks = after._replace(epochs=tuple(history.entries), aborted_offset=aborted)
+
+    def failed(self, error: str, now_ms: int) -> None:
+        """It did not work: not again before a pause. What is known may be another's by now."""
+        self.error = error
+        self.failures += 1
+        self.known = False
+        self._retry_ms = now_ms + int(RETRY.pause_ms(self.failures))
+
+    def _succeeded(self) -> None:
+        self.error, self.failures, self._retry_ms = "", 0, 0
+
+    def _measure(self, look: Look, policy: Policy) -> None:
+        waiting = [one for one in look.segments if one.next_offset > self.tiered_offset]
+        waiting = waiting if policy.copies else []
+        self.lag_segments = len(waiting)
+        self.lag_bytes = sum(one.size_bytes for one in waiting)
+
+    def _agreed(self, look: Look) -> int:
+        """Up to where the tiers have what the log has, as far as epochs say and both have it."""
+        marks = self.marks
+        if marks is None or look.leader_epoch == self._compared_epoch:
+            return self.tiered_offset
+        history = EpochHistory(list(look.epochs))
+        ends = [start for _, start in marks.epochs[1:]] + [marks.tiered_offset]
+        for (epoch, start), end in zip(marks.epochs, ends, strict=True):
+            if end <= look.local_start:
+                continue
+            first = max(start, look.local_start)
+            if history.epoch_at(first) != epoch:
+                return first
+            _, ended = history.end_offset_for(epoch, look.end_offset)
+            if ended < end:
+                return max(first, ended)
+        return marks.tiered_offset
+
+    def _retention(self, look: Look, policy: Policy, now_ms: int) -> Retain | None:
+        marks = self.marks
+        if marks is None or not marks.segments or not policy.expires:
+            return None
+        before_timestamp = max_bytes = None
+        if policy.retention_bytes >= 0:
+            here = look.open_bytes + sum(one.size_bytes for one in look.segments)
+            room = max(0, policy.retention_bytes - here)
+            max_bytes = room if marks.size_bytes > room and self._due(0, policy, now_ms) else None
+        if policy.retention_ms >= 0 and self._due(policy.retention_ms, policy, now_ms):
+            before_timestamp = max(0, now_ms - policy.retention_ms)
+        if before_timestamp is None and max_bytes is None:
+            return None
+        return Retain(before_timestamp, max_bytes)
+
+    def _due(self, life_ms: int, policy: Policy, now_ms: int) -> bool:
+        looked = self._looked_ms
+        wait_ms = max(life_ms // LOOKS_PER_LIFE, policy.interval_ms)
+        return looked is None or not 0 <= now_ms - looked < wait_ms
+
+    def _copy(self, look: Look, policy: Policy, now_ms: int) -> Copy | Roll | None:
+        marks = self.marks
+        floor = max(self.tiered_offset, look.start_offset)
+        for segment in look.segments if policy.copies else ():
+            if segment.next_offset <= floor:
+                continue
+            if segment.next_offset > look.stable:
+                return None
+            base = segment.base_offset if marks is None else max(segment.base_offset, marks[1])
+            return Copy(segment, base)
+        old = 0 <= look.open_timestamp < now_ms - policy.retention_ms
+        if policy.copies and policy.expires and policy.retention_ms >= 0 and old:
+            return Roll()
+        return None

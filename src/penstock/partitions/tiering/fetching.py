@@ -1,0 +1,252 @@
+"""Finds and gets what of a partition lies in the archive: segments, indexes, chunks, aborts.
+
+What the control plane said of segments is kept for a while, and indexes in memory, both bounded,
+the least recently used go. A segment that turns out to be gone is asked for anew, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.archive.errors import CorruptObject
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.control.tiers.values import ABORTED, INDEX, SUFFIXES, TIME_INDEX, TierSegment
+from penstock.objects import LaggingConsumerRejected, ObjectNotFound
+from penstock.objects.rate_limit import TokenBucket
+from penstock.partitions.tiering import limits
+from penstock.partitions.tiering.errors import TierHole
+from penstock.partitions.tiering.runs import TierRun, run_of
+from penstock.records import OffsetOutOfRange, decode_header
+from penstock.storage.formats.index import SparseIndex
+from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.lookups import record_in
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+    from penstock.control.batch_index.values import PartitionKey
+    from penstock.control.tiers.plane import TieredPartitions
+    from penstock.objects.store_path import StorePath
+    from penstock.partitions.tiering.part import TieredPart
+    from penstock.records.transactions import AbortedTransaction
+    from penstock.storage.values import OffsetAndTimestamp
+
+_base_offset: Final = attrgetter("base_offset")
+_ATTEMPTS_MAX: Final = 2
+
+
+class _Page(NamedTuple):
+    """Adjacent segments of a partition, and until when they are believed."""
+
+    segments: list[TierSegment]
+    until: float
+
+
+class TierFetcher:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        plane: TieredPartitions,
+        path: Callable[[], Awaitable[StorePath]],
+        clock: Clock,
+        bytes_per_second: int,
+        index_bytes_max: int,
+    ) -> None:
+        """`path` opens the way to the store, or raises why it cannot be used."""
+        self._plane = plane
+        self._path = path
+        self._clock = clock
+        self._limit = TokenBucket(bytes_per_second, now=clock.monotonic())
+        self._index_bytes_max = index_bytes_max
+        self._index_bytes = 0
+        self._indexes: OrderedDict[int, bytes] = OrderedDict()
+        """Indexes by the ids of their objects."""
+        self._pages: OrderedDict[PartitionKey, _Page] = OrderedDict()
+
+    def forget(self, key: PartitionKey) -> None:
+        """Drop what is known of a partition's segments."""
+        self._pages.pop(key, None)
+
+    async def run(self, part: TieredPart, offset: int, size_bytes: int) -> TierRun:
+        """Whole batches from the one that holds an offset, about so many bytes.
+
+        Raises:
+            OffsetOutOfRange: it is below the partition's start.
+            PenstockError: it cannot be had.
+        """
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            segment = await self._segment(part, offset)
+            try:
+                run = await self._chunk(segment, offset, size_bytes)
+                break
+            except ObjectNotFound:
+                self.forget(part.key)
+                if attempt == _ATTEMPTS_MAX:
+                    raise
+        run.aborted = await self.aborted(part, run.base_offset, run.next_offset)
+        return run
+
+    async def aborted(self, part: TieredPart, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with batches in [start, end), by first offset.
+
+        Their markers may lie in segments behind, and in the log.
+        """
+        found: set[AbortedTransaction] = set()
+        last, offset = part.aborted_offset, start
+        for _ in range(limits.ABORTED_PAGES_MAX):
+            if offset > last:
+                break
+            page = await self._plane.aborted_tiers(part.key, offset, limit=limits.ROWS_PER_PAGE)
+            for segment in page:
+                index = TransactionIndex(await self._index(segment, ABORTED))
+                doubt = index.doubt(segment.base_offset)
+                if doubt is not None:
+                    raise CorruptObject(f"object {segment.stem}{ABORTED}: {doubt}")
+                some, complete = index.find(start, end)
+                found.update(some)
+                if complete:
+                    return sorted(found, key=lambda one: one.first_offset)
+            if len(page) < limits.ROWS_PER_PAGE:
+                break
+            offset = page[-1].next_offset
+        found.update(part.log.aborted(start, end))
+        return sorted(found, key=lambda one: one.first_offset)
+
+    async def position(self, part: TieredPart, timestamp: int | None) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, or the first of the highest time of all."""
+        start = part.start_offset
+        asked = timestamp
+        while True:
+            segment = await self._plane.tier_at_time(part.key, start_offset=start, timestamp=asked)
+            if segment is None:
+                return None
+            asked = segment.max_timestamp if asked is None else asked
+            found = await self._position_in(segment, asked, start)
+            if found is not None or timestamp is None:
+                return found
+            start = segment.next_offset
+
+    async def segments(
+        self, part: TieredPart, start: int, end: int, limit: int
+    ) -> list[TierSegment]:
+        """Those that hold offsets of [start, end), at most `limit`."""
+        found = await self._plane.tier_segments(part.key, start, limit=limit)
+        return [one for one in found if one.base_offset < end]
+
+    async def offsets_of(self, segment: TierSegment) -> SparseIndex:
+        """The offset index of a segment.
+
+        Raises:
+            CorruptObject: it cannot be the segment's.
+        """
+        index = SparseIndex(segment.base_offset, await self._index(segment, INDEX))
+        doubt = index.doubt(segment.size_bytes)
+        if doubt is not None:
+            raise CorruptObject(f"object {segment.stem}{INDEX}: {doubt}")
+        return index
+
+    async def _segment(self, part: TieredPart, offset: int) -> TierSegment:
+        key, now = part.key, self._clock.monotonic()
+        page = self._pages.get(key)
+        found = None if page is None or page.until < now else _holding(page.segments, offset)
+        if found is not None:
+            self._pages.move_to_end(key)
+            return found
+        await part.look_up_unknown()
+        if offset < part.start_offset:
+            end = part.tiered_end
+            raise OffsetOutOfRange(part.name, offset, part.start_offset, end)
+        rows = await self._plane.tier_segments(key, offset, limit=limits.ROWS_PER_PAGE)
+        self._pages[key] = _Page(rows, now + limits.ROWS_SECONDS)
+        self._pages.move_to_end(key)
+        while len(self._pages) > limits.ROW_PAGES_MAX:
+            self._pages.popitem(last=False)
+        found = _holding(rows, offset)
+        if found is None:
+            await part.look_up()
+            if offset < part.start_offset:
+                raise OffsetOutOfRange(part.name, offset, part.start_offset, part.tiered_end)
+            raise TierHole(f"{part.name}: no segment in the archive holds offset {offset}")
+        return found
+
+    async def _chunk(self, segment: TierSegment, offset: int, size_bytes: int) -> TierRun:
+        start = (await self.offsets_of(segment)).by_offset(offset).position
+        while True:
+            size = min(size_bytes, segment.size_bytes - start)
+            data = await self._get(segment.key, start, size)
+            if size <= limits.INLINE_BYTES_MAX:
+                run = run_of(segment, start, data, offset)
+            else:
+                run = await asyncio.to_thread(run_of, segment, start, data, offset)
+            if isinstance(run, TierRun):
+                return run
+            if not run or size >= segment.size_bytes - start:
+                raise CorruptObject(f"object {segment.key} has no batch of offset {offset}")
+            size_bytes = max(run, size + 1)
+
+    async def _position_in(
+        self, segment: TierSegment, timestamp: int, start: int
+    ) -> OffsetAndTimestamp | None:
+        """The first record of one segment at or after a time, and not below an offset."""
+        times = SparseIndex(segment.base_offset, b"", await self._index(segment, TIME_INDEX))
+        offset = max(start, segment.base_offset, times.by_time(timestamp).offset)
+        while offset < segment.next_offset:
+            run = await self._chunk(segment, offset, limits.CHUNK_BYTES_MIN)
+            at = 0
+            for end in run.ends:
+                header = decode_header(run.data, at)
+                if header.max_timestamp >= timestamp:
+                    batch = run.data[at:end]
+                    found = record_in(batch, header, timestamp, start_offset=start)
+                    if found is not None:
+                        return found
+                at = end
+            offset = run.next_offset
+        return None
+
+    async def _index(self, segment: TierSegment, suffix: str) -> bytes:
+        place = SUFFIXES.index(suffix)
+        object_id, size_bytes = list(segment.objects())[place]
+        if not size_bytes:
+            return b""
+        known = self._indexes.get(object_id)
+        if known is None:
+            known = bytes(await self._get(segment.stem + suffix, 0, size_bytes))
+            if object_id not in self._indexes:
+                self._index_bytes += len(known)
+            self._indexes[object_id] = known
+            while self._index_bytes > self._index_bytes_max and len(self._indexes) > 1:
+                _, oldest = self._indexes.popitem(last=False)
+                self._index_bytes -= len(oldest)
+        self._indexes.move_to_end(object_id)
+        return known
+
+    async def _get(self, key: str, start: int, size_bytes: int) -> memoryview:
+        wait = self._limit.take(self._clock.monotonic(), size_bytes)
+        if wait > 0.0:
+            await pause(wait)
+        path = await self._path()
+        future = path.submit(key, start, size_bytes)
+        if future is None:
+            waiting = path.pool.waiting
+            raise LaggingConsumerRejected(
+                f"{waiting} requests to the archive wait, the limit is {path.pool.waiting_max}"
+            )
+        result = await future
+        if isinstance(result, PenstockError):
+            raise result
+        return result
+
+
+def _holding(segments: Sequence[TierSegment], offset: int) -> TierSegment | None:
+    """The segment of adjacent ones that holds an offset."""
+    place = bisect_right(segments, offset, key=_base_offset) - 1
+    found = segments[place] if place >= 0 else None
+    return found if found is not None and offset < found.next_offset else None

@@ -1,0 +1,219 @@
+"""The tiers of one partition, as the partition asks them: what lies below the start of its log.
+
+The log has the newest records, the archive all that is committed in closed segments, and both have
+what local retention has left on disk: that is read from the log. Where the tiers begin and end is
+what the control plane said last (`core.py`). Only the leader changes it, so it knows once it has
+asked; replicas ask every now and then, and keep on disk whatever they do not know to be archived.
+
+Source: KIP-405 (log start and local log start); KIP-1023 (the pending upload).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.settings import LONG_MAX
+from penstock.partitions.tiering.core import TierCore
+from penstock.partitions.tiering.errors import TiersUnknown
+from penstock.partitions.tiering.reading import TierReader, TierWant
+from penstock.records.extents import Extent
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.values import Later, OffsetAndTimestamp, Read
+
+if TYPE_CHECKING:
+    import asyncio
+    from uuid import UUID
+
+    from penstock.control.batch_index.values import PartitionKey
+    from penstock.control.tiers.plane import TieredPartitions
+    from penstock.control.tiers.values import TierMarks
+    from penstock.partitions.tiering.fetching import TierFetcher
+    from penstock.records.transactions import AbortedTransaction
+    from penstock.storage import ReplicaLog
+
+_ABORTS_KEPT: Final = 16
+"""Answers for ranges of several segments, which are asked for and then read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierParts:
+    """What the tiers of all partitions of a broker share."""
+
+    plane: TieredPartitions
+    reader: TierReader
+    fetcher: TierFetcher
+    turns: asyncio.Semaphore
+    store_url: str
+    look_up: Callable[[Sequence[TieredPart]], Awaitable[None]]
+
+
+class TieredPart:
+    """See the module's text. Belongs to the event loop."""
+
+    __slots__ = ("_aborts", "_moved", "_shared", "busy", "copies", "core", "key", "log", "name")
+
+    def __init__(
+        self, shared: TierParts, log: ReplicaLog, topic_id: UUID, moved: Callable[[], None]
+    ) -> None:
+        """`moved` is called when the partition begins elsewhere."""
+        self._shared = shared
+        self._moved = moved
+        self._aborts: OrderedDict[tuple[int, int], list[AbortedTransaction]] = OrderedDict()
+        self.log = log
+        self.key: PartitionKey = (topic_id, log.topic_partition.partition)
+        self.name = str(log.topic_partition)
+        self.core = TierCore()
+        self.copies = True
+        """Whether more of it is to be copied."""
+        self.busy = False
+        """Whether something is done about it now."""
+
+    # -- where it begins and ends ------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is known that something of the partition lies in the archive."""
+        return self.core.marks is not None and self.core.marks.alive
+
+    @property
+    def start_offset(self) -> int:
+        """Where the partition begins, as far as it is known."""
+        marks, here = self.core.marks, self.log.log_start_offset
+        if marks is None:
+            return here
+        return marks.log_start_offset if marks.alive else max(here, marks.log_start_offset)
+
+    @property
+    def tiered_end(self) -> int:
+        """Up to where it lies in the archive; 0 for nothing."""
+        return self.core.tiered_offset
+
+    @property
+    def aborted_offset(self) -> int:
+        return -1 if self.core.marks is None else self.core.marks.aborted_offset
+
+    @property
+    def store_url(self) -> str:
+        return self._shared.store_url if self.alive else ""
+
+    def changed(self) -> None:
+        """The core knows better where the tiers begin and end."""
+        done = not self.copies and self.core.known and not self.alive
+        self.log.tiered_offset = LONG_MAX if done else self.tiered_end
+        self._moved()
+
+    def learned(self, marks: TierMarks | None, leader_epoch: int = -1) -> None:
+        """The control plane has said where they are."""
+        self.core.learned(marks, leader_epoch)
+        self.changed()
+
+    async def look_up(self) -> None:
+        """Ask where the tiers begin and end now; raises PenstockError."""
+        await self._shared.look_up([self])
+
+    async def look_up_unknown(self) -> None:
+        """The same, where it is not known."""
+        if not self.core.known:
+            await self.look_up()
+
+    # -- what a partition asks ---------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> Read | Later:
+        """As `Partition.read`, below the start of the log.
+
+        Raises:
+            OffsetOutOfRange, PenstockError: as `TierReader.read`.
+        """
+        want = TierWant(self, offset, max_bytes)
+        read = self._shared.reader.read(want, at_least_one=at_least_one)
+        return Later(self._shared.reader.load, want) if read is None else read
+
+    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+        """As `Partition.aborted`, of what was read or asked for just now; raises TiersUnknown."""
+        known = self._aborts.get((start, end))
+        if known is not None:
+            return known
+        run = self._shared.reader.run_at(self.key, start)
+        if run is None or end > run.next_offset:
+            raise TiersUnknown(f"{self.name}: what is aborted of [{start}, {end}) is not loaded")
+        return [one for one in run.aborted if one.first_offset < end and one.last_offset >= start]
+
+    async def position(
+        self, timestamp: int | None, here: OffsetAndTimestamp | None
+    ) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, or of the highest; `here` is that of the log.
+
+        Raises:
+            PenstockError: it cannot be looked up.
+        """
+        async with self._shared.turns:
+            await self.look_up_unknown()
+            found = None
+            if self.alive:
+                found = await self._shared.fetcher.position(self, timestamp)
+        if found is None or found.offset >= self.log.log_start_offset:
+            return here
+        if timestamp is None and here is not None and here.timestamp > found.timestamp:
+            return here
+        return found
+
+    def epochs(self) -> EpochHistory:
+        """The epochs of archive and log, from the start of the partition on."""
+        here = self.log.epochs.entries
+        marks = self.core.marks
+        if marks is None or not marks.alive:
+            return EpochHistory(here)
+        entries = list(marks.epochs)
+        newest = entries[-1][0] if entries else -1
+        return EpochHistory([*entries, *(one for one in here if one[0] > newest)])
+
+    async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
+        """As `Partition.extents`, of objects, below the start of the log; and what is aborted."""
+        shared, found = self._shared, []
+        end = min(end, self.log.log_start_offset)
+        for segment in await shared.fetcher.segments(self, start, end, limit):
+            index = await shared.fetcher.offsets_of(segment)
+            first = index.by_offset(start).position
+            last = segment.size_bytes
+            if end < segment.next_offset:
+                last = index.position_behind(end - 1, segment.size_bytes)
+            found.append(
+                Extent(
+                    segment.object_id,
+                    segment.key,
+                    "segment",
+                    first,
+                    last - first,
+                    max(start, segment.base_offset),
+                    min(end, segment.next_offset),
+                    segment.max_timestamp,
+                    -1,
+                    b"",
+                )
+            )
+        if found:
+            covered = (start, found[-1].next_offset)
+            self._aborts[covered] = await shared.fetcher.aborted(self, *covered)
+            while len(self._aborts) > _ABORTS_KEPT:
+                self._aborts.popitem(last=False)
+        return found
+
+    async def delete_records(self, before_offset: int, leader_epoch: int) -> None:
+        """Let the partition begin at an offset; what lies below goes from the archive.
+
+        Raises:
+            PenstockError: the control plane cannot say so, and nothing has changed.
+        """
+        await self.look_up_unknown()
+        marks = self.core.marks
+        more = marks is not None and before_offset > marks.log_start_offset
+        while more:
+            dropped = await self._shared.plane.retain_tiers(
+                self.key, leader_epoch=leader_epoch, start_offset=before_offset
+            )
+            self.core.trimmed(dropped)
+            self.changed()
+            more = dropped is not None and dropped.more

@@ -1,0 +1,77 @@
+"""Batches of a tiered segment in memory, as a consumer gets them: checked, and not changed.
+
+They were stamped when they were appended. With them comes what readers of committed records need:
+the aborted transactions with batches among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.archive.assembly import Run
+from penstock.archive.errors import CorruptObject
+from penstock.control.tiers.values import TierSegment
+from penstock.records import (
+    HEADER_BYTES,
+    CorruptBatch,
+    LegacyBatch,
+    decode_header,
+    verify_crc,
+)
+from penstock.records.transactions import AbortedTransaction
+
+
+class TierRun(Run):
+    """A `Run` with its aborted transactions, and where in it the next one is to be read ahead."""
+
+    __slots__ = ("aborted", "ahead_from")
+
+    def __init__(
+        self, data: memoryview, offsets: list[int], ends: list[int], next_offset: int
+    ) -> None:
+        super().__init__(data, offsets, ends, next_offset)
+        self.aborted: Sequence[AbortedTransaction] = ()
+        self.ahead_from = offsets[len(offsets) // 2]
+
+
+def run_of(segment: TierSegment, start: int, data: memoryview, offset: int) -> TierRun | int:
+    """The whole batches of a segment's bytes from `start` on that reach beyond an offset.
+
+    Where there is not even one, the bytes that are needed for it, from `start` on; 0 if the segment
+    has none there.
+
+    Raises:
+        CorruptObject: what was read are no batches of the segment.
+    """
+    offsets: list[int] = []
+    ends: list[int] = []
+    at = first = 0
+    next_offset = -1
+    whole = start + len(data) >= segment.size_bytes
+    while len(data) - at >= HEADER_BYTES:
+        try:
+            header = decode_header(data, at)
+            if header.size_bytes > len(data) - at:
+                if not offsets and not whole:
+                    return at + header.size_bytes
+                break
+            verify_crc(data, header, at)
+        except (CorruptBatch, LegacyBatch) as error:
+            raise CorruptObject(f"object {segment.key} at byte {start + at}: {error}") from None
+        if not segment.base_offset <= header.base_offset or header.base_offset < next_offset:
+            raise CorruptObject(
+                f"object {segment.key} at byte {start + at}: a batch of offset {header.base_offset}"
+                f" is not one of [{segment.base_offset}, {segment.next_offset})"
+            )
+        if header.base_offset >= segment.next_offset:
+            break
+        at += header.size_bytes
+        next_offset = header.next_offset
+        if next_offset <= offset:
+            first = at
+            continue
+        offsets.append(header.base_offset)
+        ends.append(at - first)
+    if not offsets:
+        return 0 if whole else at + HEADER_BYTES
+    return TierRun(data[first : first + ends[-1]], offsets, ends, next_offset)

@@ -1,0 +1,266 @@
+"""Tiered storage on one broker: its partitions' tiers, their timers, and the way to the archive.
+
+    log ──> Copier ──> store, control plane ──> local retention lets files go
+    fetch <── TieredPart.read <── TierReader <── TierFetcher <── store
+
+The store is that of diskless topics, with the same guard: nothing is written to one that is not the
+control plane's. Clients of it are opened when they are first needed, one for copying and one for
+reading. Objects that lost their rows, or were never committed, are swept with those of diskless
+topics.
+
+Every `remote.log.manager.task.interval.ms` the broker does for each partition that it leads what
+its core says, a few side by side, and asks for the tiers of those that it follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
+from penstock.control.tiers.rules import REMOTE_CONFIG
+from penstock.objects.hedging import Hedging
+from penstock.objects.pool import Pool
+from penstock.objects.store_path import StorePath
+from penstock.partitions.local import LocalPartition
+from penstock.partitions.tiering import limits, metrics
+from penstock.partitions.tiering.copier import Copier
+from penstock.partitions.tiering.fetching import TierFetcher
+from penstock.partitions.tiering.part import TieredPart, TierParts
+from penstock.partitions.tiering.reading import TierReader
+
+if TYPE_CHECKING:
+    from penstock.base.metrics import Sample
+    from penstock.base.system import Clock, Randomness
+    from penstock.control import ControlPlane, Topic
+    from penstock.diskless.service import DisklessService
+    from penstock.objects import ObjectStore
+    from penstock.partitions.port import Partition
+    from penstock.partitions.tiering.settings import TierSettings
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_MS = 60_000
+"""What one read of a chunk may take."""
+
+
+class TierService:
+    """See the module's text. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        settings: TierSettings,
+        *,
+        plane: ControlPlane,
+        archive: DisklessService,
+        clock: Clock,
+        randomness: Randomness,
+    ) -> None:
+        self._settings = settings
+        self._plane = plane
+        self._archive = archive
+        self._clock = clock
+        self._randomness = randomness
+        self._advanced: Callable[[Iterable[object]], None] = _nobody
+        self._hosted: dict[LocalPartition, TieredPart] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stores: dict[str, ObjectStore] = {}
+        self._cold: StorePath | None = None
+        self._copying = asyncio.Semaphore(settings.manager_copier_thread_pool_size)
+        self._stopped = False
+        self.counters = metrics.TierCounters()
+
+    @property
+    def enabled(self) -> bool:
+        """Whether topics may be tiered here."""
+        return self._settings.storage_system_enable
+
+    # -- life --------------------------------------------------------------------------------
+
+    def start(self, advanced: Callable[[Iterable[object]], None]) -> None:
+        """Belong to the running loop; `advanced` is told of partitions whose loads have ended."""
+        self._advanced = advanced
+        self._spawn(self._look_on())
+        if self.enabled:
+            self._spawn(self._forget_on())
+
+    async def stop(self) -> None:
+        """End all that is under way: what is being copied is swept later. Idempotent."""
+        self._stopped = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._reader.stop()
+        if self._cold is not None:
+            await self._cold.close()
+
+    def follow(self, topic: Topic, partitions: Iterable[Partition | None]) -> None:
+        """Give the local partitions of a topic their tiers, as the image says, or take them."""
+        tiered = topic.configs.get(REMOTE_CONFIG) == "true"
+        for partition in partitions:
+            if not isinstance(partition, LocalPartition):
+                continue
+            if not tiered:
+                if partition.tiers is not None:
+                    self._drop(partition)
+                continue
+            if partition.tiers is None:
+                part = TieredPart(
+                    self._parts, partition.log, partition.topic_id, partition.log_moved
+                )
+                partition.tiers = self._hosted[partition] = part
+                partition.log_moved()
+            partition.tiers.copies = topic.configs.get("remote.log.copy.disable") != "true"
+            partition.tiers.changed()
+
+    def _drop(self, partition: LocalPartition) -> None:
+        part = self._hosted.pop(partition, None)
+        partition.tiers = None
+        partition.log_moved()
+        if part is not None:
+            self._reader.forget(part.key)
+
+    # -- what partitions share ---------------------------------------------------------------
+
+    @cached_property
+    def _fetcher(self) -> TierFetcher:
+        return TierFetcher(
+            plane=self._plane,
+            path=self._open_path,
+            clock=self._clock,
+            bytes_per_second=self._settings.manager_fetch_max_bytes_per_second,
+            index_bytes_max=self._settings.index_file_cache_total_size_bytes,
+        )
+
+    @cached_property
+    def _reader(self) -> TierReader:
+        return TierReader(self._fetcher, clock=self._clock, counters=self.counters, wake=self._wake)
+
+    @cached_property
+    def _copier(self) -> Copier:
+        return Copier(
+            self._settings,
+            plane=self._plane,
+            store=lambda: self._store("copy"),
+            clock=self._clock,
+            counters=self.counters,
+        )
+
+    @cached_property
+    def _parts(self) -> TierParts:
+        return TierParts(
+            plane=self._plane,
+            reader=self._reader,
+            fetcher=self._fetcher,
+            turns=asyncio.Semaphore(limits.LOOKUPS_AT_ONCE),
+            store_url=self._archive.store_url,
+            look_up=self.look_up,
+        )
+
+    async def _store(self, use: str) -> ObjectStore:
+        """A client of the archive of its own for each use; raises NotServing, StoreMismatch."""
+        store = self._stores.get(use)
+        if store is None:
+            store = self._stores[use] = await self._archive.client()
+        return store
+
+    async def _open_path(self) -> StorePath:
+        if self._cold is None:
+            store = await self._store("read")
+            settings = self._settings
+            self._cold = self._cold or StorePath(
+                store,
+                pool=Pool(
+                    running_max=settings.reader_threads,
+                    waiting_max=settings.reader_max_pending_tasks,
+                ),
+                rate_limit=None,
+                hedging=Hedging(),
+                timeout_ms=REQUEST_TIMEOUT_MS,
+                clock=self._clock,
+                randomness=self._randomness,
+                pause=pause,
+            )
+        return self._cold
+
+    def _wake(self, parts: Sequence[TieredPart]) -> None:
+        """Loads have ended: whoever waits for them reads again."""
+        woken = {id(part) for part in parts}
+        self._advanced([one for one, part in self._hosted.items() if id(part) in woken])
+
+    async def look_up(self, parts: Sequence[TieredPart]) -> None:
+        """Ask where the tiers of partitions begin and end now; raises PenstockError."""
+        for first in range(0, len(parts), limits.MARKS_PER_CALL):
+            asked = [part for part in parts[first : first + limits.MARKS_PER_CALL]]
+            found = await self._plane.tier_marks([part.key for part in asked])
+            for part in asked:
+                if not part.busy:  # who is at work knows better
+                    part.learned(found.get(part.key))
+
+    # -- timers ------------------------------------------------------------------------------
+
+    async def _look_on(self) -> None:
+        while not self._stopped:
+            try:
+                await self._look()
+            except PenstockError as error:
+                logger.warning("the tiers of partitions are not known: %s", error)
+            except Exception:
+                logger.exception("looking at the tiers of partitions failed")
+            await pause(self._settings.manager_task_interval_ms / 1000)
+
+    async def _look(self) -> None:
+        for partition in [one for one in self._hosted if one.log.closed is not None]:
+            self._reader.forget(self._hosted.pop(partition).key)
+        followed = []
+        for partition, part in self._hosted.items():
+            if not partition.leads:
+                followed.append(part)
+            elif not part.busy:
+                part.busy = True
+                self._spawn(self._work(partition, part))
+        self._reader.upkeep()
+        await self.look_up(followed)
+
+    async def _work(self, partition: LocalPartition, part: TieredPart) -> None:
+        try:
+            async with self._copying:
+                await self._copier.work(partition, part)
+        except Exception as error:
+            logger.exception("copying %s to the archive failed", part.name)
+            part.core.failed(repr(error), self._clock.now_ms())
+        finally:
+            part.busy = False
+
+    async def _forget_on(self) -> None:
+        """Let go what topics have left that are deleted, or tiered no more."""
+        while not self._stopped:
+            await pause(self._forget_seconds)
+            try:
+                for _ in range(limits.FORGET_CALLS_MAX):
+                    if not await self._plane.forget_tiers():
+                        break
+            except PenstockError as error:
+                logger.warning("tiers of deleted topics are still there: %s", error)
+
+    @property
+    def _forget_seconds(self) -> float:
+        return min(limits.FORGET_SECONDS, self._settings.manager_task_interval_ms / 1000)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def samples(self) -> Iterator[Sample]:
+        """Metrics of this moment."""
+        led = [part.core for partition, part in self._hosted.items() if partition.leads]
+        return metrics.samples(self.counters, led)
+
+
+def _nobody(partitions: Iterable[object]) -> None:
+    """Nobody waits before the service is started."""

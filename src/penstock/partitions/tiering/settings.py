@@ -1,0 +1,51 @@
+"""The broker's settings of tiered storage, by Kafka's names.
+
+The archive is the object store of `diskless.storage.url`: sealed segments of both kinds of topics
+lie in it, below `archive/`.
+
+Source: Kafka's `RemoteLogManagerConfig`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.base.settings import LONG_MAX, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSettings:
+    """How one broker copies segments to the archive, and reads there."""
+
+    PREFIX: ClassVar = "remote.log."
+
+    storage_system_enable: bool = setting(
+        False, "Whether topics may have remote.storage.enable; their closed segments are copied to"
+        " the store of diskless.storage.url.",
+    )  # fmt: skip
+    manager_task_interval_ms: int = setting(
+        30_000, "Time between two looks for segments to copy, and for what retention lets go.", 10,
+        86_400_000,
+    )  # fmt: skip
+    manager_copier_thread_pool_size: int = setting(
+        4, "Segments that are copied at once; each takes some 32 MiB of memory.", 1, 256
+    )
+    manager_copy_max_bytes_per_second: int = setting(
+        LONG_MAX, "Bytes that are copied to the archive in a second.", 1 << 16, LONG_MAX,
+        unit="bytes/s",
+    )  # fmt: skip
+    manager_fetch_max_bytes_per_second: int = setting(
+        LONG_MAX, "Bytes that are read from the archive for consumers in a second.", 1 << 16,
+        LONG_MAX, unit="bytes/s",
+    )  # fmt: skip
+    reader_threads: int = setting(
+        10, "Requests to the archive for consumers that run at once.", 1, 1024
+    )
+    reader_max_pending_tasks: int = setting(
+        100, "Requests that wait for those; more are rejected, and consumers ask again.", 1, 100_000
+    )
+    index_file_cache_total_size_bytes: int = setting(
+        64 << 20, "Memory for indexes of segments in the archive; the least recently used go.",
+        1 << 20, LONG_MAX,
+    )  # fmt: skip

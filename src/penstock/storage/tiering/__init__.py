@@ -1,0 +1,1 @@
+"""What a log does that is copied to an archive: what may be copied, reading it, local retention."""

@@ -1,0 +1,135 @@
+"""A segment's bytes on their way to the archive: read from its file, verified, and indexed anew.
+
+Every batch is checked before it leaves, so that damage is not archived as if it were good. The
+indexes are those of what is copied, not of the file: a copy may begin within a segment, where a
+leader of before cut its own segments at other offsets; and a damaged index costs nothing.
+
+Source: Kafka's `LogSegment.append` and `recover`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from penstock.base.crc import crc32c
+from penstock.base.files import Files, read_range
+from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
+from penstock.storage.errors import CorruptLog
+from penstock.storage.formats.index import SparseIndex
+from penstock.storage.segment import Segment, not_loaded
+
+PIECE_BYTES: Final = 4 << 20
+"""Bytes that are read at once."""
+
+
+class SegmentCopy:
+    """Reads whole batches of one leader epoch, piece by piece; for one thread at a time."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        position: int,
+        end: int,
+        base_offset: int,
+        interval_bytes: int,
+    ) -> None:
+        """The bytes [position, end) of a file, of which the first batch begins at an offset.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        self._files = files
+        self._path = path
+        self._descriptor = files.open(path)
+        self._position, self._end = position, end
+        self._interval_bytes = interval_bytes
+        self._made = Segment("", base_offset)
+        self.next_offset = base_offset
+        self.leader_epoch = -1
+        self.checksum = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What was read until now."""
+        return self._made.written_bytes
+
+    @property
+    def max_timestamp(self) -> int:
+        return self._made.max_timestamp
+
+    def piece(self) -> memoryview | None:
+        """The next batches; None at the end, and where another leader epoch begins.
+
+        Raises:
+            CorruptLog: what is stored there is damaged.
+        """
+        wanted = min(PIECE_BYTES, self._end - self._position)
+        while wanted:
+            data = memoryview(read_range(self._files, self._descriptor, wanted, self._position))
+            if len(data) < wanted:
+                raise self._damaged(f"the file ends {wanted - len(data)} bytes too early")
+            taken, needed = self._take(data)
+            if taken:
+                self._position += taken
+                self.checksum = crc32c(data[:taken], self.checksum)
+                return data[:taken]
+            if needed <= wanted or wanted == self._end - self._position:
+                return None
+            wanted = min(needed, self._end - self._position)
+        return None
+
+    def indexes(self) -> tuple[bytes, bytes]:
+        """The offset index and the time index, once all is read."""
+        self._made.close_index()
+        index = self._index()
+        return bytes(index.offsets), bytes(index.times)
+
+    def close(self) -> None:
+        self._files.close(self._descriptor)
+
+    def _take(self, data: memoryview) -> tuple[int, int]:
+        """Check and index whole batches: how many bytes they are, and how many the next one is."""
+        at = 0
+        while len(data) - at >= HEADER_BYTES:
+            header = self._header(data, at)
+            if header.size_bytes > len(data) - at:
+                if header.size_bytes > self._end - self._position - at:
+                    raise self._damaged("a batch reaches beyond the end of the segment")
+                return at, header.size_bytes
+            try:
+                verify_crc(data, header, at)
+            except CorruptBatch as error:
+                raise self._damaged(str(error)) from None
+            if self.leader_epoch < 0:
+                self.leader_epoch = header.partition_leader_epoch
+            elif header.partition_leader_epoch != self.leader_epoch:
+                self._end = self._position + at
+                return at, 0
+            self._made.add(header, header.base_offset, self._interval_bytes)
+            self.next_offset = header.next_offset
+            at += header.size_bytes
+        if len(data) > at and self._position + len(data) == self._end:
+            raise self._damaged(f"{len(data) - at} bytes are left, which is no batch")
+        return at, HEADER_BYTES
+
+    def _header(self, data: memoryview, at: int) -> BatchHeader:
+        try:
+            header = decode_header(data, at)
+        except CorruptBatch as error:
+            raise self._damaged(str(error)) from None
+        if header.base_offset < self.next_offset:
+            raise self._damaged(
+                f"a batch begins at offset {header.base_offset}, after {self.next_offset}"
+            )
+        return header
+
+    def _index(self) -> SparseIndex:
+        if self._made.index is None:
+            raise not_loaded(self._made)
+        return self._made.index
+
+    def _damaged(self, reason: str) -> CorruptLog:
+        return CorruptLog(Path(self._path), self._position, reason)
