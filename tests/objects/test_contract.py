@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -50,6 +50,55 @@ async def test_a_large_object_of_many_pieces(store: ObjectStore) -> None:
     content = b"".join(pieces) + b"end"
     assert len(content) > limits.INLINE_BODY_BYTES_MAX
     assert await store.get("large", 0, len(content)) == content
+
+
+async def _pieces(*pieces: Buffer, failing: Exception | None = None) -> AsyncIterator[Buffer]:
+    for piece in pieces:
+        yield piece
+    if failing is not None:
+        raise failing
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, limits.UPLOAD_PART_BYTES * 2 + 17])
+async def test_what_is_uploaded_in_pieces_is_read(store: ObjectStore, size: int) -> None:
+    content = memoryview((CONTENT * (size // len(CONTENT) + 1))[:size])
+    step = 3_000_001
+    pieces = [content[at : at + step] for at in range(0, size, step)]
+    assert await store.upload("archive/a.log", _pieces(*pieces)) == size
+    assert (await store.head("archive/a.log")).size_bytes == size
+    if size:
+        assert await store.get("archive/a.log", 0, size) == content
+
+
+@pytest.mark.parametrize("size", [10, limits.UPLOAD_PART_BYTES + 1])
+async def test_an_upload_whose_pieces_fail_is_not_there(store: ObjectStore, size: int) -> None:
+    with pytest.raises(ZeroDivisionError, match="damaged"):
+        await store.upload("a", _pieces(bytes(size), failing=ZeroDivisionError("damaged")))
+    assert await keys_of(store) == []
+
+
+async def test_a_small_upload_never_replaces(store: ObjectStore) -> None:
+    await store.put("a", [b"first"])
+    with pytest.raises(ObjectExists):
+        await store.upload("a", _pieces(b"second"))
+    assert bytes(await store.get("a", 0, 5)) == b"first"
+
+
+async def test_an_upload_that_is_cancelled_is_not_there(store: ObjectStore) -> None:
+    begun = asyncio.Event()
+
+    async def endless() -> AsyncIterator[Buffer]:
+        while True:
+            yield bytes(limits.UPLOAD_PART_BYTES)
+            begun.set()
+            await asyncio.Event().wait()
+
+    upload = asyncio.ensure_future(store.upload("a", endless()))
+    await begun.wait()
+    upload.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await upload
+    assert await keys_of(store) == []
 
 
 async def test_ranges(store: ObjectStore) -> None:

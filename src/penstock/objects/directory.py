@@ -102,7 +102,7 @@ class DirectoryStore:
             file = await self._whole(lambda: self._create(name, key))
             try:
                 async for piece in pieces:
-                    size += await self._whole(partial(self._write, key, file, size, piece))
+                    size = await self._whole(partial(self._write, key, file, size, piece))
                 await self._whole(lambda: self._finish(key, file, size))
             finally:
                 await self._whole(lambda: self._files.close(file))

@@ -53,7 +53,7 @@ def commit(
     """Add a segment whose objects are there."""
     yield from _check_leader(images, key, leader_epoch, tiered=True)
     found = yield statements.lock(*key)
-    marks = TierMarks(0, segment.base_offset, 0, 0)
+    marks = TierMarks(0, 0, 0, 0)
     marks = marks if found is None else statements.marks_of(found)
     if not marks.alive:
         marks = marks._replace(log_start_offset=max(marks.log_start_offset, log_start_offset))
