@@ -120,9 +120,8 @@ class PartitionLog:
         self.owner: LogOwner = UNOWNED
         """Told before anybody else up to where the log is durable."""
         self.committed_offset = LONG_MAX
-        """Retention keeps what is not below: the owner's to set, of a log with other replicas."""
         self.tiered_offset = 0
-        """As that, of a log that is copied to the archive."""
+        """Retention keeps what is not below: the owner's to set, with other replicas, or tiers."""
         self.unwritten_bytes = self.unflushed_records = 0
         self.replay: LogReplay | None = None
         """What the journal has of the log at a start, until it is loaded."""

@@ -177,7 +177,7 @@ class TierCore:
     def _agreed(self, look: Look) -> int:
         """Up to where the tiers have what the log has, as far as epochs say and both have it."""
         marks = self.marks
-        if marks is None or look.leader_epoch == self._compared_epoch:
+        if not (marks and marks.epochs) or look.leader_epoch == self._compared_epoch:
             return self.tiered_offset
         history = EpochHistory(list(look.epochs))
         ends = [start for _, start in marks.epochs[1:]] + [marks.tiered_offset]

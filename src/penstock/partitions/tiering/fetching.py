@@ -196,7 +196,7 @@ class TierFetcher:
     ) -> OffsetAndTimestamp | None:
         """The first record of one segment at or after a time, and not below an offset."""
         times = SparseIndex(segment.base_offset, b"", await self._index(segment, TIME_INDEX))
-        offset = max(start, segment.base_offset, times.by_time(timestamp).offset)
+        offset = max(start, segment.base_offset, times.by_time(timestamp).last_offset)
         while offset < segment.next_offset:
             run = await self._chunk(segment, offset, limits.CHUNK_BYTES_MIN)
             at = 0
