@@ -188,7 +188,6 @@ def test_bad_settings(tmp_path: Path) -> None:
             "setting control.url = 'mysql://…': must begin with postgresql:// or postgres://",
         ),
         (("control.url=me:word@h/x", "diskless.storage.url=s3://b"), "control.url = '…': must"),
-        (("log.local.retention.ms=60000",), "there is no tiered storage yet"),
         (("log.retentoin.ms=60000",), "did you mean log.retention.ms?"),
         (
             ("diskless.fetch.lagging.consumer.threshold.ms=5",),

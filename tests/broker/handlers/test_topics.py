@@ -70,8 +70,8 @@ async def test_says_which_configurations_have_no_effect(
         version=version,
     )
     codes = [names(answer.error_code) for answer in answers]
-    assert codes == ["none", "none", "invalid_config", "invalid_config"]
-    assert sorted(broker.partitions.topics) == ["compacted", "plain"]
+    assert codes == ["none", "none", "invalid_config", "none"]
+    assert sorted(broker.partitions.topics) == ["compacted", "local", "plain"]
     (record,) = caplog.records
     assert record.getMessage().startswith("topic compacted: setting cleanup.policy = 'compact'")
     if version >= 1:
@@ -79,8 +79,8 @@ async def test_says_which_configurations_have_no_effect(
         assert "nothing is compacted yet" in said[0]
         assert "preallocate = 'true': it has no effect" in said[0]
         assert said[1] is None
-        assert "remote.storage.enable = 'true': it has no effect: there is no tiered" in said[2]
-        assert "local.retention.bytes = '5': it has no effect" in said[3]
+        assert "needs remote.log.storage.system.enable = true" in said[2]
+        assert said[3] is None
 
 
 async def test_others_get_their_turns_while_many_partitions_come_and_go(

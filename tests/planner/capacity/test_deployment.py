@@ -191,7 +191,7 @@ def test_what_replicas_mean_is_said() -> None:
     assert subjects(plan(replication=2))["two replicas"] == "warn"
     assert subjects(plan(replication=3))["replication"] == "note"
     assert "two replicas" not in subjects(plan(replication=3))
-    assert subjects(plan(storage="tiered"))["tiered storage"] == "fail"
+    assert subjects(plan(storage="tiered"))["tiered storage"] == "note"
     assert subjects(plan(replication=3, storage="diskless"))["replication"] == "note"
     assert plan(replication=3, storage="diskless").value("replicated_bytes_per_second") == 5e6
     assert "one replica" not in subjects(plan(storage="diskless"))
