@@ -29,8 +29,8 @@ from penstock.control.schema import tables
 from penstock.diskless.settings import DisklessSettings
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.objects import FetchSettings
-from penstock.partitions.tiering.settings import TierSettings
 from penstock.outbox.settings import OutboxSettings
+from penstock.partitions.tiering.settings import TierSettings
 from penstock.spark import options as source_options
 from penstock.spark.pipeline import keys
 from penstock.spark.sink import options as sink_options
