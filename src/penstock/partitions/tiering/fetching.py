@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.values import PartitionKey
     from penstock.control.tiers.plane import TieredPartitions
     from penstock.objects.store_path import StorePath
-    from penstock.partitions.tiering.part import TieredPart
+    from penstock.partitions.tiering.source import TierSource
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage.values import OffsetAndTimestamp
 
@@ -74,7 +74,7 @@ class TierFetcher:
         """Drop what is known of a partition's segments."""
         self._pages.pop(key, None)
 
-    async def run(self, part: TieredPart, offset: int, size_bytes: int) -> TierRun:
+    async def run(self, part: TierSource, offset: int, size_bytes: int) -> TierRun:
         """Whole batches from the one that holds an offset, about so many bytes.
 
         Raises:
@@ -93,7 +93,7 @@ class TierFetcher:
         run.aborted = await self.aborted(part, run.base_offset, run.next_offset)
         return run
 
-    async def aborted(self, part: TieredPart, start: int, end: int) -> list[AbortedTransaction]:
+    async def aborted(self, part: TierSource, start: int, end: int) -> list[AbortedTransaction]:
         """The aborted transactions with batches in [start, end), by first offset.
 
         Their markers may lie in segments behind, and in the log.
@@ -119,7 +119,7 @@ class TierFetcher:
         found.update(part.log.aborted(start, end))
         return sorted(found, key=lambda one: one.first_offset)
 
-    async def position(self, part: TieredPart, timestamp: int | None) -> OffsetAndTimestamp | None:
+    async def position(self, part: TierSource, timestamp: int | None) -> OffsetAndTimestamp | None:
         """The first record at or after a time, or the first of the highest time of all."""
         start = part.start_offset
         asked = timestamp
@@ -134,7 +134,7 @@ class TierFetcher:
             start = segment.next_offset
 
     async def segments(
-        self, part: TieredPart, start: int, end: int, limit: int
+        self, part: TierSource, start: int, end: int, limit: int
     ) -> list[TierSegment]:
         """Those that hold offsets of [start, end), at most `limit`."""
         found = await self._plane.tier_segments(part.key, start, limit=limit)
@@ -152,7 +152,7 @@ class TierFetcher:
             raise CorruptObject(f"object {segment.stem}{INDEX}: {doubt}")
         return index
 
-    async def _segment(self, part: TieredPart, offset: int) -> TierSegment:
+    async def _segment(self, part: TierSource, offset: int) -> TierSegment:
         key, now = part.key, self._clock.monotonic()
         page = self._pages.get(key)
         found = None if page is None or page.until < now else _holding(page.segments, offset)

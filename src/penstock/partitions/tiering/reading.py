@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.control.batch_index.values import PartitionKey
     from penstock.partitions.tiering.metrics import TierCounters
-    from penstock.partitions.tiering.part import TieredPart
+    from penstock.partitions.tiering.source import TierSource
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 class TierWant(NamedTuple):
     """What a fetch asks of one partition's tiers."""
 
-    part: TieredPart
+    part: TierSource
     offset: int
     max_bytes: int
 
@@ -61,7 +61,7 @@ class TierReader:
         *,
         clock: Clock,
         counters: TierCounters,
-        wake: Callable[[Sequence[TieredPart]], None],
+        wake: Callable[[Sequence[TierSource]], None],
     ) -> None:
         """`wake` is told whose loads have ended."""
         self._fetcher = fetcher

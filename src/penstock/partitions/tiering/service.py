@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.objects import ObjectStore
     from penstock.partitions.port import Partition
     from penstock.partitions.tiering.settings import TierSettings
+    from penstock.partitions.tiering.source import TierSource
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +188,7 @@ class TierService:
             )
         return self._cold
 
-    def _wake(self, parts: Sequence[TieredPart]) -> None:
+    def _wake(self, parts: Sequence[TierSource]) -> None:
         """Loads have ended: whoever waits for them reads again."""
         woken = {id(part) for part in parts}
         self._advanced([one for one, part in self._hosted.items() if id(part) in woken])
