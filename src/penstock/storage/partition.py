@@ -119,8 +119,7 @@ class PartitionLog:
         """Set by the owner while nothing may be appended or deleted, though all may be read."""
         self.owner: LogOwner = UNOWNED
         """Told before anybody else up to where the log is durable."""
-        self.committed_offset = LONG_MAX
-        self.tiered_offset = 0
+        self.committed_offset, self.tiered_offset = LONG_MAX, 0
         """Retention keeps what is not below: the owner's to set, with other replicas, or tiers."""
         self.unwritten_bytes = self.unflushed_records = 0
         self.replay: LogReplay | None = None
