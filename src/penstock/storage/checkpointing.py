@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base.files import Files, replace_file, sync_directory, write_all
@@ -222,7 +223,7 @@ class Checkpointer:
             if log.closed is not None:
                 continue
             points.append((log, log.current_recovery_point()))
-            for segment in changed:
+            for segment in sorted(changed, key=attrgetter("base_offset")):
                 if segment.written_bytes == 0:
                     continue
                 saved.append((segment, segment.indexed()))
@@ -338,7 +339,7 @@ def perform(files: Files, path: str, plan: Plan) -> None:
         with suppress(FileNotFoundError), _opened(files, target) as descriptor:
             _sync(files, descriptor, target)
     try:
-        for directory in plan.changes.directories:
+        for directory in sorted(plan.changes.directories):
             with suppress(FileNotFoundError):
                 sync_directory(files, directory)
         if plan.changes.directories:
