@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.client import TransactionalProducer
-from tests.spark.conftest import Topic
+from tests.spark.conftest import Topic, until
 from tests.spark.test_stream import Run
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def test_batches(topic: Topic, producer: TransactionalProducer, direct: bool) ->
     everything = values(**{"kafka.isolation.level": "read_uncommitted"})
     assert len(everything) == ROUNDS * 2_001 + 30
     producer.commit()
-    assert values() == sorted([*counting, *batch(99, 30)["value"].to_pylist()])
+    # A commit is answered when it is decided: its markers follow, as in Kafka.
+    decided = sorted([*counting, *batch(99, 30)["value"].to_pylist()])
+    until("what was committed is read", lambda: values() == decided)
 
 
 def test_streams(topic: Topic, producer: TransactionalProducer, tmp_path: Path) -> None:
@@ -91,8 +93,12 @@ def test_streams(topic: Topic, producer: TransactionalProducer, tmp_path: Path) 
     producer.abort()
     topic.write(3, partition=0)
     run.batches.clear()
-    run.drain(topic.stream())
-    assert run.values == [b"value 0", b"value 1", b"value 2"]
+
+    def read() -> list[bytes]:
+        run.drain(topic.stream())
+        return run.values
+
+    until("the aborted one is passed", lambda: read() == [b"value 0", b"value 1", b"value 2"])
     producer.begin()
     producer.write_arrow(topic.name, batch(97, 10), partition=2)
     run.batches.clear()
@@ -102,5 +108,4 @@ def test_streams(topic: Topic, producer: TransactionalProducer, tmp_path: Path) 
     assert len(run.values) == 10
     producer.commit()
     topic.write(1, partition=2)
-    run.drain(topic.stream())
-    assert len(run.values) == 11
+    until("what was committed is passed", lambda: len(read()) == 11)
