@@ -208,8 +208,15 @@ class Checkpointer:
             self._running = False
             self._end(StorageError(f"cannot prepare a checkpoint: {failure}"))
             return
-        work = partial(perform, self._files, self._path, plan)
+        work = partial(self._perform, plan)
         self._worker.submit(work, partial(self._done, plan))
+
+    def _perform(self, plan: Plan) -> None:
+        """Step 2; entries that it covers must be synced before it says so, or what an earlier use
+        of their files left behind would be taken for the ones that follow."""
+        if self._journal.durable_sequence < plan.sequence:
+            self._journal.sync()
+        perform(self._files, self._path, plan)
 
     def _plan(self, sequence: int) -> Plan:
         changes = self._changes.take()

@@ -20,7 +20,7 @@ from functools import partial
 from threading import Event
 from typing import NamedTuple
 
-from penstock.base.files import Files
+from penstock.base.files import Files, sync_directory
 from penstock.base.ids import TopicPartition
 from penstock.storage.checkpointing import (
     Checkpointer,
@@ -310,12 +310,17 @@ def _rename(files: Files, drops: list[Dropped]) -> None:
 
 
 def _remove(files: Files, paths: list[str]) -> None:
+    """Remove segments' files, and directories whose new names outlive a crash by now: under its
+    old one, what is left of a log would be taken for a damaged one."""
+    directories = [path for path in paths if not path.endswith(DELETED)]
+    for parent in {os.path.dirname(path) for path in directories}:
+        sync_directory(files, parent)
     for path in paths:
         if path.endswith(DELETED):
             with suppress(FileNotFoundError):
                 files.remove(path)
-        else:
-            files.remove_tree(path)
+    for path in directories:
+        files.remove_tree(path)
 
 
 def _ignore(_: object, error: BaseException | None) -> None:

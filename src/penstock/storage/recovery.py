@@ -236,12 +236,16 @@ class _Reader:
 
 
 class FoundLog(NamedTuple):
-    """A log that a store has; `replay` is what the journal has of it beyond the checkpoint."""
+    """A log that a store has; `replay` is what the journal has of it beyond the checkpoint.
+
+    Of one that is not `known`, neither says anything: it may be anything that its files have.
+    """
 
     where: TopicPartition
     topic_id: UUID
     point: RecoveryPoint
     replay: LogReplay | None
+    known: bool
 
 
 class Directories:
@@ -279,8 +283,10 @@ class Directories:
                 replay = self._replays.get(encode_key(topic_id, where.topic, where.partition))
             if replay is not None:
                 point = replay.point_after(point)
-            point = point or RecoveryPoint(0, 0, 0, 0, 0, -1, 0)
-            found.append(FoundLog(where, topic_id, point, replay))
+            nothing = RecoveryPoint(0, 0, 0, 0, 0, -1, 0)
+            found.append(
+                FoundLog(where, topic_id, point or nothing, replay, known=point is not None)
+            )
         self._report_missing(found)
         return found, strays
 

@@ -450,26 +450,30 @@ class LogStore:
     ) -> bool:
         """Add all logs; those are loaded of which not all is known, or all unless `lazily`.
 
-        Whether the journal has nothing of others, which were deleted.
+        Whether the journal has nothing of others, which were deleted, and no log has records that
+        neither it nor the checkpoint knows of: a deletion may have been lost.
         """
+        stray_records = False
         directories = Directories(self._files, self._root, checkpoint, replays)
         found, strays = directories.find()
         for where in strays:
             self._set_aside(where)
         if directories.made or strays:
             self._committer.root_synced = False
-        for where, topic_id, point, replay in found:
+        for where, topic_id, point, replay, known in found:
             if lost:
                 point = point.with_standing(point.standing._replace(lost=True))
             log = self._add(where, topic_id, point)
-            known = not point.flags & HAS_TRANSACTIONS
+            unknown = not known
+            known = known and not point.flags & HAS_TRANSACTIONS
             if replay is not None:
                 log.recovers(replay)
                 self._checkpointer.recovered.append(log)
                 known = known and replay.simple
             if not (lazily and known):
                 log.load()
-        return len(self._checkpointer.recovered) == len(replays.logs)
+            stray_records = stray_records or (unknown and log.size_bytes > 0)
+        return len(self._checkpointer.recovered) == len(replays.logs) and not stray_records
 
     def _set_aside(self, tp: TopicPartition) -> None:
         """Give a directory that belongs to no known topic another name; remove it if empty."""
