@@ -208,7 +208,13 @@ class _Counting(SqliteDatabase):
         self._inner = inner
         self._counting = counting
 
-    async def run(self, operation: Callable[[Connection], Any], *, reads: bool = False) -> Any:
+    async def run(
+        self,
+        operation: Callable[[Connection], Any],
+        *,
+        reads: bool = False,
+        rows: int | None = None,
+    ) -> Any:
         return await self._inner.run(operation, reads=reads)
 
     async def change(
@@ -217,6 +223,7 @@ class _Counting(SqliteDatabase):
         *,
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
+        rows: int | None = None,
     ) -> Any:
         return await super().change(lambda: self._replaced(make()))
 

@@ -42,10 +42,32 @@ class Verifier:
         *,
         add: bool,
     ) -> Sequence[PenstockError | None]:
-        names = [str(one) for one in partitions]
-        self.asked.append((transactional_id, producer_id, producer_epoch, names, add))
+        answers = self._answer(transactional_id, producer_id, producer_epoch, partitions, add)
         if self.meanwhile is not None:
             await self.meanwhile()
+        return answers
+
+    def verify_now(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+    ) -> Sequence[PenstockError | None] | None:
+        if self.meanwhile is not None:
+            return None
+        return self._answer(transactional_id, producer_id, producer_epoch, partitions, False)
+
+    def _answer(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        add: bool,
+    ) -> Sequence[PenstockError | None]:
+        names = [str(one) for one in partitions]
+        self.asked.append((transactional_id, producer_id, producer_epoch, names, add))
         return [self.answers.pop(0) if self.answers else None for _ in partitions]
 
 

@@ -28,7 +28,12 @@ from penstock.control import (
     RecordChange,
     SqliteControlPlane,
 )
-from penstock.control.limits import WAITING_OPERATIONS_MAX
+from penstock.control.limits import (
+    CHECKPOINT_OPERATIONS,
+    LONE_COMMIT_SECONDS_MAX,
+    LONE_ROWS_MAX,
+    WAITING_OPERATIONS_MAX,
+)
 
 A = UUID(int=1)
 
@@ -217,6 +222,92 @@ async def test_a_cancelled_caller_harms_nobody(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     task.cancel()
     assert (await plane.allocate_producer_ids(5)).start in {0, 5}
+    await plane.close()
+
+
+async def on_threads(plane: SqliteControlPlane, *rows: int | None) -> list[bool]:
+    """Whether operations of one turn, of so many rows, run on the writer's thread."""
+
+    def where(connection: sqlite3.Connection) -> bool:
+        return threading.current_thread() is not threading.main_thread()
+
+    return list(await asyncio.gather(*[plane._writer.run(where, rows=one) for one in rows]))
+
+
+async def test_a_small_operation_that_is_alone_is_committed_on_the_loop(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    plane._writer._commit_seconds = 0.0  # type: ignore[attr-defined]
+    assert await on_threads(plane, LONE_ROWS_MAX) == [False]
+    assert await on_threads(plane, LONE_ROWS_MAX + 1) == [True]
+    assert await on_threads(plane, None) == [True]
+    assert await on_threads(plane, 1, 1) == [True, True], "they share a sync"
+    await plane.close()
+
+
+async def test_no_operation_overtakes_one_that_the_thread_has(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    entered, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def wait(connection: sqlite3.Connection) -> None:
+        entered.set()
+        go_on.wait(30)
+        order.append("first")
+
+    first = asyncio.ensure_future(plane._writer.run(wait))
+    await asyncio.to_thread(entered.wait, 30)
+    second = asyncio.ensure_future(
+        plane._writer.run(lambda connection: order.append("second"), rows=1)
+    )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert order == ["first", "second"]
+    await plane.close()
+
+
+async def test_after_a_slow_commit_the_thread_has_the_next_one(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+    pause = threading.Event()
+    await plane._writer.run(lambda connection: pause.wait(2 * LONE_COMMIT_SECONDS_MAX))
+    assert await on_threads(plane, 1) == [True]
+    await plane.close()
+
+
+async def test_what_fails_on_the_loop_fails_as_on_the_thread(tmp_path: Path) -> None:
+    plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
+    await plane.start()
+
+    def fail(connection: sqlite3.Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    plane._writer._commit_seconds = 0.0  # type: ignore[attr-defined]
+    with pytest.raises(DatabaseStopped, match="disk I/O error"):
+        await plane._writer.run(fail, rows=1)
+    with pytest.raises(DatabaseStopped, match="disk I/O error"):
+        await plane.allocate_producer_ids(1)
+    await plane.close()
+
+
+async def test_the_write_ahead_log_is_copied_back(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    plane = SqliteControlPlane(path)
+    await plane.start()
+    sizes = []
+    for _ in range(4):
+        for number in range(CHECKPOINT_OPERATIONS + 1):
+            change = RecordChange(
+                kind="group", key=f"g{number}", expected_version=0, rows={"": bytes(2_000)}
+            )
+            await plane.save_records([change])
+        sizes.append(Path(f"{path}-wal").stat().st_size)
+    assert sizes[-1] < 2 * sizes[0], sizes
     await plane.close()
 
 

@@ -35,3 +35,13 @@ class Verifier(Protocol):
         raise a PenstockError: where the coordinator cannot be asked, that is each one's answer.
         """
         ...
+
+    def verify_now(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+    ) -> Sequence[PenstockError | None] | None:
+        """As `verify` without `add`, where nobody has to be waited for; None where it is so."""
+        ...

@@ -18,6 +18,15 @@ GROUP_OPERATIONS_MAX: Final = 512
 BUSY_TIMEOUT_SECONDS: Final = 2.0
 """How long the database's owner is waited for when it is opened."""
 
+LONE_ROWS_MAX: Final = 64
+"""Rows of an operation that may be committed on the event loop."""
+
+LONE_COMMIT_SECONDS_MAX: Final = 0.002
+"""After a commit that took longer the event loop commits nothing."""
+
+CHECKPOINT_OPERATIONS: Final = 250
+"""Operations after which the write-ahead log is copied back: about 1,000 pages, as SQLite does."""
+
 POSTGRES_CONNECTIONS_MAX: Final = 8
 """Connections to PostgreSQL that one broker's operations share; another one listens."""
 

@@ -117,6 +117,21 @@ class Runtime:
         finally:
             self._waiting.pop(token, None)
 
+    def ask(self, event: Any, key: str) -> Any | None:
+        """As `call`, of a question that is answered at once; None if the key is not loaded."""
+        if not self._loads.ready(key):
+            return None
+        refused = self._refusal()
+        if refused is not None:
+            return refused
+        self._next_token = token = self._next_token + 1
+        answers = [
+            effect.response
+            for effect in self.core.handle(event, self.ticker.now_ms(), token)
+            if isinstance(effect, Reply) and effect.token == token
+        ]
+        return answers[0] if answers else None
+
     def _refusal(self) -> Refused | None:
         if not (self._stopped or self.suspended):
             return None

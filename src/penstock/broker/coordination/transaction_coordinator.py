@@ -30,6 +30,7 @@ from penstock.broker.coordination.transactions import (
     TransactionRequest,
     Transactions,
     TransactionState,
+    VerifyPartitions,
     WriteMarkers,
 )
 from penstock.broker.parts import parts_of
@@ -137,6 +138,11 @@ class TransactionCoordinator(Coordinator):
             if isinstance(request, (InitProducerId, EndTransaction)):
                 request = replace(request, fresh_producer_id=await self._producer_ids.next())
         return response
+
+    def verify(self, request: VerifyPartitions) -> Any | None:
+        """Answer at once, if the id is loaded; None if it is not. Raises as `call`."""
+        self.check_owner(request.transactional_id)
+        return self.runtime.ask(request, request.transactional_id)
 
     async def list(self, request: ListTransactions) -> Any:
         """The ids of this coordinator that a request's filters let through; raises as `call`."""

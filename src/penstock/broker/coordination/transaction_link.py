@@ -92,6 +92,28 @@ class TransactionLink:
         except PenstockError as error:
             return [error] * len(partitions)
 
+    def verify_now(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+    ) -> Answers | None:
+        """As `Verifier.verify_now`."""
+        try:
+            if owner_of(self._cluster.image, transactional_id).broker_id != self._node_id:
+                return None
+            response = self._coordinator.verify(
+                VerifyPartitions(
+                    transactional_id=transactional_id,
+                    producer=ProducerIdentity(producer_id, producer_epoch),
+                    partitions=frozenset(partitions),
+                )
+            )
+        except PenstockError as error:
+            return [error] * len(partitions)
+        return None if response is None else _answers(transactional_id, response, partitions)
+
     async def add_group(self, transaction: OpenTransaction, group_id: str) -> None:
         """Make the offsets of a group part of an open transaction.
 
@@ -138,10 +160,7 @@ class TransactionLink:
                 partitions=frozenset(partitions),
             )
         )
-        if isinstance(response, Refused):
-            return [refused_error(response)] * len(partitions)
-        missing = response.missing if isinstance(response, Verified) else frozenset()
-        return [_missing(transactional_id, one) if one in missing else None for one in partitions]
+        return _answers(transactional_id, response, partitions)
 
     async def _ask(
         self,
@@ -187,6 +206,14 @@ def refused_error(refused: Refused) -> PenstockError:
     """The error of a refusal."""
     number = error_number(refused.error)
     return broker_error(number, "the coordinator of the transaction", refused.message)
+
+
+def _answers(transactional_id: str, response: Any, partitions: Sequence[TopicPartition]) -> Answers:
+    """What the coordinator's own response says of each partition."""
+    if isinstance(response, Refused):
+        return [refused_error(response)] * len(partitions)
+    missing = response.missing if isinstance(response, Verified) else frozenset()
+    return [_missing(transactional_id, one) if one in missing else None for one in partitions]
 
 
 def _missing(transactional_id: str, where: TopicPartition) -> PenstockError:

@@ -39,6 +39,7 @@ from penstock.broker.handlers.verification import (
     guard_of,
     look_at,
     verified,
+    verified_now,
 )
 from penstock.broker.identity import endpoints_of
 from penstock.broker.partition_registry import ServedTopic
@@ -168,10 +169,16 @@ def _begin(
 ) -> None:
     """Append what belongs to a transaction, after a look at what would begin one."""
     verifier, version = parts.verifier, context.version
-    guards, wanted = look_at(parts.partitions, request, version, parts.clock.now_ms())
+    now_ms = parts.clock.now_ms()
+    guards, wanted = look_at(parts.partitions, request, version, now_ms)
     if version < ADDS_FROM and not parts.settings.transaction_partition_verification_enable:
         guards.update({one.place: UNGUARDED for one in wanted})
     elif wanted:
+        known = verified_now(verifier, transactional_id, wanted, version, now_ms)
+        if known is not None:
+            guards.update(known)
+            _append(parts, context, request, lease, guards)
+            return
         if lease is not None:
             lease.retain()
         work = verified(verifier, transactional_id, wanted, version, parts.clock)

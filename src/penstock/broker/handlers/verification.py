@@ -154,6 +154,34 @@ async def verified(
     return guards
 
 
+def verified_now(
+    verifier: Verifier,
+    transactional_id: str,
+    wanted: Sequence[Unverified],
+    version: int,
+    now_ms: int,
+) -> dict[Place, Guard | PenstockError] | None:
+    """As `verified`, where nobody has to be waited for; None where it is otherwise."""
+    first = wanted[0]
+    producer = first.producer_id, first.producer_epoch
+    if version >= ADDS_FROM or any(
+        [
+            one.partition.look_up is not None or (one.producer_id, one.producer_epoch) != producer
+            for one in wanted
+        ]
+    ):
+        return None
+    answers = verifier.verify_now(
+        transactional_id, *producer, [one.partition.topic_partition for one in wanted]
+    )
+    if answers is None:
+        return None
+    guards: dict[Place, Guard | PenstockError] = {}
+    for one, error in zip(wanted, answers, strict=True):
+        _judged(one, error, guards, version, now_ms)
+    return guards
+
+
 async def _looked_up(
     wanted: Sequence[Unverified],
 ) -> tuple[Sequence[Unverified], dict[Place, Guard | PenstockError]]:

@@ -12,6 +12,7 @@ from penstock.control.coordination.values import CoordinationRecord, RecordChang
 from penstock.control.drivers.statements import Lock, OverDatabase
 
 _VERSION_BITS: Final = 62
+_SMALL_BYTES_MAX: Final = 65_536
 
 
 class CoordinationRecords(OverDatabase):
@@ -44,5 +45,16 @@ class CoordinationRecords(OverDatabase):
             partial(operations.save, changes, version=version),
             lock=Lock.TOPICS,
             cluster_epoch=cluster_epoch,
+            rows=_rows(changes),
         )
         return SavedRecords(version=version, refused=refused)
+
+
+def _rows(changes: Sequence[RecordChange]) -> int | None:
+    """How many rows the changes touch; None where offsets go with them, or rows are large."""
+    if any(change.deletes_offsets or change.settles_offsets for change in changes):
+        return None
+    values = [value for change in changes for value in change.rows.values()]
+    if sum(map(len, filter(None, values))) > _SMALL_BYTES_MAX:
+        return None
+    return len(values)

@@ -196,6 +196,7 @@ class Connections:
         *,
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
+        rows: int | None = None,
     ) -> T:
         begin = lock.value
         if lock is Lock.TOPICS:

@@ -25,7 +25,9 @@ class InlineWriter(SqliteDatabase):
     def start(self) -> None:
         """There is nothing to start."""
 
-    async def run(self, operation: Operation, *, reads: bool = False) -> Any:
+    async def run(
+        self, operation: Operation, *, reads: bool = False, rows: int | None = None
+    ) -> Any:
         """Run one operation and return its value."""
         return self.execute(operation)
 

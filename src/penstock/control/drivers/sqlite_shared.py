@@ -38,6 +38,8 @@ _WRITE: Final = 1
 class SharedWriter(SqliteWriter):
     """One process's thread and connection."""
 
+    lone_commits = False
+
     def __init__(
         self,
         path: Path,
@@ -57,6 +59,9 @@ class SharedWriter(SqliteWriter):
         connection.execute(f"ATTACH ? AS {RENEWALS}", (str(_renewals_of(self._path)),))
         connection.execute(f"PRAGMA {RENEWALS}.synchronous = OFF")
         return connection
+
+    def _copy_back(self) -> None:
+        """SQLite does, whichever process has made it grow."""
 
     def _begin(self, connection: sqlite3.Connection, group: list[Entry]) -> None:
         connection.execute("BEGIN" if _reads(group) else "BEGIN IMMEDIATE")

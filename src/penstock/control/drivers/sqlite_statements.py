@@ -91,11 +91,16 @@ class SqliteDatabase(ABC):
 
     @abstractmethod
     async def run(
-        self, operation: Callable[[sqlite3.Connection], Any], *, reads: bool = False
+        self,
+        operation: Callable[[sqlite3.Connection], Any],
+        *,
+        reads: bool = False,
+        rows: int | None = None,
     ) -> Any:
         """Run a function over the connection in a transaction; its value once that is durable.
 
-        One that only `reads` changes nothing that must be durable.
+        One that only `reads` changes nothing that must be durable. `rows` is about how many it
+        touches; None where they may be many.
         """
 
     async def read(
@@ -113,13 +118,14 @@ class SqliteDatabase(ABC):
         *,
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
+        rows: int | None = None,
     ) -> T:
         def operation(connection: sqlite3.Connection) -> T:
             if cluster_epoch is not None:
                 check_cluster_epoch(connection, cluster_epoch)
             return run(connection, make())
 
-        value: T = await self.run(operation)
+        value: T = await self.run(operation, rows=rows)
         return value
 
 

@@ -16,6 +16,7 @@ from fsync failures?" (USENIX ATC 2020).
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import sqlite3
 import threading
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.base.errors import BugError
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.control.drivers.sqlite_statements import SqliteDatabase
 from penstock.control.drivers.statements import Database
 from penstock.control.errors import (
@@ -37,9 +39,14 @@ from penstock.control.errors import (
 )
 from penstock.control.limits import (
     BUSY_TIMEOUT_SECONDS,
+    CHECKPOINT_OPERATIONS,
     GROUP_OPERATIONS_MAX,
+    LONE_COMMIT_SECONDS_MAX,
+    LONE_ROWS_MAX,
     WAITING_OPERATIONS_MAX,
 )
+
+logger = logging.getLogger(__name__)
 
 Operation = Callable[[sqlite3.Connection], Any]
 _Future = asyncio.Future[Any]
@@ -53,6 +60,7 @@ class Entry(NamedTuple):
     future: _Future
     loop: asyncio.AbstractEventLoop
     reads: bool
+    small: bool = False
 
 
 _KINDS: Final[dict[int, type[ControlUnavailable]]] = {
@@ -77,10 +85,13 @@ class Writer(Database, Protocol):
 
     def start(self) -> None: ...
 
-    async def run(self, operation: Operation, *, reads: bool = False) -> Any:
+    async def run(
+        self, operation: Operation, *, reads: bool = False, rows: int | None = None
+    ) -> Any:
         """Run one operation and return its value once it is durable.
 
-        One that only `reads` changes nothing that must be durable.
+        One that only `reads` changes nothing that must be durable. `rows` is about how many it
+        touches; None where they may be many.
 
         Raises:
             ControlBusy: too many operations wait.
@@ -95,7 +106,10 @@ class Writer(Database, Protocol):
 
 
 class SqliteWriter(SqliteDatabase):
-    """The writer of a file, on a thread."""
+    """The writer of a file, on a thread, and on the first loop that hands something in."""
+
+    lone_commits = True
+    """Whether small operations may be committed on the loop: not where others are waited for."""
 
     def __init__(self, path: Path, *, on_group: Callable[[bool], None]) -> None:
         """`on_group(committed)` is called on the writer's thread after each group."""
@@ -104,53 +118,124 @@ class SqliteWriter(SqliteDatabase):
         self._queue: queue.Queue[Entry | None] = queue.Queue(WAITING_OPERATIONS_MAX)
         self._thread = threading.Thread(target=self._run, name="penstock-control", daemon=True)
         self._stopped: ControlUnavailable | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._connection_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._gathered: list[Entry] = []
+        """What the loop has handed in during this turn."""
+        self._queued = 0
+        self._taken = 0
+        """How many entries the loops have queued, and how many of them have ended."""
+        self._commit_seconds = 0.0
+        self._uncopied = 0
+        """Operations since the write-ahead log was last copied back."""
         self.closed = False
 
     def start(self) -> None:
         self._thread.start()
 
-    async def run(self, operation: Operation, *, reads: bool = False) -> Any:
+    async def run(
+        self, operation: Operation, *, reads: bool = False, rows: int | None = None
+    ) -> Any:
         if self.closed:
             raise ControlUnavailable("the metadata database is closed")
         loop = asyncio.get_running_loop()
         future: _Future = loop.create_future()
-        try:
-            self._queue.put_nowait(Entry(operation, future, loop, reads))
-        except queue.Full:
-            raise ControlBusy(WAITING_OPERATIONS_MAX) from None
+        small = rows is not None and rows <= LONE_ROWS_MAX
+        entry = Entry(operation, future, loop, reads, small)
+        if self._loop is None:
+            self._loop = loop
+        if loop is not self._loop or not self.lone_commits:
+            self._put(entry)
+        else:
+            if not self._gathered:
+                loop.call_soon(self._end_of_turn)
+            self._gathered.append(entry)
         return await future
+
+    def _put(self, entry: Entry) -> None:
+        """Leave an entry to the thread; its future gets ControlBusy if too many wait."""
+        try:
+            self._queue.put_nowait(entry)
+        except queue.Full:
+            _settle([(entry.future, (None, ControlBusy(WAITING_OPERATIONS_MAX)))])
+        else:
+            self._queued += 1
+
+    def _end_of_turn(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if len(gathered) == 1 and gathered[0].small and self._commit_here(gathered):
+            return
+        for entry in gathered:
+            self._put(entry)
+
+    def _commit_here(self, group: list[Entry]) -> bool:
+        """Commit on the loop, unless that may take long."""
+        if self._taken != self._queued or self._commit_seconds > LONE_COMMIT_SECONDS_MAX:
+            return False
+        if self._uncopied >= CHECKPOINT_OPERATIONS:
+            return False
+        if not self._connection_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._connection is None or self._stopped is not None:
+                return False
+            outcomes = self._outcomes(group)
+        finally:
+            self._connection_lock.release()
+        _settle([(group[0].future, outcomes[0])])
+        return True
 
     async def close(self) -> None:
         """Finish what is queued and end the thread."""
         if self.closed:
             return
         self.closed = True
+        self._end_of_turn()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._queue.put, None)
         await loop.run_in_executor(None, self._thread.join)
 
-    # What follows runs on the thread.
+    # What follows runs on the thread, or on the loop for an operation that is alone.
 
     def _run(self) -> None:
-        connection: sqlite3.Connection | None = None
         last = False
         while not last:
             entry = self._queue.get()
             if entry is None:
                 break
             group, last = self._gather(entry)
-            if self._stopped is not None:
-                _resolve(group, _all_failed(group, self._stopped))
-                continue
-            try:
-                if connection is None:
-                    connection = self._open()
-                outcomes = self._commit(connection, group)
-            except Exception as error:  # the thread outlives whatever a group brings
-                outcomes = _all_failed(group, self._failed(connection, error))
+            with self._connection_lock:
+                outcomes = self._outcomes(group)
+                self._copy_back()
+                self._taken += len(group)
             _resolve(group, outcomes)
-        if connection is not None:
-            connection.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _outcomes(self, group: list[Entry]) -> list[_Outcome]:
+        if self._stopped is not None:
+            return _all_failed(group, self._stopped)
+        begun = SYSTEM_CLOCK.monotonic()
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            outcomes = self._commit(self._connection, group)
+        except Exception as error:  # the thread outlives whatever a group brings
+            return _all_failed(group, self._failed(self._connection, error))
+        self._commit_seconds = SYSTEM_CLOCK.monotonic() - begun
+        self._uncopied += len(group)
+        return outcomes
+
+    def _copy_back(self) -> None:
+        """Copy the write-ahead log into the file when it has grown."""
+        if self._uncopied < CHECKPOINT_OPERATIONS or self._connection is None:
+            return
+        self._uncopied = 0
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.Error as error:
+            logger.error("%s", self._failed(self._connection, error))
 
     def _gather(self, first: Entry) -> tuple[list[Entry], bool]:
         """The operations that wait, up to a limit, and whether they are the last."""
@@ -167,7 +252,9 @@ class SqliteWriter(SqliteDatabase):
 
     def _open(self) -> sqlite3.Connection:
         """A connection of the file's one owner."""
-        return open_connection(self._path, locking="EXCLUSIVE")
+        connection = open_connection(self._path, locking="EXCLUSIVE")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        return connection
 
     def _begin(self, connection: sqlite3.Connection, group: list[Entry]) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -226,7 +313,9 @@ def _code(error: sqlite3.Error) -> int:
 
 def open_connection(path: Path, *, locking: str) -> sqlite3.Connection:
     """Open a database: write-ahead, every commit synced; `locking` as SQLite names its modes."""
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
+    )
     try:
         connection.execute(f"PRAGMA locking_mode = {locking}")
         connection.execute("PRAGMA journal_mode = WAL")

@@ -217,8 +217,11 @@ class Database(Protocol):
         *,
         lock: Lock = Lock.NONE,
         cluster_epoch: int | None = None,
+        rows: int | None = None,
     ) -> T:
         """Run an operation in one transaction; its value once that is durable.
+
+        `rows` is about how many it touches, where that is known to be few.
 
         Raises:
             StaleClusterEpoch: a cluster epoch is given, and is not the current one.

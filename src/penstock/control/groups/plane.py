@@ -44,6 +44,7 @@ class GroupOffsets(OverDatabase):
             partial(operations.commit, group_id, offsets),
             lock=Lock.TOPICS,
             cluster_epoch=cluster_epoch,
+            rows=len(offsets),
         )
 
     async def committed_offsets(
@@ -79,6 +80,7 @@ class GroupOffsets(OverDatabase):
             partial(pending.stage, transaction, group_id, offsets),
             lock=Lock.TOPICS,
             cluster_epoch=cluster_epoch,
+            rows=len(offsets),
         )
 
     async def stable_offsets(

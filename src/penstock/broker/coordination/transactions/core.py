@@ -14,7 +14,7 @@ is: another outcome must not follow one that may be stored. Those who ask are to
 coordinator is not available.
 
 That a transaction is complete is known from its markers alone, which may be written again without
-harm. So it is not saved before the next transaction begins, if that waits already, but with it.
+harm. So it is saved with the beginning of the next one, or after a while without one.
 
 Source: Kafka's `TransactionCoordinator` and `TransactionStateManager`.
 """
@@ -144,8 +144,6 @@ class Transactions:
         for transaction in touched.values():
             if self._transactions.get(transaction.transactional_id) is not transaction:
                 continue
-            if transaction.pending is None and transaction.unsaved is not None:
-                transaction.pending = Pending(None, transaction.unsaved)
             if transaction.pending is not None and not transaction.pending.sent:
                 self._save(transaction, transaction.pending)
             if transaction.metadata is None and transaction.pending is None:
@@ -312,7 +310,7 @@ class Transactions:
         transaction.unmarked.difference_update(event.partitions)
         if not transaction.unmarked:
             self._touch(event.transactional_id)
-            transaction.metadata = transaction.unsaved = metadata.complete(self.now_ms)
+            transaction.completed(metadata.complete(self.now_ms), self.now_ms)
             self._look_again(transaction)
 
     # Time
@@ -328,6 +326,8 @@ class Transactions:
         if pending is not None:
             if pending.retry_ms is not None and pending.retry_ms <= self.now_ms:
                 pending.sent = False
+        elif transaction.unsaved is not None and transaction.save_at_ms <= self.now_ms:
+            transaction.pending = Pending(None, transaction.unsaved)
         elif metadata is not None and transaction.over_ms(self.limits) <= self.now_ms:
             if metadata.state is TransactionState.ONGOING:
                 after = metadata.fenced(asked_by_itself=False, now_ms=self.now_ms)

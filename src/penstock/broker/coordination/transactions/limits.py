@@ -20,6 +20,11 @@ PEER_WAIT_MS: Final = 20
 """How long what another broker adds to a transaction waits: what else it asks for waits as
 long."""
 
+COMPLETION_LINGER_MS: Final = 100
+"""How long it may stay unsaved that all markers of a transaction are written: within it a busy
+producer begins the next one, and both are one save. A coordinator that dies meanwhile leaves
+markers that are written once more."""
+
 WAITING_MAX: Final = 1_000
 """Requests of one transactional id that wait."""
 

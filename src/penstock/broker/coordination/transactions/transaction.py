@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.timers import Timer
-from penstock.broker.coordination.transactions.limits import TransactionLimits
+from penstock.broker.coordination.transactions.limits import (
+    COMPLETION_LINGER_MS,
+    TransactionLimits,
+)
 from penstock.broker.coordination.transactions.metadata import (
     TransactionMetadata,
 )
@@ -67,12 +70,14 @@ class Transaction:
     """See the module's text.
 
     `metadata` is stored, but for the end of a transaction of which all markers are written: that is
-    `unsaved` as well. `unmarked` are the partitions that lack the marker of what is prepared.
+    `unsaved` as well, and saved at `save_at_ms` if nothing else is before. `unmarked` are the
+    partitions that lack the marker of what is prepared.
     """
 
     __slots__ = (
         "metadata",
         "pending",
+        "save_at_ms",
         "timer",
         "transactional_id",
         "unmarked",
@@ -84,10 +89,16 @@ class Transaction:
         self.transactional_id = transactional_id
         self.metadata: TransactionMetadata | None = None
         self.unsaved: TransactionMetadata | None = None
+        self.save_at_ms = NEVER_MS
         self.pending: Pending | None = None
         self.waiting: list[Request] = []
         self.unmarked: set[TopicPartition] = set()
         self.timer = Timer(partial(due, self))
+
+    def completed(self, metadata: TransactionMetadata, now_ms: int) -> None:
+        """All markers are written."""
+        self.metadata = self.unsaved = metadata
+        self.save_at_ms = now_ms + COMPLETION_LINGER_MS
 
     def over_ms(self, limits: TransactionLimits) -> int:
         """When an open transaction is aborted, or an idle id forgotten, if nothing happens."""
@@ -105,6 +116,8 @@ class Transaction:
         deadline_ms = min((request.until_ms for request in self.waiting), default=NEVER_MS)
         if self.pending is None:
             deadline_ms = min(deadline_ms, self.over_ms(limits))
+            if self.unsaved is not None:
+                deadline_ms = min(deadline_ms, self.save_at_ms)
         elif self.pending.retry_ms is not None:
             deadline_ms = min(deadline_ms, self.pending.retry_ms)
         return None if deadline_ms == NEVER_MS else deadline_ms
