@@ -42,7 +42,11 @@ from penstock.broker.coordination.transactions import (
     VerifyPartitions,
     WriteMarkers,
 )
-from penstock.broker.coordination.transactions.limits import SAVE_RETRY_MS, WAIT_MS
+from penstock.broker.coordination.transactions.limits import (
+    COMPLETION_LINGER_MS,
+    SAVE_RETRY_MS,
+    WAIT_MS,
+)
 
 ID = "payments"
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -310,6 +314,31 @@ def test_the_end_of_the_last_epoch_gives_a_new_producer_id(driver: Driver) -> No
     assert list(other.answers.values())[-1] == Added()
     other = other.taken_over()
     assert other.end(ProducerIdentity(501, 0)) == Ended(producer=ProducerIdentity(501, 1))
+
+
+def test_a_complete_transaction_is_saved_with_the_next_one(driver: Driver) -> None:
+    producer = driver.begun()
+    driver.add(producer, P0)
+    driver.end(producer)
+    driver.holding = True
+    driver.write_markers()
+    assert driver.state() is TransactionState.COMPLETE_COMMIT
+    assert not driver.held
+    driver.add(producer.raised, P1)
+    [save] = driver.held
+    assert b"Ongoing" in save.rows[""]
+    assert [name for name in save.rows if name] == ["partition/orders/1"]
+
+
+def test_a_complete_transaction_is_saved_after_a_while(driver: Driver) -> None:
+    producer = driver.begun()
+    driver.add(producer, P0)
+    driver.end(producer)
+    driver.write_markers()
+    driver.after(COMPLETION_LINGER_MS - 1)
+    assert driver.taken_over().state() is TransactionState.PREPARE_COMMIT
+    driver.after(1)
+    assert driver.taken_over().state() is TransactionState.COMPLETE_COMMIT
 
 
 def test_nothing_to_mark_is_complete_at_once(driver: Driver) -> None:
