@@ -1,4 +1,4 @@
-"""Diskless topics through foreign clients: the short form, for every run.
+"""Diskless and tiered topics through foreign clients: the short form, for every run.
 
 `make compat-diskless` runs the whole suite with every topic diskless, on SQLite and a directory and
 on PostgreSQL and S3.
@@ -21,9 +21,16 @@ from compat.servers import PenstockProcess
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PenstockProcess]:
-    """A broker that makes every topic diskless."""
+    """A broker that makes every topic diskless, unless it says otherwise."""
     directory: Path = tmp_path_factory.mktemp("diskless")
-    configs = {"log.diskless.enable": "true", "group.initial.rebalance.delay.ms": "0"}
+    configs = {
+        "log.diskless.enable": "true",
+        "group.initial.rebalance.delay.ms": "0",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.manager.task.interval.ms": "50",
+        "log.retention.check.interval.ms": "50",
+        "log.checkpoint.interval.ms": "100",
+    }
     process = PenstockProcess(directory, configs=configs)
     process.start()
     yield process
@@ -67,3 +74,36 @@ def test_a_client_writes_reads_and_joins(
         member.close()
     assert list((broker.directory / "data" / "objects" / "wal").iterdir())
     assert not list((broker.directory / "data" / "log").glob(f"{name}-*"))
+
+
+@pytest.mark.parametrize("client", list(DRIVERS), indirect=True)
+def test_a_client_reads_a_tiered_topic_from_its_start(
+    client: Driver, helper: Driver, broker: PenstockProcess, name: str, now_ms: int
+) -> None:
+    configs = {
+        "diskless.enable": "false", "remote.storage.enable": "true", "retention.ms": "-1",
+        "internal.segment.bytes": "4000", "local.retention.bytes": "4000",
+        "file.delete.delay.ms": "0",
+    }  # fmt: skip
+    helper.create_topic(name, 1, configs)
+    expected = []
+    for start in range(0, 300, 20):  # several segments
+        sent = plain_records(20, partitions=1, start=start, timestamp=now_ms)
+        expected += with_offsets(sent, helper.produce(name, sent))
+    files = broker.directory / "data" / "log" / f"{name}-0"
+
+    def bases() -> list[int]:
+        return sorted(int(path.stem) for path in files.glob("*.log"))
+
+    eventually(lambda: 150 < bases()[0] <= bases()[-1], bases)
+    local, newest = bases()[0], bases()[-1]
+    assert in_order(client.consume(name, {0: 0}, 300)) == expected
+    assert in_order(client.consume(name, {0: 99}, 201)) == expected[99:]
+    assert in_order(helper.consume(name, {0: 0}, 300)) == expected
+    if "bounds" in client.able:
+        assert client.bounds(name, [0]) == {0: (0, 300)}
+    if "offsets_at" in client.able:
+        assert client.offsets_at(name, now_ms + 33, [0]) == {0: 33}
+    if "tiers" in client.able:
+        eventually(lambda: client.tiers(name, [0])[0][1] == newest - 1, bases)
+        assert client.tiers(name, [0]) == {0: (local, newest - 1)}

@@ -25,7 +25,7 @@ REPLICAS = 3 if os.environ.get("PENSTOCK_COMPAT_TOPICS") == "replicated" else 1
 """For a client that cannot ask for the server's default."""
 HEARTBEAT_MS = 200
 # What a driver may be able to do beyond producing and consuming; `static` is a way to join. Few
-# are also able to do `log_dirs`, `config_topics` and `transactions`.
+# are also able to do `log_dirs`, `config_topics`, `tiers` and `transactions`.
 EVERYTHING = frozenset(
     {"join", "static", "commit", "offsets_at", "bounds", "create_topic", "delete_topic", "topics"}
     | {"create_partitions", "configs", "alter_config", "delete_records", "groups"}
@@ -178,6 +178,10 @@ class Driver(ABC):
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The earliest and the latest offset of each partition."""
+        raise NotImplementedError
+
+    def tiers(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """The first offset on a broker's disk, and the last in the archive."""
         raise NotImplementedError
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:

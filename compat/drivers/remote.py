@@ -252,7 +252,15 @@ class Remote(Driver):
         return dict(found)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        found = self._call("bounds", topic=topic, partitions=list(partitions))
+        return self._pairs("bounds", topic, partitions)
+
+    def tiers(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        return self._pairs("tiers", topic, partitions)
+
+    def _pairs(
+        self, operation: str, topic: str, partitions: Sequence[int]
+    ) -> dict[int, tuple[int, int]]:
+        found = self._call(operation, topic=topic, partitions=list(partitions))
         return {part: (first, last) for part, first, last in found}
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
@@ -342,7 +350,7 @@ class Java(Remote):
         "cooperative": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
         "server": "uniform",
     }
-    able = EVERYTHING | {"log_dirs", "config_topics", "transactions"}
+    able = EVERYTHING | {"log_dirs", "config_topics", "tiers", "transactions"}
 
     def _start(self) -> Program:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"

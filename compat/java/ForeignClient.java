@@ -100,7 +100,9 @@ public final class ForeignClient {
             case "commit": return commit(call);
             case "committed": return committed(call);
             case "offsets_at": return offsetsAt(call);
-            case "bounds": return bounds(call);
+            case "bounds": return bounds(call, OffsetSpec.earliest(), OffsetSpec.latest());
+            case "tiers":
+                return bounds(call, OffsetSpec.earliestLocal(), OffsetSpec.latestTiered());
             case "transactional_open": return transactionalOpen(call);
             case "transactional": return transactional(call);
             default: return administer(call);
@@ -352,12 +354,12 @@ public final class ForeignClient {
         return found;
     }
 
-    private Object bounds(JsonNode call) throws Exception {
+    private Object bounds(JsonNode call, OffsetSpec from, OffsetSpec to) throws Exception {
         Set<TopicPartition> asked = partitions(call);
         Map<TopicPartition, OffsetSpec> first = new HashMap<>();
         Map<TopicPartition, OffsetSpec> last = new HashMap<>();
-        asked.forEach(each -> first.put(each, OffsetSpec.earliest()));
-        asked.forEach(each -> last.put(each, OffsetSpec.latest()));
+        asked.forEach(each -> first.put(each, from));
+        asked.forEach(each -> last.put(each, to));
         var starts = get(admin(call).listOffsets(first).all());
         var ends = get(admin(call).listOffsets(last).all());
         List<Object> found = new ArrayList<>();

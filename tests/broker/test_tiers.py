@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,8 +17,11 @@ from penstock.base.settings import load
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.tiers import check_tiers
 from penstock.partitions import LocalPartition
+from penstock.records.positions import EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, LATEST_TIERED
 from penstock.storage import LogConfig
 from penstock.testing import Broker
+from tests.broker.handlers.calls import names, versions
+from tests.broker.wire_client import WireClient
 
 SETTINGS = {
     "remote.log.storage.system.enable": True,
@@ -92,6 +96,16 @@ def test_tiers_are_given_up_only_with_their_deletion() -> None:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with Broker(SETTINGS, directory=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tiered() -> Iterator[Broker]:
+    """A broker whose topic `t` lies in the archive, for tests that change nothing."""
+    with Broker(SETTINGS) as running:
+        running.create_topic("t", 1, TIERED)
+        fill(running)
+        archived(running)
         yield running
 
 
@@ -186,6 +200,49 @@ def test_a_consumer_reads_from_the_start_through_the_archive(broker: Broker) -> 
     late = partition.log.log_start_offset + 5
     assert listed(broker, OffsetSpec.for_timestamp(1_000_000 + late)).offset == late
     assert listed(broker, OffsetSpec.max_timestamp()).offset == RECORDS - 1
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "known_from"),
+    [(EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING_UPLOAD, 11)],
+)
+def test_tiers_are_listed_from_the_version_on_that_knows_them(
+    tiered: Broker, timestamp: int, known_from: int
+) -> None:
+    partition = partition_of(tiered)
+    assert partition.tiers is not None
+    end = partition.tiers.tiered_end
+    expected = {
+        EARLIEST_LOCAL: partition.log.log_start_offset,
+        LATEST_TIERED: end - 1,
+        EARLIEST_PENDING_UPLOAD: end,
+    }
+    assert 0 < expected[EARLIEST_LOCAL] < end
+
+    found: dict[int, tuple[str, int, int]] = {}
+
+    async def ask() -> None:
+        host, _, port = tiered.bootstrap.partition(":")
+        client = await WireClient.connect((host, int(port)))
+        asked = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
+        request = {
+            "replica_id": -1, "isolation_level": 0, "timeout": 1000,
+            "topics": [{"name": "t", "partitions": [asked]}],
+        }  # fmt: skip
+        for version in versions("ListOffsets"):
+            answer = await client.call("ListOffsets", version, request)
+            [row] = answer.topics[0].partitions
+            offset, epoch = row.offset, getattr(row, "leader_epoch", 0)
+            found[version] = names(row.error_code), offset, epoch
+        await client.close()
+
+    asyncio.run(ask())
+    for version, (error, offset, epoch) in found.items():
+        if version < known_from:
+            assert error == "unsupported_version", version
+        else:
+            assert (error, offset, epoch) == ("none", expected[timestamp], 0), version
+    assert max(found) >= known_from
 
 
 def test_what_lies_in_the_archive_outlasts_a_kill(tmp_path: Path) -> None:

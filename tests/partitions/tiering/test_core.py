@@ -175,3 +175,20 @@ def test_what_is_copied_and_dropped_is_known_with_its_epochs() -> None:
     assert core.marks == TierMarks(15, 30, 100, 1, ((0, 15), (2, 20)), 10)
     core.trimmed(None)
     assert core.marks is None
+
+
+def test_a_lag_grows_when_more_waits_at_the_end_of_several_looks_and_something_at_each() -> None:
+    def grows(*segments: int) -> bool:
+        core = knowing(TierMarks(0, 0, 0, 0, ()))
+        for number, count in enumerate(segments):
+            now_ms = NOW_MS + number * POLICY.interval_ms
+            for again in range(3):  # one look has several steps
+                step(core, look(*range(0, 10 * count + 1, 10)), now_ms=now_ms + again)
+        return core.lag_grows
+
+    assert not knowing(None).measured
+    assert grows(1, 1, 2, 2, 3, 3, 4, 4)
+    assert not grows(1, 2, 3, 4, 5, 6, 7), "not seen for long enough"
+    assert not grows(4, 4, 4, 4, 4, 4, 4, 4)
+    assert not grows(1, 2, 0, 1, 2, 3, 4, 5)
+    assert grows(0, 9, 1, 2, 3, 4, 5, 6, 7, 8)

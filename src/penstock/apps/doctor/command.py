@@ -23,6 +23,7 @@ from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import partitions
 from penstock.apps.doctor.places import agent, certificates, installation, outbox
+from penstock.apps.doctor.tiers import tiers_check
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
 
@@ -52,9 +53,10 @@ def doctor(
     """Check brokers, what they need, and this machine, all at once; each check has a time limit.
 
     Asked are: every broker's advertised address, readiness and clock; whether partitions have
-    leaders and copies in sync, and consumer groups can read on; the database and the object store
-    that --config or the environment names; a host agent; an outbox; the data directory; what
-    pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
+    leaders and copies in sync, tiered ones come into the archive, and consumer groups can read on;
+    the database and the object store that --config or the environment names; a host agent; an
+    outbox; the data directory; what pipelines need. Status 1 when a check failed, 0 otherwise,
+    warnings included.
     """
     findings: list[Finding] = []
     configuration = _configuration(file, data_dir, findings)
@@ -70,6 +72,7 @@ def doctor(
                 copies_check(state, reached, addresses),
                 loss_check(state, reached, addresses),
                 dead_letters_check(state, reached, addresses),
+                tiers_check(state, reached, addresses),
                 consumers(state),
             ]
         checks += installation(configuration)

@@ -13,6 +13,7 @@ _COMMANDS: Final = {
     "verify": ("log.verify", "verify", "Name what cannot be read, and files that disagree."),
     "repair": ("log.repair", "repair", "Make indexes anew, set aside what is rotten."),
     "stats": ("log.stats", "stats", "Count bytes, records, codecs, keys, producers."),
+    "tiers": ("log.tiers", "tiers", "What of tiered topics lies where, and what waits."),
 }
 
 

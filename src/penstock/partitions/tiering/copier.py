@@ -30,6 +30,7 @@ from penstock.control.tiers.values import (
 from penstock.objects.rate_limit import TokenBucket
 from penstock.partitions.tiering.core import Ask, Copy, Cut, Effect, Look, Policy, Retain
 from penstock.partitions.tiering.errors import CopyTruncated
+from penstock.partitions.tiering.limits import STEPS_PER_LOOK_MAX
 from penstock.storage.tiering.copying import SegmentCopy
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ _RENEW_SECONDS: Final = 60.0
 """How often the reserved keys of a long upload are renewed."""
 _TAIL_BYTES: Final = 64 << 10
 """The end of an object that is read again before it is committed."""
-_STEPS_MAX: Final = 1_000
-"""What is done for one partition before it has to wait for its next turn."""
 
 
 class Copier:
@@ -74,7 +73,7 @@ class Copier:
 
     async def work(self, partition: LocalPartition, part: TieredPart) -> None:
         """Do all that is to be done for a partition now, while this broker leads it."""
-        for _ in range(_STEPS_MAX):
+        for _ in range(STEPS_PER_LOOK_MAX):
             if not partition.leads or part.log.closed is not None:
                 return
             try:

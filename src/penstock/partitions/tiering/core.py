@@ -21,11 +21,12 @@ Source: KIP-405; Kafka's `RemoteLogManager` (copy and expiration tasks).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.control.tiers.values import TierMarks, TiersDropped, TierSegment
-from penstock.partitions.tiering.limits import LOOKS_PER_LIFE, RETRY
+from penstock.partitions.tiering.limits import LAG_LOOKS, LOOKS_PER_LIFE, RETRY
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.tiering.log import ClosedSegment
 
@@ -99,8 +100,11 @@ class TierCore:
         self.error = ""
         """Why the last attempt failed; empty after a success."""
         self.failures = 0
+        self.measured = False
         self.lag_bytes = self.lag_segments = 0
-        """What waits to be copied, as of the last look."""
+        """What waits to be copied, as of the last look, if it is `measured`."""
+        self._lags: deque[tuple[int, int]] = deque(maxlen=LAG_LOOKS)
+        """When it was how much, one for each look."""
         self._retry_ms = 0
         self._asked_epoch = self._compared_epoch = -1
         self._looked_ms: int | None = None
@@ -110,13 +114,19 @@ class TierCore:
         """Below it everything that may be read lies in the archive; 0 for nothing."""
         return 0 if self.marks is None else self.marks.tiered_offset
 
+    @property
+    def lag_grows(self) -> bool:
+        """Whether something waited at each of the last looks, and more now than at the first."""
+        lags = [size_bytes for _, size_bytes in self._lags]
+        return len(lags) == LAG_LOOKS and min(lags) > 0 and lags[-1] > lags[0]
+
     def step(self, look: Look, policy: Policy, now_ms: int) -> Effect | None:
         """What is to be done now; None for nothing. Told of its end by the methods below."""
         if now_ms < self._retry_ms:
             return None
         if not self.known or look.leader_epoch != self._asked_epoch:
             return Ask()
-        self._measure(look, policy)
+        self._measure(look, policy, now_ms)
         agreed = self._agreed(look)
         if agreed < self.tiered_offset:
             return Cut(agreed)
@@ -168,11 +178,14 @@ class TierCore:
     def _succeeded(self) -> None:
         self.error, self.failures, self._retry_ms = "", 0, 0
 
-    def _measure(self, look: Look, policy: Policy) -> None:
+    def _measure(self, look: Look, policy: Policy, now_ms: int) -> None:
         waiting = [one for one in look.segments if one.next_offset > self.tiered_offset]
         waiting = waiting if policy.copies else []
         self.lag_segments = len(waiting)
         self.lag_bytes = sum(one.size_bytes for one in waiting)
+        self.measured = True
+        if not self._lags or not 0 <= now_ms - self._lags[-1][0] < policy.interval_ms:
+            self._lags.append((now_ms, self.lag_bytes))
 
     def _agreed(self, look: Look) -> int:
         """Up to where the tiers have what the log has, as far as epochs say and both have it."""

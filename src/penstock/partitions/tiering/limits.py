@@ -27,9 +27,6 @@ LOADING_BYTES_MAX: Final = 256 << 20
 LOADS_MAX: Final = 1_024
 """Loads under way or waiting for their turn; more are tried again at the next fetch."""
 
-FAILURE_SECONDS: Final = 0.5
-"""How long a failed load is answered with its error before it is tried again."""
-
 INLINE_BYTES_MAX: Final = 256 << 10
 """Chunks above this are verified on a thread."""
 
@@ -57,11 +54,11 @@ STEPS_PER_LOOK_MAX: Final = 1_000
 LOOKS_PER_LIFE: Final = 100
 """How old the oldest segment is, is looked at once per such a part of `retention.ms`."""
 
+LAG_LOOKS: Final = 8
+"""Looks over which what waits to be copied counts as growing."""
+
 RETRY: Final = Backoff(first_ms=500, ceiling_ms=60_000, steady=0.5)
 """Pauses of a partition whose copying failed."""
-
-STORE_SECONDS: Final = 30.0
-"""How long one part of an upload may take before its partition counts as failed."""
 
 FORGET_SECONDS: Final = 30.0
 """Time between two looks for the tiers of topics that are gone."""

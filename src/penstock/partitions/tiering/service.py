@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,16 @@ class TierService:
     def enabled(self) -> bool:
         """Whether topics may be tiered here."""
         return self._settings.storage_system_enable
+
+    @property
+    def store_url(self) -> str:
+        """Where the archive is."""
+        return self._archive.store_url
+
+    @property
+    def hosted(self) -> Mapping[LocalPartition, TieredPart]:
+        """The tiered partitions that this broker leads or follows."""
+        return self._hosted
 
     # -- life --------------------------------------------------------------------------------
 
@@ -158,7 +168,7 @@ class TierService:
             reader=self._reader,
             fetcher=self._fetcher,
             turns=asyncio.Semaphore(limits.LOOKUPS_AT_ONCE),
-            store_url=self._archive.store_url,
+            store_url=self.store_url,
             look_up=self.look_up,
         )
 
@@ -196,7 +206,7 @@ class TierService:
     async def look_up(self, parts: Sequence[TieredPart]) -> None:
         """Ask where the tiers of partitions begin and end now; raises PenstockError."""
         for first in range(0, len(parts), limits.MARKS_PER_CALL):
-            asked = [part for part in parts[first : first + limits.MARKS_PER_CALL]]
+            asked = parts[first : first + limits.MARKS_PER_CALL]
             found = await self._plane.tier_marks([part.key for part in asked])
             for part in asked:
                 if not part.busy:  # who is at work knows better

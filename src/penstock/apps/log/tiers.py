@@ -1,0 +1,59 @@
+"""`penstock log tiers`: what of tiered topics lies on brokers, and what in the archive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from penstock.apps.log.queues import NoAdminInterface, admin_option
+from penstock.apps.session import State, client_options, show
+
+
+@click.command("tiers", short_help="What of tiered topics lies where, and what waits.")
+@click.argument("topic", required=False)
+@admin_option
+@client_options
+def tiers(state: State, topic: str | None, admin: str | None) -> None:
+    """Show what of each tiered partition lies on its brokers, and what in the archive.
+
+    A partition begins at `start`, is in the archive up to `tiered to`, and on the broker from
+    `local from` on; what is between the last two is in both. `lag` is what waits to be copied:
+    the leader knows it. `failures` are attempts since the last that succeeded, with the last error.
+    The admin interfaces of brokers say so: each of what it has, replicas too.
+    """
+    from penstock.apps.doctor.brokers import admin_addresses, admin_answers
+
+    with state.client() as client:
+        found = client.metadata([])
+        if topic is not None:
+            client.describe_topic(topic)
+    path = "/v1/tiers" if topic is None else f"/v1/tiers?topic={topic}"
+    answers = admin_answers(state, found, admin_addresses(state.setting("admin", admin, "")), path)
+    if not answers:
+        raise NoAdminInterface("no broker's admin interface answers: name one with --admin")
+    rows: list[dict[str, Any]] = [
+        {
+            **row,
+            "broker": answer["node_id"],
+            "place": f"{row['topic']}-{row['partition']}",
+            "role": "leader" if row["leads"] else "replica",
+        }
+        for answer in answers
+        for row in answer["partitions"]
+    ]
+    rows.sort(key=lambda row: (row["topic"], row["partition"], not row["leads"], row["broker"]))
+    asked = {answer["node_id"] for answer in answers}
+    missing = sorted(found.nodes.keys() - asked)
+    if missing:
+        state.notice(f"penstock: brokers {', '.join(map(str, missing))} were not asked")
+    for answer in answers:
+        more = answer["partition_count"] - len(answer["partitions"])
+        if more:
+            state.notice(f"penstock: broker {answer['node_id']} has {more} more: name a topic")
+    columns = (
+        "partition=place", "broker", "role", "start=start_offset", "tiered to=tiered_end",
+        "local from=local_start", "end=end_offset", "tiered_bytes", "local_bytes",
+        "lag bytes=lag_bytes", "lag segments=lag_segments", "failures", "error",
+    )  # fmt: skip
+    show(state, rows, columns)

@@ -1,0 +1,147 @@
+"""`penstock log tiers`, and what `penstock doctor` says of an archive that goes away."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.testing import Broker
+from tests.apps.conftest import Ran, Run
+from tests.apps.test_doctor import examined
+from tests.s3 import S3Server, s3_server
+
+SECONDS = 60.0
+RECORDS = 40
+BATCH_RECORDS = 4
+RECORD_BYTES = 4000
+SETTINGS: dict[str, Any] = {
+    "remote.log.storage.system.enable": True,
+    "remote.log.manager.task.interval.ms": 50,
+    "log.retention.check.interval.ms": 50,
+    "log.checkpoint.interval.ms": 100,
+}
+TIERED = {
+    "remote.storage.enable": "true",
+    "retention.ms": "-1",
+    "internal.segment.bytes": "20000",
+    "local.retention.bytes": "30000",
+    "file.delete.delay.ms": "0",
+}
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """What a look finds, once it finds something."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def produce(broker: Broker) -> None:
+    table = pa.table({"value": [bytes(RECORD_BYTES)] * BATCH_RECORDS})
+    with broker.client() as client:
+        for _ in range(RECORDS // BATCH_RECORDS):
+            client.write_arrow("t", table)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A broker, whose archive may go away, and commands about it."""
+
+    broker: Broker
+    store: S3Server
+    run: Run
+
+    def tiers(self, *words: str) -> Ran:
+        admin = self.broker.admin_url.removeprefix("http://")
+        return self.run("-b", self.broker.bootstrap, "log", "tiers", "--admin", admin, *words)
+
+    def rows(self) -> list[dict[str, Any]]:
+        ran = self.tiers("--output", "json")
+        assert ran.status == 0, ran.err
+        found: list[dict[str, Any]] = json.loads(ran.out)
+        return found
+
+    def settled(self) -> dict[str, Any] | None:
+        """The row of the one partition, when nothing waits and its oldest records are archived."""
+        [row] = self.rows()
+        done = row["lag_bytes"] == 0 and 0 < row["local_start"] < row["tiered_end"]
+        return row if done else None
+
+    def doctor(self) -> dict[str, tuple[str, str, str]]:
+        admin = self.broker.admin_url.removeprefix("http://")
+        return examined(self.run, "-b", self.broker.bootstrap, "--admin", admin)[1]
+
+
+@pytest.fixture
+def place(bare: Run) -> Iterator[Place]:
+    with s3_server() as store:
+        options = ",".join(f"{name}={value}" for name, value in store.options().items())
+        settings = {
+            **SETTINGS,
+            "diskless.storage.url": store.fresh_url(),
+            "diskless.storage.options": options,
+        }
+        with Broker(settings) as broker:
+            yield Place(broker, store, bare)
+
+
+def test_what_lies_where_is_shown_and_what_cannot_be_copied_is_named(place: Place) -> None:
+    assert place.rows() == []
+    assert place.doctor()["tiers"][:2] == ("ok", "no topic is tiered")
+    place.broker.create_topic("t", 1, TIERED)
+    place.broker.create_topic("other", 1)
+    produce(place.broker)
+    row = until(place.settled)
+    assert (row["broker"], row["role"], row["failures"]) == (1, "leader", 0)
+    assert (row["start_offset"], row["end_offset"]) == (0, RECORDS)
+    assert row["tiered_end"] < RECORDS
+    stored = [path for path in place.store.directory.rglob("*.log") if path.is_file()]
+    assert row["tiered_segments"] == len(stored)
+    assert row["tiered_bytes"] == sum(path.stat().st_size for path in stored)
+    assert row["tiered_bytes"] >= row["tiered_end"] * RECORD_BYTES
+    files = (place.broker.directory / "log" / "t-0").glob("*.log")
+    assert row["local_bytes"] == sum(path.stat().st_size for path in files)
+    table = place.tiers("t").out
+    assert "t-0" in table
+    assert "local from" in table
+    assert place.tiers("nowhere").status == 1
+    assert place.doctor()["tiers"][0] == "ok"
+
+    place.store.stop()
+    produce(place.broker)
+    failed = until(lambda: place.doctor().get("tiers, copying"))
+    assert failed[0] in ("warn", "fail")
+    assert "t-0 could not be copied to s3://" in failed[1]
+    [row] = place.rows()
+    assert row["failures"] > 0
+    assert row["lag_bytes"] > 0
+    place.store.start()
+    until(place.settled)
+    assert place.doctor()["tiers"][0] == "ok"
+
+
+def test_tiered_topics_on_a_broker_that_is_not_told_of_tiers_are_named(
+    bare: Run, tmp_path: Path
+) -> None:
+    with Broker(SETTINGS, directory=tmp_path, admin=False) as broker:
+        broker.create_topic("t", 1, TIERED)
+    with Broker(directory=tmp_path) as broker:
+        words = ("-b", broker.bootstrap, "--admin", broker.admin_url.removeprefix("http://"))
+        state, cause, fix = examined(bare, *words)[1]["tiers, setting"]
+    assert (state, "t-0 have remote.storage.enable" in cause) == ("warn", True)
+    assert "on all brokers" in fix
+
+
+def test_without_an_admin_interface_one_is_asked_for(run: Run) -> None:
+    ran = run("log", "tiers", "--admin", "127.0.0.1:1")
+    assert ran.status == 3
+    assert "--admin" in ran.err
