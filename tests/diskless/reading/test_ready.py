@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.archive.assembly import Run
 from penstock.diskless.reading.errors import Unreadable
-from penstock.diskless.reading.limits import READY_PER_PARTITION_MAX
-from penstock.diskless.reading.ready import Failure, Ready
+from penstock.diskless.reading.limits import FAILURE_SECONDS, READY_PER_PARTITION_MAX
+from penstock.diskless.reading.ready import Ready
 from tests.diskless.reading.extents import KEY, TOPIC
 
 OTHER = (TOPIC, 1)
@@ -66,12 +66,11 @@ def test_what_nobody_comes_for_goes() -> None:
 
 def test_a_failure_is_remembered_for_its_time() -> None:
     ready = Ready(max_bytes=1000, seconds=10.0)
-    failure = Failure(Unreadable("gone"), 5.0, quiet=False)
-    ready.fail(KEY, 3, failure)
+    failure = ready.fail(KEY, 3, Unreadable("gone"), 5.0 - FAILURE_SECONDS)
     assert ready.failure(KEY, 3, 4.9) is failure
     assert ready.failure(KEY, 4, 4.9) is None
     assert ready.failure(KEY, 3, 5.0) is None
-    ready.fail(KEY, 3, failure)
+    ready.fail(KEY, 3, Unreadable("gone"), 5.0 - FAILURE_SECONDS)
     ready.evict(6.0)
     assert ready.failure(KEY, 3, 4.0) is None
 
@@ -80,7 +79,7 @@ def test_dropping_a_partition_drops_all_of_it() -> None:
     ready = Ready(max_bytes=1000, seconds=10.0)
     ready.put(KEY, run(0, 1), 0.0)
     ready.put(OTHER, run(0, 1), 0.0)
-    ready.fail(KEY, 1, Failure(Unreadable("gone"), 5.0, quiet=False))
+    ready.fail(KEY, 1, Unreadable("gone"), 4.9)
     ready.drop(KEY)
     assert ready.run(KEY, 0) is None
     assert ready.failure(KEY, 1, 0.0) is None

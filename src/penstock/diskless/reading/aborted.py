@@ -11,7 +11,6 @@ question that fails wakes nobody: the consumer's next request asks again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -21,6 +20,7 @@ from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.diskless.reading import limits
 from penstock.diskless.reading.errors import Unreadable
+from penstock.diskless.reading.loads import Loads
 from penstock.records.transactions import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ class AbortedTransactions:
         self._wake = wake
         self._known: dict[PartitionKey, list[_Known]] = {}
         self._size = 0
-        self._loading: set[AbortedWant] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stopped = False
+        self._loads = Loads[AbortedWant](limits.LOADS_MAX)
 
     def find(self, want: AbortedWant, aborted_offset: int) -> list[AbortedTransaction] | None:
         """Those of a range below the last stable offset, by first offset; None if not known.
@@ -98,13 +96,9 @@ class AbortedTransactions:
 
     def load(self, wants: Iterable[AbortedWant], max_bytes: int = 0) -> None:
         """Ask for what is not under way; whoever waits for the partitions is woken then."""
-        fresh = [want for want in dict.fromkeys(wants) if want not in self._loading]
-        if self._stopped or not fresh or len(self._loading) >= limits.LOADS_MAX:
-            return
-        self._loading.update(fresh)
-        task = asyncio.get_running_loop().create_task(self._load(fresh))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        fresh = self._loads.fresh(wants)
+        if fresh:
+            self._loads.begin(fresh, self._load(fresh))
 
     async def of(self, want: AbortedWant) -> list[AbortedTransaction]:
         """The same, asked for now.
@@ -122,11 +116,7 @@ class AbortedTransactions:
 
     async def stop(self) -> None:
         """End all questions. Idempotent."""
-        self._stopped = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loads.stop()
 
     async def _load(self, wants: Sequence[AbortedWant]) -> None:
         woken: list[PartitionKey] = []
@@ -138,7 +128,7 @@ class AbortedTransactions:
                 except PenstockError as error:
                     logger.warning("aborted transactions of %s are not known: %s", want.key, error)
         finally:
-            self._loading.difference_update(wants)
+            self._loads.end(wants)
         if woken:
             self._wake(woken)
 

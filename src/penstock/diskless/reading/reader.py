@@ -31,9 +31,10 @@ from penstock.control.batch_index.values import (
 from penstock.diskless.reading import limits, metrics
 from penstock.diskless.reading.budget import ByteBudget
 from penstock.diskless.reading.coordinates import Coordinates
-from penstock.diskless.reading.errors import PartitionGone, Unreadable, told
-from penstock.diskless.reading.ready import Failure, Ready
-from penstock.objects import LaggingConsumerRejected, ObjectNotFound
+from penstock.diskless.reading.errors import PartitionGone, Unreadable
+from penstock.diskless.reading.loads import Loads
+from penstock.diskless.reading.ready import Place, Ready
+from penstock.objects import ObjectNotFound
 from penstock.objects.fetch_paths import ObjectRange
 from penstock.records import OffsetOutOfRange
 from penstock.records.aborted import OFFSET_MAX
@@ -103,9 +104,7 @@ class Reader:
         )
         self._ready = Ready(max_bytes=limits.READY_MAX_BYTES, seconds=limits.READY_SECONDS)
         self._budget = ByteBudget(limits.LOADING_MAX_BYTES)
-        self._loading: set[tuple[PartitionKey, int]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stopped = False
+        self._loads = Loads[Place](limits.LOADS_MAX)
         self.counters = metrics.ReadCounters()
 
     # -- what is here ------------------------------------------------------------------------
@@ -128,10 +127,8 @@ class Reader:
         run = self._ready.run(want.key, want.offset)
         if run is not None:
             return _read(run, want, at_least_one)
-        failure = self._ready.failure(want.key, want.offset, self._clock.monotonic())
-        if failure is not None and not failure.quiet:
-            raise failure.error
-        if failure is not None or not instantly:
+        failed = self._ready.failed(want.key, want.offset, self._clock.monotonic())
+        if failed or not instantly:
             return None
         return self._read_cached(want, at_least_one)
 
@@ -168,18 +165,15 @@ class Reader:
         The first batch is loaded even if it is larger. Nothing happens while too much is under way.
         """
         now = self._clock.monotonic()
+        by_place = {(want.key, want.offset): want for want in reversed(wants)}
         fresh = [
-            want
-            for want in dict.fromkeys(wants)
-            if (want.key, want.offset) not in self._loading
-            and self._ready.failure(want.key, want.offset, now) is None
+            by_place[place]
+            for place in self._loads.fresh((want.key, want.offset) for want in wants)
+            if self._ready.failure(*place, now) is None
         ]
-        if not fresh or self._stopped or len(self._loading) >= limits.LOADS_MAX:
-            return
-        self._loading.update((want.key, want.offset) for want in fresh)
-        task = asyncio.get_running_loop().create_task(self._load(fresh, max_bytes))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if fresh:
+            places = [(want.key, want.offset) for want in fresh]
+            self._loads.begin(places, self._load(fresh, max_bytes))
 
     def forget(self, key: PartitionKey) -> None:
         """Drop all that is known and loaded of a partition."""
@@ -192,11 +186,7 @@ class Reader:
 
     async def stop(self) -> None:
         """End all loads. Idempotent."""
-        self._stopped = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loads.stop()
 
     async def run_of(self, extent: Extent) -> Run:
         """All batches of one extent, for look-ups.
@@ -241,7 +231,7 @@ class Reader:
             self._end(wants)
 
     def _end(self, wants: Sequence[Want]) -> None:
-        self._loading.difference_update((want.key, want.offset) for want in wants)
+        self._loads.end((want.key, want.offset) for want in wants)
         if wants:
             self._wake([want.key for want in wants])
 
@@ -315,17 +305,14 @@ class Reader:
 
     def _failed(self, want: Want, offset: int, error: PenstockError) -> None:
         """Remember a failure, for a moment."""
-        quiet = isinstance(error, LaggingConsumerRejected)
-        told_error = told(error)
-        if told_error.code == Unreadable.code:
+        failure = self._ready.fail(want.key, offset, error, self._clock.monotonic())
+        if failure.error.code == Unreadable.code:
             self.counters.failures += 1
-            if not quiet:
+            if not failure.quiet:
                 logger.warning(
                     "partition %d of topic %s cannot be read at offset %d: %s",
                     want.key[1], want.key[0], offset, error,
                 )  # fmt: skip
-        until = self._clock.monotonic() + limits.FAILURE_SECONDS
-        self._ready.fail(want.key, offset, Failure(told_error, until, quiet))
 
 
 def _trimmed(located: Iterable[tuple[Want, Sequence[Extent]]], max_bytes: int) -> list[Lot]:

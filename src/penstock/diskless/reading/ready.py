@@ -16,7 +16,12 @@ from typing import NamedTuple
 from penstock.archive.assembly import Run
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.reading.limits import READY_PER_PARTITION_MAX
+from penstock.diskless.reading.errors import told
+from penstock.diskless.reading.limits import FAILURE_SECONDS, READY_PER_PARTITION_MAX
+from penstock.objects import LaggingConsumerRejected
+
+Place = tuple[PartitionKey, int]
+"""A partition and an offset in it."""
 
 
 class Failure(NamedTuple):
@@ -37,7 +42,7 @@ class Ready:
         self._seconds = seconds
         self._runs: dict[PartitionKey, list[Run]] = {}
         self._order: deque[tuple[float, PartitionKey, Run]] = deque()
-        self._failures: dict[tuple[PartitionKey, int], Failure] = {}
+        self._failures: dict[Place, Failure] = {}
         self.size_bytes = 0
 
     @property
@@ -55,10 +60,13 @@ class Ready:
             self._remove(key, runs[0])
         self.evict(now)
 
-    def fail(self, key: PartitionKey, offset: int, failure: Failure) -> None:
-        """Remember a failure until its time is over."""
+    def fail(self, key: PartitionKey, offset: int, error: PenstockError, now: float) -> Failure:
+        """Remember a failure for a moment, as consumers understand it."""
+        quiet = isinstance(error, LaggingConsumerRejected)
+        failure = Failure(told(error), now + FAILURE_SECONDS, quiet)
         self._failures.pop((key, offset), None)
         self._failures[key, offset] = failure
+        return failure
 
     def run(self, key: PartitionKey, offset: int) -> Run | None:
         """The newest run that holds an offset."""
@@ -74,6 +82,13 @@ class Ready:
             del self._failures[key, offset]
             return None
         return found
+
+    def failed(self, key: PartitionKey, offset: int, now: float) -> bool:
+        """Whether a failure at an offset is remembered; raises it, unless it is a quiet one."""
+        found = self.failure(key, offset, now)
+        if found is not None and not found.quiet:
+            raise found.error
+        return found is not None
 
     def drop(self, key: PartitionKey) -> None:
         """Forget a partition."""

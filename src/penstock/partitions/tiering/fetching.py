@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from penstock.archive.errors import CorruptObject
 from penstock.base.errors import PenstockError
@@ -47,6 +47,16 @@ class _Page(NamedTuple):
     until: float
 
 
+class _Kept(NamedTuple):
+    """An index in memory, of so many bytes in the archive."""
+
+    size_bytes: int
+    made: SparseIndex | TransactionIndex
+
+
+IndexT = TypeVar("IndexT", SparseIndex, TransactionIndex)
+
+
 class TierFetcher:
     """See the module's text. Belongs to the event loop."""
 
@@ -66,7 +76,7 @@ class TierFetcher:
         self._limit = TokenBucket(bytes_per_second, now=clock.monotonic())
         self._index_bytes_max = index_bytes_max
         self._index_bytes = 0
-        self._indexes: OrderedDict[int, bytes] = OrderedDict()
+        self._indexes: OrderedDict[int, _Kept] = OrderedDict()
         """Indexes by the ids of their objects."""
         self._pages: OrderedDict[PartitionKey, _Page] = OrderedDict()
 
@@ -105,10 +115,7 @@ class TierFetcher:
                 break
             page = await self._plane.aborted_tiers(part.key, offset, limit=limits.ROWS_PER_PAGE)
             for segment in page:
-                index = TransactionIndex(await self._index(segment, ABORTED))
-                doubt = index.doubt(segment.base_offset)
-                if doubt is not None:
-                    raise CorruptObject(f"object {segment.stem}{ABORTED}: {doubt}")
+                index = await self._index(segment, ABORTED, _aborted_index)
                 some, complete = index.find(start, end)
                 found.update(some)
                 if complete:
@@ -146,11 +153,7 @@ class TierFetcher:
         Raises:
             CorruptObject: it cannot be the segment's.
         """
-        index = SparseIndex(segment.base_offset, await self._index(segment, INDEX))
-        doubt = index.doubt(segment.size_bytes)
-        if doubt is not None:
-            raise CorruptObject(f"object {segment.stem}{INDEX}: {doubt}")
-        return index
+        return await self._index(segment, INDEX, _offset_index)
 
     async def _segment(self, part: TierSource, offset: int) -> TierSegment:
         key, now = part.key, self._clock.monotonic()
@@ -195,7 +198,7 @@ class TierFetcher:
         self, segment: TierSegment, timestamp: int, start: int
     ) -> OffsetAndTimestamp | None:
         """The first record of one segment at or after a time, and not below an offset."""
-        times = SparseIndex(segment.base_offset, b"", await self._index(segment, TIME_INDEX))
+        times = await self._index(segment, TIME_INDEX, _time_index)
         offset = max(start, segment.base_offset, times.by_time(timestamp).last_offset)
         while offset < segment.next_offset:
             run = await self._chunk(segment, offset, limits.CHUNK_BYTES_MIN)
@@ -211,22 +214,26 @@ class TierFetcher:
             offset = run.next_offset
         return None
 
-    async def _index(self, segment: TierSegment, suffix: str) -> bytes:
+    async def _index(
+        self, segment: TierSegment, suffix: str, make: Callable[[TierSegment, bytes], IndexT]
+    ) -> IndexT:
+        """One index of a segment, as it was made and found good; raises CorruptObject."""
         place = SUFFIXES.index(suffix)
         object_id, size_bytes = list(segment.objects())[place]
         if not size_bytes:
-            return b""
+            return make(segment, b"")
         known = self._indexes.get(object_id)
         if known is None:
-            known = bytes(await self._get(segment.stem + suffix, 0, size_bytes))
+            data = bytes(await self._get(segment.stem + suffix, 0, size_bytes))
+            known = _Kept(size_bytes, make(segment, data))
             if object_id not in self._indexes:
-                self._index_bytes += len(known)
+                self._index_bytes += size_bytes
             self._indexes[object_id] = known
             while self._index_bytes > self._index_bytes_max and len(self._indexes) > 1:
                 _, oldest = self._indexes.popitem(last=False)
-                self._index_bytes -= len(oldest)
+                self._index_bytes -= oldest.size_bytes
         self._indexes.move_to_end(object_id)
-        return known
+        return cast("IndexT", known.made)
 
     async def _get(self, key: str, start: int, size_bytes: int) -> memoryview:
         wait = self._limit.take(self._clock.monotonic(), size_bytes)
@@ -250,3 +257,24 @@ def _holding(segments: Sequence[TierSegment], offset: int) -> TierSegment | None
     place = bisect_right(segments, offset, key=_base_offset) - 1
     found = segments[place] if place >= 0 else None
     return found if found is not None and offset < found.next_offset else None
+
+
+def _offset_index(segment: TierSegment, data: bytes) -> SparseIndex:
+    index = SparseIndex(segment.base_offset, data)
+    return _without_doubt(segment, INDEX, index, index.doubt(segment.size_bytes))
+
+
+def _time_index(segment: TierSegment, data: bytes) -> SparseIndex:
+    index = SparseIndex(segment.base_offset, b"", data)
+    return _without_doubt(segment, TIME_INDEX, index, index.doubt(segment.size_bytes))
+
+
+def _aborted_index(segment: TierSegment, data: bytes) -> TransactionIndex:
+    index = TransactionIndex(data)
+    return _without_doubt(segment, ABORTED, index, index.doubt(segment.base_offset))
+
+
+def _without_doubt(segment: TierSegment, suffix: str, index: IndexT, doubt: str | None) -> IndexT:
+    if doubt is not None:
+        raise CorruptObject(f"object {segment.stem}{suffix}: {doubt}")
+    return index

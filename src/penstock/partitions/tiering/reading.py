@@ -16,16 +16,15 @@ Source: KIP-405 (`RemoteLogReader`), KIP-1075 and `design/diskless.md` (the cold
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.diskless.reading.budget import ByteBudget
-from penstock.diskless.reading.errors import Unreadable, told
-from penstock.diskless.reading.ready import Failure, Ready
-from penstock.objects import LaggingConsumerRejected
+from penstock.diskless.reading.errors import Unreadable
+from penstock.diskless.reading.loads import Loads
+from penstock.diskless.reading.ready import Place, Ready
 from penstock.partitions.tiering import limits
 from penstock.partitions.tiering.fetching import TierFetcher
 from penstock.partitions.tiering.runs import TierRun
@@ -70,9 +69,7 @@ class TierReader:
         self._wake = wake
         self._ready = Ready(max_bytes=limits.READY_BYTES_MAX, seconds=limits.READY_SECONDS)
         self._budget = ByteBudget(limits.LOADING_BYTES_MAX)
-        self._loading: set[tuple[PartitionKey, int]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stopped = False
+        self._loads = Loads[Place](limits.LOADS_MAX)
 
     def read(self, want: TierWant, *, at_least_one: bool) -> Read | None:
         """What is ready of what is wanted; None if it must be loaded first.
@@ -89,9 +86,7 @@ class TierReader:
             if next_offset > run.ahead_from:
                 self._read_ahead(want, run)
             return Read([data] if data else [], len(data), next_offset)
-        failure = self._ready.failure(want.key, want.offset, self._clock.monotonic())
-        if failure is not None and not failure.quiet:
-            raise failure.error
+        self._ready.failed(want.key, want.offset, self._clock.monotonic())
         return None
 
     def run_at(self, key: PartitionKey, offset: int) -> TierRun | None:
@@ -123,11 +118,7 @@ class TierReader:
 
     async def stop(self) -> None:
         """End all loads. Idempotent."""
-        self._stopped = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loads.stop()
 
     def _read_ahead(self, want: TierWant, run: TierRun) -> None:
         """Have what follows a chunk loaded before it is asked for."""
@@ -137,13 +128,9 @@ class TierReader:
             self._begin(ahead)
 
     def _begin(self, want: TierWant) -> None:
-        place = (want.key, want.offset)
-        if place in self._loading or self._stopped or len(self._loading) >= limits.LOADS_MAX:
-            return
-        self._loading.add(place)
-        task = asyncio.get_running_loop().create_task(self._load(want))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        places = self._loads.fresh([(want.key, want.offset)])
+        if places:
+            self._loads.begin(places, self._load(want))
 
     async def _load(self, want: TierWant) -> None:
         chunk_bytes = self._chunk_bytes(want)
@@ -162,7 +149,7 @@ class TierReader:
             logger.exception("reading %s from the archive failed", want.part.name)
             self._failed(want, Unreadable("the broker failed on this read; its log has the cause"))
         finally:
-            self._loading.discard((want.key, want.offset))
+            self._loads.end([(want.key, want.offset)])
             self._wake([want.part])
 
     def _chunk_bytes(self, want: TierWant) -> int:
@@ -172,13 +159,10 @@ class TierReader:
 
     def _failed(self, want: TierWant, error: PenstockError) -> None:
         """Remember a failure, for a moment."""
-        quiet = isinstance(error, LaggingConsumerRejected)
-        as_told = told(error)
-        if quiet:
+        failure = self._ready.fail(want.key, want.offset, error, self._clock.monotonic())
+        if failure.quiet:
             self._counters.fetch_rejected += 1
-        elif as_told.code == Unreadable.code:
+        elif failure.error.code == Unreadable.code:
             self._counters.fetch_errors += 1
             where = f"{want.part.name} at offset {want.offset}"
             logger.warning("%s cannot be read from the archive: %s", where, error)
-        until = self._clock.monotonic() + limits.FAILURE_SECONDS
-        self._ready.fail(want.key, want.offset, Failure(as_told, until, quiet))

@@ -1,0 +1,46 @@
+"""What readers have under way: each thing once, so many at a time, and none after the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Generic, TypeVar
+
+Wanted = TypeVar("Wanted")
+
+
+class Loads(Generic[Wanted]):
+    """Belongs to one event loop. Whoever begins something says when it has ended."""
+
+    __slots__ = ("_max", "_stopped", "_tasks", "_under_way")
+
+    def __init__(self, count_max: int) -> None:
+        self._max = count_max
+        self._under_way: set[Wanted] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def fresh(self, wanted: Iterable[Wanted]) -> list[Wanted]:
+        """Those that may begin: each once, and none while too many are under way."""
+        if self._stopped or len(self._under_way) >= self._max:
+            return []
+        return [one for one in dict.fromkeys(wanted) if one not in self._under_way]
+
+    def begin(self, wanted: Iterable[Wanted], work: Coroutine[None, None, None]) -> None:
+        """Have them done as a task."""
+        self._under_way.update(wanted)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end(self, wanted: Iterable[Wanted]) -> None:
+        """They are done, one way or another."""
+        self._under_way.difference_update(wanted)
+
+    async def stop(self) -> None:
+        """End all that is under way. Idempotent."""
+        self._stopped = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
