@@ -17,9 +17,9 @@ from penstock.diskless.settings import DisklessSettings
 from penstock.records import split_batches
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker
-from penstock.storage import LogConfig, LogStore, StorageSettings, TransactionalLog
+from penstock.storage import LogConfig, LogStore, ReplicaLog, StorageSettings, TransactionalLog
 from tests.diskless.world import World
-from tests.storage.batches import FakeClock, batch
+from tests.storage.batches import FakeClock, batch, stamped
 
 TOPIC = UUID(int=5)
 
@@ -33,7 +33,7 @@ async def logs(tmp_path: Path) -> AsyncIterator[LogStore]:
     store.close()
 
 
-def log_of(logs: LogStore, count: int = 0) -> TransactionalLog:
+def log_of(logs: LogStore, count: int = 0) -> ReplicaLog:
     log = logs.create(TopicPartition("t", 0), topic_id=TOPIC, leader_epoch=0)
     append(logs, log, count)
     return log
@@ -143,17 +143,21 @@ async def test_log_start_that_moves_while_an_object_is_made(
     assert min(waited) > 0
 
 
-async def test_log_with_holes_is_refused(logs: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, log = World(), log_of(logs, 3)
-    read = log.read(0, max_bytes=1 << 20, end_offset=6)
-    data = b"".join(bytes(one) for one in read.buffers)
-    size = len(data) // 3
-    gapped = read._replace(buffers=[data[:size] + data[2 * size :]])
-    monkeypatch.setattr(TransactionalLog, "read", lambda *_, **__: gapped)
-    with pytest.raises(
-        MigrationRefused, match="t-0 has no record at offset 2, as compaction leaves"
-    ):
-        await copy_of(world, log).catch_up()
+async def test_holes_of_a_compacted_log_become_batches_without_records(logs: LogStore) -> None:
+    world, log = World(), log_of(logs, 1)
+    far = 2**32
+    for offset in (4, 8, far):
+        log.append_replica(stamped(2, offset, 0), now_ms=1)
+    logs.commit_pending()
+    log.truncate(far, floor=0)
+    logs.commit_pending()
+    assert log.durable_offset == log.log_end_offset == far
+    copy = copy_of(world, log)
+    await copy.catch_up()
+    part = whole(copy)
+    step = 2**31 - 1
+    assert await stored(world, part) == [0, 2, 4, 6, 8, 10, 10 + step]
+    assert (part.high_watermark, part.extents[-1].next_offset) == (far, far)
 
 
 async def test_transactions_go_along(logs: LogStore) -> None:

@@ -47,12 +47,16 @@ def batch(
     epoch: int = -1,
     sequence: int = -1,
     attributes: int = 0,
+    kept: int | None = None,
 ) -> memoryview:
-    """A batch whose records section is filler; its header and checksum are right."""
+    """A batch whose records section is filler; its header and checksum are right.
+
+    `kept` is how many of its records a compaction has left, if there was one.
+    """
     body = bytes([fill % 256]) * max(size, count * 7)
     header = BatchHeader(
         0, 49 + len(body), -1, 2, 0, attributes, count - 1, timestamp, timestamp,
-        producer_id, epoch, sequence, count,
+        producer_id, epoch, sequence, count if kept is None else kept,
     )  # fmt: skip
     data = bytearray(encode_header(header) + body)
     seal(data)

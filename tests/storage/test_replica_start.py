@@ -9,7 +9,7 @@ import pytest
 from penstock.base.errors import BugError
 from penstock.records import OffsetOutOfRange, split_batches
 from penstock.records.errors import OutOfOrderSequence
-from penstock.storage import ReplicaGap, StorageError
+from penstock.storage import ReplicaOverlap, StorageError
 from penstock.storage.errors import CorruptFile
 from tests.faulty_files import FaultyFiles
 from tests.storage.batches import Harness, abandon, stamped
@@ -41,8 +41,8 @@ def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offs
     assert log.latest_epoch_at(offset) == -1
     last = min(offset, 18) - 1
     assert [one.last_sequence for one in log.producers()] == [last - (last + 1) % 2]
-    with pytest.raises(ReplicaGap):
-        log.append_replica(stamped(1, 19 if offset < 18 else 31, 9), now_ms=1)
+    with pytest.raises(ReplicaOverlap):
+        log.append_replica(stamped(1, offset - 1, 9), now_ms=1)
     assert replicate(harness, stamped(3, offset, 2, fill=77)) == offset + 3
     for _ in range(2):
         assert content(harness) == [(offset, offset + 3)]

@@ -27,6 +27,7 @@ Source: Kafka's `DefaultRecordBatch` and `LogValidator`; KIP-98, KIP-534 (delete
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -53,6 +54,8 @@ TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
 DELETE_HORIZON_FLAG: Final = 0x40
 
+EMPTY_OFFSETS_MAX: Final = 2**31 - 1
+"""Offsets of one batch, whose last is told by a delta of 32 bits, as their number is elsewhere."""
 NO_PRODUCER_ID: Final = -1
 NO_TIMESTAMP: Final = -1
 _SEQUENCE_MODULUS: Final = 2**31
@@ -139,6 +142,17 @@ class BatchHeader(NamedTuple):
     @property
     def next_offset(self) -> int:
         return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether it stands for offsets that have no records any more, and nothing else."""
+        return self.record_count == 0 and self.producer_id < 0
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether compaction has written it anew: with fewer records, or a delete horizon."""
+        fewer = self.record_count <= self.last_offset_delta
+        return fewer or bool(self.attributes & DELETE_HORIZON_FLAG)
 
     @property
     def codec(self) -> int:
@@ -385,6 +399,26 @@ def stamp_identity(
 def encode_header(header: BatchHeader) -> bytes:
     """Write the 61 bytes as the header has them; the checksum is the caller's."""
     return _HEADER.pack(*header)
+
+
+def empty_batch(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
+    """A batch of no records in the place of offsets that have none any more: `EMPTY_OFFSETS_MAX`
+    at most."""
+    length, delta = HEADER_BYTES - LENGTH_OVERHEAD_BYTES, next_offset - base_offset - 1
+    nobody = NO_PRODUCER_ID, -1, -1
+    header = BatchHeader(
+        base_offset, length, leader_epoch, MAGIC, 0, 0, delta, NO_TIMESTAMP, NO_TIMESTAMP,
+        *nobody, 0,
+    )  # fmt: skip
+    batch = bytearray(encode_header(header))
+    seal(batch)
+    return bytes(batch)
+
+
+def empty_batches(base_offset: int, next_offset: int, leader_epoch: int) -> Iterator[bytes]:
+    """Batches of no records for any number of offsets."""
+    for base in range(base_offset, next_offset, EMPTY_OFFSETS_MAX):
+        yield empty_batch(base, min(base + EMPTY_OFFSETS_MAX, next_offset), leader_epoch)
 
 
 def seal(buffer: bytearray | memoryview, offset: int = 0) -> int:

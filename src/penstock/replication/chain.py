@@ -9,6 +9,10 @@ A log's *history* has the same form: a link for every run of batches of one epoc
 out. Before a replica takes anything of an epoch it looks where its history parts from the chain,
 and cuts its log there: what lies above was written by a leader whose epoch was sealed below it.
 
+A run may begin later than its link, and links may have no run: the log begins within the epoch, or
+what lay in between was compacted away, here or where it came from. A replica that took anything of
+an epoch had cut its log by the same chain before, so nothing else lies in between.
+
 Source: KIP-101 and KIP-279 (leader epochs in place of the high watermark).
 """
 
@@ -30,23 +34,17 @@ Chain = tuple[Link, ...]
 def parts_at(history: Chain, end: int, chain: Chain) -> int:
     """The offset below which a log that ends at `end` is as the chain says; `end` if all of it is.
 
-    Looks back to the newest run whose epoch the chain has: a replica that took anything of that
-    epoch had cut its log by the same chain before.
+    Looks back to the newest run whose epoch the chain has.
     """
     after = len(chain)
     for place in range(len(history) - 1, -1, -1):
         epoch, start = history[place]
         while after and chain[after - 1].epoch > epoch:
             after -= 1
-        if after and _begins_alike(chain[after - 1], epoch, start, first=not place):
+        if after and chain[after - 1].epoch == epoch and chain[after - 1].start <= start:
             return min(end, chain[after].start) if after < len(chain) else end
         end = start
     return end
-
-
-def _begins_alike(link: Link, epoch: int, start: int, *, first: bool) -> bool:
-    """Whether a run is the link's epoch from its beginning; a log may begin within one."""
-    return link.epoch == epoch and (link.start == start or (first and link.start < start))
 
 
 def history_of(chain: Chain, base: int, end: int) -> Chain:

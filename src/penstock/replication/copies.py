@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.replication.chain import Link
+from penstock.replication.comparing import differ
 from penstock.replication.effects import (
     Compare,
     Halt,
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SPEAKERS_KEPT: Final = 8
+COMPARED_READS_MAX: Final = 4
+"""Reads of the own log that a range is compared by: it may have far more than was sent, where the
+leader's has been compacted."""
 _NOTHING: Final = memoryview(b"")
 
 Tell = Callable[[int, Said, "list[Buffer]", int], None]
@@ -272,7 +276,12 @@ class Copy:
     def _write(self, effect: Write, message: Append | None, data: memoryview, now_ms: int) -> None:
         if message is not None and effect.base > message.base:
             data, _ = part_of(data, effect.base, len(data), effect.next, at_least_one=True)
-        end = self.log.append_replica(data, now_ms=now_ms)
+        if effect.base != self.log.log_end_offset:
+            raise NotAsAnnounced(
+                f"{self.log.topic_partition}: batches from {effect.base} on were sent to a log that"
+                f" ends at {self.log.log_end_offset}"
+            )
+        end = self.log.append_replica(data, now_ms=now_ms, epochs=self.core.chain)
         if end != effect.next:
             self.log.truncate(effect.base, floor=self.mark)
             raise NotAsAnnounced(
@@ -280,12 +289,18 @@ class Copy:
             )
 
     def _differs(self, effect: Compare, data: memoryview) -> bool:
+        """Whether batches are others than those sent, as far as they are looked at."""
         base, end = max(effect.base, self.log.log_start_offset), effect.next
-        if base >= end:
-            return False
-        sent, _ = part_of(data, base, len(data), end, at_least_one=True)
-        held = self.log.read(base, max_bytes=len(sent), end_offset=end, appended=True)
-        return b"".join(held.buffers) != bytes(sent[: held.size_bytes])
+        for _ in range(COMPARED_READS_MAX):
+            if base >= end:
+                return False
+            read = self.log.read(base, max_bytes=CHUNK_BYTES, end_offset=end, appended=True)
+            if differ(memoryview(b"".join(read.buffers)), data):
+                return True
+            if read.next_offset <= base:
+                break
+            base = read.next_offset
+        return False
 
     def _move(self, mark: int) -> None:
         self.mark = self.log.committed_offset = mark

@@ -49,7 +49,7 @@ class Appended(Generic[LogT]):
 
     __slots__ = (
         "base_offset", "data", "headers", "lease", "log", "next_offset", "position", "segment",
-        "size_bytes", "undo",
+        "size_bytes", "stamped", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class Appended(Generic[LogT]):
         data: Buffer,
         lease: Lease | None,
         undo: list[Undo] | None,
+        stamped: bool = False,
     ) -> None:
         self.log = log
         self.segment = segment
@@ -75,6 +76,8 @@ class Appended(Generic[LogT]):
         self.data = data
         self.lease = lease
         self.undo = undo
+        self.stamped = stamped
+        """Whether the headers have offsets: of batches that need not follow each other closely."""
 
     def let_go(self) -> None:
         """Drop the bytes, and the lease on them."""

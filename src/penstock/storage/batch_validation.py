@@ -39,7 +39,6 @@ from penstock.storage.errors import (
     BatchesTooLarge,
     InvalidTimestamp,
     ReplicaEpochFell,
-    ReplicaGap,
     ReplicaOverlap,
 )
 
@@ -102,17 +101,18 @@ def prepared(
 def stamped_runs(
     batches: memoryview, where: object, next_offset: int, newest_epoch: int
 ) -> list[list[BatchHeader]]:
-    """The headers of a replica's append, those of an epoch together.
+    """The headers of a replica's append, those together that may lie in one segment: of an epoch.
 
-    Checked: that they are whole, their checksums, that they begin at `next_offset` and follow each
-    other, and that epochs do not fall, from `newest_epoch` on. Not the topic's limits: the leader
-    has taken them, and who refuses a batch that it has falls behind for ever.
+    Checked: that they are whole, their checksums, that their offsets rise, from `next_offset` on,
+    and that epochs do not fall, from `newest_epoch` on. Offsets may be left out, as their leader's
+    log has been compacted. Not the topic's limits: the leader has taken them, and who refuses a
+    batch that it has falls behind for ever.
 
     Raises:
         CorruptBatch: bytes that are no whole batches, or another checksum.
         InvalidRecord: no batch at all.
         BatchesTooLarge: more than a segment file may have.
-        ReplicaGap, ReplicaOverlap, ReplicaEpochFell: they do not go there; `where` names the log.
+        ReplicaOverlap, ReplicaEpochFell: they do not go there; `where` names the log.
     """
     headers = split_batches(batches)
     if not headers:
@@ -120,20 +120,19 @@ def stamped_runs(
     if len(batches) > INT_MAX:
         raise BatchesTooLarge(f"{len(batches)} bytes of batches, at most {INT_MAX} at a time")
     runs: list[list[BatchHeader]] = []
-    offset, epoch = 0, -1
+    offset, epoch, first = 0, -1, 0
     for header in headers:
-        if header.base_offset != next_offset:
-            wrong = ReplicaGap if header.base_offset > next_offset else ReplicaOverlap
-            raise wrong(where, next_offset, header.base_offset)
+        if header.base_offset < next_offset:
+            raise ReplicaOverlap(where, next_offset, header.base_offset)
         if header.partition_leader_epoch < newest_epoch:
             raise ReplicaEpochFell(where, newest_epoch, header.partition_leader_epoch)
         verify_crc(batches, header, offset)
         if header.is_control and header.producer_id >= 0:
             decode_marker(batches[offset : offset + header.size_bytes], header)
         newest_epoch = header.partition_leader_epoch
-        if not runs or newest_epoch != epoch:
+        if not runs or newest_epoch != epoch or header.last_offset - first > INT_MAX:
             runs.append([])
-            epoch = newest_epoch
+            epoch, first = newest_epoch, header.base_offset
         runs[-1].append(header)
         next_offset = header.next_offset
         offset += header.size_bytes

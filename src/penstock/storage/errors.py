@@ -101,23 +101,17 @@ class BatchesTooLarge(InvalidError):
     code: ClassVar[str] = "record_list_too_large"
 
 
-class MisplacedBatches(InvalidError):
-    """Batches for a replica that do not begin where it ends, or do not follow each other."""
+class ReplicaOverlap(InvalidError):
+    """A batch for a replica that begins below the offset that is due."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
     def __init__(self, where: object, expected: int, found: int) -> None:
-        super().__init__(f"{where}: a batch at offset {found}, the replica needs {expected} next")
+        super().__init__(
+            f"{where}: a batch at offset {found}, the replica has all below {expected}"
+        )
         self.expected = expected
         self.found = found
-
-
-class ReplicaGap(MisplacedBatches):
-    """They begin above the offset that is due."""
-
-
-class ReplicaOverlap(MisplacedBatches):
-    """They begin below the offset that is due."""
 
 
 class ReplicaEpochFell(FencedError):

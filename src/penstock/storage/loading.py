@@ -71,6 +71,8 @@ class Loaded(NamedTuple):
     end_offset: int
     damage: CorruptLog | None
     changed: set[Segment]
+    has_holes: bool
+    """Whether offsets of what was walked lack a batch."""
 
 
 def load_log(
@@ -94,6 +96,7 @@ def load_log(
     touched = replay.perform(segment_files.files, segment_files.descriptors, directory)
     durable = max(point.recovery_offset, replay.end_offset or 0)
     loading = _Loading(segment_files, directory, point, interval_bytes, now_ms, durable)
+    loading.cut_end = replay.cut_end
     # The epochs' file may be from before a cut.
     loaded = loading.run(replay.lowest_end)
     loaded.changed.update([one for one in loaded.segments if one.base_offset in touched])
@@ -168,6 +171,9 @@ class _Loading:
         self.durable = durable
         self.producers = ProducerStates()
         self.changed: set[Segment] = set()
+        self.has_holes = False
+        self.cut_end = 0
+        """Where the log ends at least, though its last batch may end below."""
         self.snapshots: list[int] = []
         self.due: list[tuple[int, bytes, bytes]] = []
         self.transactions: set[int] = set()
@@ -195,6 +201,7 @@ class _Loading:
             end,
             damage,
             self.changed,
+            self.has_holes,
         )
 
     def _list(self) -> list[Segment]:
@@ -279,10 +286,13 @@ class _Loading:
                 self._drop(segments, place)
                 break
             if place < len(segments):
+                self.has_holes = self.has_holes or segments[place].base_offset > expected
                 expected = max(expected, segments[place].base_offset)
                 if len(self.producers):
                     states = self.producers.snapshot()
                     self.due.append(encoded_snapshots(segments[place].base_offset, *states))
+        self.has_holes = self.has_holes or expected < self.cut_end
+        expected = max(expected, self.cut_end)
         if expected < self.durable:
             last = segments[-1]
             return (
@@ -322,6 +332,7 @@ class _Loading:
                 if header.base_offset < expected:
                     reason = f"base offset {header.base_offset}, expected {expected} or more"
                     raise CorruptLog(Path(segment.path), at, reason)
+                self.has_holes = self.has_holes or header.base_offset > expected
                 segment.add(header, header.base_offset, self.interval)
                 if header.producer_id >= 0:
                     aborted = self._remember(header, segment, at)
@@ -516,18 +527,19 @@ class _Loading:
             history.cut_end(cut_offset)
         if saved is None or self.changed:
             for segment in segments:
-                epoch = self._first_epoch(segment)
+                epoch, start = self._first_epoch(segment)
                 if epoch > history.latest:
-                    history.assign(epoch, segment.base_offset)
+                    history.assign(epoch, start)
         history.cut_start(self.recovery_point.log_start_offset)
         return history, history.entries != (saved or [])
 
-    def _first_epoch(self, segment: Segment) -> int:
+    def _first_epoch(self, segment: Segment) -> Entry:
+        """Of a segment's first batch, and where that begins; -1 without one."""
         if segment.written_bytes < HEADER_BYTES:
-            return -1
+            return -1, -1
         handle = self.descriptors.get(segment.path)
         try:
-            data = read_range(self.files, handle.descriptor, HEADER_BYTES, 0)
-            return decode_header(data).partition_leader_epoch
+            header = decode_header(read_range(self.files, handle.descriptor, HEADER_BYTES, 0))
         except CorruptBatch:
-            return -1
+            return -1, -1
+        return header.partition_leader_epoch, header.base_offset

@@ -6,6 +6,7 @@ needs NumPy and Arrow, and they are imported there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.base.files import read_range
@@ -40,8 +41,8 @@ def first_at_or_after(
 def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestamp | None:
     """The first record of a log that has the highest timestamp of all.
 
-    Of all by the headers: where a producer's header promised a later time than its records
-    have, or the newest record is deleted, it is the latest record of that batch.
+    Of all by the headers of batches with records: where a producer's header promised a later time
+    than its records have, or the newest record is deleted, it is the latest record of that batch.
     """
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in log.segments:
@@ -52,14 +53,23 @@ def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestam
         if best is not None and segment.max_timestamp <= best[0]:
             continue
         newest = segment.max_timestamp
-        for at, header in files.walk_to_time(segment, newest, log.interval_bytes):
-            if header.next_offset <= log.start_offset:
-                continue
-            if best is None or header.max_timestamp > best[0]:
-                best = header.max_timestamp, segment, at, header
+        found = _latest(log, files.walk_to_time(segment, newest, log.interval_bytes))
+        if found is None or found[1].max_timestamp < newest:  # what has it is deleted, or empty
+            found = _latest(log, files.headers_from(segment, 0))
+        if found is not None and (best is None or found[1].max_timestamp > best[0]):
+            best = found[1].max_timestamp, segment, *found
     if best is None or best[0] < 0:
         return None
     return _open(files, log, best[1], best[2], best[3], None)
+
+
+def _latest(
+    log: Written, batches: Iterable[tuple[int, BatchHeader]]
+) -> tuple[int, BatchHeader] | None:
+    """The first batch with the highest timestamp of those that have records, and where it is."""
+    there = [one for one in batches if one[1].record_count]
+    left = [one for one in there if one[1].next_offset > log.start_offset]
+    return max(left, key=lambda one: one[1].max_timestamp, default=None)
 
 
 def _open(

@@ -75,7 +75,7 @@ class PartitionLog:
     __slots__ = (
         "_loaded", "_parts", "_queue", "_roll_due", "_save_recovery_points", "_settling",
         "_write_segments", "closed", "committed_offset", "damage", "directory", "due_snapshots",
-        "durable_offset", "epochs", "epochs_dirty", "fence", "key", "leader_epoch",
+        "durable_offset", "epochs", "epochs_dirty", "fence", "has_holes", "key", "leader_epoch",
         "log_end_offset", "log_start_offset", "owner", "producer_states", "recovery_point",
         "recovery_point_bytes", "replay", "segments", "tail", "tiered_offset", "topic_id",
         "topic_partition",
@@ -113,6 +113,8 @@ class PartitionLog:
         self.due_snapshots: list[tuple[int, bytes, bytes]] = []
         self.unindexed: list[AbortedTransaction] = []
         """Of markers that no file has yet."""
+        self.has_holes = recovery_point.has_holes
+        """Whether offsets may lack a batch, as compaction leaves a log, here or at its leader."""
         self.damage: CorruptLog | None = None
         self.closed: PenstockError | None = None
         self.fence: PenstockError | None = None
@@ -224,12 +226,17 @@ class PartitionLog:
         size_bytes = len(batches)
         base_offset = self.log_end_offset
         segment = self.segments[-1]
-        if segment.end_position and (
-            self._roll_due
-            or segment.end_position + size_bytes > config.segment_bytes
-            or should_roll(segment, headers, base_offset, config, self._parts.segment_files)
+        last_base = headers[-1].base_offset if stamped else base_offset + len(headers)
+        reach = last_base + headers[-1].last_offset_delta - segment.base_offset
+        if reach > _RELATIVE_OFFSET_MAX or (
+            segment.end_position
+            and (
+                self._roll_due
+                or segment.end_position + size_bytes > config.segment_bytes
+                or should_roll(segment, headers, config, self._parts.segment_files)
+            )
         ):
-            segment = self._roll()
+            segment = self._roll(headers[0].base_offset if stamped else base_offset)
         append_time = config.message_timestamp_type != "CreateTime" and not stamped
         if append_time:
             headers = stamp_times(batches, headers, now_ms)
@@ -242,17 +249,9 @@ class PartitionLog:
         if segment.first_timestamp < 0:
             segment.first_timestamp = headers[0].max_timestamp
         item = Appended(
-            self,
-            segment,
-            segment.end_position,
-            base_offset,
-            next_offset,
-            size_bytes,
-            headers,
-            data,
-            lease,
-            undo,
-        )
+            self, segment, segment.end_position, base_offset, next_offset, size_bytes, headers,
+            data, lease, undo, stamped,
+        )  # fmt: skip
         segment.end_position += size_bytes
         self.log_end_offset = next_offset
         self.tail.push(item)
@@ -270,7 +269,9 @@ class PartitionLog:
         offset = 0
         undo: list[Undo] | None = None
         for header in headers:
-            if not stamped:
+            if stamped:
+                next_offset = header.base_offset
+            else:
                 stamp(batches, offset, next_offset, header.batch_length, epoch)
             if header.producer_id >= 0:
                 undo = undo or []
@@ -422,6 +423,7 @@ class PartitionLog:
         self.log_end_offset = self.durable_offset = loaded.end_offset
         self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
         self.damage = loaded.damage
+        self.has_holes = self.has_holes or loaded.has_holes
         self._settling = self.segments[-1]
         self._loaded = True
         self.leader_epoch = max(self.leader_epoch, self.epochs.latest)
@@ -476,6 +478,7 @@ class PartitionLog:
             full = len(index.offsets) + 8 > index_bytes_max
             base_offset = item.base_offset
             for header in item.headers:
+                base_offset = header.base_offset if item.stamped else base_offset
                 segment.add(header, base_offset, _RELATIVE_OFFSET_MAX if full else interval_bytes)
                 base_offset += header.last_offset_delta + 1
             item.headers = []
@@ -553,22 +556,17 @@ class PartitionLog:
         """Close the active segment, if it holds anything."""
         self.load()
         if self.segments[-1].end_position:
-            self._roll()
+            self._roll(self.log_end_offset)
 
     # -- details -----------------------------------------------------------------------------
 
     def _written(self) -> Written:
-        return Written(
-            self.segments,
-            self.log_start_offset,
-            self.written_offset,
-            self.config.index_interval_bytes,
-            self.damage,
-        )
+        interval_bytes, end_offset = self.config.index_interval_bytes, self.written_offset
+        start_offset = self.log_start_offset
+        return Written(self.segments, start_offset, end_offset, interval_bytes, self.damage)
 
-    def _roll(self) -> Segment:
+    def _roll(self, base_offset: int) -> Segment:
         self._roll_due = False
-        base_offset = self.log_end_offset
         active = self.segments[-1]
         if active.base_offset == base_offset:
             return active

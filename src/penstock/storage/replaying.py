@@ -47,8 +47,8 @@ class LogReplay:
     """The rows of one log, in the order of the journal."""
 
     __slots__ = (
-        "_read", "_rows", "begun", "cut", "end_offset", "leader_epoch", "size_bytes", "standing",
-        "start_offset", "transactional",
+        "_read", "_rows", "begun", "cut", "cut_end", "end_offset", "leader_epoch", "size_bytes",
+        "standing", "start_offset", "transactional",
     )  # fmt: skip
 
     def __init__(self, read: Callable[[int, int, int], bytes]) -> None:
@@ -61,6 +61,8 @@ class LogReplay:
         self.end_offset: int | None = None
         """Where the log ends after the last row, which is not always the highest; None if all that
         there is are standings."""
+        self.cut_end = 0
+        """Where the log was cut last of all, though its last batch may end below; 0 if it grew."""
         self.cut: Cut | None = None
         """The lowest cut after the log began: what is below has been there all the time."""
         self.begun: Cut | None = None
@@ -78,6 +80,7 @@ class LogReplay:
             self.standing = Standing(row.base_offset, row.next_offset, bool(row.position))
             return
         self._note(file, position, row)
+        self.cut_end = row.next_offset
         if row.is_start:
             self.begun = Cut(row.next_offset, row.next_offset, 0, producers=row.size_bytes > 0)
             self.cut = None
@@ -88,6 +91,7 @@ class LogReplay:
     def add_batches(self, row: Row, file: int, position: int, data: bytes) -> None:
         """Note a row of batches, which are in `data`, the entry."""
         self._note(file, position, row)
+        self.cut_end = 0
         _, _, _, _, size_bytes, _, at = row
         self.size_bytes += size_bytes
         length, self.leader_epoch, flags = _BATCH.unpack_from(data, at)

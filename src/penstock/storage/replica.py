@@ -1,7 +1,8 @@
 """A log as one copy of a replicated partition: what a replica does that a lone log does not.
 
 `append_replica` takes batches as their leader stamped them; from there on they go the way of any
-append: segments, rolls, producers, the journal and the group's one sync.
+append: segments, rolls, producers, the journal and the group's one sync. The leader's log may have
+been compacted: then offsets have no batch, here as there.
 
 `truncate` is one more item of the same journal. In memory the log is cut at once, so that appends
 go on at the new end. Its files are cut when the journal has it: not before, because a crash must
@@ -19,21 +20,25 @@ Source: `UnifiedLog.appendAsFollower`, `truncateTo` and `truncateFullyAndStartAt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.base.errors import BugError
+from penstock.base.settings import INT_MAX
+from penstock.records import HEADER_BYTES, BatchHeader, decode_header, empty_batch
 from penstock.storage.appended import Control
 from penstock.storage.batch_validation import stamped_runs
+from penstock.storage.config import LogConfig
 from penstock.storage.cutting import clear_files, cut_files
 from penstock.storage.epochs import EpochHistory
-from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
+from penstock.storage.formats.checkpoint import HAS_HOLES, HAS_PRODUCERS, RecoveryPoint
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.journal_entry import STARTS
 from penstock.storage.formats.snapshot import BATCHES_VERSION, decode_snapshot, encode_snapshot
 from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.holes import HoledLog, shortened
 from penstock.storage.limits import CARRIED_BATCHES_MAX
 from penstock.storage.loading import producers_at
 from penstock.storage.names import SEGMENT_SUFFIXES
@@ -41,7 +46,6 @@ from penstock.storage.producers import ProducerStates
 from penstock.storage.reading import part_of
 from penstock.storage.replaying import LogReplay
 from penstock.storage.segment import Segment, segment_place
-from penstock.storage.tiering.log import TieredLog
 from penstock.storage.values import Lease, Standing
 
 _SETTLINGS_MAX: Final = 8
@@ -69,7 +73,7 @@ class Before(NamedTuple):
     """Nothing of it is kept."""
 
 
-class ReplicaLog(TieredLog):
+class ReplicaLog(HoledLog):
     """See the module's text. Every log of a store is one, used as a replica or not."""
 
     __slots__ = ("_before", "_durable_standing", "_settle", "standing")
@@ -93,17 +97,25 @@ class ReplicaLog(TieredLog):
             self.log_end_offset = self.durable_offset = replay.end_offset
 
     def append_replica(
-        self, batches: memoryview, *, now_ms: int, lease: Lease | None = None
+        self,
+        batches: memoryview,
+        *,
+        now_ms: int,
+        lease: Lease | None = None,
+        epochs: Sequence[tuple[int, int]] = (),
     ) -> int:
         """Queue whole batches as they are; durable once a flush after this is done.
 
-        They must begin at the log's end, follow each other, and have epochs that do not fall; a new
-        epoch begins a segment. All or nothing. Returns the new end. The lease is as for `append`;
-        `now_ms` is when their producers were seen.
+        They must begin at the log's end or above, have offsets that rise, and epochs that do not
+        fall; a new epoch begins a segment. All or nothing. Offsets that they leave out are in no
+        batch of the log either; that their leader's has none there, the caller knows. A batch
+        without records that begins below the log's end is shortened. Returns the new end. The lease
+        is as for `append`; `now_ms` is when their producers were seen. `epochs` says of epochs in
+        which offset they begin, as the first batch that is left of one may lie behind that.
 
         Raises:
             CorruptBatch, InvalidRecord, BatchesTooLarge: they cannot be stored.
-            ReplicaGap, ReplicaOverlap, ReplicaEpochFell: they do not go there.
+            ReplicaOverlap, ReplicaEpochFell: they do not go there.
             AppendBacklog: too much waits for the journal.
             StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
         """
@@ -114,17 +126,39 @@ class ReplicaLog(TieredLog):
         if waiting > queue.limit_bytes:
             raise self._backlog(waiting)
         end = self.log_end_offset
+        if len(batches) >= HEADER_BYTES and int.from_bytes(batches[:8]) < end:
+            batches, lease = shortened(batches, end), None
         newest = self.epochs.epoch_at(end - 1) if end else -1
         runs = stamped_runs(batches, self.topic_partition, end, newest)
         config = self.config
         position = 0
         for headers in runs:
-            self._begin_epoch(headers[0].partition_leader_epoch)
+            taken = sum([header.last_offset_delta for header in headers]) + len(headers)
+            if taken != headers[-1].next_offset - self.log_end_offset:
+                self.has_holes = True
+                self._hold_begin(headers, config, epochs)
+            self._begin_epoch(headers[0].partition_leader_epoch, headers[0].base_offset, epochs)
             size_bytes = sum([header.size_bytes for header in headers])
             data = batches[position : position + size_bytes]
             self._accept(data, headers, config, now_ms, lease, stamped=True)
             position += size_bytes
         return self.log_end_offset
+
+    def _hold_begin(
+        self, headers: list[BatchHeader], config: LogConfig, epochs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Leave a batch without records in a segment that is empty and too far below the next one:
+        where a log begins, its first file must say."""
+        segment, end, first = self.segments[-1], self.log_end_offset, headers[0]
+        if segment.end_position or first.base_offset == end:
+            return
+        if headers[-1].last_offset - segment.base_offset > INT_MAX:
+            begun = [epoch for epoch, start in epochs if start <= end]
+            epoch = max(begun, default=first.partition_leader_epoch)
+            self._begin_epoch(epoch, end, epochs)
+            filler = empty_batch(end, end + 1, epoch)
+            one = [decode_header(filler)]
+            self._accept(memoryview(filler), one, config, -1, None, stamped=True)
 
     def _check_policy(self) -> None:
         if self._parts.settings.log_flush_policy != "group":
@@ -133,16 +167,17 @@ class ReplicaLog(TieredLog):
                 f" {self._parts.settings.log_flush_policy}: it would acknowledge before the sync"
             )
 
-    def _begin_epoch(self, epoch: int) -> None:
-        """The batches that come next are of an epoch."""
+    def _begin_epoch(self, epoch: int, offset: int, begun: Sequence[tuple[int, int]]) -> None:
+        """The batches that come next, from an offset on, are of an epoch."""
         end = self.log_end_offset
-        if epoch == self.leader_epoch:
+        if epoch == self.leader_epoch and self.epochs.latest_start < end:
             return
         self.leader_epoch = epoch
         # What began here has no record: it was opened, and this replica has been given none of it.
         changed = self.epochs.cut_end(end)
-        if self.epochs.assign(epoch, end):
-            changed = True
+        for one, start in (*begun, (epoch, offset)):
+            if one <= epoch and self.epochs.assign(one, min(max(start, end), offset)):
+                changed = True
         self._roll_when_due()
         self.epochs_dirty = self.epochs_dirty or changed
         self.owner.log_moved()
@@ -301,25 +336,6 @@ class ReplicaLog(TieredLog):
         self._settle()
         return False
 
-    def boundary(self, offset: int) -> int:
-        """Where the batch that holds `offset` begins; the log's end for what is beyond."""
-        if offset >= self.log_end_offset:
-            return self.log_end_offset
-        place = self.tail.from_offset(offset)
-        item = None if place is None else self.tail.at(place)
-        if item is not None and item.headers:
-            base_offset = item.base_offset
-            for header in item.headers:
-                next_offset = base_offset + header.last_offset_delta + 1
-                if offset < next_offset:
-                    break
-                base_offset = next_offset
-            return base_offset
-        segment = self.segments[segment_place(self.segments, offset)]
-        interval_bytes = self.config.index_interval_bytes
-        found = self._parts.segment_files.locate(segment, offset, interval_bytes)
-        return offset if found is None else min(offset, found.header.base_offset)
-
     def _take_back(self, end: int) -> None:
         """Take back what waits for the journal above an offset, newest first."""
         waiting = [item for item in self._queue.pending if item.log is self]
@@ -336,7 +352,8 @@ class ReplicaLog(TieredLog):
             if kept:
                 # A run of batches: those below stay, as an append of their own.
                 part, _ = part_of(kept, item.base_offset, len(kept), end, at_least_one=False)
-                self.append_replica(part, now_ms=self._parts.clock.now_ms())
+                if part:
+                    self.append_replica(part, now_ms=self._parts.clock.now_ms())
 
     def _cut(self, end: int) -> None:
         """Cut the log in memory, all of which lies in its files, and have the journal say so."""
@@ -507,6 +524,8 @@ class ReplicaLog(TieredLog):
         if before is not None:
             start = before.start_offset if before.begins else self.log_start_offset
             point = before.recovery_point._replace(log_start_offset=start)
+        if self.has_holes:
+            point = point._replace(flags=point.flags | HAS_HOLES)
         return point.with_standing(self._durable_standing)
 
     def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:

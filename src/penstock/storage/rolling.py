@@ -6,7 +6,6 @@ Source: Kafka's `LogSegment.shouldRoll` and `UnifiedLog.deleteOldSegments`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 from zlib import crc32
 
 from penstock.base.settings import LONG_MAX
@@ -16,13 +15,10 @@ from penstock.storage.formats.index import OFFSET_ENTRY_BYTES
 from penstock.storage.segment import UNKNOWN, Segment
 from penstock.storage.segment_files import SegmentFiles
 
-_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-
 
 def should_roll(
     segment: Segment,
     headers: Sequence[BatchHeader],
-    base_offset: int,
     config: LogConfig,
     files: SegmentFiles,
 ) -> bool:
@@ -31,10 +27,6 @@ def should_roll(
     By time as Kafka counts it: the timestamps of the records, not the clock, so that a replay
     of old records makes the segments that the original did.
     """
-    if base_offset + len(headers) + headers[-1].last_offset_delta - segment.base_offset > (
-        _RELATIVE_OFFSET_MAX
-    ):
-        return True
     index = segment.index
     if index is not None and (len(index.offsets) + OFFSET_ENTRY_BYTES > config.segment_index_bytes):
         return True

@@ -258,6 +258,8 @@ class SegmentFiles:
 
     def locate(self, segment: Segment, offset: int, interval_bytes: int) -> Place | None:
         """The first batch whose last offset is not below `offset`; None beyond what is written."""
+        if not segment.written_bytes:
+            return None
         for at, header in self.walk_to(segment, lambda one: one.by_offset(offset), interval_bytes):
             if header.last_offset >= offset:
                 return Place(at, header)

@@ -246,7 +246,7 @@ def test_what_is_lost_is_found(root: Path) -> None:
     (lost, *_) = [one for one in verified(root).findings if one.kind == "checkpoint"]
     assert "is gone" in lost.reason
     segments[1].unlink()
-    gaps = [one for one in verified(root).notes if one.kind == "offsets"]
+    gaps = [one for one in verified(root).findings if one.kind == "offsets"]
     assert [one.base_offset for one in gaps] == [int(segments[1].stem)]
     segments[0].unlink()
     assert any("the log begins at offset 0" in one.reason for one in verified(root).findings)

@@ -11,7 +11,8 @@ of the archive and count for nothing until the control plane commits all of them
 never happens they are swept. Where retention or DeleteRecords overtake a copy, it begins anew at
 the log's start.
 
-The batch index has no gaps, so a log with holes, which compaction has left, is refused.
+The batch index has no gaps: where a log has some, which compaction has left, an object gets batches
+without records.
 
 Transactions go along: their batches and markers are batches, which producers have some open is part
 of what is known of these, and which were aborted is asked of the log at the end.
@@ -42,7 +43,7 @@ from penstock.diskless.migration.limits import (
 )
 from penstock.objects import StoreUnavailable
 from penstock.objects.rate_limit import TokenBucket
-from penstock.records import decode_header, verify_crc
+from penstock.records import BatchHeader, decode_header, empty_batches, verify_crc
 from penstock.records.extents import Extent
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.plane import DisklessPlane
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
-    from penstock.storage import PartitionLog, TransactionalLog
+    from penstock.storage import TransactionalLog
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class TopicCopy:
         """One pass over all logs; how many bytes it copied. `at_once` knows no rate.
 
         Raises:
-            MigrationRefused: a log has holes.
+            MigrationRefused: a log has nothing where something is due.
             ObjectLeaseLost: what was copied has been swept.
             PenstockError: a log cannot be read, or store or plane failed.
         """
@@ -196,7 +197,7 @@ class _LogCopy:
     def read(self, offset: int, end: int) -> bytes:
         read = self.log.read(offset, max_bytes=CHUNK_BYTES, end_offset=end)
         if not read.size_bytes:
-            raise holes(self.log, offset)
+            raise MigrationRefused(f"{self.log.topic_partition} has no record at offset {offset}")
         return b"".join(read.buffers)
 
     def take(self, segment: SealedSegment, lease: ObjectLease, next_offset: int) -> None:
@@ -231,46 +232,46 @@ class _GrowingSegment:
         self._part: GrowingPart | None = None
 
     def add(self, data: bytes) -> None:
-        """Add whole batches that adjoin; runs in a thread.
+        """Add whole batches by rising offsets; runs in a thread.
 
         The first batch of a log may begin below its start.
 
         Raises:
-            MigrationRefused: they do not.
+            MigrationRefused: one begins below where the last one ended.
             CorruptBatch: a checksum is wrong.
         """
         view = memoryview(data)
-        position = 0
+        begun = position = 0
         while position < len(view):
             header = decode_header(view, position)
             verify_crc(view, header, position)
-            base_offset = header.base_offset
-            if base_offset != self.next_offset and (
-                base_offset > self.next_offset or not self._first
-            ):
-                raise holes(self._log, self.next_offset)
+            base_offset, due = header.base_offset, self.next_offset
+            if base_offset < due and not self._first:
+                where = self._log.topic_partition
+                raise MigrationRefused(f"{where} has a batch at {base_offset}, {due} is due")
             self._first = False
-            part = self._part
-            if part is None or part.is_full(header.size_bytes):
-                if part is not None:
-                    self._parts.append(part.done())
-                part = self._part = GrowingPart(self.size_bytes, base_offset)
-            part.add(header)
-            self.next_offset = header.next_offset
-            self.size_bytes += header.size_bytes
+            if base_offset > due:
+                self._pieces.append(view[begun:position])
+                begun = position
+                for filler in empty_batches(due, base_offset, header.partition_leader_epoch):
+                    self._pieces.append(memoryview(filler))
+                    self._add(decode_header(filler))
+            self._add(header)
             position += header.size_bytes
-        self._pieces.append(view)
+        self._pieces.append(view[begun:])
+
+    def _add(self, header: BatchHeader) -> None:
+        part = self._part
+        if part is None or part.is_full(header.size_bytes):
+            if part is not None:
+                self._parts.append(part.done())
+            part = self._part = GrowingPart(self.size_bytes, header.base_offset)
+        part.add(header)
+        self.next_offset = header.next_offset
+        self.size_bytes += header.size_bytes
 
     def sealed(self) -> SealedSegment:
         if self._part is not None:
             self._parts.append(self._part.done())
             self._part = None
         return SealedSegment(self._pieces, self.size_bytes, tuple(self._parts))
-
-
-def holes(log: PartitionLog, offset: int) -> MigrationRefused:
-    """Why a log cannot become diskless that has no batch at an offset."""
-    return MigrationRefused(
-        f"{log.topic_partition} has no record at offset {offset}, as compaction leaves logs;"
-        " diskless topics have every offset"
-    )

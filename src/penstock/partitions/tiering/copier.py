@@ -144,6 +144,7 @@ class Copier:
                 position=position,
                 end=source.size_bytes,
                 base_offset=base,
+                next_offset=source.next_offset,
                 interval_bytes=log.config.index_interval_bytes,
             )
         )

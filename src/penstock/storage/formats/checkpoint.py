@@ -12,8 +12,9 @@ Big endian:
     24      …  per partition: key as in the journal (topic id 16, partition i32, size u8, name),
                log start i64, recovery offset i64, segment base i64, position i64,
                size of the log i64, leader epoch i32, flags u32 (bit 0: it has producers, bit 1:
-               it lost what was synced, bit 2: transactions are open), epoch promised i32, epoch up
-               to which it is in limbo i32 (-1: none)
+               it lost what was synced, bit 2: transactions are open, bit 3: offsets may lack a
+               batch, as compaction leaves logs), epoch promised i32, epoch up to which it is in
+               limbo i32 (-1: none)
 
 "PCP1" is the same without the last two, which are -1 then.
 
@@ -40,6 +41,7 @@ JOURNALED: Final = 2
 HAS_PRODUCERS: Final = 1
 LOST: Final = 2
 HAS_TRANSACTIONS: Final = 4
+HAS_HOLES: Final = 8
 
 _HEAD: Final = Struct(">4sIQII")
 _KEY: Final = Struct(">16siB")
@@ -64,6 +66,10 @@ class RecoveryPoint(NamedTuple):
     @property
     def standing(self) -> Standing:
         return Standing(self.promised, self.limbo, bool(self.flags & LOST))
+
+    @property
+    def has_holes(self) -> bool:
+        return bool(self.flags & HAS_HOLES)
 
     def with_standing(self, standing: Standing) -> RecoveryPoint:
         flags = self.flags | LOST if standing.lost else self.flags & ~LOST

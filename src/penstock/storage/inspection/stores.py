@@ -130,13 +130,14 @@ def verify_store(
         clean = checkpoint.clean
     for files in partitions_of(root, wanted):
         settled = None
+        known = checkpoint and checkpoint.points.get((files.where.topic, files.where.partition))
+        complete = not known[1].has_holes if known else False
         if live or clean is False:
-            known = checkpoint and checkpoint.points.get((files.where.topic, files.where.partition))
             last = files.segments[-1] if files.segments else 0
             settled = Settled(last, 0)
             if known:
                 settled = min(settled, Settled(known[1].segment_base, known[1].position))
-        PartitionCheck(files, verifier, settled=settled, advance=advance).run()
+        PartitionCheck(files, verifier, settled=settled, complete=complete, advance=advance).run()
     if checkpoint is not None and not live:
         _compare_points(root, checkpoint, wanted, verifier)
         if not checkpoint.clean:

@@ -115,7 +115,10 @@ def next_batch(path: str, base_offset: int, after: int, above: int) -> int | Non
 
 
 class PartitionCheck:
-    """Looks at one partition, and tells a verifier. `settled`: None where all must be whole."""
+    """Looks at one partition, and tells a verifier. `settled`: None where all must be whole.
+
+    `complete`: the store says that no offset of what is settled lacks a batch.
+    """
 
     def __init__(
         self,
@@ -123,16 +126,20 @@ class PartitionCheck:
         verifier: BatchVerifier,
         *,
         settled: Settled | None = None,
+        complete: bool = False,
         advance: Advance = lambda size: None,
     ) -> None:
         self._files = files
         self._verifier = verifier
         self._settled = settled
+        self._complete = complete and not files.quarantined
         self._advance = advance
         self._producers = ProducerStates()
         self._snapshots = list(files.snapshots)
         self._epochs: EpochHistory | None = None
         self._following = -1
+        self._unread = False
+        """Whether something before the next batch cannot be read, which was told."""
         self._whole = True
         """Whether all batches were read, so that what they make of producers is all of it."""
         self._aborted: list[AbortedTransaction] = []
@@ -223,7 +230,7 @@ class PartitionCheck:
                 "offsets", place_of, f"begins below offset {self._following}, which is due", base
             )
         elif base > self._following >= 0:
-            self._gap(self._files.file(base, LOG), 0, base)
+            self._gap(base, 0, base)
 
     def _batch(self, path: str, base: int, at: Walked, check: IndexCheck) -> None:
         header = at.header
@@ -236,7 +243,7 @@ class PartitionCheck:
                 header.base_offset, header.last_offset,
             )  # fmt: skip
         elif header.base_offset > self._following >= 0 and self._following >= base:
-            self._gap(path, at.position, header.base_offset)
+            self._gap(base, at.position, header.base_offset)
         self._compare_snapshots(header.base_offset)
         data = at.read()
         if self._verifier.verify(self._files.where, data, header, place):
@@ -246,24 +253,27 @@ class PartitionCheck:
         for suffix, byte, reason in check.batch(at.position, header):
             self._entry(base, suffix, byte, reason)
         self._compare_epoch(header, place)
-        self._following = header.next_offset
+        self._following, self._unread = header.next_offset, False
 
     def _unreadable(self, path: str, base: int, error: CorruptLog) -> bool:
         """Report bytes that are no batch; False if they are a torn end, behind what is settled."""
         if self._settled is not None and (base, error.position) >= self._settled:
             self._note("batch", f"{path}, byte {error.position}", f"a torn end: {error.reason}")
             return False
-        self._whole = False
+        self._whole, self._unread = False, True
         self._found("batch", f"{path}, byte {error.position}", error.reason, self._following)
         return True
 
-    def _gap(self, path: str, position: int, offset: int) -> None:
+    def _gap(self, base: int, position: int, offset: int) -> None:
         self._whole = False
-        self._note(
-            "offsets", f"{path}, byte {position}",
-            "no batch has these offsets: compacted away, set aside, or lost",
-            self._following, offset - 1,
-        )  # fmt: skip
+        place = f"{self._files.file(base, LOG)}, byte {position}"
+        settled = self._settled is None or (base, position) < self._settled
+        if self._complete and settled and not self._unread:
+            reason = "no batch has these offsets, and the log was never compacted: they are lost"
+            self._found("offsets", place, reason, self._following, offset - 1)
+            return
+        reason = "no batch has these offsets: compacted away, set aside, or lost"
+        self._note("offsets", place, reason, self._following, offset - 1)
 
     def _entry(self, base: int, suffix: str, byte: int, reason: str) -> None:
         tell = self._found if self._settled is None or base < self._settled[0] else self._note

@@ -4,6 +4,9 @@ Every batch is checked before it leaves, so that damage is not archived as if it
 indexes are those of what is copied, not of the file: a copy may begin within a segment, where a
 leader of before cut its own segments at other offsets; and a damaged index costs nothing.
 
+Offsets without a batch, as a compaction has left them before the topic was tiered, get batches
+without records: what lies in the archive has every offset.
+
 Source: Kafka's `LogSegment.append` and `recover`.
 """
 
@@ -13,8 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from penstock.base.crc import crc32c
-from penstock.base.files import Files, read_range
-from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
+from penstock.base.files import Buffer, Files, read_range
+from penstock.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    decode_header,
+    empty_batches,
+    verify_crc,
+)
 from penstock.storage.errors import CorruptLog
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.segment import Segment, not_loaded
@@ -34,9 +44,10 @@ class SegmentCopy:
         position: int,
         end: int,
         base_offset: int,
+        next_offset: int,
         interval_bytes: int,
     ) -> None:
-        """The bytes [position, end) of a file, of which the first batch begins at an offset.
+        """The bytes [position, end) of a file, which are all there is of [base, next offset).
 
         Raises:
             OSError: the file cannot be opened.
@@ -47,9 +58,11 @@ class SegmentCopy:
         self._position, self._end = position, end
         self._interval_bytes = interval_bytes
         self._made = Segment("", base_offset)
+        self._last_offset: int | None = next_offset
         self.next_offset = base_offset
         self.leader_epoch = -1
         self.checksum = 0
+        self._fillers: list[tuple[int, bytes]] = []
 
     @property
     def size_bytes(self) -> int:
@@ -74,12 +87,34 @@ class SegmentCopy:
             taken, needed = self._take(data)
             if taken:
                 self._position += taken
-                self.checksum = crc32c(data[:taken], self.checksum)
-                return data[:taken]
+                return self._checked(data[:taken])
             if needed <= wanted or wanted == self._end - self._position:
-                return None
+                break
             wanted = min(needed, self._end - self._position)
-        return None
+        end, self._last_offset = self._last_offset, None
+        if end is None or end <= self.next_offset or self.leader_epoch < 0:
+            return None
+        self._fill(0, end)
+        self.next_offset = end
+        return self._checked(memoryview(b""))
+
+    def _checked(self, data: memoryview) -> memoryview:
+        """Batches with those that are put between them."""
+        if self._fillers:
+            parts, begun = list[Buffer](), 0
+            for at, filler in self._fillers:
+                parts += [data[begun:at], filler]
+                begun = at
+            data, self._fillers = memoryview(b"".join([*parts, data[begun:]])), []
+        self.checksum = crc32c(data, self.checksum)
+        return data
+
+    def _fill(self, at: int, offset: int) -> None:
+        """Batches without records go before a byte, up to an offset."""
+        for filler in empty_batches(self.next_offset, offset, self.leader_epoch):
+            self._fillers.append((at, filler))
+            header = decode_header(filler)
+            self._made.add(header, header.base_offset, self._interval_bytes)
 
     def indexes(self) -> tuple[bytes, bytes]:
         """The offset index and the time index, once all is read."""
@@ -106,8 +141,10 @@ class SegmentCopy:
             if self.leader_epoch < 0:
                 self.leader_epoch = header.partition_leader_epoch
             elif header.partition_leader_epoch != self.leader_epoch:
-                self._end = self._position + at
+                self._end, self._last_offset = self._position + at, None
                 return at, 0
+            if header.base_offset > self.next_offset:
+                self._fill(at, header.base_offset)
             self._made.add(header, header.base_offset, self._interval_bytes)
             self.next_offset = header.next_offset
             at += header.size_bytes

@@ -50,7 +50,7 @@ class TieredLog(TransactionalLog):
                 self.epochs.epoch_at(one.base_offset),
             )
             for one, after in pairwise(self.segments[place:])
-            if after.base_offset > offset
+            if after.base_offset > offset and one.end_position
         ]
 
     @property
