@@ -35,7 +35,6 @@ ALL = (
     "columnar_codec",
     "value_formats",
     "log_append",
-    "upkeep",
     "metadata_refresh",
     "coordinator_saves",
     "share_saves",

@@ -12,6 +12,7 @@ from penstock.base import files as base_files
 from penstock.base.files import Buffer, Files, Name, read_range, replace_file, write_all
 from penstock.storage import checkpointing, cutting, loading, recovery, replaying, segment, store
 from penstock.storage.checkpointing import Checkpointer, Plan
+from penstock.storage.epoch_loading import load_epochs
 from penstock.storage.formats.index import Entry, SparseIndex
 from penstock.storage.formats.journal_entry import (
     ALIGNMENT_BYTES,
@@ -184,11 +185,10 @@ def _trusted_entry(self: SegmentFiles, segment: Segment, entry: Entry) -> Any:
     return self.headers_from(segment, entry.position)
 
 
-def _load_all_epochs(self: loading._Loading, segments: list[Segment], cut: int | None) -> Any:
-    return _LOAD_EPOCHS(self, segments, None)
-
-
-_LOAD_EPOCHS = loading._Loading._load_epochs
+def _load_all_epochs(
+    files: SegmentFiles, directory: str, segments: list[Segment], cut: int | None, **how: Any
+) -> Any:
+    return load_epochs(files, directory, segments, None, **how)
 
 
 def _forgetful_delete(self: LogStore, tp: Any) -> None:
@@ -269,6 +269,7 @@ PLANTS = {
         scenario="transactions",
         patches=[
             (loading._Loading, "_check_newest", _nothing),
+            (loading._Loading, "_check_transactions", _nothing),
             (cutting, "cut_transactions", _cut_transactions_unsynced),
             (loading, "cut_transactions", _cut_transactions_unsynced),
         ],
@@ -276,7 +277,7 @@ PLANTS = {
     "epochs-not-cut": Plant(
         what="epochs of what was cut are still known after a crash",
         scenario="truncate",
-        patches=[(loading._Loading, "_load_epochs", _load_all_epochs)],
+        patches=[(loading, "load_epochs", _load_all_epochs)],
     ),
     "promise-not-in-checkpoint": Plant(
         what="a checkpoint frees the journal of a promise that it does not have",

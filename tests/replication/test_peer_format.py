@@ -26,7 +26,9 @@ from penstock.replication.messages import (
     Position,
 )
 from penstock.replication.peer_format import (
+    AskCopy,
     Begun,
+    CopyAnswer,
     GiveTo,
     Greeting,
     HandOver,
@@ -58,6 +60,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(LogEnd, INT, INT, LONG, LONG),
     st.builds(Read, INT, INT, LONG, LONG),
     st.builds(HandOver, INT),
+    st.builds(AskCopy, LONG, LONG),
     st.builds(GiveTo, INT, INT),
     st.builds(Begun, INT, INT, LONG, LONG),
     st.builds(Settle, INT),
@@ -66,6 +69,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
 WITH_DATA: list[st.SearchStrategy[Any]] = [
     st.builds(Append, INT, INT, LONG, LONG, LONG),
     st.builds(ReadAnswer, INT, INT, LONG, LONG),
+    st.builds(CopyAnswer, LONG, LONG),
     st.builds(LogStart, INT, INT, LONG),
 ]
 KEYS = st.builds(PartitionKey, st.binary(min_size=16, max_size=16), INT)

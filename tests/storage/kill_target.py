@@ -1,9 +1,11 @@
 """A process that appends and prints what was acknowledged, until it is killed.
 
-    python -m tests.storage.kill_target DIRECTORY SEED
+    python -m tests.storage.kill_target DIRECTORY SEED [STEPS]
 
-One line per group: partition, first sequence, count and base offset of each append in it, after
-the store's callback. Producers are idempotent; sequences go on from what the log remembers.
+With STEPS it makes no more turns than that, begins when a line comes, and has retention.
+
+One line per group: partition, first sequence, count and base offset of each append in it, after the
+store's callback. Producers are idempotent; sequences go on from what the log remembers.
 
 One more partition is a replica. A line `+ NUMBER KIND VALUE FILL` comes before each thing that is
 done to it: `append` VALUE records in a batch filled with FILL, `cut` at offset VALUE, `promise`
@@ -19,6 +21,7 @@ import asyncio
 import random
 import sys
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from penstock.records.header import TRANSACTIONAL_FLAG
@@ -34,8 +37,14 @@ TRANSACTIONS = PARTITIONS + 1
 """The partition that has transactions."""
 
 
-def acknowledge(line: str, _: object) -> None:
-    print(line, flush=True)
+RETAINED = LogConfig(
+    segment_bytes=1 << 16, retention_ms=-1, retention_bytes=1 << 18, file_delete_delay_ms=0
+)
+
+
+def acknowledge(line: str, future: asyncio.Future[StorageError | None]) -> None:
+    if future.result() is None:
+        print(line, flush=True)
 
 
 class Replica:
@@ -53,7 +62,7 @@ class Replica:
         fill = dice.randrange(256)
         value = {
             "append": dice.randint(1, 5),
-            "cut": dice.randint(max(0, end - 10), end),
+            "cut": dice.randint(max(log.log_start_offset, end - 10), end),
             "promise": log.promised + dice.randint(0, 1),
         }[kind]
         self.number += 1
@@ -82,42 +91,55 @@ def step_of_transaction(log: ReplicaLog, dice: random.Random) -> None:
     log.append(data, now_ms=1, guard=UNGUARDED)
 
 
-async def run(directory: Path, seed: int) -> None:
-    dice = random.Random(seed)
-    harness = Harness(
-        directory,
-        config=LogConfig(segment_bytes=1 << 18, retention_ms=-1),
-        journal_file_bytes=1 << 20,
-        journal_files_max=2,
-        log_checkpoint_bytes=1 << 19,
-        tail_cache_bytes=1 << 18,
-    )
-    harness.store.attach(asyncio.get_running_loop().call_soon_threadsafe)
+def sequences_of(harness: Harness) -> list[int]:
+    """The next one of each partition."""
     sequences = [0] * PARTITIONS
     for partition in range(PARTITIONS):
         for entry in harness.log(partition).producers():
             sequences[partition] = entry.last_sequence + 1
+    return sequences
+
+
+def append(harness: Harness, dice: random.Random, sequences: list[int]) -> str:
+    """To one of the partitions; what is to be printed of it."""
+    partition = dice.randrange(PARTITIONS)
+    records, first = dice.randint(1, 5), sequences[partition]
+    data = batch(
+        records, size=dice.choice([40, 500, 30_000]), fill=first, producer_id=partition, epoch=0,
+        sequence=first,
+    )  # fmt: skip
+    base = harness.append(data, partition)
+    sequences[partition] += records
+    return f"{partition} {first} {records} {base}"
+
+
+async def run(directory: Path, seed: int, steps: int | None) -> None:
+    dice = random.Random(seed)
+    harness = Harness(
+        directory,
+        config=RETAINED if steps else LogConfig(segment_bytes=1 << 18, retention_ms=-1),
+        journal_file_bytes=1 << 20,
+        journal_files_max=2,
+        log_checkpoint_bytes=1 << 19,
+        tail_cache_bytes=1 << 18,
+        log_retention_check_interval_ms=1,
+    )
+    harness.store.attach(asyncio.get_running_loop().call_soon_threadsafe)
+    sequences = sequences_of(harness)
     replica = Replica(harness, dice)
     print("ready", flush=True)
-    while True:
+    if steps:
+        sys.stdin.readline()
+    for _ in count() if steps is None else range(steps):
         waiting = []
         for _ in range(dice.choice([1, 1, 2, 8])):
-            lines = []
+            lines = list[str]()
             for _ in range(dice.choice([0, 2, 4])):
                 step_of_transaction(harness.log(TRANSACTIONS), dice)
             for _ in range(dice.choice([0, 1, 3])):
                 replica.step()
-            for _ in range(dice.choice([1, 3])):
-                partition = dice.randrange(PARTITIONS)
-                count = dice.randint(1, 5)
-                first = sequences[partition]
-                data = batch(
-                    count, size=dice.choice([40, 500, 30_000]), fill=first,
-                    producer_id=partition, epoch=0, sequence=first,
-                )  # fmt: skip
-                base = harness.append(data, partition)
-                sequences[partition] += count
-                lines.append(f"{partition} {first} {count} {base}")
+            many = dice.choice([1, 3])
+            lines += [append(harness, dice, sequences) for _ in range(many)]
             future: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
             harness.store.flush(future.set_result)
             future.add_done_callback(partial(acknowledge, "|".join(lines)))
@@ -126,10 +148,16 @@ async def run(directory: Path, seed: int) -> None:
                 future.add_done_callback(partial(acknowledge, f"= {number}"))
             waiting.append(future)
         harness.store.commit_pending()
+        if steps:
+            harness.clock.ms += 10
+            harness.store.housekeeping(harness.clock.ms)
         if dice.random() < 0.5:
             await asyncio.gather(*waiting)
         await asyncio.sleep(0)
+    harness.store.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(
+        run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else None)
+    )

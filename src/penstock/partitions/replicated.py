@@ -17,6 +17,8 @@ from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange, OutOfOrderSequence
 from penstock.records.appends import NO_APPEND
 from penstock.replication.errors import NotLeading, TooFewReplicas
+from penstock.replication.mending import BeingMended
+from penstock.storage.damage import DamagedRecords
 from penstock.storage.values import Read
 
 if TYPE_CHECKING:
@@ -204,17 +206,26 @@ class ReplicatedPartition(LocalPartition):
         """As `LocalPartition.read`; what is committed and not here reads as nothing.
 
         So does all that a broker does not know as committed which does not lead, or not yet.
+
+        Raises:
+            BeingMended: it is damaged here, and another replica is asked for it.
+            PenstockError: as `LocalPartition.read`.
         """
         mark = self.high_watermark
         if self.log.durable_offset < offset <= mark or (offset > mark and not self.leads):
             return Read([], 0, offset)
-        return super().read(
-            offset,
-            max_bytes=max_bytes,
-            end_offset=end_offset,
-            at_least_one=at_least_one,
-            instantly=instantly,
-        )
+        try:
+            return super().read(
+                offset,
+                max_bytes=max_bytes,
+                end_offset=end_offset,
+                at_least_one=at_least_one,
+                instantly=instantly,
+            )
+        except DamagedRecords as error:
+            if self.replicated.mend(error):
+                raise BeingMended(f"{error}; another replica is asked for them") from error
+            raise
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """As `Partition.end_offset_for_epoch`.

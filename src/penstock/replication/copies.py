@@ -29,7 +29,8 @@ from penstock.replication.effects import (
     Write,
 )
 from penstock.replication.errors import NotAsAnnounced
-from penstock.replication.leadership import CHUNK_BYTES
+from penstock.replication.leadership import CHUNK_BYTES, Leadership
+from penstock.replication.mending import Mending
 from penstock.replication.messages import (
     Append,
     Fence,
@@ -39,8 +40,17 @@ from penstock.replication.messages import (
     LogEnd,
     LogStart,
 )
-from penstock.replication.peer_format import Begun, Read, ReadAnswer, Said
+from penstock.replication.peer_format import (
+    AskCopy,
+    Begun,
+    CopyAnswer,
+    OfEpochs,
+    Read,
+    ReadAnswer,
+    Said,
+)
 from penstock.replication.replica import Disk, Effects, Replica, Sync
+from penstock.storage.damage import DamagedRecords
 from penstock.storage.reading import part_of
 
 if TYPE_CHECKING:
@@ -54,14 +64,22 @@ COMPARED_READS_MAX: Final = 4
 """Reads of the own log that a range is compared by: it may have far more than was sent, where the
 leader's has been compacted."""
 _NOTHING: Final = memoryview(b"")
+HEARD_BY_COPIES: Final = (Append, Fence, Join, LogStart, LogEnd, Read, AskCopy, CopyAnswer)
+"""What is said to a copy; all else is said to who leads."""
 
 Tell = Callable[[int, Said, "list[Buffer]", int], None]
 """Sends something to a broker: its id, what, batches and their bytes."""
 
 
 def disk_of(log: ReplicaLog) -> Disk:
-    """What a log says of itself when it is opened; nothing in it waits for a sync."""
+    """What a log says of itself when it is opened; nothing in it waits for a sync.
+
+    One whose end is lost ends where all is there, and says that something is lost.
+    """
     log.load()
+    if log.damage is not None:
+        log.end_at_damage()
+        log.note_loss()
     return Disk(
         promised=max(log.promised, 0),
         base=log.log_start_offset,
@@ -76,7 +94,7 @@ class Copy:
 
     __slots__ = (
         "_former", "_new_life", "_speakers", "_tell", "broken", "core", "failed", "log",
-        "mark", "moved", "resting", "silent",
+        "mark", "mending", "moved", "resting", "silent",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +118,7 @@ class Copy:
         self.broken = False
         """The disk has failed: no life begins before the broker is restarted."""
         self._tell = tell
+        self.mending = Mending(log, tell)
         self._new_life = new_life
         self._speakers: dict[int, int] = {}
         self.core = self._former = Replica(new_life(), disk_of(log))
@@ -162,6 +181,12 @@ class Copy:
         Raises:
             PenstockError: the log refuses what was sent; this life is over.
         """
+        if isinstance(message, AskCopy):
+            self.mending.answer(sender, message, self.mark)
+            return
+        if isinstance(message, CopyAnswer):
+            self.mending.heard(message, data, now_ms)
+            return
         if self.failed or self.silent or self.broken or self.resting:
             return
         try:
@@ -170,7 +195,7 @@ class Copy:
             self.failed = True
             raise
 
-    def _hear(self, sender: int, message: Said, data: memoryview, now_ms: int) -> None:
+    def _hear(self, sender: int, message: OfEpochs, data: memoryview, now_ms: int) -> None:
         authority = message.authority
         if self._speakers.get(authority) != sender:
             self._speakers[authority] = sender
@@ -194,6 +219,20 @@ class Copy:
             self._perform(core.log_end(message))
         elif isinstance(message, Read):
             self._read(sender, message)
+
+    def mend(self, error: PenstockError, leading: Leadership | None, now_ms: int) -> bool:
+        """Ask another copy for what an error says is damaged here; false if none can give it.
+
+        `leading` is what this broker does as the leader, where it is or was.
+        """
+        if not isinstance(error, DamagedRecords):
+            return False
+        damage, leader = error.damage, self.leader
+        if leading is not None and leading.leads:
+            brokers = leading.holders(damage.next_offset)
+        else:
+            brokers = [] if leader is None else [leader[0]]
+        return self.mending.ask(damage, brokers, self.mark, now_ms)
 
     def wrote(self, own: Append) -> None:
         """The log has taken what this broker appends as leader."""

@@ -222,6 +222,12 @@ class Leadership:
         follower = self.core.followers.get(replica)
         return follower is not None and follower.joined and follower.durable >= offset
 
+    def holders(self, offset: int) -> list[int]:
+        """The other replicas that can be reached and have all below an offset."""
+        shell = self._shell
+        others = [one for one in self.core.followers if one != shell.broker_id]
+        return [one for one in others if self.has_up_to(one, offset) and shell.reaches(one)]
+
     def hand_over(self, heir: int) -> None:
         """Append no more, and let another replica claim; see the module's text."""
         self.heir, self._heir_told = heir, False

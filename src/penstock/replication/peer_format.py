@@ -27,6 +27,8 @@ endian; a row begins with
    15 AskChain      authority i32, epoch i32, incarnation i64, newest i32
    16 Settle        authority i32
    17 Begun         authority i32, epoch i32, incarnation i64, base i64
+   18 AskCopy       base i64, next i64
+   19 CopyAnswer    base i64, next i64, bytes of batches u32
 
 The first frame of either side is a greeting instead, of the side that was dialled before the other
 one's: "PSPR", version u16, broker id i32, its
@@ -36,7 +38,7 @@ answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP" is a sign
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct, error
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -55,6 +57,7 @@ from penstock.replication.messages import (
     LogStart,
     Position,
 )
+from penstock.storage.values import Buffer
 from penstock.wire.frames import HEADER_BYTES_MAX, MalformedFrame
 
 VERSION: Final = 1
@@ -116,6 +119,21 @@ class ReadAnswer(NamedTuple):
     next: int
 
 
+class AskCopy(NamedTuple):
+    """What this broker has of the committed offsets [base, next) is damaged: send it yours."""
+
+    base: int
+    next: int
+
+
+class CopyAnswer(NamedTuple):
+    """The batches of [base, next), as many as fit; none if they are not here, or not known as
+    committed, or damaged here too."""
+
+    base: int
+    next: int
+
+
 _HELLO: Final = Struct(">4sHi16sIB")
 _KEY: Final = Struct(">B16si")
 _JOIN: Final = Struct(">iH")
@@ -138,9 +156,11 @@ _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
     15: (AskChain, Struct(">iiqi")),
     16: (Settle, Struct(">i")),
     17: (Begun, Struct(">iiqq")),
+    18: (AskCopy, Struct(">qq")),
+    19: (CopyAnswer, Struct(">qq")),
 }
 _JOIN_KIND: Final = 4
-_WITH_DATA: Final = (7, 11, 14)
+_WITH_DATA: Final = (7, 11, 14, 19)
 _NUMBERS: Final = {cls: (kind, struct) for kind, (cls, struct) in _KINDS.items()}
 ROW_BYTES_MAX: Final = _KEY.size + max(
     _JOIN.size + LINKS_MAX * _LINK.size, *(struct.size + 4 for _, struct in _KINDS.values())
@@ -148,12 +168,14 @@ ROW_BYTES_MAX: Final = _KEY.size + max(
 _NOTHING: Final = memoryview(b"")
 
 
-Said = (
+OfEpochs = (
     Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | AskChain | Append | Ack | LogStart
     | LogEnd | Read | ReadAnswer | HandOver | GiveTo | Settle | Begun
 )  # fmt: skip
-"""What is said of a partition: by the cores, for reading what is to be written back, and for a
-leadership that is given away."""
+"""What is said on behalf of an epoch: by the cores, for reading what is to be written back, and for
+a leadership that is given away."""
+Said = OfEpochs | AskCopy | CopyAnswer
+"""What is said of a partition."""
 
 
 class PartitionKey(NamedTuple):
@@ -277,6 +299,11 @@ def _join(header: memoryview, at: int) -> tuple[Join, int]:
         raise MalformedFrame(f"a chain of {count} epochs; there are 1 to {LINKS_MAX}")
     chain = tuple([Link(*pair) for pair in _LINK.iter_unpack(header[at:end])])
     return Join(authority, chain), end
+
+
+def joined(data: Sequence[Buffer]) -> memoryview:
+    """The batches of one message, for a copy on this broker."""
+    return memoryview(data[0] if len(data) == 1 else b"".join(data))
 
 
 def gather(rows: Iterable[tuple[bytes, int]], *, frame_bytes_max: int) -> Iterator[list[int]]:

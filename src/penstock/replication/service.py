@@ -19,23 +19,23 @@ from penstock.base.errors import PenstockError
 from penstock.records.transactions import Marker
 from penstock.replication.calls import Calls
 from penstock.replication.chain import Chain
-from penstock.replication.copies import Copy
+from penstock.replication.copies import HEARD_BY_COPIES, Copy
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Epoch, Phase
 from penstock.replication.errors import LeadershipOver, NotLeading
 from penstock.replication.leadership import Leadership
 from penstock.replication.links import Outgoing
-from penstock.replication.messages import Append, Fence, Join, LogEnd, LogStart
+from penstock.replication.messages import Join
 from penstock.replication.peer_format import (
     GiveTo,
     HandOver,
     PartitionKey,
-    Read,
     ReadAnswer,
     Row,
     Said,
     Settle,
     encode_row,
+    joined,
 )
 from penstock.replication.register import Owner, Register, Reserved
 from penstock.storage.errors import StorageFailed
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TO_COPIES: Final = (Append, Fence, Join, LogStart, LogEnd, Read)
 _LIVES_BITS: Final = 32
 """So many lives of copies may begin between two starts of a broker, as a power of two."""
 HAND_OVER_MS: Final = 3_000
@@ -135,6 +134,10 @@ class ReplicatedLog:
         if self.leading is not None:
             self.leading.check_reachable()
 
+    def mend(self, error: PenstockError) -> bool:
+        """As `Copy.mend`."""
+        return self.copy.mend(error, self.leading, self._service.now_ms())
+
     # -- what a leadership asks (`LeaderShell`)
 
     @property
@@ -177,7 +180,7 @@ class ReplicatedLog:
 
     def heard(self, sender: int, message: Said, data: memoryview) -> None:
         """What a broker says about this partition, this one included."""
-        if isinstance(message, _TO_COPIES):
+        if isinstance(message, HEARD_BY_COPIES):
             self.copy.heard(sender, message, data, self._service.now_ms())
             if isinstance(message, Join):
                 self._service.joined[self] = None
@@ -211,6 +214,7 @@ class ReplicatedLog:
 
     def _answer(self, broker_id: int, message: Said, data: list[Buffer], size_bytes: int) -> None:
         self._service.tell(self, broker_id, message, data, size_bytes)
+        self._service.stir(self)
 
 
 class Replication:
@@ -440,6 +444,7 @@ class Replication:
             one.leading.may_append(one.copy.core)  # clients are told the epoch before any append
         except PenstockError as error:
             logger.error("%s: replicas get nothing: %s", one.log.topic_partition, error)
+            one.mend(error)
 
     def room_bytes(self, broker_id: int) -> int:
         """How much may be sent to a broker in this turn; 0 without a connection to it."""
@@ -508,7 +513,7 @@ class Replication:
     ) -> None:
         """Say something about a partition to a broker; this one is told at once."""
         if broker_id == self.broker_id:
-            log.heard(broker_id, message, _joined(data))
+            log.heard(broker_id, message, joined(data))
             return
         row = encode_row(log.key, message, size_bytes)
         self._outgoing.setdefault(broker_id, []).append((row, data, size_bytes))
@@ -589,10 +594,6 @@ class Replication:
         if log.leading is not None and older:
             log.leading.core.extend(older)
             self.stir(log)
-
-
-def _joined(data: Sequence[Buffer]) -> memoryview:
-    return memoryview(data[0] if len(data) == 1 else b"".join(data))
 
 
 def _nothing(_: object) -> None:

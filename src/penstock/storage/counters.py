@@ -11,10 +11,12 @@ class Counters:
 
     checkpoints: int = 0
     corruptions: int = 0
+    damaged_ranges: int = 0
     disk_full: int = 0
     duplicates: int = 0
     groups: int = 0
     inline_groups: int = 0
+    mended_bytes: int = 0
     read_bytes: int = 0
     reads: int = 0
     removed_segments: int = 0

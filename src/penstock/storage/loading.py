@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from penstock.base.files import read_file, read_range, replace_file
 from penstock.base.settings import LONG_MAX
-from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header
+from penstock.records import BatchHeader, CorruptBatch
 from penstock.records.transactions import AbortedTransaction, decode_marker
 from penstock.storage.cutting import cut_transactions
+from penstock.storage.epoch_loading import load_epochs
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptFile, CorruptLog
-from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
-from penstock.storage.formats.epochs import Entry, decode_epochs
+from penstock.storage.formats.checkpoint import ABORTED_SHIFT, HAS_PRODUCERS, RecoveryPoint
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.snapshot import (
     BATCHES_VERSION,
@@ -37,12 +37,16 @@ from penstock.storage.formats.snapshot import (
     decode_snapshot,
     encoded_snapshots,
 )
-from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
+from penstock.storage.formats.transaction_index import (
+    ENTRY_BYTES,
+    TransactionIndex,
+    checksum,
+)
 from penstock.storage.limits import RECOVERY_SCAN_BYTES
 from penstock.storage.names import (
     DELETED,
-    EPOCHS_FILE,
     LOG,
+    QUARANTINED,
     RECENT_BATCHES,
     SNAPSHOT,
     TXN_INDEX,
@@ -53,6 +57,7 @@ from penstock.storage.producers import ProducerStates
 from penstock.storage.replaying import LogReplay
 from penstock.storage.segment import Segment, segment_place, walk
 from penstock.storage.segment_files import SegmentFiles
+from penstock.storage.transactions import aborted_flags
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +74,8 @@ class Loaded(NamedTuple):
     """Of the segments that were walked, at whose starts there may be none."""
     start_offset: int
     end_offset: int
+    durable_offset: int
+    """Where the log ended by checkpoint and journal; above its end where there is damage."""
     damage: CorruptLog | None
     changed: set[Segment]
     has_holes: bool
@@ -147,6 +154,7 @@ def mend_transactions(
             index.add(aborted)
     replace_file(segment_files.files, segment.sibling(TXN_INDEX), index.entries)
     segment.transactions, segment.saved_transactions = index, len(index.entries)
+    segment.aborted_checksum = checksum(segment.base_offset, index.entries)
 
 
 class _Loading:
@@ -178,16 +186,28 @@ class _Loading:
         self.due: list[tuple[int, bytes, bytes]] = []
         self.transactions: set[int] = set()
         """Base offsets of segments that have an index of aborted transactions."""
+        self.repaired: set[int] = set()
+        """Of those that were written anew without what was damaged."""
 
     def run(self, cut_offset: int | None) -> Loaded:
         segments = self._list()
+        self._check_transactions(segments)
         damage = self._missing(segments)
+        self.load_producers(segments)
         if damage is None:
-            self.load_producers(segments)
             segments, end, damage = self._walk(segments)
         else:
             end = max(self.recovery_point.recovery_offset, self.recovery_point.log_start_offset)
-        epochs, epochs_dirty = self._load_epochs(segments, cut_offset)
+        epochs, epochs_dirty = load_epochs(
+            self.segment_files,
+            self.directory,
+            segments,
+            cut_offset,
+            start_offset=self.recovery_point.log_start_offset,
+            interval_bytes=self.interval,
+            changed=bool(self.changed),
+            has_holes=self.recovery_point.has_holes or self.has_holes,
+        )
         start = max(self.recovery_point.log_start_offset, segments[0].base_offset)
         if damage is not None:
             logger.error("%s is damaged: %s", self.directory, damage)
@@ -199,6 +219,7 @@ class _Loading:
             self.due,
             start,
             end,
+            max(end, self.durable),
             damage,
             self.changed,
             self.has_holes,
@@ -224,23 +245,60 @@ class _Loading:
                 self.snapshots.append(base)
             elif suffix == TXN_INDEX:
                 self.transactions.add(base)
+            elif suffix.startswith(LOG) and suffix.endswith(QUARANTINED):
+                self.repaired.add(base)
             elif suffix.endswith((DELETED, ".tmp")):
                 with suppress(FileNotFoundError):
                     self.files.remove(os.path.join(directory, name))
         bases.sort()
-        segments = [self._segment(base) for base in bases]
+        return self._with_missing([self._segment(base) for base in bases])
+
+    def _with_missing(self, segments: list[Segment]) -> list[Segment]:
+        """Those that are empty, or whose files are gone, too: at the point, at the log's start."""
         point = self.recovery_point
+        bases = [segment.base_offset for segment in segments]
         if not segments or (point.position == 0 and point.segment_base not in bases):
-            segments.append(Segment(directory, point.segment_base))
+            segments.append(Segment(self.directory, point.segment_base))
             segments.sort(key=attrgetter("base_offset"))
+        start = point.log_start_offset
+        if start < min(segments[0].base_offset, point.recovery_offset):
+            segments.insert(0, Segment(self.directory, start))  # reads say that it is gone
         return segments
 
     def _segment(self, base_offset: int) -> Segment:
         path = os.path.join(self.directory, offset_name(base_offset, LOG))
         segment = Segment(self.directory, base_offset, self.files.size_of(path))
+        segment.gaps = base_offset in self.repaired
         if base_offset in self.transactions:
             segment.transactions = None
+            data = read_file(self.files, segment.sibling(TXN_INDEX))
+            index = TransactionIndex(data[: len(data) - len(data) % ENTRY_BYTES])
+            index.cut(self.recovery_point.recovery_offset)
+            segment.saved_transactions = len(index.entries)
+            segment.aborted_checksum = checksum(base_offset, index.entries)
         return segment
+
+    def _check_transactions(self, segments: list[Segment]) -> None:
+        """Make the indexes of aborted transactions anew if they are not what the checkpoint says.
+
+        Where segments have gone since, they may be right all the same.
+        """
+        point = self.recovery_point
+        said = point.flags >> ABORTED_SHIFT
+        if not point.recovery_offset or aborted_flags(segments) >> ABORTED_SHIFT == said:
+            return
+        logger.warning("%s: its transaction indexes are made anew", self.directory)
+        start = self.take_snapshot_below(segments[0].base_offset, segments[0].base_offset)
+        made = {segment: TransactionIndex() for segment in segments}
+        for aborted in self.replay_producers(segments, start):
+            made[segments[segment_place(segments, aborted.last_offset)]].add(aborted)
+        for segment, index in made.items():
+            saved = segment.transactions is None
+            if saved or index.entries:
+                replace_file(self.files, segment.sibling(TXN_INDEX), index.entries)
+            segment.transactions, segment.saved_transactions = index, len(index.entries)
+            segment.aborted_checksum = checksum(segment.base_offset, index.entries)
+        self.producers = ProducerStates()
 
     def _missing(self, segments: list[Segment]) -> CorruptLog | None:
         """The damage if the files end before the point."""
@@ -362,6 +420,7 @@ class _Loading:
         if len(index.entries) < segment.saved_transactions:
             cut_transactions(self.files, segment.sibling(TXN_INDEX), next_offset)
             segment.saved_transactions = len(index.entries)
+            segment.aborted_checksum = checksum(segment.base_offset, index.entries)
 
     def _check_newest(
         self, index: TransactionIndex, segments: list[Segment], segment: Segment, next_offset: int
@@ -508,38 +567,3 @@ class _Loading:
                         aborted = self._remember(header, segment, at)
                         if aborted is not None:
                             yield aborted
-
-    def _load_epochs(
-        self, segments: list[Segment], cut_offset: int | None
-    ) -> tuple[EpochHistory, bool]:
-        """The epoch history as saved, or from the first batch of each segment; and whether it is
-        another than was saved."""
-        path = os.path.join(self.directory, EPOCHS_FILE)
-        saved: list[Entry] | None = None
-        try:
-            saved = decode_epochs(read_file(self.files, path))
-        except FileNotFoundError:
-            pass
-        except CorruptFile as error:
-            logger.warning("%s: %s; made anew from the segments", path, error)
-        history = EpochHistory(saved)
-        if cut_offset is not None:
-            history.cut_end(cut_offset)
-        if saved is None or self.changed:
-            for segment in segments:
-                epoch, start = self._first_epoch(segment)
-                if epoch > history.latest:
-                    history.assign(epoch, start)
-        history.cut_start(self.recovery_point.log_start_offset)
-        return history, history.entries != (saved or [])
-
-    def _first_epoch(self, segment: Segment) -> Entry:
-        """Of a segment's first batch, and where that begins; -1 without one."""
-        if segment.written_bytes < HEADER_BYTES:
-            return -1, -1
-        handle = self.descriptors.get(segment.path)
-        try:
-            header = decode_header(read_range(self.files, handle.descriptor, HEADER_BYTES, 0))
-        except CorruptBatch:
-            return -1, -1
-        return header.partition_leader_epoch, header.base_offset

@@ -34,6 +34,12 @@ REMOVED: Final = _counter("segments_removed_total", "Segments removed by retenti
 CHECKPOINTS: Final = _counter("checkpoints_total", "Checkpoints completed.")
 REFUSED: Final = _counter("refused_writes_total", "Writes that found no room or failed.")
 CORRUPTIONS: Final = _counter("damaged_partitions_total", "Partitions found damaged.")
+DAMAGED: Final = _counter(
+    "damaged_ranges_total", "Ranges of stored records that were found damaged when they were read."
+)
+MENDED: Final = _counter(
+    "mended_bytes_total", "Bytes of damaged records that were fetched from another replica."
+)
 
 FAILED: Final = _gauge("failed", "1 after a failed sync: the store takes no appends.")
 PARTITIONS: Final = _gauge("partitions", "Partition logs in the data directory.")
@@ -69,6 +75,8 @@ def samples(
     yield Sample(CHECKPOINTS, counters.checkpoints)
     yield Sample(REFUSED, counters.disk_full)
     yield Sample(CORRUPTIONS, counters.corruptions)
+    yield Sample(DAMAGED, counters.damaged_ranges)
+    yield Sample(MENDED, counters.mended_bytes)
     yield Sample(FAILED, int(queue.failed is not None))
     yield Sample(PARTITIONS, partitions)
     yield Sample(OPEN_FILES, len(parts.segment_files.descriptors))

@@ -48,7 +48,7 @@ from penstock.storage.rolling import should_roll
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.settings import StorageSettings
-from penstock.storage.transactions import index_written
+from penstock.storage.transactions import aborted_flags, index_written
 from penstock.storage.values import UNOWNED, Buffer, Lease, LogOwner, OffsetAndTimestamp, Read
 
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
@@ -75,11 +75,11 @@ class PartitionLog:
     __slots__ = (
         "_loaded", "_parts", "_queue", "_roll_due", "_save_recovery_points", "_settling",
         "_write_segments", "closed", "committed_offset", "damage", "directory", "due_snapshots",
-        "durable_offset", "epochs", "epochs_dirty", "fence", "has_holes", "key", "leader_epoch",
-        "log_end_offset", "log_start_offset", "owner", "producer_states", "recovery_point",
-        "recovery_point_bytes", "replay", "segments", "tail", "tiered_offset", "topic_id",
-        "topic_partition",
-        "unflushed_records", "unindexed", "unwritten_bytes", "written_bytes_total",
+        "durable_offset", "end_before", "epochs", "epochs_dirty", "fence", "has_holes", "key",
+        "leader_epoch", "log_end_offset", "log_start_offset", "owner", "producer_states",
+        "recovery_point", "recovery_point_bytes", "replay", "segments", "tail", "tiered_offset",
+        "topic_id", "topic_partition", "unflushed_records", "unindexed", "unwritten_bytes",
+        "written_bytes_total",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +103,7 @@ class PartitionLog:
         self.key = encode_key(topic_id, topic_partition.topic, topic_partition.partition)
         self.leader_epoch = recovery_point.leader_epoch
         self.log_start_offset = recovery_point.log_start_offset
-        self.log_end_offset = self.durable_offset = recovery_point.recovery_offset
+        self.log_end_offset = self.durable_offset = self.end_before = recovery_point.recovery_offset
         self.written_bytes_total = recovery_point.size_bytes
         self.segments: list[Segment] = []
         self.tail: Tail[PartitionLog] = Tail()
@@ -192,7 +192,7 @@ class PartitionLog:
             or self.damage is not None
             or queue.failed is not None
         ):
-            raise self._refusal()
+            self._refuse()
         waiting = queue.pending_bytes + queue.unwritten_bytes + len(batches)
         if waiting > queue.limit_bytes:
             raise self._backlog(waiting)
@@ -422,7 +422,7 @@ class PartitionLog:
         self.producer_states, self.due_snapshots = loaded.producers, loaded.due_snapshots
         self.log_end_offset = self.durable_offset = loaded.end_offset
         self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
-        self.damage = loaded.damage
+        self.damage, self.end_before = loaded.damage, loaded.durable_offset
         self.has_holes = self.has_holes or loaded.has_holes
         self._settling = self.segments[-1]
         self._loaded = True
@@ -530,7 +530,7 @@ class PartitionLog:
             segment.written_bytes,
             sum([one.written_bytes for one in self.segments]),
             self.leader_epoch,
-            self.producer_states.flags,
+            self.producer_states.flags | aborted_flags(self.segments),
         )
 
     def set_recovery_point(self, recovery_point: RecoveryPoint) -> None:
@@ -561,9 +561,8 @@ class PartitionLog:
     # -- details -----------------------------------------------------------------------------
 
     def _written(self) -> Written:
-        interval_bytes, end_offset = self.config.index_interval_bytes, self.written_offset
-        start_offset = self.log_start_offset
-        return Written(self.segments, start_offset, end_offset, interval_bytes, self.damage)
+        bounds = self.log_start_offset, self.written_offset, self.config.index_interval_bytes
+        return Written(self.segments, *bounds, self.damage, self.epochs, self.has_holes)
 
     def _roll(self, base_offset: int) -> Segment:
         self._roll_due = False
@@ -583,11 +582,14 @@ class PartitionLog:
         told = original.timestamp if append_time else -1
         return AppendResult(original.first_offset, told, self.log_start_offset, duplicate=True)
 
-    def _refusal(self) -> PenstockError:
-        error = self.closed or self._queue.failed or self.damage or self.fence
-        if isinstance(error, CorruptLog):
-            return StorageError(f"{self.topic_partition} takes no appends: {error}")
-        return error or StorageError(f"{self.topic_partition} takes no appends")
+    def _refuse(self) -> None:
+        error = self.closed or self._queue.failed or self.fence
+        if error is not None:
+            raise error
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Its end is damaged: take appends behind it, where it has no other copies."""
 
     def _backlog(self, waiting: int) -> PenstockError:
         if self._queue.write_error is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.records import HEADER_BYTES, decode_header
 from penstock.storage.appended import Tail
+from penstock.storage.damage import Damage, DamagedRecords
+from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptLog
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.segment_files import SegmentFiles
@@ -23,6 +26,19 @@ class Written(NamedTuple):
     end_offset: int
     interval_bytes: int
     damage: CorruptLog | None
+    epochs: EpochHistory
+    has_holes: bool
+
+    def end_of(self, place: int) -> int:
+        """The offset behind those of a segment."""
+        last = place + 1 == len(self.segments)
+        return self.end_offset if last else self.segments[place + 1].base_offset
+
+    def epoch_of(self, place: int) -> int:
+        """The leader epoch of a segment's batches, -1 if it is not known."""
+        segment, epochs = self.segments[place], self.epochs
+        epoch = epochs.epoch_at(segment.base_offset)
+        return epoch if epoch == epochs.epoch_at(self.end_of(place) - 1) else -1
 
 
 def read_files(
@@ -35,18 +51,16 @@ def read_files(
 ) -> Read:
     """Read from the segment that holds `offset`, or the first after it that has anything.
 
-    Where bytes are damaged, what stands before them is served batch by batch.
+    Where bytes are damaged, what stands before them is served.
 
     Raises:
-        CorruptLog: what is stored there is damaged.
+        DamagedRecords: what is stored there is damaged.
+        CorruptLog: the log ends there, and that is damage.
     """
     try:
         return _read_files(files, log, offset, max_bytes, end_offset, at_least_one)
-    except CorruptLog as error:
-        try:
-            return _read_files(files, log, offset, 1, end_offset, at_least_one)
-        except CorruptLog:
-            raise log.damage or error from None
+    except CorruptLog:
+        return _read_around(files, log, offset, max_bytes, end_offset, at_least_one)
 
 
 def _read_files(
@@ -57,13 +71,14 @@ def _read_files(
     end_offset: int,
     at_least_one: bool,
 ) -> Read:
-    segments, _, written, interval_bytes, damage = log
+    segments = log.segments
     place = segment_place(segments, offset)
     while place < len(segments):
         segment = segments[place]
         last = place + 1 == len(segments)
-        segment_end = written if last else segments[place + 1].base_offset
-        bounded = end_offset < segment_end or damage is not None
+        segment_end = log.end_of(place)
+        bounded = end_offset < segment_end or log.damage is not None
+        gaps = segment.gaps or log.has_holes
         read = None
         if segment.written_bytes:
             read = files.read(
@@ -72,16 +87,84 @@ def _read_files(
                 max_bytes=max_bytes,
                 end_offset=end_offset if bounded else None,
                 at_least_one=at_least_one,
-                interval_bytes=interval_bytes,
+                interval_bytes=log.interval_bytes,
+                epoch=log.epoch_of(place),
+                gaps=gaps,
             )
         if not last:
             files.indexes.used(segment)
+        if read is not None and read.next_offset <= max(segment_end, offset):
+            return read
+        if read is not None or (offset < segment_end and not gaps):
+            reason = f"it does not end at offset {segment_end}"
+            raise CorruptLog(Path(segment.path), segment.written_bytes, reason)
+        place += 1
+    if log.damage is not None:
+        raise log.damage
+    return Read([], 0, offset)
+
+
+def _read_around(
+    files: SegmentFiles,
+    log: Written,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    at_least_one: bool,
+) -> Read:
+    """As `_read_files`, looking at every batch on the way, so that what is damaged is known."""
+    for place in range(segment_place(log.segments, offset), len(log.segments)):
+        read = _surveyed(files, log, place, offset, max_bytes, end_offset, at_least_one)
         if read is not None:
             return read
-        place += 1
-    if damage is not None:
-        raise damage
+    if log.damage is not None:
+        raise log.damage
     return Read([], 0, offset)
+
+
+def _surveyed(
+    files: SegmentFiles,
+    log: Written,
+    place: int,
+    offset: int,
+    max_bytes: int,
+    end_offset: int,
+    at_least_one: bool,
+) -> Read | None:
+    """The good batches of one segment from an offset on; None if it has none there."""
+    segment = log.segments[place]
+    start = end = -1
+    next_offset = offset
+    for position, header, damage in files.survey(
+        segment,
+        offset,
+        end_offset=log.end_of(place),
+        epoch=log.epoch_of(place),
+        interval_bytes=log.interval_bytes,
+        gaps=log.has_holes,
+    ):
+        first = start < 0
+        if damage is not None and (not first or damage.next_offset > offset):
+            if first:
+                raise _told(damage, log)
+            break
+        if header is None or header.last_offset < offset:
+            continue
+        after = position + header.size_bytes
+        too_much = after - (position if first else start) > max_bytes
+        if header.next_offset > end_offset or (too_much and not (first and at_least_one)):
+            if first:
+                return Read([], 0, offset)
+            break
+        start, end, next_offset = (position if first else start), after, header.next_offset
+    return None if start < 0 else files.piece(segment, start, end, next_offset)
+
+
+def _told(damage: Damage, log: Written) -> CorruptLog:
+    """At the end of a log that is damaged there, that is known better."""
+    if log.damage is not None and damage.next_offset >= log.end_offset:
+        return log.damage
+    return DamagedRecords(damage)
 
 
 def read_tail(

@@ -21,7 +21,7 @@ from penstock.base.files import Files, read_range
 from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
 from penstock.storage.errors import CorruptLog
 from penstock.storage.formats.index import SparseIndex
-from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.formats.transaction_index import TransactionIndex, checksum
 from penstock.storage.limits import SCAN_BYTES
 from penstock.storage.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
 
@@ -34,9 +34,9 @@ class Segment:
     """State of one segment; belongs to the owner's thread."""
 
     __slots__ = (
-        "base_offset", "bytes_since_entry", "end_position", "first_timestamp", "index",
-        "max_timestamp", "max_timestamp_offset", "path", "saved_offsets", "saved_times",
-        "saved_transactions", "transactions", "written_bytes",
+        "aborted_checksum", "base_offset", "bytes_since_entry", "end_position", "first_timestamp",
+        "gaps", "index", "max_timestamp", "max_timestamp_offset", "path", "saved_offsets",
+        "saved_times", "saved_transactions", "transactions", "written_bytes",
     )  # fmt: skip
 
     def __init__(self, directory: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -44,6 +44,8 @@ class Segment:
         self.base_offset = base_offset
         self.end_position = size_bytes
         self.written_bytes = size_bytes
+        self.gaps = False
+        """Whether offsets may be missing that are no loss any more: it was repaired."""
         self.index: SparseIndex | None = None if size_bytes else SparseIndex(base_offset)
         self.bytes_since_entry = 0
         self.max_timestamp = UNKNOWN if size_bytes else -1
@@ -54,6 +56,8 @@ class Segment:
         self.transactions: TransactionIndex | None = TransactionIndex()
         """None where there is a file that has not been looked at."""
         self.saved_transactions = 0
+        self.aborted_checksum = 0
+        """Of what is saved of them."""
 
     def sibling(self, suffix: str) -> str:
         """The path of another file of the segment."""
@@ -97,6 +101,15 @@ class Segment:
     def saved(self, lengths: tuple[int, int, int]) -> None:
         """The index files are as long now."""
         self.saved_offsets, self.saved_times, self.saved_transactions = lengths
+        if self.transactions is not None:
+            entries = memoryview(self.transactions.entries)[: self.saved_transactions]
+            self.aborted_checksum = checksum(self.base_offset, bytes(entries))
+
+    @property
+    def aborted(self) -> int:
+        """The checksum of the aborted transactions of what is written."""
+        known = self.transactions
+        return self.aborted_checksum if known is None else checksum(self.base_offset, known.entries)
 
     def unsaved(self) -> list[tuple[str, int, bytes]]:
         """What the index files lack: (path, position, bytes)."""
@@ -139,11 +152,11 @@ def walk(
     """Yield (position, header) of the batches in [position, end).
 
     Raises:
-        CorruptLog: bytes that are no batch, a batch that reaches beyond `end`, or, with
-            `verify`, one whose checksum is another.
+        CorruptLog: bytes that are no batch, a batch that reaches beyond `end`, or begins below the
+            end of the one before, or, with `verify`, one whose checksum is another.
     """
     chunk = memoryview(b"")
-    chunk_at = position
+    chunk_at, following = position, 0
     while position < end:
         offset = position - chunk_at
         needed = HEADER_BYTES if len(chunk) - offset < HEADER_BYTES else 0
@@ -153,6 +166,10 @@ def walk(
             if not verify or len(chunk) - offset >= size:
                 if verify:
                     _verify(chunk, header, offset, path, position)
+                if header.base_offset < following:
+                    reason = f"base offset {header.base_offset}, expected {following} or more"
+                    raise CorruptLog(Path(path), position, reason)
+                following = header.next_offset
                 yield position, header
                 position += size
                 continue

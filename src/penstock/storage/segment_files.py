@@ -17,22 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.base.files import Files, read_file, read_range
 from penstock.base.settings import LONG_MAX
-from penstock.records import HEADER_BYTES, BatchHeader, decode_header
+from penstock.records import BatchHeader
 from penstock.storage.counters import Counters
+from penstock.storage.damage import Damage, Survey, whole_batches
 from penstock.storage.descriptors import Descriptors
 from penstock.storage.errors import CorruptLog
-from penstock.storage.formats.index import (
-    OFFSET_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
-    Entry,
-    SparseIndex,
-    TimeEntry,
-)
-from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.formats.index import Entry, SparseIndex, TimeEntry
+from penstock.storage.formats.transaction_index import TransactionIndex, checksum
 from penstock.storage.names import INDEX, TIME_INDEX, TXN_INDEX
 from penstock.storage.segment import UNKNOWN, Segment, not_loaded, walk
 from penstock.storage.values import Read
@@ -40,6 +36,7 @@ from penstock.storage.values import Read
 logger = logging.getLogger(__name__)
 
 _LENGTH_OVERHEAD_BYTES: Final = 12
+_OFFSET: Final = Struct(">q")
 _LOOK_BYTES: Final = 4096 + 1024
 """A walk between two index entries: about one interval."""
 
@@ -134,51 +131,11 @@ class SegmentFiles:
         time = index.by_time(LONG_MAX)
         return index if self._is_true(segment, index, time) else None
 
-    def newest_timestamp(self, segment: Segment, interval_bytes: int) -> int:
-        """The highest timestamp of a closed segment; -1 without one.
-
-        Of its indexes the ends are read alone, which are megabytes otherwise: where the newest
-        entries are about the last batches, and these are as they say. Else as `index_of`.
-        """
-        if segment.max_timestamp == UNKNOWN and not self._read_newest(segment):
-            self.index_of(segment, interval_bytes)
-            self.indexes.used(segment)
-        return segment.max_timestamp
-
-    def _read_newest(self, segment: Segment) -> bool:
-        """Take the highest timestamp from the ends of the indexes, if they are right."""
-        try:
-            index = SparseIndex(
-                segment.base_offset,
-                self._last_bytes(segment.sibling(INDEX), OFFSET_ENTRY_BYTES),
-                self._last_bytes(segment.sibling(TIME_INDEX), TIME_ENTRY_BYTES),
-            )
-        except FileNotFoundError:
-            return False
-        if index.doubt(segment.written_bytes):
-            return False
-        with suppress(CorruptLog):
-            batches = self._walk_from(segment, index.newest) or ()
-            highest = max([header.max_timestamp for _, header in batches], default=-1)
-            if highest == index.last_timestamp >= 0:
-                segment.max_timestamp = highest
-                return True
-        return False
-
-    def _last_bytes(self, path: str, count: int) -> bytes:
-        """The last entry of an index, of so many bytes; what it has if that is less."""
-        file = self.files.open_file(path)
-        try:
-            size = self.files.size(file)
-            return self.files.read_at(file, count, max(0, size - size % count - count))
-        finally:
-            self.files.close(file)
-
     def _walk_from(
-        self, segment: Segment, entry: Entry
+        self, segment: Segment, entry: Entry, *, verify: bool = False
     ) -> Iterator[tuple[int, BatchHeader]] | None:
         """Walk headers from where an entry says that its batch begins; None where it does not."""
-        batches = self.headers_from(segment, entry.position)
+        batches = self.headers_from(segment, entry.position, verify=verify)
         if entry.position == 0:
             return batches
         try:
@@ -219,7 +176,7 @@ class SegmentFiles:
     ) -> None:
         """Take saved indexes over and walk what they do not cover, up to `end`.
 
-        Where the segment is damaged the index ends; who reads there finds the damage itself.
+        It goes on behind what is damaged; who reads there finds the damage itself.
         """
         end = segment.written_bytes if end is None else end
         position = index.newest.position
@@ -227,16 +184,45 @@ class SegmentFiles:
         segment.saved_offsets, segment.saved_times = len(index.offsets), len(index.times)
         segment.max_timestamp = index.last_timestamp
         segment.max_timestamp_offset = index.last_timestamp_offset
-        handle = self.descriptors.get(segment.path)
         segment.written_bytes = position
         segment.bytes_since_entry = 0
-        batches = walk(self.files, handle.descriptor, segment.path, position, end, verify=False)
         try:
-            for _, header in batches:
+            descriptor = self.descriptor_of(segment)
+            for _, header in walk(
+                self.files, descriptor, segment.path, position, end, verify=False
+            ):
                 segment.add(header, header.base_offset, interval_bytes)
         except CorruptLog as error:
-            logger.error("the index ends where the segment is damaged: %s", error)
+            logger.error("an index leaves out what is damaged: %s", error)
+            self._index_survey(segment, end, interval_bytes)
         segment.written_bytes = end
+
+    def _index_survey(self, segment: Segment, end: int, interval_bytes: int) -> None:
+        """Index the batches that are good, of a segment where some are not."""
+        segment.index = SparseIndex(segment.base_offset)
+        segment.saved_offsets = segment.saved_times = segment.bytes_since_entry = 0
+        segment.max_timestamp = segment.max_timestamp_offset = -1
+        segment.written_bytes = end
+        with suppress(CorruptLog):
+            survey = Survey(
+                self.files, self.descriptor_of(segment), segment, end_offset=LONG_MAX, epoch=-1
+            )
+            for position, header, _ in survey.batches(0, segment.base_offset):
+                if header is not None:
+                    segment.written_bytes = position
+                    segment.add(header, header.base_offset, interval_bytes)
+                    segment.written_bytes = end
+
+    def descriptor_of(self, segment: Segment) -> int:
+        """The segment's open file.
+
+        Raises:
+            CorruptLog: it is gone.
+        """
+        try:
+            return self.descriptors.get(segment.path).descriptor
+        except FileNotFoundError:
+            raise CorruptLog(Path(segment.path), 0, "the file is gone") from None
 
     def transactions_of(self, segment: Segment) -> TransactionIndex:
         """The aborted transactions of a segment.
@@ -250,46 +236,57 @@ class SegmentFiles:
                 index = TransactionIndex(read_file(self.files, path))
             except FileNotFoundError:
                 index = TransactionIndex()
+            saved = bytes(memoryview(index.entries)[: segment.saved_transactions])
             doubt = index.doubt(segment.base_offset)
+            if doubt is None and checksum(segment.base_offset, saved) != segment.aborted_checksum:
+                doubt = "its entries are not those that were saved"
             if doubt is not None:
                 raise CorruptLog(Path(path), 0, doubt)
             segment.transactions = index
             segment.saved_transactions = len(index.entries)
+            segment.aborted_checksum = checksum(segment.base_offset, index.entries)
         return segment.transactions
 
     # -- batches -----------------------------------------------------------------------------
 
     def first_timestamp(self, segment: Segment) -> int:
-        """The timestamp of the segment's first batch, -1 when it is empty."""
+        """The timestamp of the segment's first batch, -1 when it is empty, or damaged."""
         if segment.first_timestamp == UNKNOWN:
             segment.first_timestamp = -1
-            handle = self.descriptors.get(segment.path)
-            data = read_range(self.files, handle.descriptor, HEADER_BYTES, 0)
-            if len(data) == HEADER_BYTES:
-                segment.first_timestamp = decode_header(data).max_timestamp
+            with suppress(CorruptLog):
+                for _, header in self.headers_from(segment, 0):
+                    segment.first_timestamp = header.max_timestamp
+                    break
         return segment.first_timestamp
 
-    def headers_from(self, segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    def headers_from(
+        self, segment: Segment, position: int, *, verify: bool = False
+    ) -> Iterator[tuple[int, BatchHeader]]:
         """Walk the headers of what is written, a little at a time."""
         return walk(
             self.files,
-            self.descriptors.get(segment.path).descriptor,
+            self.descriptor_of(segment),
             segment.path,
             position,
             segment.written_bytes,
-            verify=False,
+            verify=verify,
             chunk_bytes=_LOOK_BYTES,
         )
 
     def walk_to(
-        self, segment: Segment, entry: Callable[[SparseIndex], Entry], interval_bytes: int
+        self,
+        segment: Segment,
+        entry: Callable[[SparseIndex], Entry],
+        interval_bytes: int,
+        *,
+        verify: bool = False,
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Walk headers from an entry of the index, which is made anew where that is wrong."""
         found = entry(self.index_of(segment, interval_bytes))
-        batches = self._walk_from(segment, found)
+        batches = self._walk_from(segment, found, verify=verify)
         if batches is None:
             found = entry(self._made_anew(segment, interval_bytes))
-            batches = self.headers_from(segment, found.position)
+            batches = self.headers_from(segment, found.position, verify=verify)
         return batches
 
     def walk_to_time(
@@ -300,7 +297,9 @@ class SegmentFiles:
         time = index.by_time(timestamp)
         if not self._is_true(segment, index, time):
             time = self._made_anew(segment, interval_bytes).by_time(timestamp)
-        return self.walk_to(segment, lambda one: one.by_offset(time.last_offset), interval_bytes)
+        return self.walk_to(
+            segment, lambda one: one.by_offset(time.last_offset), interval_bytes, verify=True
+        )
 
     def locate(self, segment: Segment, offset: int, interval_bytes: int) -> Place | None:
         """The first batch whose last offset is not below `offset`; None beyond what is written."""
@@ -342,27 +341,111 @@ class SegmentFiles:
         end_offset: int | None,
         at_least_one: bool,
         interval_bytes: int,
+        epoch: int,
+        gaps: bool,
     ) -> Read | None:
         """Whole batches from the one that holds `offset`; None when there is none here.
 
-        A batch that holds `end_offset` ends the read; None when the segment has nothing there.
+        A batch that holds `end_offset` ends the read. They are verified, and are of a leader epoch,
+        if that is not -1; where one of them is damaged, those before it are returned.
+
+        Raises:
+            CorruptLog: the first of them is damaged; or `offset` is missing, unless there may be
+                `gaps`.
         """
         first = self.locate(segment, offset, interval_bytes)
-        if first is None or (end_offset is not None and first.header.next_offset > end_offset):
+        if first is None:
             return None
-        start = first.position
-        size_bytes = first.header.batch_length + _LENGTH_OVERHEAD_BYTES
+        start, size_bytes = first.position, first.header.batch_length + _LENGTH_OVERHEAD_BYTES
+        if first.header.base_offset > offset and not gaps:
+            raise CorruptLog(Path(segment.path), start, f"offset {offset} is missing before it")
+        if end_offset is not None and first.header.next_offset > end_offset:
+            self._verified(segment, start, start + size_bytes, epoch)
+            return Read([], 0, offset)
         if size_bytes > max_bytes and not at_least_one:
             return Read([], 0, offset)
-        end, next_offset = start + size_bytes, first.header.next_offset
+        end = start + size_bytes
         if size_bytes < max_bytes:
             limit = min(start + max_bytes, segment.written_bytes)
             if end_offset is not None:
                 beyond = self.locate(segment, end_offset, interval_bytes)
                 limit = limit if beyond is None else min(limit, beyond.position)
-            end, next_offset = self.end_before(segment, start, limit, interval_bytes)
-        handle = self.descriptors.get(segment.path)
-        data = read_range(self.files, handle.descriptor, end - start, start)
+            end, _ = self.end_before(segment, start, limit, interval_bytes)
+        return self._verified(segment, start, end, epoch)
+
+    def _verified(self, segment: Segment, start: int, end: int, epoch: int) -> Read:
+        """The good batches at the beginning of a range; raises CorruptLog without one."""
+        descriptor = self.descriptor_of(segment)
+        data = read_range(self.files, descriptor, end - start, start)
+        good, next_offset = whole_batches(data, epoch)
+        if not good:
+            raise CorruptLog(Path(segment.path), start, "what is there is no batch as written")
+        if good < end - start:
+            data = data[:good]
+        elif end < segment.written_bytes:
+            behind = read_range(self.files, descriptor, _OFFSET.size, end)
+            if len(behind) < _OFFSET.size or _OFFSET.unpack(behind)[0] < next_offset:
+                raise CorruptLog(Path(segment.path), end, f"offset {next_offset} does not follow")
+        return self._counted(data, next_offset)
+
+    def piece(self, segment: Segment, start: int, end: int, next_offset: int) -> Read:
+        """Batches that a survey has found, with the offset behind them.
+
+        Raises:
+            CorruptLog: the segment's file is gone.
+        """
+        data = read_range(self.files, self.descriptor_of(segment), end - start, start)
+        return self._counted(data, next_offset)
+
+    def _counted(self, data: bytes, next_offset: int) -> Read:
         self._counters.reads += 1
         self._counters.read_bytes += len(data)
         return Read([data], len(data), next_offset)
+
+    def survey(
+        self,
+        segment: Segment,
+        offset: int,
+        *,
+        end_offset: int,
+        epoch: int,
+        interval_bytes: int,
+        gaps: bool,
+    ) -> Iterator[tuple[int, BatchHeader | None, Damage | None]]:
+        """Look at every batch of a segment, about from the one that holds an offset on, up to the
+        offset where the segment ends. See `Survey`."""
+        try:
+            descriptor = self.descriptor_of(segment) if segment.written_bytes else -1
+        except CorruptLog as error:
+            first = segment.base_offset
+            yield 0, None, Damage(segment.path, first, 0, 0, first, end_offset, error.reason)
+            return
+        survey = Survey(self.files, descriptor, segment, end_offset=end_offset, epoch=epoch)
+        survey.gaps = gaps or segment.gaps
+        position, expected = 0, segment.base_offset
+        entry = self.index_of(segment, interval_bytes).by_offset(offset)
+        while entry.position:
+            header, _ = survey.at(entry.position)
+            if header is not None and header.last_offset == entry.last_offset:
+                position, expected = entry.position, header.base_offset
+                break
+            entry = self.index_of(segment, interval_bytes).by_position(entry.position - 1)
+        for found in survey.batches(position, expected):
+            damage = found[2]
+            at_end = damage is not None and damage.position == segment.written_bytes
+            if at_end and position and self._has_gaps(segment):
+                return
+            yield found
+
+    def _has_gaps(self, segment: Segment) -> bool:
+        """Whether offsets are missing between its batches, as compaction leaves them."""
+        following = segment.base_offset
+        with suppress(CorruptLog):
+            for _, header in self.headers_from(segment, 0):
+                if (
+                    header.base_offset > following
+                    or header.record_count <= header.last_offset_delta
+                ):
+                    return True
+                following = header.next_offset
+        return False

@@ -13,14 +13,14 @@ from __future__ import annotations
 from penstock.records import decode_header
 from penstock.records.appends import AppendResult
 from penstock.records.transactions import AbortedTransaction, Marker, encode_marker
-from penstock.storage.errors import CorruptLog
+from penstock.storage.errors import CorruptLog, StorageError
 from penstock.storage.loading import mend_transactions
-from penstock.storage.partition import PartitionLog
+from penstock.storage.mending import MendedLog
 from penstock.storage.segment import segment_place
 from penstock.storage.transactions import aborted_in
 
 
-class TransactionalLog(PartitionLog):
+class TransactionalLog(MendedLog):
     """See the module's text. Every log of a store is one."""
 
     __slots__ = ()
@@ -34,7 +34,9 @@ class TransactionalLog(PartitionLog):
             InvalidProducerEpoch, TransactionCoordinatorFenced: the log has seen newer ones.
             StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
         """
-        self._check_appendable()
+        self.load()
+        if self.closed or self.fence or self.damage or self._queue.failed:
+            self._refuse()
         if self.producer_states.check_marker(marker):
             return AppendResult(-1, -1, self.log_start_offset, duplicate=True)
         batch = encode_marker(marker, now_ms)
@@ -72,5 +74,8 @@ class TransactionalLog(PartitionLog):
 
     def _check_appendable(self) -> None:
         self.load()
-        if self.closed or self.fence or self.damage or self._queue.failed:
-            raise self._refusal()
+        error = self.closed or self.fence or self._queue.failed
+        if error is None and self.damage is not None:
+            error = StorageError(f"{self.topic_partition} takes no appends: {self.damage}")
+        if error is not None:
+            raise error

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.base.settings import LONG_MAX
 from penstock.records.transactions import AbortedTransaction
+from penstock.storage.formats.checkpoint import ABORTED_SHIFT
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.segment_files import SegmentFiles
 
@@ -100,6 +101,15 @@ def aborted_in(
 
 def _first_offset(one: AbortedTransaction) -> int:
     return one.first_offset
+
+
+def aborted_flags(segments: Iterable[Segment]) -> int:
+    """What a recovery point says of the segments' indexes of aborted transactions."""
+    checksums = 0
+    for segment in segments:
+        if segment.transactions is None or segment.transactions.entries:
+            checksums ^= segment.aborted
+    return checksums << ABORTED_SHIFT
 
 
 def index_written(

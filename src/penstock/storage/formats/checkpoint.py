@@ -13,8 +13,9 @@ Big endian:
                log start i64, recovery offset i64, segment base i64, position i64,
                size of the log i64, leader epoch i32, flags u32 (bit 0: it has producers, bit 1:
                it lost what was synced, bit 2: transactions are open, bit 3: offsets may lack a
-               batch, as compaction leaves logs), epoch promised i32, epoch up to which it is in
-               limbo i32 (-1: none)
+               batch, as compaction leaves logs, bits 8 to 31: the checksums of its indexes of
+               aborted transactions, by exclusive or), epoch promised i32, epoch up to which it is
+               in limbo i32 (-1: none)
 
 "PCP1" is the same without the last two, which are -1 then.
 
@@ -42,6 +43,8 @@ HAS_PRODUCERS: Final = 1
 LOST: Final = 2
 HAS_TRANSACTIONS: Final = 4
 HAS_HOLES: Final = 8
+ABORTED_SHIFT: Final = 8
+"""Above it, the flags have what `transaction_index.checksum` says of all segments."""
 
 _HEAD: Final = Struct(">4sIQII")
 _KEY: Final = Struct(">16siB")

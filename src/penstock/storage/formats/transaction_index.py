@@ -9,7 +9,8 @@ Big endian, in the order of their markers, no header; 34 bytes each:
     18      8  last offset: the marker's
     26      8  last stable offset: below it all was decided when the marker came
 
-There is no file where there is nothing in it.
+There is no file where there is nothing in it, and no checksum in it: the checkpoint has one of all
+of a log's (`formats/checkpoint.py`).
 
 Source: Kafka's `AbortedTxn` and `TransactionIndex`.
 """
@@ -19,13 +20,20 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from penstock.base.crc import crc32c
 from penstock.records.transactions import AbortedTransaction
+from penstock.storage.values import Buffer
 
 ENTRY_BYTES: Final = 34
 VERSION: Final = 0
 
 _ENTRY: Final = Struct(">hqqqq")
 _LAST_OFFSET: Final = Struct(">18xq8x")
+
+
+def checksum(base_offset: int, entries: Buffer) -> int:
+    """24 bits of what the segment that begins at an offset has; 0 for nothing."""
+    return crc32c(entries, crc32c(base_offset.to_bytes(8, "big"))) >> 8 if entries else 0
 
 
 class TransactionIndex:

@@ -1,0 +1,107 @@
+"""Damaged records of one copy are fetched from another one, where they are committed.
+
+What is committed at an offset is the same on every copy for all time, so whoever has it below a
+commit mark that it knows may give it, leader or not, in whatever epoch; nothing of the protocol is
+concerned. A follower asks its leader, a leader its followers in turn. One range is asked for at a
+time; what comes is verified, and put in its place (`MendedLog.mend`). Whoever reads there meanwhile
+is told to come again.
+
+Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from penstock.base.errors import PenstockError, UnavailableError
+from penstock.replication.leadership import CHUNK_BYTES
+from penstock.replication.peer_format import AskCopy, CopyAnswer
+
+if TYPE_CHECKING:
+    from penstock.replication.peer_format import Said
+    from penstock.storage import ReplicaLog
+    from penstock.storage.damage import Damage
+    from penstock.storage.values import Buffer
+
+logger = logging.getLogger(__name__)
+
+ANSWER_MS: Final = 3_000
+"""After so long another copy is asked."""
+
+
+class BeingMended(UnavailableError):
+    """Records are damaged here, and another copy is asked for them."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+class Mending:
+    """What is asked for of one copy's log. Belongs to the event loop."""
+
+    __slots__ = ("_asked", "_asked_ms", "_damage", "_log", "_tell")
+
+    def __init__(
+        self, log: ReplicaLog, tell: Callable[[int, Said, list[Buffer], int], None]
+    ) -> None:
+        self._log = log
+        self._tell = tell
+        self._damage: Damage | None = None
+        self._asked: list[int] = []
+        """Brokers that were asked for it, the last of them waited for."""
+        self._asked_ms = 0
+
+    def ask(self, damage: Damage, brokers: Sequence[int], mark: int, now_ms: int) -> bool:
+        """Ask one of these brokers for what is damaged; false if none can give it.
+
+        What is above the commit mark is no copy's to give.
+        """
+        if damage.next_offset > mark or not brokers:
+            return False
+        known = self._damage
+        if known is None or known[:3] != damage[:3] or known.first_offset != damage.first_offset:
+            if known is not None and now_ms - self._asked_ms < ANSWER_MS:
+                return True  # one after the other
+            self._damage, self._asked = damage, []
+        elif self._asked and now_ms - self._asked_ms < ANSWER_MS:
+            return True
+        following = [one for one in brokers if one not in self._asked]
+        if not following:
+            self._asked = []
+            following = list(brokers)
+        self._asked.append(following[0])
+        self._asked_ms = now_ms
+        self._tell(following[0], AskCopy(damage.first_offset, damage.next_offset), [], 0)
+        return True
+
+    def answer(self, sender: int, asked: AskCopy, mark: int) -> None:
+        """Another broker asks for what is committed."""
+        answer, buffers, size_bytes = CopyAnswer(asked.base, asked.base), list["Buffer"](), 0
+        end = min(asked.next, mark)
+        try:
+            if self._log.log_start_offset <= asked.base < end:
+                read = self._log.read(asked.base, max_bytes=CHUNK_BYTES, end_offset=end)
+                answer = answer._replace(next=read.next_offset)
+                buffers, size_bytes = list(read.buffers), read.size_bytes
+        except PenstockError as error:
+            logger.error("%s: no copy can be given: %s", self._log.topic_partition, error)
+        self._tell(sender, answer, buffers, size_bytes)
+
+    def heard(self, answer: CopyAnswer, data: memoryview, now_ms: int) -> bool:
+        """What was asked for has come, or a part of it; whether something is mended.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        damage, broker = self._damage, self._asked[-1:]
+        if damage is None or answer.base != damage.first_offset or not broker:
+            return False
+        self._asked_ms = now_ms - ANSWER_MS
+        if answer.next <= answer.base or not self._log.mend(damage, data):
+            return False
+        self._damage = None
+        rest = self._log.damage_in(answer.next, damage.next_offset)
+        if rest is not None:
+            self.ask(rest, broker, rest.next_offset, now_ms)
+        return True

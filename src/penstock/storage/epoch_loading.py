@@ -1,0 +1,105 @@
+"""The leader epochs of a log when it is loaded: as saved, or from the first batch of each segment.
+
+Their file has no checksum, so it is held against the segments: a new epoch begins a segment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+
+from penstock.base.files import read_file
+from penstock.records import BatchHeader
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.errors import CorruptFile, CorruptLog
+from penstock.storage.formats.epochs import Entry, decode_epochs
+from penstock.storage.names import EPOCHS_FILE
+from penstock.storage.segment import Segment, segment_place
+from penstock.storage.segment_files import SegmentFiles
+
+logger = logging.getLogger(__name__)
+
+
+def load_epochs(
+    files: SegmentFiles,
+    directory: str,
+    segments: Sequence[Segment],
+    cut_offset: int | None,
+    *,
+    start_offset: int,
+    interval_bytes: int,
+    changed: bool,
+    has_holes: bool,
+) -> tuple[EpochHistory, bool]:
+    """The history, and whether it is another than was saved.
+
+    `cut_offset` is the lowest end that the log has had since, if it was cut; `changed` says whether
+    segments have more than was saved; in a log that has holes, an epoch may begin in one.
+    """
+    path = os.path.join(directory, EPOCHS_FILE)
+    saved: list[Entry] | None = None
+    doubt: CorruptFile | str | None = None
+    try:
+        saved = decode_epochs(read_file(files.files, path))
+        doubt = None if has_holes else _doubt(files, saved, segments, start_offset, interval_bytes)
+    except FileNotFoundError:
+        pass
+    except CorruptFile as error:
+        doubt = error
+    if doubt is not None:
+        logger.warning("%s: %s; made anew from the segments", path, doubt)
+        saved = None
+    history = EpochHistory(saved)
+    if cut_offset is not None:
+        history.cut_end(cut_offset)
+    if saved is None or changed:
+        for segment in segments:
+            first = _batch(files, segment)
+            if first is not None and first.partition_leader_epoch > history.latest:
+                history.assign(first.partition_leader_epoch, first.base_offset)
+    history.cut_start(start_offset)
+    return history, history.entries != (saved or [])
+
+
+def _doubt(
+    files: SegmentFiles,
+    saved: Sequence[Entry],
+    segments: Sequence[Segment],
+    start_offset: int,
+    interval_bytes: int,
+) -> str | None:
+    """Why the entries cannot be right, if they cannot."""
+    for place, (epoch, start) in enumerate(saved):
+        segment = segments[segment_place(segments, start)]
+        begins = segment.base_offset == start
+        if not begins and not (place == 0 and start <= max(start_offset, segments[0].base_offset)):
+            if _holds(files, segment, start, interval_bytes):
+                return f"no segment begins at offset {start}, as epoch {epoch} does"
+            continue
+        first, second = _batch(files, segment), _batch(files, segment, behind=1)
+        if first is None or second is None:
+            continue
+        # A header may be wrong as well: its successor has the same epoch.
+        if epoch != first.partition_leader_epoch == second.partition_leader_epoch:
+            return f"offset {start} is of epoch {first.partition_leader_epoch}, not {epoch}"
+    return None
+
+
+def _holds(files: SegmentFiles, segment: Segment, offset: int, interval_bytes: int) -> bool:
+    """Whether a segment has an offset, or ones above it, as far as it can be read."""
+    with suppress(CorruptLog):
+        if segment.written_bytes:
+            return files.locate(segment, offset, interval_bytes) is not None
+    return False
+
+
+def _batch(files: SegmentFiles, segment: Segment, *, behind: int = 0) -> BatchHeader | None:
+    """A segment's first batch, or one behind it; None where it has none."""
+    if segment.written_bytes:
+        with suppress(CorruptLog):
+            for _, header in islice(files.headers_from(segment, 0), behind, behind + 1):
+                return header
+    return None
