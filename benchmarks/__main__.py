@@ -35,6 +35,7 @@ ALL = (
     "columnar_codec",
     "value_formats",
     "log_append",
+    "upkeep",
     "metadata_refresh",
     "coordinator_saves",
     "share_saves",

@@ -23,7 +23,7 @@ from penstock.storage.names import (
     parse_offset_name,
 )
 from penstock.storage.producers import ProducerStates
-from penstock.storage.rolling import expired_count
+from penstock.storage.rolling import Facts, expired_count
 from tests.storage.batches import batch
 
 LAST = 2**31 - 1
@@ -165,15 +165,40 @@ def test_epoch_history() -> None:
     assert history.entries == [(7, 15)]
 
 
-def expired(segments: list[tuple[int, int, int]], **changes: int) -> int:
-    arguments = {"now_ms": 1000, "log_start_offset": 0, "committed_offset": 100} | {
+def expired(
+    segments: list[tuple[int, int, int]],
+    *,
+    policy: tuple[str, ...] = ("delete",),
+    asked: list[int] | None = None,
+    **changes: int,
+) -> int:
+    """How many of (next offset, size, highest timestamp) go; whose times were `asked`."""
+    arguments = {"log_start_offset": 0, "committed_offset": 100, "most": 100} | {
         name: value for name, value in changes.items() if not name.startswith("retention")
     }
     config = LogConfig(
+        cleanup_policy=policy,
         retention_ms=changes.get("retention_ms", -1),
         retention_bytes=changes.get("retention_bytes", -1),
     )
-    return expired_count(segments, config=config, **arguments)
+    looked = [] if asked is None else asked
+
+    def facts(place: int) -> Facts:
+        next_offset, size, newest = segments[place]
+
+        def look() -> int:
+            looked.append(place)
+            return newest
+
+        return Facts(next_offset, size, look)
+
+    return expired_count(
+        map(facts, range(len(segments))),
+        size_bytes=sum(size for _, size, _ in segments),
+        now_ms=1000,
+        config=config,
+        **arguments,
+    )
 
 
 def test_retention() -> None:
@@ -190,17 +215,26 @@ def test_retention() -> None:
     assert expired(segments, retention_ms=50, committed_offset=29) == 2
     assert expired(segments, log_start_offset=20, committed_offset=0) == 2
     assert expired([(10, 100, -1)], retention_ms=1) == 0
+    assert expired(segments, retention_ms=50, most=2) == 2
+
+
+def test_retention_looks_at_no_times_that_decide_nothing() -> None:
+    segments = [(10 * place, 100, 500 if place < 4 else 990) for place in range(1, 11)]
+    asked: list[int] = []
+    assert expired(segments, retention_ms=400, asked=asked) == 3
+    assert asked == [0, 1, 2, 3], "the first that stays is the last that is looked at"
+    asked.clear()
+    assert expired(segments, retention_ms=400, retention_bytes=800, asked=asked) == 3
+    assert asked == [2, 3]
+    asked.clear()
+    assert expired(segments, log_start_offset=20, asked=asked) == 2
+    assert expired(segments, retention_ms=-1, retention_bytes=500, asked=asked) == 5
+    assert asked == []
 
 
 def test_compacted_topics_keep_all_but_what_is_below_the_start() -> None:
-    config = LogConfig(cleanup_policy=("compact",), retention_ms=1)
     segments = [(10, 100, 5), (20, 100, 6)]
-    assert (
-        expired_count(
-            segments, config=config, now_ms=1000, log_start_offset=10, committed_offset=20
-        )
-        == 1
-    )
+    assert expired(segments, policy=("compact",), retention_ms=1, log_start_offset=10) == 1
 
 
 @given(

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+from uuid import UUID
 
-from penstock.base.files import MachineFiles, Name
-from penstock.storage import LogConfig, StorageError
+import pytest
+
+from penstock.base.files import MACHINE_FILES, MachineFiles, Name
+from penstock.storage import LogConfig, LogDeleted, StorageError
 from penstock.storage.limits import HOUSEKEEPING_SEGMENTS_MAX
-from tests.storage.batches import Harness, abandon, batch, offsets, read_all
+from penstock.storage.segment import UNKNOWN
+from tests.storage.batches import WHERE, Harness, abandon, batch, offsets, read_all
 
 SEGMENTS = 2 * HOUSEKEEPING_SEGMENTS_MAX + 100
 CONFIG = LogConfig(segment_bytes=150, retention_ms=1_000, file_delete_delay_ms=500)
@@ -92,7 +96,7 @@ def test_files_are_renamed_on_another_thread_behind_the_points(tmp_path: Path) -
     seen.clear()
     harness.clock.ms += CHECK_MS
     harness.store.housekeeping(harness.clock.ms)
-    assert len(log.segments) == SEGMENTS + 1 - HOUSEKEEPING_SEGMENTS_MAX  # a new one was begun
+    assert len(log.segments) == SEGMENTS - HOUSEKEEPING_SEGMENTS_MAX
     start = log.log_start_offset
     assert offsets(read_all(log))[0][0] == start
     while ".deleted" not in {kind for kind, _ in seen}:
@@ -127,3 +131,218 @@ def test_deletions_of_a_turn_share_the_write_of_their_starts(tmp_path: Path) -> 
     again = Harness(tmp_path)
     assert {again.log(partition).log_start_offset for partition in partitions} == {3}
     again.store.close()
+
+
+# -- what the first look after a start reads
+
+
+def closed_segments(directory: Path, batches: int = 400) -> Harness:
+    """A log of three segments that was closed and opened again; the time of each is its number."""
+    config = LogConfig(segment_bytes=1 << 30, retention_ms=5_000, index_interval_bytes=100)
+    harness = Harness(directory, config=config, log_retention_check_interval_ms=CHECK_MS)
+    for segment in range(3):
+        for number in range(batches):
+            harness.append(batch(1, timestamp=1_000 * segment + min(number, batches - 9)))
+        harness.log().roll()
+    harness.put(batch(1, timestamp=9_000))
+    harness.reopen()
+    harness.log().load()
+    return harness
+
+
+class Counting(MachineFiles):
+    """Counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def read_at(self, file: int, size: int, position: int, /) -> bytes:
+        data = super().read_at(file, size, position)
+        self.count += len(data)
+        return data
+
+
+def test_the_highest_time_of_a_closed_segment_is_read_from_the_ends_of_its_indexes(
+    tmp_path: Path,
+) -> None:
+    harness = closed_segments(tmp_path)
+    log, files = harness.log(), harness.store._parts.segment_files
+    counting = files.files = Counting()
+    for place, segment in enumerate(log.segments[:3]):
+        assert segment.max_timestamp == UNKNOWN
+        assert files.newest_timestamp(segment, 100) == 1_000 * place + 391
+        assert segment.index is None
+    assert counting.count < 3 * 6_000
+    files.files = MACHINE_FILES
+    for segment in log.segments[:3]:
+        found = segment.max_timestamp
+        files.index_of(segment, 100)
+        assert segment.max_timestamp == found
+    harness.store.close()
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "torn", "too low", "too high", "of others"])
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_doubtful_ends_of_indexes_are_not_believed(
+    tmp_path: Path, damage: str, suffix: str
+) -> None:
+    harness = closed_segments(tmp_path)
+    log, files = harness.log(), harness.store._parts.segment_files
+    path = tmp_path / "orders-0" / f"{400:020}.{suffix}"
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        entry = 12 if suffix == "timeindex" else 8
+        path.write_bytes(
+            {
+                "empty": b"",
+                "torn": data[:-3],
+                "too low": data[: -5 * entry],
+                "too high": data[:-entry] + bytes([0x7F]) * entry,
+                "of others": data[:-entry] + data[-entry:-1] + bytes([data[-1] ^ 1]),
+            }[damage]
+        )
+    assert files.newest_timestamp(log.segments[1], 100) == 1_391
+    harness.store.close()
+
+
+def test_the_first_sweep_looks_at_a_bounded_number_of_segments(tmp_path: Path) -> None:
+    harness = many_segments(tmp_path)
+    harness.append(batch(1, timestamp=harness.clock.ms), partition=1)
+    assert harness.commit() is None
+    harness.reopen()
+    logs = [harness.log(0), harness.log(1)]
+    assert not any(log.loaded for log in logs)
+    counting = harness.store._parts.segment_files.files = Counting()
+    turns = 0
+    while len(logs[0].segments) != 1:
+        counting.count = 0
+        harness.clock.ms += CHECK_MS
+        harness.store.housekeeping(harness.clock.ms)
+        turns += 1
+        assert counting.count <= HOUSEKEEPING_SEGMENTS_MAX * 400
+        assert turns < 20
+    assert turns >= SEGMENTS // HOUSEKEEPING_SEGMENTS_MAX
+    assert logs[1].loaded
+    harness.store.close()
+
+
+# -- deletion of partitions
+
+
+class Held(MachineFiles):
+    """Syncs wait while they are held."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.free.set()
+        self.waiting = threading.Event()
+
+    def sync_file(self, file: int, /) -> None:  # type: ignore[override]
+        self.waiting.set()
+        assert self.free.wait(20)
+        super().sync_file(file)
+
+    def hold(self) -> None:
+        self.waiting.clear()
+        self.free.clear()
+
+
+class Leased:
+    """A lease that knows when it ended."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def retain(self) -> None:
+        self.count += 1
+
+    def release(self) -> None:
+        self.count -= 1
+
+
+def attached(harness: Harness) -> Loop:
+    loop = Loop()
+    harness.store.attach(loop.call_soon_threadsafe)
+    return loop
+
+
+def test_nobody_waits_for_a_checkpoint_to_delete_a_partition(tmp_path: Path) -> None:
+    files = Held()
+    harness = Harness(tmp_path, files=files)
+    log = harness.log()
+    for partition in range(3):
+        harness.put(batch(4), partition)
+    loop, done = attached(harness), list[StorageError | None]()
+    files.hold()
+    harness.store.checkpoint(done.append)
+    assert files.waiting.wait(20)
+    harness.store.delete(WHERE)
+    assert done == []
+    assert WHERE not in harness.store.partitions
+    with pytest.raises(LogDeleted):
+        log.read(0, max_bytes=1, end_offset=4)
+    assert (tmp_path / "orders-0").exists(), "the checkpoint that runs knows no other name"
+    files.free.set()
+    while not list(tmp_path.glob("orders-0*-delete")):
+        loop.take()
+    assert done == [None]
+    again = harness.store.create(WHERE, topic_id=UUID(int=8), leader_epoch=0)
+    assert again.log_end_offset == 0
+    harness.store.close()
+    harness.reopen()
+    assert harness.store.partitions[WHERE].topic_id == UUID(int=8)
+    assert harness.log(1).durable_offset == 4
+    harness.store.close()
+
+
+def test_bytes_of_a_deleted_partition_stay_until_the_group_is_written(tmp_path: Path) -> None:
+    files = Held()
+    harness = Harness(tmp_path, files=files)
+    harness.put(batch(1), 1)
+    loop, answers, lease = attached(harness), list[StorageError | None](), Leased()
+    data = batch(1, size=200_000)
+    harness.log().append(memoryview(bytearray(data)), now_ms=harness.clock.ms, lease=lease)
+    harness.append(batch(1), 1)
+    for _ in range(2):
+        harness.store.flush(answers.append)
+    files.hold()
+    harness.store.commit_pending()
+    assert files.waiting.wait(20)
+    held = lease.count
+    harness.store.delete(WHERE)
+    assert (answers, lease.count) == ([], held)
+    files.free.set()
+    while not list(tmp_path.glob("orders-0*-delete")):
+        loop.take()
+    assert answers == [None, None]
+    assert lease.count < held
+    assert harness.store._parts.queue.unwritten_bytes == harness.log(1).unwritten_bytes
+    assert read_all(harness.log(1)) != b""
+    harness.store.close()
+    harness.reopen()
+    assert harness.log(1).durable_offset == 2
+    assert WHERE not in harness.store.partitions
+    harness.store.close()
+
+
+def test_a_partition_is_made_again_while_its_deletion_is_under_way(tmp_path: Path) -> None:
+    files = Held()
+    harness = Harness(tmp_path, files=files)
+    harness.put(batch(5))
+    attached(harness)
+    files.hold()
+    harness.store.checkpoint()
+    assert files.waiting.wait(20)
+    harness.store.delete(WHERE)
+    threading.Timer(0.1, files.free.set).start()
+    again = harness.store.create(WHERE, topic_id=UUID(int=8), leader_epoch=0)
+    assert again.log_end_offset == 0
+    assert (tmp_path / "orders-0").exists()
+    assert list(tmp_path.glob("orders-0*-delete"))
+    abandon(harness.store)
+    again_store = Harness(tmp_path)
+    assert again_store.store.partitions[WHERE].topic_id == UUID(int=8)
+    assert again_store.store.partitions[WHERE].durable_offset == 0
+    again_store.store.close()

@@ -295,7 +295,7 @@ class Checkpointer:
         for log, point in plan.points:
             start = log.log_start_offset
             log.set_recovery_point(point._replace(log_start_offset=start))
-            if len(log.producer_states):
+            if len(log.producer_states) and log.closed is None:
                 remove_old_snapshots(self._files, log.directory, kept_snapshots(log))
         self._journal.free(plan.sequence)
         again, self._again = self._again, False

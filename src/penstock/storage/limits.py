@@ -50,8 +50,8 @@ INDEX_CACHE_BYTES: Final = 64 << 20
 HOUSEKEEPING_LOGS_MAX: Final = 256
 """Partitions that one call of `housekeeping` looks at."""
 
-HOUSEKEEPING_SEGMENTS_MAX: Final = 256
-"""Segments that one call of `housekeeping` lets go; those that are left wait for the next one."""
+HOUSEKEEPING_SEGMENTS_MAX: Final = 64
+"""Segments that one call of `housekeeping` looks at, or lets go, at 120 µs each; others wait."""
 
 HOUSEKEEPING_FILES_MAX: Final = 256
 """Files that one call of `housekeeping` removes."""

@@ -27,7 +27,7 @@ from penstock.storage.checkpointing import (
     kept_snapshots,
     remove_old_snapshots,
 )
-from penstock.storage.errors import LogDeleted, StorageError, StorageFailed
+from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import (
     HOUSEKEEPING_FILES_MAX,
@@ -77,6 +77,8 @@ class LogMaintenance:
         self._checkpointer = checkpointer
         self._worker = worker
         self._flusher = Worker("penstock-flush")
+        self._remover = Worker("penstock-removal")
+        """No checkpoint waits for files to be removed, which may take seconds."""
         self._stop = Event()
         self._flush_scheduled = False
         self._flush_within_ms: int | None = None
@@ -90,10 +92,12 @@ class LogMaintenance:
 
     def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
         self._flusher.attach(call_soon_threadsafe)
+        self._remover.attach(call_soon_threadsafe)
 
     def close(self) -> None:
         self._stop.set()
         self._flusher.close()
+        self._remover.close()
 
     def run(self, now_ms: int) -> None:
         """One bounded part of everything that is due."""
@@ -145,14 +149,15 @@ class LogMaintenance:
             logger.error("loading a log failed, to be tried again: %s", error)
             return False
 
-    def remove_log(self, log: PartitionLog, name: str) -> None:
-        """Close a deleted log and give its directory another name."""
-        log.closed = LogDeleted(f"{log.topic_partition} was deleted")
+    def remove_log(self, log: PartitionLog, name: str, then: Callable[[], None]) -> None:
+        """Give the directory of a deleted log another name, behind the checkpoint that runs.
+
+        Nothing else may be under way that has to do with the log. `then` is called at the end.
+        """
         while len(log.tail):
             log.tail.written = max(log.tail.written, 1)
             item = log.tail.pop_oldest()
             self._tails.drop(item)
-        self._queue.forget(log)
         self._queue.unwritten_bytes -= log.unwritten_bytes
         self._changes.logs.pop(log, None)
         for segment in log.segments:
@@ -160,11 +165,16 @@ class LogMaintenance:
             for suffix in SEGMENT_SUFFIXES:
                 self._segment_files.descriptors.forget(segment.sibling(suffix))
         target = os.path.join(self._root, name)
-        try:
-            self._files.rename(log.directory, target)
-        except OSError as error:
-            raise StorageError(f"cannot delete {log.directory}: {error}") from error
-        self._removals.append((self._clock.now_ms() + log.config.file_delete_delay_ms, target))
+        delay_ms = log.config.file_delete_delay_ms
+
+        def renamed(_: object, error: BaseException | None) -> None:
+            if error is None:
+                self._removals.append((self._clock.now_ms() + delay_ms, target))
+            else:
+                logger.error("%s stays until the next start: %s", log.directory, error)
+            then()
+
+        self._worker.submit(partial(self._files.rename, log.directory, target), renamed)
 
     def find_deleted(self) -> None:
         """Directories whose removal was under way when the store was last closed."""
@@ -181,28 +191,36 @@ class LogMaintenance:
             else:
                 self._removals.append((when, path))
         if due:
-            self._worker.submit(partial(_remove, self._files, due), _ignore)
+            self._remover.submit(partial(_remove, self._files, due), _ignore)
 
     def _sweep_some(self, now_ms: int) -> None:
+        """Look at logs, at so many and at so many of their segments; those that are left wait."""
         victims: list[tuple[PartitionLog, int]] = []
+        left = HOUSEKEEPING_SEGMENTS_MAX
         for _ in range(min(len(self._sweep), HOUSEKEEPING_LOGS_MAX)):
+            if left <= 0:
+                break
             log = self._logs.get(self._sweep.popleft())
             if log is None or log.closed is not None or log.damage is not None:
                 continue
             if log.fence is not None:
                 continue
+            loaded = log.loaded
             try:
-                count = self._expire(log, now_ms)
+                count = self._expire(log, now_ms, left)
             except (OSError, StorageError) as error:
                 logger.error("upkeep of %s failed: %s", log.topic_partition, error)
                 continue
+            if count == left:
+                self._sweep.append(log.topic_partition)
+            left -= max(1, count) if loaded else len(log.segments)
             if count:
                 victims.append((log, count))
         if victims:
             self._drop_segments(victims, now_ms)
 
-    def _expire(self, log: PartitionLog, now_ms: int) -> int:
-        """Forget idle producers, roll what is all too old; how many segments may go."""
+    def _expire(self, log: PartitionLog, now_ms: int, most: int) -> int:
+        """Forget idle producers, roll what is all too old; how many segments may go, of `most`."""
         expiration_ms = self._settings.producer_id_expiration_ms
         log.producer_states.expire(now_ms, expiration_ms, self.kept_producers)
         committed = min(log.durable_offset, log.committed_offset)
@@ -215,10 +233,12 @@ class LogMaintenance:
             segment_facts(
                 log.segments, log.log_end_offset, self._segment_files, config.index_interval_bytes
             ),
+            size_bytes=log.size_bytes,
             config=config,
             now_ms=now_ms,
             log_start_offset=log.log_start_offset,
             committed_offset=committed,
+            most=most,
         )
         if count == len(log.segments):
             log.roll()
@@ -227,17 +247,13 @@ class LogMaintenance:
     def _drop_segments(self, victims: list[tuple[PartitionLog, int]], now_ms: int) -> None:
         """Move the logs' starts, on disk too, and then give the files their last name."""
         covered: list[tuple[PartitionLog, int]] = []
-        left = HOUSEKEEPING_SEGMENTS_MAX
         for log, wanted in victims:
             bases = [segment.base_offset for segment in log.segments[:wanted]]
             count = sum([base < log.recovery_point.segment_base for base in bases])
             if count < wanted:
                 self._changes.of(log)  # or a log that nobody writes to keeps its last segment
                 self._checkpointer.start()
-            if min(count, left) < wanted:
                 self._sweep.append(log.topic_partition)
-            count = min(count, left)
-            left -= count
             if count:
                 covered.append((log, count))
                 start = log.segments[count].base_offset

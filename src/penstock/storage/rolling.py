@@ -5,7 +5,10 @@ Source: Kafka's `LogSegment.shouldRoll` and `UnifiedLog.deleteOldSegments`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
 from zlib import crc32
 
 from penstock.base.settings import LONG_MAX
@@ -14,6 +17,15 @@ from penstock.storage.config import LogConfig
 from penstock.storage.formats.index import OFFSET_ENTRY_BYTES
 from penstock.storage.segment import UNKNOWN, Segment
 from penstock.storage.segment_files import SegmentFiles
+
+
+class Facts(NamedTuple):
+    """What retention asks of a segment."""
+
+    next_offset: int
+    size_bytes: int
+    newest: Callable[[], int]
+    """Its highest timestamp, which may have to be read; -1 for none."""
 
 
 def should_roll(
@@ -47,51 +59,53 @@ def jitter_ms(segment: Segment, config: LogConfig) -> int:
 
 def segment_facts(
     segments: Sequence[Segment], end_offset: int, files: SegmentFiles, interval_bytes: int
-) -> list[tuple[int, int, int]]:
-    """For retention: (next offset, bytes, highest timestamp) of each segment of a log."""
-    facts = []
+) -> Iterator[Facts]:
+    """For retention, of each segment of a log, as it is asked for."""
     for place, segment in enumerate(segments):
         last = place + 1 == len(segments)
         after = end_offset if last else segments[place + 1].base_offset
-        if segment.max_timestamp == UNKNOWN:
-            files.index_of(segment, interval_bytes)
-            if not last:
-                files.indexes.used(segment)
-        newest = segment.max_timestamp
-        if segment.end_position > segment.written_bytes:
-            newest = LONG_MAX
-        facts.append((after, segment.end_position, newest))
-    return facts
+        newest = partial(_newest, segment, files, interval_bytes, last=last)
+        yield Facts(after, segment.end_position, newest)
+
+
+def _newest(segment: Segment, files: SegmentFiles, interval_bytes: int, *, last: bool) -> int:
+    if segment.end_position > segment.written_bytes:
+        return LONG_MAX
+    if segment.max_timestamp == UNKNOWN and last:
+        files.index_of(segment, interval_bytes)
+    return segment.max_timestamp if last else files.newest_timestamp(segment, interval_bytes)
 
 
 def expired_count(
-    segments: Sequence[tuple[int, int, int]],
+    segments: Iterable[Facts],
     *,
+    size_bytes: int,
     config: LogConfig,
     now_ms: int,
     log_start_offset: int,
     committed_offset: int,
+    most: int,
 ) -> int:
-    """How many of the oldest segments go; each is (next offset, size in bytes, max timestamp).
+    """How many of the oldest segments go, so many at most; `size_bytes` are those of all.
 
     A segment goes when all of it is below the log's start, or is committed and too old, or beyond
-    the size that is kept. The first that stays ends the search, so the log keeps no holes.
+    the size that is kept. The first that stays ends the search, so the log keeps no holes, and
+    nothing behind it is looked at.
     """
-    if "delete" not in config.cleanup_policy:
-        count = 0
-        while count < len(segments) and segments[count][0] <= log_start_offset:
-            count += 1
-        return count
-    surplus = sum([size for _, size, _ in segments]) - config.retention_bytes
+    deletes = "delete" in config.cleanup_policy
+    retention_ms, surplus = config.retention_ms, size_bytes - config.retention_bytes
     count = 0
-    for next_offset, size, newest in segments:
-        if next_offset > max(committed_offset, log_start_offset):
-            break
-        below_start = next_offset <= log_start_offset
-        too_old = config.retention_ms >= 0 and newest >= 0 and now_ms - newest > config.retention_ms
-        too_much = config.retention_bytes >= 0 and surplus >= size > 0
-        if not (below_start or too_old or too_much):
-            break
+    for next_offset, size, newest in islice(segments, most):
+        if next_offset > log_start_offset:
+            if not deletes or next_offset > committed_offset:
+                break
+            too_much = config.retention_bytes >= 0 and surplus >= size > 0
+            if not too_much and not _too_old(newest, retention_ms, now_ms):
+                break
         surplus -= size
         count += 1
     return count
+
+
+def _too_old(newest: Callable[[], int], retention_ms: int, now_ms: int) -> bool:
+    return retention_ms >= 0 and 0 <= newest() < now_ms - retention_ms

@@ -137,9 +137,7 @@ class SegmentWriter:
         self.finish(job)
 
     def forget(self, log: PartitionLog) -> None:
-        """A log is deleted."""
-        if self._busy:
-            self._worker.drain()
+        """A log is deleted, and no job is under way that writes to it."""
         self._wanted.pop(log, None)
         self._unsettled.pop(log, None)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
@@ -100,6 +101,8 @@ class LogStore:
         self._logs: dict[TopicPartition, ReplicaLog] = {}
         self._deleted: dict[TopicPartition, int] = {}
         """The last checkpoint that may know of a log, by number, until there is a later one."""
+        self._removed: dict[TopicPartition, int] = {}
+        """How many deleted logs of a name have their directories still."""
         self._closed = False
         self._call_soon: Callable[..., object] | None = None
         self._writer = Worker("penstock-journal")
@@ -284,6 +287,8 @@ class LogStore:
             if leader_epoch > log.leader_epoch:
                 log.set_leader_epoch(leader_epoch)
             return log
+        if tp in self._removed:
+            self._settle()
         if self._deleted.get(tp, -1) >= self._parts.counters.checkpoints:
             self._checkpoint_now()
         files = self._files
@@ -320,22 +325,39 @@ class LogStore:
         return log
 
     def delete(self, tp: TopicPartition) -> None:
-        """Remove a partition: its directory gets another name now, and goes later."""
+        """Remove a partition: nobody finds it from now on.
+
+        Its bytes go when the writers are done with what they have begun, then its directory gets
+        another name, behind the checkpoint that runs, and is removed later. Nobody waits for that
+        but who makes a partition of the same name. After a crash in between it is there again.
+        """
         self._check_open()
         log = self._logs.pop(tp, None)
         if log is None:
             return
-        self._committer.drain()
-        self._segment_writer.forget(log)
-        # Last: a checkpoint that waited for the segment writer has begun to write only now.
-        self._syncer.drain()
-        self._maintenance.remove_log(log, deleted_directory_name(tp, self._new_uuid()))
-        self._committer.root_synced = False
+        log.closed = LogDeleted(f"{tp} was deleted")
+        self._parts.queue.forget(log)
         done = self._parts.counters.checkpoints
         while self._deleted and self._deleted[oldest := next(iter(self._deleted))] < done:
             del self._deleted[oldest]
         self._deleted.pop(tp, None)
         self._deleted[tp] = done + self._checkpointer.running
+        self._removed[tp] = self._removed.get(tp, 0) + 1
+        remove = partial(self._remove, log)
+        self._writer.submit(_nothing, lambda *_: self._segment_worker.submit(_nothing, remove))
+
+    def _remove(self, log: ReplicaLog, *_: object) -> None:
+        """Both writers have ended what they had begun when the log was deleted."""
+        tp = log.topic_partition
+        self._segment_writer.forget(log)
+        name = deleted_directory_name(tp, self._new_uuid())
+        self._maintenance.remove_log(log, name, partial(self._is_removed, tp))
+
+    def _is_removed(self, tp: TopicPartition) -> None:
+        self._committer.root_synced = False
+        self._removed[tp] -= 1
+        if not self._removed[tp]:
+            del self._removed[tp]
 
     def _checkpoint_now(self) -> None:
         """Wait for a checkpoint of all that is settled.
@@ -491,6 +513,10 @@ class LogStore:
     def _check_open(self) -> None:
         if self._closed:
             raise LogDeleted(f"the store {self._root} is closed")
+
+
+def _nothing() -> None:
+    """What is done by who is only waited for."""
 
 
 def lock_directory(root: str, files: Files) -> int:
