@@ -23,6 +23,7 @@ from compat.wire import served
 HERE = Path(__file__).resolve().parent
 ALLOWED = HERE / "allowed.toml"
 OWN = {
+    "test_compacted",
     "test_diskless",
     "test_history",
     "test_log_files",

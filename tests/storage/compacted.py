@@ -8,6 +8,7 @@ from pathlib import Path
 from penstock.base.ids import TopicPartition
 from penstock.records import BatchHeader, split_batches
 from penstock.storage import LogConfig, LogStore, StorageSettings
+from tests.records.reference import Batch, Record, encode, read
 from tests.storage.batches import FakeClock, read_all
 
 Rewrite = Callable[[BatchHeader, bytes], bytes | None]
@@ -36,3 +37,22 @@ def compact(root: Path, where: TopicPartition, rewrite: Rewrite) -> list[int]:
     assert log.durable_offset == end
     store.close()
     return [header.base_offset for header in split_batches(b"".join(left))]
+
+
+def thinned(
+    header: BatchHeader, batch: bytes, wanted: Callable[[Record], bool], *, last: bool
+) -> bytes | None:
+    """A batch with those of its records that are wanted; without any only if it is the last."""
+    records = tuple(one for one in read(batch) if wanted(one))
+    if not records and not last:
+        return None
+    return encode(
+        Batch(
+            base_offset=header.base_offset,
+            records=records,
+            codec=header.codec if records else 0,
+            producer=(header.producer_id, header.producer_epoch, header.base_sequence),
+            last_offset_delta=header.last_offset_delta,
+            leader_epoch=header.partition_leader_epoch,
+        )
+    )

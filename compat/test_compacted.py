@@ -1,0 +1,84 @@
+"""Foreign clients read a log that was compacted: records gone from batches, and whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.records.reference import Record as Stored
+from tests.storage.compacted import compact, thinned
+
+from compat.conftest import missing
+from compat.drivers import DRIVERS, Driver, Record
+from compat.parts import PartMissing
+from compat.scenes import plain_records
+from compat.servers import PenstockProcess
+from penstock.base.ids import TopicPartition
+from penstock.records import BatchHeader
+
+COUNT = 400
+START_MS = 1_700_000_000_000
+
+
+class Compacted(NamedTuple):
+    """A broker with a topic, and what is left in it."""
+
+    broker: PenstockProcess
+    left: list[Record]
+
+
+def stays(offset: int) -> bool:
+    return (offset % 7 == 3 and not 100 <= offset < 200) or offset in (0, 399)
+
+
+def rewritten(header: BatchHeader, batch: bytes) -> bytes | None:
+    def wanted(record: Stored) -> bool:
+        return stays(record.offset)
+
+    return thinned(header, batch, wanted, last=header.next_offset == COUNT)
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
+    directory: Path = tmp_path_factory.mktemp("compacted")
+    broker = PenstockProcess(directory).start()
+    try:
+        helper = DRIVERS["confluent-kafka"](broker.bootstrap)
+        helper.create_topic("orders", 1, {"retention.ms": "-1"})
+        left: list[Record] = []
+        for start in range(0, COUNT, 20):
+            sent = plain_records(20, start=start, partitions=1, timestamp=START_MS)
+            codec = ("none", "lz4", "zstd")[start // 20 % 3]
+            offsets = helper.produce("orders", sent, codec=codec, idempotent=True)
+            left += [one.at(at) for one, at in zip(sent, offsets, strict=True) if stays(at)]
+        helper.close()
+        broker.stop()
+        compact(next(directory.rglob("orders-0")).parent, TopicPartition("orders", 0), rewritten)
+        yield Compacted(broker.start(), left)
+    finally:
+        broker.kill()
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_what_is_left_is_read(compacted: Compacted, name: str) -> None:
+    broker, left = compacted
+    try:
+        driver: Driver = DRIVERS[name](broker.bootstrap)
+    except PartMissing as error:
+        missing(error)
+    try:
+        at = partial(driver.consume, "orders")
+        assert [one.offset for one in at({0: 0}, len(left))] == [one.offset for one in left]
+        there = at({0: 130}, 20)[:20]
+        assert [(one.offset, one.value) for one in there] == [
+            (one.offset, one.value) for one in left if one.offset >= 130
+        ][:20]
+        if "offsets_at" in driver.able:
+            time = START_MS + 140
+            first = next(one for one in left if one.timestamp >= time)
+            assert driver.offsets_at("orders", time, [0])[0] == first.offset
+    finally:
+        driver.close()
