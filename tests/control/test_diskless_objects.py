@@ -204,6 +204,49 @@ async def test_a_swap_of_what_has_changed_is_refused(plane: Plane) -> None:
         await plane.swap_extents(sealed(ObjectLease(999, "wal/x"), before[3:]))
 
 
+async def test_the_clean_offset_is_of_what_was_compacted(plane: Plane) -> None:
+    assert await plane.clean_offset(TOPIC, 0) == 0
+    for _ in range(4):
+        await put(plane, entry(0), entry(1))
+    before = await extents(plane)
+    [key, other] = await lease(plane, 2)
+    swap = sealed(key, before[:3])
+    await plane.swap_extents(swap)
+    [made] = swap.extents
+    for offset, clean in ((12, 12), (15, 15), (11, 15)):
+        await plane.note_clean(TOPIC, 0, offset, newest=made)
+        assert await plane.clean_offset(TOPIC, 0) == clean
+    for partition, offset, newest in (
+        (0, 16, made), (0, 15, before[2]), (0, 20, before[2]), (1, 15, made), (2, 15, made)
+    ):  # fmt: skip
+        with pytest.raises(StaleExtents, match=f"up to offset {offset}, is not there"):
+            await plane.note_clean(TOPIC, partition, offset, newest=newest)
+    await plane.note_clean(TOPIC, 0, 20, newest=before[3])
+    await put(plane, entry(0))
+    await plane.swap_extents(sealed(other, [made, before[3]]))
+    with pytest.raises(StaleExtents):
+        await plane.note_clean(TOPIC, 0, 20, newest=before[3])
+    assert [await plane.clean_offset(TOPIC, one) for one in range(3)] == [20, 0, 0]
+
+
+async def test_two_compactions_of_the_same_extents_race_and_one_wins(plane: Plane) -> None:
+    for _ in range(6):
+        await put(plane, entry(0))
+    before = await extents(plane)
+    keys = await lease(plane, 6)
+    results = await asyncio.gather(
+        *[plane.swap_extents(sealed(key, before[:3])) for key in keys[:3]],
+        *[plane.swap_extents(sealed(key, before[1:4])) for key in keys[3:]],
+        return_exceptions=True,
+    )
+    assert [one for one in results if one is None] == [None]
+    assert all(isinstance(one, StaleExtents) for one in results if one is not None)
+    winner = keys[results.index(None)]
+    there = await extents(plane)
+    assert [one.object_id for one in there if one.kind == "segment"] == [winner.object_id]
+    assert sum(one.next_offset - one.base_offset for one in there) == 30
+
+
 async def test_a_swap_that_contradicts_itself_is_refused(plane: Plane) -> None:
     for _ in range(3):
         await put(plane, entry(0))

@@ -20,7 +20,7 @@ Source: Inkless's file merger; KIP-405 (segments in an archive).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ from penstock.base.errors import BugError, PenstockError
 from penstock.control.batch_index.rules import LAYOUT
 from penstock.control.batch_index.values import ObjectLease, PartitionKey, SegmentSwap
 from penstock.objects import ObjectStore
-from penstock.records import BatchHeader, decode_header
+from penstock.records import BatchHeader, decode_header, empty_batches, verify_crc
 from penstock.records.extents import Extent
 
 Read = Callable[[str, int, int], Awaitable[memoryview]]
@@ -100,13 +100,27 @@ async def build_segment(read: Read, extents: Sequence[Extent], key: PartitionKey
                 f" {following.base_offset} does not adjoin the one that ends at"
                 f" {extent.next_offset}"
             )
-    segment = _Segment()
+    segment = GrowingSegment(extents[0].base_offset)
+    async for run in runs_of(read, extents):
+        await asyncio.to_thread(segment.add, run.data)
+    return segment.sealed()
+
+
+async def runs_of(read: Read, extents: Sequence[Extent]) -> AsyncIterator[Run]:
+    """The batches of adjacent extents, a bounded number of bytes at a time; checked and stamped.
+
+    Raises:
+        PenstockError: as `build_segment`.
+    """
     for chunk in _chunks(extents):
         size_bytes = sum([extent.size_bytes for extent in chunk])
         pieces = trim(chunk, chunk[0].base_offset, max_bytes=size_bytes, at_least_one=True)
-        results = await _fetched(read, pieces)
-        await asyncio.to_thread(segment.add, pieces, results)
-    return segment.sealed()
+        run, failure = await asyncio.to_thread(assemble, pieces, await _fetched(read, pieces))
+        if failure is not None:
+            raise failure
+        if run is None:
+            raise BugError("a chunk of no batches")
+        yield run
 
 
 async def write_segment(
@@ -158,41 +172,64 @@ async def _fetched(read: Read, pieces: Sequence[Piece]) -> list[Result]:
     return results_of(pieces, plan, [task.result() for task in tasks])
 
 
-class _Segment:
-    """A segment that grows by chunks."""
+class GrowingSegment:
+    """A segment that grows by batches, from an offset on; it has every offset up to its end.
 
-    def __init__(self) -> None:
+    Where batches leave offsets out, as compaction does, batches without records are put there.
+    """
+
+    def __init__(self, base_offset: int) -> None:
+        self.next_offset = base_offset
+        self.size_bytes = 0
+        self._epoch = 0
         self._pieces: list[memoryview] = []
-        self._size_bytes = 0
         self._parts: list[SegmentPart] = []
-        self._part = GrowingPart(0, 0)
+        self._part: GrowingPart | None = None
 
-    def add(self, pieces: Sequence[Piece], results: Sequence[Result]) -> None:
-        """Add what was read; raises what it could not be assembled for."""
-        run, failure = assemble(pieces, results)
-        if failure is not None:
-            raise failure
-        if run is None:
-            raise BugError("a chunk of no batches")
-        self._cut(run)
-        self._pieces.append(run.data)
-        self._size_bytes += len(run)
+    def add(self, view: memoryview, *, verify: bool = False) -> None:
+        """Add whole batches by rising offsets; they are kept as they lie.
 
-    def _cut(self, run: Run) -> None:
-        start = 0
-        for base_offset, end in zip(run.offsets, run.ends, strict=True):
-            header = decode_header(run.data, start)
-            if self._part.is_full(header.size_bytes):
-                self._parts.append(self._part.done())
-                self._part = GrowingPart(self._size_bytes + start, base_offset)
-            elif not self._part.layout:
-                self._part = GrowingPart(self._size_bytes + start, base_offset)
-            self._part.add(header)
-            start = end
+        Raises:
+            CorruptBatch: bytes that are none; with `verify`, a checksum is wrong.
+            BugError: one begins below where the last one ended, and it is not the first.
+        """
+        begun = position = 0
+        while position < len(view):
+            header = decode_header(view, position)
+            if verify:
+                verify_crc(view, header, position)
+            if header.base_offset < self.next_offset and self._part is not None:
+                raise BugError(f"a batch at {header.base_offset}, {self.next_offset} is due")
+            self._epoch = header.partition_leader_epoch
+            if header.base_offset > self.next_offset:
+                self._pieces.append(view[begun:position])
+                begun = position
+                self.fill(header.base_offset)
+            self._note(header)
+            position += header.size_bytes
+        self._pieces.append(view[begun:])
+
+    def fill(self, offset: int) -> None:
+        """Let there be batches without records up to an offset."""
+        for filler in empty_batches(self.next_offset, offset, self._epoch):
+            self._pieces.append(memoryview(filler))
+            self._note(decode_header(filler))
+
+    def _note(self, header: BatchHeader) -> None:
+        part = self._part
+        if part is None or part.is_full(header.size_bytes):
+            if part is not None:
+                self._parts.append(part.done())
+            part = self._part = GrowingPart(self.size_bytes, header.base_offset)
+        part.add(header)
+        self.next_offset = header.next_offset
+        self.size_bytes += header.size_bytes
 
     def sealed(self) -> SealedSegment:
-        parts = (*self._parts, self._part.done())
-        return SealedSegment(self._pieces, self._size_bytes, parts)
+        """What has grown, which must be something; nothing can be added any more."""
+        if self._part is not None:
+            self._parts.append(self._part.done())
+        return SealedSegment(self._pieces, self.size_bytes, tuple(self._parts))
 
 
 class GrowingPart:

@@ -29,6 +29,7 @@ from penstock.control.batch_index.values import (
     FindRequest,
     Found,
     ObjectState,
+    PartitionKey,
     Retained,
     SegmentSwap,
 )
@@ -236,3 +237,19 @@ def plan_swap(swap: SegmentSwap, row: PartitionRow, there: Sequence[Extent]) -> 
             f" [{start}, {end}) are not those that object {swap.object_id} was made of"
         )
     return _replaced(row, there, swap.extents)
+
+
+def check_newest(key: PartitionKey, offset: int, newest: Extent, there: Sequence[Extent]) -> None:
+    """Whether a partition is still the one that was compacted up to an offset.
+
+    `there` is the extent that holds the offset before, if one does. Ids of objects never come
+    again, so a partition that was emptied meanwhile, and filled anew, has another.
+
+    Raises:
+        StaleExtents: it is not.
+    """
+    if list(there) != [newest] or not newest.base_offset < offset <= newest.next_offset:
+        raise StaleExtents(
+            f"partition {key[1]} of topic {key[0]}: the extent that ends what was compacted, up to"
+            f" offset {offset}, is not there any more"
+        )

@@ -106,6 +106,14 @@ def swap_extents(swap: SegmentSwap) -> Operation[None]:
     yield objects.write_committed([segment])
 
 
+def note_clean(key: PartitionKey, offset: int, newest: Extent) -> Operation[None]:
+    """A pass of compaction has come to an offset, which this extent holds the one before of."""
+    row = yield from partitions.lock_one(key)
+    there = yield from extents.extents_from(row.partition_id, offset - 1, 1)
+    index_rules.check_newest(key, offset, newest, there)
+    yield partitions.note_clean(row.partition_id, offset)
+
+
 def mark_for_deletion(
     *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
 ) -> Operation[list[MarkedObject]]:

@@ -39,7 +39,7 @@ _add = Each(
     " size_bytes, wal_extents, wal_bytes) SELECT k.topic_id, k.number, 0, 0, 0, 0, 0"
     " FROM unnest($1::uuid[], $2::int[]) AS k (topic_id, number)"
     " ON CONFLICT (topic_id, number) DO NOTHING",
-    sqlite="INSERT INTO diskless_partitions VALUES (NULL, $1, $2, 0, 0, 0, 0, 0, -1, -1)"
+    sqlite="INSERT INTO diskless_partitions VALUES (NULL, $1, $2, 0, 0, 0, 0, 0, -1, -1, 0)"
     " ON CONFLICT (topic_id, number) DO NOTHING",
 )
 write_rows = Each(
@@ -55,6 +55,13 @@ write_rows = Each(
     " size_bytes = $4, wal_extents = $5, wal_bytes = $6, open_offset = $7, aborted_offset = $8"
     " WHERE partition_id = $1",
 )
+_clean_offset = value(
+    "SELECT clean_offset FROM diskless_partitions WHERE topic_id = $1 AND number = $2"
+)
+note_clean = changed(
+    "UPDATE diskless_partitions SET clean_offset = $2 WHERE partition_id = $1 AND clean_offset < $2"
+)
+"""Below an offset no key of a partition has two records."""
 retire = changed("UPDATE diskless_partitions SET topic_id = $2 WHERE topic_id = $1")
 """Give a topic's partitions to one that there is not: they are dropped like those of one."""
 drop_row = changed("DELETE FROM diskless_partitions WHERE partition_id = $1")
@@ -140,6 +147,12 @@ def lock_or_add(keys: Collection[PartitionKey]) -> Operation[dict[PartitionKey, 
         yield _add(sorted([key for key in keys if key not in found]))
         found = yield from read(keys, lock=True)
     return found
+
+
+def clean_offset(key: PartitionKey) -> Operation[int]:
+    """Below which offset no key of a partition has two records."""
+    found = yield _clean_offset(*key)
+    return 0 if found is None else int(found)
 
 
 def backlogs(min_extents: int, limit: int) -> Operation[list[Backlog]]:

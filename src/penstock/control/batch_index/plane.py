@@ -319,6 +319,24 @@ class DisklessPlane(Metadata):
         """
         await self._database.change(partial(maintenance.swap_extents, swap))
 
+    async def clean_offset(self, topic_id: UUID, partition: int) -> int:
+        """Below which offset no key of a partition has two records; 0 where nothing is known."""
+        return await self._database.read(partial(partitions.clean_offset, (topic_id, partition)))
+
+    async def note_clean(
+        self, topic_id: UUID, partition: int, offset: int, *, newest: Extent
+    ) -> None:
+        """Note that a pass of compaction has come to an offset; it never falls.
+
+        `newest` is the extent that holds the offset before, as the pass has left it.
+
+        Raises:
+            StaleExtents: it is not there any more.
+        """
+        await self._database.change(
+            partial(maintenance.note_clean, (topic_id, partition), offset, newest)
+        )
+
     async def forget_partitions(self, *, limit: int) -> int:
         """Drop extents, producers and rows of partitions whose topic is deleted; how many rows.
 

@@ -197,8 +197,10 @@ TABLES: Final[Sequence[Table]] = (
             "wal_bytes",
             "open_offset",
             "aborted_offset",
+            "clean_offset",
         ),
-        doc="Diskless partitions that were committed to: where they begin and end.",
+        doc="Diskless partitions that were committed to: where they begin and end, and up to where"
+        " they are compacted.",
         writer="batch_index/partitions.py",
     ),
     Table(

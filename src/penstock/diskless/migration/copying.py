@@ -29,7 +29,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
-from penstock.archive.segments import GrowingPart, SealedSegment, SegmentPart
+from penstock.archive.segments import GrowingSegment, SealedSegment
 from penstock.base.pause import pause
 from penstock.control.batch_index.migration_values import MigratedObject, MigratedPartition
 from penstock.control.batch_index.values import ObjectLease
@@ -43,7 +43,6 @@ from penstock.diskless.migration.limits import (
 )
 from penstock.objects import StoreUnavailable
 from penstock.objects.rate_limit import TokenBucket
-from penstock.records import BatchHeader, decode_header, empty_batches, verify_crc
 from penstock.records.extents import Extent
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class TopicCopy:
 
     async def _copy_object(self, copy: _LogCopy, end: int, *, at_once: bool) -> None:
         await self._renew_if_due()
-        growing = _GrowingSegment(copy, copy.next_offset)
+        growing = GrowingSegment(copy.next_offset)
         while growing.next_offset < end and growing.size_bytes < OBJECT_BYTES:
             if growing.next_offset < copy.log.log_start_offset:
                 break
@@ -141,7 +140,7 @@ class TopicCopy:
                 seconds = self._bucket.take(self._clock.monotonic(), len(data))
                 if seconds:
                     await self._pause(seconds)
-            await asyncio.to_thread(growing.add, data)
+            await asyncio.to_thread(growing.add, memoryview(data), verify=True)
         if growing.next_offset <= copy.log.log_start_offset:
             copy.begin_pass()
             return
@@ -217,61 +216,3 @@ class _LogCopy:
             producers=log.producer_states.states(),
             aborted=tuple(sorted(log.aborted(log.log_start_offset, end), key=_LAST)),
         )
-
-
-class _GrowingSegment:
-    """An object that is being copied together."""
-
-    def __init__(self, copy: _LogCopy, next_offset: int) -> None:
-        self.next_offset = next_offset
-        self.size_bytes = 0
-        self._log = copy.log
-        self._first = not copy.objects
-        self._pieces: list[memoryview] = []
-        self._parts: list[SegmentPart] = []
-        self._part: GrowingPart | None = None
-
-    def add(self, data: bytes) -> None:
-        """Add whole batches by rising offsets; runs in a thread.
-
-        The first batch of a log may begin below its start.
-
-        Raises:
-            MigrationRefused: one begins below where the last one ended.
-            CorruptBatch: a checksum is wrong.
-        """
-        view = memoryview(data)
-        begun = position = 0
-        while position < len(view):
-            header = decode_header(view, position)
-            verify_crc(view, header, position)
-            base_offset, due = header.base_offset, self.next_offset
-            if base_offset < due and not self._first:
-                where = self._log.topic_partition
-                raise MigrationRefused(f"{where} has a batch at {base_offset}, {due} is due")
-            self._first = False
-            if base_offset > due:
-                self._pieces.append(view[begun:position])
-                begun = position
-                for filler in empty_batches(due, base_offset, header.partition_leader_epoch):
-                    self._pieces.append(memoryview(filler))
-                    self._add(decode_header(filler))
-            self._add(header)
-            position += header.size_bytes
-        self._pieces.append(view[begun:])
-
-    def _add(self, header: BatchHeader) -> None:
-        part = self._part
-        if part is None or part.is_full(header.size_bytes):
-            if part is not None:
-                self._parts.append(part.done())
-            part = self._part = GrowingPart(self.size_bytes, header.base_offset)
-        part.add(header)
-        self.next_offset = header.next_offset
-        self.size_bytes += header.size_bytes
-
-    def sealed(self) -> SealedSegment:
-        if self._part is not None:
-            self._parts.append(self._part.done())
-            self._part = None
-        return SealedSegment(self._pieces, self.size_bytes, tuple(self._parts))
