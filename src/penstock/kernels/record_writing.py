@@ -52,7 +52,7 @@ def _zigzag(value: Any) -> Any:
 
 
 @kernel("int64(int64)", inlined=True)
-def _varint_size(value: Any) -> Any:
+def varint_size(value: Any) -> Any:
     """How many bytes the varint of a signed number takes."""
     raw = _zigzag(value)
     if raw < np.uint64(1 << 28):
@@ -71,7 +71,7 @@ def _varint_size(value: Any) -> Any:
 
 
 @kernel("int64(uint8[::1], int64, int64)", inlined=True)
-def _write_varint(target: Any, at: Any, value: Any) -> Any:
+def write_varint(target: Any, at: Any, value: Any) -> Any:
     """Write the varint of a signed number; returns the place after it."""
     raw = _zigzag(value)
     while raw >= np.uint64(0x80):
@@ -97,13 +97,13 @@ def _length(column: Any, row: Any) -> Any:
 @kernel("int64(int64)", inlined=True)
 def _size(length: Any) -> Any:
     """How many bytes an element takes with its length."""
-    return _varint_size(length) + max(length, 0)
+    return varint_size(length) + max(length, 0)
 
 
 @kernel(f"int64(uint8[::1], int64, {_COLUMN}, int64, int64)", inlined=True)
 def _write(target: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
     """Write an element with its length; returns the place after it."""
-    at = _write_varint(target, at, length)
+    at = write_varint(target, at, length)
     if length <= 0:
         return at
     append_bytes(target, at, column[0], column[1][row], length)
@@ -114,7 +114,7 @@ def _write(target: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
 def _headers_size(lists: Any, names: Any, contents: Any, row: Any) -> Any:
     if lists.size == 0:
         return 1
-    size = _varint_size(lists[row + 1] - lists[row])
+    size = varint_size(lists[row + 1] - lists[row])
     for index in range(lists[row], lists[row + 1]):
         size += _size(_length(names, index)) + _size(_length(contents, index))
     return size
@@ -125,7 +125,7 @@ def _write_headers(target: Any, at: Any, lists: Any, names: Any, contents: Any, 
     if lists.size == 0:
         target[at] = 0
         return at + 1
-    at = _write_varint(target, at, lists[row + 1] - lists[row])
+    at = write_varint(target, at, lists[row + 1] - lists[row])
     for index in range(lists[row], lists[row + 1]):
         at = _write(target, at, names, index, _length(names, index))
         at = _write(target, at, contents, index, _length(contents, index))
@@ -161,20 +161,20 @@ def write_records(
                 prefetch(value[0], start + _LINE_BYTES)
             timestamp = timestamps[row]
             key_length, value_length = _length(key, row), _length(value, row)
-            size = 1 + _varint_size(timestamp - base) + _varint_size(position - first)
+            size = 1 + varint_size(timestamp - base) + varint_size(position - first)
             size += _size(key_length) + _size(value_length)
             size += _headers_size(lists, names, contents, row)
-            end = at + _varint_size(size) + size
+            end = at + varint_size(size) + size
             if end - begin > room and position > first:
                 break
             if end > target.size:
                 cuts[found, FIRST], cuts[found, AFTER] = first, position + 1
                 cuts[found, RECORDS_BYTES] = end - begin
                 return found
-            at = _write_varint(target, at, size)
+            at = write_varint(target, at, size)
             target[at] = 0
-            at = _write_varint(target, at + 1, timestamp - base)
-            at = _write_varint(target, at, position - first)
+            at = write_varint(target, at + 1, timestamp - base)
+            at = write_varint(target, at, position - first)
             at = _write(target, at, key, row, key_length)
             at = _write(target, at, value, row, value_length)
             at = _write_headers(target, at, lists, names, contents, row)

@@ -89,7 +89,7 @@ _INTS: Final = "Array(int32, 1, 'C', readonly=True)"
 
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
-def _big_endian(data: Any, at: Any, size: Any) -> Any:
+def big_endian(data: Any, at: Any, size: Any) -> Any:
     """A signed number of `size` bytes."""
     value = np.int64(np.int8(data[at]))
     for index in range(1, size):
@@ -110,10 +110,10 @@ def find_batches(
     position, found, seen = 0, 0, 0
     state[BATCH] = 0
     while data.size - position >= _HEADER_BYTES:
-        size = _big_endian(data, position + 8, 4) + _LENGTH_OVERHEAD_BYTES
-        base_offset = _big_endian(data, position, 8)
-        last_delta = _big_endian(data, position + 23, 4)
-        count = _big_endian(data, position + 57, 4)
+        size = big_endian(data, position + 8, 4) + _LENGTH_OVERHEAD_BYTES
+        base_offset = big_endian(data, position, 8)
+        last_delta = big_endian(data, position + 23, 4)
+        count = big_endian(data, position + 57, 4)
         if (
             data[position + 16] != 2
             or (size - _HEADER_BYTES) | base_offset | last_delta | count < 0
@@ -126,17 +126,17 @@ def find_batches(
         seen += 1
         if seen > places:
             return seen
-        attributes = _big_endian(data, position + 21, 2)
+        attributes = big_endian(data, position + 21, 2)
         wanted = base_offset < end and base_offset + last_delta >= start
         if wanted and count and (control or not attributes & _CONTROL):
             if found < table.shape[0]:
                 row = table[found]
                 row[BEGIN], row[END] = position + _HEADER_BYTES, position + size
                 row[COUNT], row[BASE_OFFSET], row[LAST_DELTA] = count, base_offset, last_delta
-                row[BASE_TIMESTAMP] = _big_endian(data, position + 27, 8)
-                row[MAX_TIMESTAMP] = _big_endian(data, position + 35, 8)
+                row[BASE_TIMESTAMP] = big_endian(data, position + 27, 8)
+                row[MAX_TIMESTAMP] = big_endian(data, position + 35, 8)
                 row[ATTRIBUTES] = attributes
-                row[CRC] = _big_endian(data, position + 17, 4) & _INT_MAX
+                row[CRC] = big_endian(data, position + 17, 4) & _INT_MAX
             found += 1
         position += size
     state[PLACE] = position
@@ -306,7 +306,7 @@ def _peek_varint(data: Any, at: Any) -> tuple[Any, Any, Any]:
 
 
 @kernel(_FIELDS, inlined=True)
-def _read_fields(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
+def read_fields(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
     """`_read_any`, quicker where numbers are small and there are bytes behind the record."""
     limit = min(section_end, data.size - _SPARE)
     if at <= limit:
@@ -353,7 +353,7 @@ def _read_record(
     (
         problem, timestamp, delta, key_at, key_length, value_at, value_length, headers, headers_at,
         record_end,
-    ) = _read_fields(data, at, section_end)  # fmt: skip
+    ) = read_fields(data, at, section_end)  # fmt: skip
     if problem:
         return problem, record_end, row
     if wanted & CONSECUTIVE and delta != record:

@@ -15,10 +15,6 @@ from typing import Final
 from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
 
 GZIP_LEVELS: Final = ("-1", *map(str, range(1, 10)))
-NOT_COMPACTED: Final = NoEffect(
-    why="nothing is compacted yet; without delete the topic keeps every record", words=("compact",)
-)
-NO_COMPACTION: Final = NoEffect(why="nothing is compacted yet")
 NOT_THROTTLED: Final = NoEffect(why="copies to other brokers are not throttled")
 NO_RESERVE: Final = NoEffect(why="segment files grow as they are written")
 THROTTLED_REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
@@ -30,7 +26,7 @@ class LogConfig:
 
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",), "What happens to old segments: delete them, compact them by key, or both.",
-        choices=("delete", "compact"), no_effect=NOT_COMPACTED,
+        choices=("delete", "compact"),
     )  # fmt: skip
     compression_gzip_level: int = setting(
         -1, "Level of batches that the broker compresses with gzip; -1 is zlib's own, 6.",
@@ -48,9 +44,8 @@ class LogConfig:
         " chose.", choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )  # fmt: skip
     delete_retention_ms: int = setting(
-        86_400_000, "How long tombstones stay in a compacted topic.", 0, LONG_MAX,
-        no_effect=NO_COMPACTION,
-    )  # fmt: skip
+        86_400_000, "How long tombstones stay in a compacted topic.", 0, LONG_MAX
+    )
     diskless_enable: bool = setting(
         False, "Keep the topic's records in the object store instead of on brokers; may be set"
         " later, or set back, which moves the records.",
@@ -93,9 +88,8 @@ class LogConfig:
         -2, "Keep tiered segments on local disk this long; -2 follows retention.ms.", -2, LONG_MAX
     )
     max_compaction_lag_ms: int = setting(
-        LONG_MAX, "Age above which a record must have been seen by compaction.", 1, LONG_MAX,
-        no_effect=NO_COMPACTION,
-    )  # fmt: skip
+        LONG_MAX, "Age above which a record must have been seen by compaction.", 1, LONG_MAX
+    )
     max_message_bytes: int = setting(
         1_048_588, "Largest record batch, after compression, that a producer may send.", 0, INT_MAX
     )
@@ -110,11 +104,10 @@ class LogConfig:
         choices=("CreateTime", "LogAppendTime"),
     )  # fmt: skip
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "Share of uncompacted bytes at which a log is worth compacting.", 0, 1,
-        no_effect=NO_COMPACTION,
-    )  # fmt: skip
+        0.5, "Share of uncompacted bytes above which a log is worth compacting.", 0, 1
+    )
     min_compaction_lag_ms: int = setting(
-        0, "Age below which a record is never compacted away.", 0, LONG_MAX, no_effect=NO_COMPACTION
+        0, "Age below which a record is never compacted away.", 0, LONG_MAX
     )
     min_insync_replicas: int = setting(
         1, "Replicas that must hold a batch before acks=all is answered.", 1, INT_MAX

@@ -10,6 +10,11 @@ class Counters:
     """The counts of one store since it was opened."""
 
     checkpoints: int = 0
+    compaction_kept_records: int = 0
+    compaction_read_bytes: int = 0
+    compaction_read_records: int = 0
+    compaction_written_bytes: int = 0
+    compactions: int = 0
     corruptions: int = 0
     damaged_ranges: int = 0
     disk_full: int = 0

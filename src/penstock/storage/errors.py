@@ -71,6 +71,10 @@ class LogDeleted(FencedError):
     code: ClassVar[str] = "not_leader_or_follower"
 
 
+class CompactionStopped(StorageError):
+    """A pass over a log was broken off: its store is closed, or the log is not what it was."""
+
+
 class CorruptLog(CorruptError):
     """Stored bytes below the durable offset are not what was written; they are kept as they are."""
 

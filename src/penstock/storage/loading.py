@@ -25,6 +25,7 @@ from penstock.base.files import read_file, read_range, replace_file
 from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader, CorruptBatch
 from penstock.records.transactions import AbortedTransaction, decode_marker
+from penstock.storage.compaction.swapping import finish_swaps
 from penstock.storage.cutting import cut_transactions
 from penstock.storage.epoch_loading import load_epochs
 from penstock.storage.epochs import EpochHistory
@@ -234,6 +235,8 @@ class _Loading:
         except FileNotFoundError:
             self.files.make_directory(directory, mode=0o755)
             names = []
+        if finish_swaps(self.files, directory, names, self.descriptors.forget):
+            names = self.files.names_in(directory)
         for name in names:
             parsed = parse_offset_name(name)
             if parsed is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Event
@@ -27,6 +27,7 @@ from penstock.storage.checkpointing import (
     kept_snapshots,
     remove_old_snapshots,
 )
+from penstock.storage.compaction.log import CompactedLog
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import (
@@ -62,7 +63,7 @@ class LogMaintenance:
         journal: Journal,
         checkpointer: Checkpointer,
         worker: Worker,
-        logs: Mapping[TopicPartition, PartitionLog],
+        logs: Mapping[TopicPartition, CompactedLog],
     ) -> None:
         self._root = parts.root
         self._settings = parts.settings
@@ -176,6 +177,11 @@ class LogMaintenance:
 
         self._worker.submit(partial(self._files.rename, log.directory, target), renamed)
 
+    def remove_later(self, paths: Collection[str], delay_ms: int) -> None:
+        """Remove files that have their last name."""
+        when = self._clock.now_ms() + delay_ms
+        self._removals += [(when, path) for path in paths]
+
     def find_deleted(self) -> None:
         """Directories whose removal was under way when the store was last closed."""
         for name in self._files.names_in(self._root):
@@ -204,6 +210,9 @@ class LogMaintenance:
             if log is None or log.closed is not None or log.damage is not None:
                 continue
             if log.fence is not None:
+                continue
+            if log.swapping:
+                self._sweep.append(log.topic_partition)
                 continue
             loaded = log.loaded
             try:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.base.metrics import Metric, Sample
+from penstock.storage.compaction.cleaner import LogCleaner
 from penstock.storage.journal import Journal
 from penstock.storage.partition import StoreParts
 
@@ -40,6 +41,28 @@ DAMAGED: Final = _counter(
 MENDED: Final = _counter(
     "mended_bytes_total", "Bytes of damaged records that were fetched from another replica."
 )
+COMPACTIONS: Final = _counter("compactions_total", "Passes of compaction over a log.")
+COMPACTION_READ_BYTES: Final = _counter(
+    "compaction_read_bytes_total", "Bytes of segments that compaction read."
+)
+COMPACTION_WRITTEN_BYTES: Final = _counter(
+    "compaction_written_bytes_total", "Bytes of segments that compaction wrote."
+)
+COMPACTION_READ_RECORDS: Final = _counter(
+    "compaction_read_records_total", "Records of the segments that compaction wrote anew."
+)
+COMPACTION_KEPT_RECORDS: Final = _counter(
+    "compaction_kept_records_total", "Records of those that stayed."
+)
+MAX_DIRTY_RATIO: Final = _gauge(
+    "compaction_max_dirty_ratio", "The highest share of a compacted log that is dirty."
+)
+COMPACTION_IDLE_SECONDS: Final = _gauge(
+    "compaction_idle_seconds", "Time since the last pass of compaction ended, or the start."
+)
+UNCLEANABLE: Final = _gauge(
+    "compaction_uncleanable_partitions", "Compacted partitions whose compaction has failed."
+)
 
 FAILED: Final = _gauge("failed", "1 after a failed sync: the store takes no appends.")
 PARTITIONS: Final = _gauge("partitions", "Partition logs in the data directory.")
@@ -58,7 +81,12 @@ RECOVERED: Final = _gauge("recovered_entries", "Journal entries replayed at the 
 
 
 def samples(
-    parts: StoreParts, journal: Journal, *, partitions: int, recovered_entries: int
+    parts: StoreParts,
+    journal: Journal,
+    *,
+    cleaner: LogCleaner,
+    partitions: int,
+    recovered_entries: int,
 ) -> Iterator[Sample]:
     counters, queue = parts.counters, parts.queue
     yield Sample(GROUPS, counters.groups)
@@ -77,6 +105,14 @@ def samples(
     yield Sample(CORRUPTIONS, counters.corruptions)
     yield Sample(DAMAGED, counters.damaged_ranges)
     yield Sample(MENDED, counters.mended_bytes)
+    yield Sample(COMPACTIONS, counters.compactions)
+    yield Sample(COMPACTION_READ_BYTES, counters.compaction_read_bytes)
+    yield Sample(COMPACTION_WRITTEN_BYTES, counters.compaction_written_bytes)
+    yield Sample(COMPACTION_READ_RECORDS, counters.compaction_read_records)
+    yield Sample(COMPACTION_KEPT_RECORDS, counters.compaction_kept_records)
+    yield Sample(MAX_DIRTY_RATIO, cleaner.max_dirty_ratio)
+    yield Sample(COMPACTION_IDLE_SECONDS, cleaner.idle_ms / 1000)
+    yield Sample(UNCLEANABLE, len(cleaner.uncleanable))
     yield Sample(FAILED, int(queue.failed is not None))
     yield Sample(PARTITIONS, partitions)
     yield Sample(OPEN_FILES, len(parts.segment_files.descriptors))

@@ -26,10 +26,12 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.base.errors import BugError
+from penstock.base.ids import TopicPartition
 from penstock.base.settings import INT_MAX
 from penstock.records import HEADER_BYTES, BatchHeader, decode_header, empty_batch
 from penstock.storage.appended import Control
 from penstock.storage.batch_validation import stamped_runs
+from penstock.storage.compaction.log import CompactedLog
 from penstock.storage.config import LogConfig
 from penstock.storage.cutting import clear_files, cut_files
 from penstock.storage.epochs import EpochHistory
@@ -38,7 +40,7 @@ from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.journal_entry import STARTS
 from penstock.storage.formats.snapshot import BATCHES_VERSION, decode_snapshot, encode_snapshot
 from penstock.storage.formats.transaction_index import TransactionIndex
-from penstock.storage.holes import HoledLog, shortened
+from penstock.storage.holes import shortened
 from penstock.storage.limits import CARRIED_BATCHES_MAX
 from penstock.storage.loading import producers_at
 from penstock.storage.names import SEGMENT_SUFFIXES
@@ -73,15 +75,23 @@ class Before(NamedTuple):
     """Nothing of it is kept."""
 
 
-class ReplicaLog(HoledLog):
+class ReplicaLog(CompactedLog):
     """See the module's text. Every log of a store is one, used as a replica or not."""
 
-    __slots__ = ("_before", "_durable_standing", "_settle", "standing")
+    __slots__ = ("_before", "_durable_standing", "_lower_clean_offset", "_settle", "standing")
 
-    def __init__(self, *arguments: Any, settle: Callable[[], None], **options: Any) -> None:
-        """`settle` waits for groups and checkpoints that are under way."""
+    def __init__(
+        self,
+        *arguments: Any,
+        settle: Callable[[], None],
+        lower_clean_offset: Callable[[TopicPartition, int], None],
+        **options: Any,
+    ) -> None:
+        """`settle` waits for groups, checkpoints and swaps that are under way; the other one has
+        compaction know that the log ends at an offset."""
         super().__init__(*arguments, **options)
         self._settle = settle
+        self._lower_clean_offset = lower_clean_offset
         self._before: Before | None = None
         self.standing = self._durable_standing = self.recovery_point.standing
         """What the replica keeps, as it was told; durable once a flush after that is done."""
@@ -330,11 +340,15 @@ class ReplicaLog(HoledLog):
 
     def _is_settled(self) -> bool:
         """Whether all of the log lies in its files, once this has returned; else try again."""
-        if self.durable_offset == self.log_end_offset and self._before is None:
+        if self.durable_offset == self.log_end_offset and self.may_swap:
             self.write_segments()
             return True
         self._settle()
         return False
+
+    @property
+    def may_swap(self) -> bool:
+        return super().may_swap and self._before is None
 
     def _take_back(self, end: int) -> None:
         """Take back what waits for the journal above an offset, newest first."""
@@ -365,6 +379,7 @@ class ReplicaLog(HoledLog):
         if end > old.base_offset:
             position = old.written_bytes if found is None else found.position
         point = self.current_recovery_point().cut(end, old.base_offset, position)
+        self._lower_clean_offset(self.topic_partition, end)
         before = self._remember(begins=False)
         segment = self._cut_segment(old, end, position)
         self.segments = [*self.segments[:place], segment]
@@ -390,6 +405,7 @@ class ReplicaLog(HoledLog):
 
     def _begin(self, offset: int, producers: bytes, states: ProducerStates) -> None:
         """Begin the log anew in memory, and have the journal say so."""
+        self._lower_clean_offset(self.topic_partition, 0)
         before = self._remember(begins=True)
         segment = self._settling = Segment(self.directory, offset)
         self.segments = [segment]

@@ -90,20 +90,24 @@ def expired_count(
 
     A segment goes when all of it is below the log's start, or is committed and too old, or beyond
     the size that is kept. The first that stays ends the search, so the log keeps no holes, and
-    nothing behind it is looked at.
+    nothing behind it is looked at; but one without a timestamp, as compaction may leave it, goes
+    with those behind it.
     """
     deletes = "delete" in config.cleanup_policy
     retention_ms, surplus = config.retention_ms, size_bytes - config.retention_bytes
     count = 0
-    for next_offset, size, newest in islice(segments, most):
+    for place, (next_offset, size, newest) in enumerate(islice(segments, most), 1):
         if next_offset > log_start_offset:
             if not deletes or next_offset > committed_offset:
                 break
             too_much = config.retention_bytes >= 0 and surplus >= size > 0
             if not too_much and not _too_old(newest, retention_ms, now_ms):
-                break
+                if retention_ms < 0 or newest() >= 0:
+                    break
+                surplus -= size
+                continue
+        count = place
         surplus -= size
-        count += 1
     return count
 
 

@@ -39,6 +39,25 @@ class StorageSettings:
         256 << 20, "Journal bytes after which written segments are synced and journal files are"
         " freed.", 1 << 16, LONG_MAX,
     )  # fmt: skip
+    log_cleaner_backoff_ms: int = setting(
+        15_000, "Time between two looks at which compacted logs are dirty enough; none passes where"
+        " one has just been compacted.", 0, LONG_MAX,
+    )  # fmt: skip
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 << 20, "Memory for the keys of what is compacted, of all threads together: 24 bytes a"
+        " slot, three slots of four used. What has more keys takes several passes.", 1 << 20,
+        LONG_MAX,
+    )  # fmt: skip
+    log_cleaner_enable: bool = setting(True, "Compact the topics whose cleanup.policy says so.")
+    log_cleaner_io_buffer_size: int = setting(
+        4 << 20, "What compaction reads at once, of all threads together; a larger batch is read"
+        " as a whole.", 1 << 14, INT_MAX,
+    )  # fmt: skip
+    log_cleaner_io_max_bytes_per_second: int = setting(
+        LONG_MAX, "What compaction reads and writes in a second, of all threads together.",
+        1, LONG_MAX,
+    )  # fmt: skip
+    log_cleaner_threads: int = setting(1, "Threads that compact, each one log at a time.", 1, 64)
     log_retention_check_interval_ms: int = setting(
         300_000, "Time between two looks at which segments retention lets go.", 1, LONG_MAX
     )

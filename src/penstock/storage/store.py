@@ -36,6 +36,8 @@ from penstock.storage.appended import AppendQueue, TailCache
 from penstock.storage.changes import Changes
 from penstock.storage.checkpointing import Checkpointer
 from penstock.storage.committing import Committer, OnDurable
+from penstock.storage.compaction.cleaner import LogCleaner
+from penstock.storage.compaction.offsets import CleanOffsets
 from penstock.storage.config import LogConfig
 from penstock.storage.counters import Counters
 from penstock.storage.errors import (
@@ -110,6 +112,7 @@ class LogStore:
         self._syncer = Worker("penstock-checkpoint")
         self.partitions: Mapping[TopicPartition, ReplicaLog] = MappingProxyType(self._logs)
         self._recovered_entries = 0
+        self._clean_offsets = CleanOffsets(self._files, self._root)
 
     @classmethod
     def open(
@@ -170,6 +173,7 @@ class LogStore:
         for worker in (self._writer, self._segment_worker, self._syncer):
             worker.attach(call_soon_threadsafe)
         self._maintenance.attach(call_soon_threadsafe)
+        self._cleaner.attach(call_soon_threadsafe)
 
     def close(self) -> None:
         """Commit what waits, write and sync everything, and note that it was done."""
@@ -177,6 +181,7 @@ class LogStore:
             return
         self._closed = True
         self._maintenance.close()
+        self._cleaner.close()
         self._drain()
         for worker in (self._writer, self._segment_worker, self._syncer):
             worker.close()
@@ -227,6 +232,11 @@ class LogStore:
     def directory(self) -> str:
         """The absolute path of the data directory."""
         return self._root
+
+    @property
+    def uncleanable(self) -> Mapping[TopicPartition, str]:
+        """Compacted logs that are compacted no further before the next start, and why."""
+        return self._cleaner.uncleanable
 
     @property
     def failed(self) -> StorageError | None:
@@ -287,8 +297,9 @@ class LogStore:
             if leader_epoch > log.leader_epoch:
                 log.set_leader_epoch(leader_epoch)
             return log
-        if tp in self._removed:
+        while tp in self._removed:
             self._settle()
+            self._cleaner.settle()
         if self._deleted.get(tp, -1) >= self._parts.counters.checkpoints:
             self._checkpoint_now()
         files = self._files
@@ -321,6 +332,7 @@ class LogStore:
             write_segments=self._write_now,
             save_recovery_points=self._save_recovery_points,
             settle=self._settle,
+            lower_clean_offset=self._clean_offsets.lower,
         )
         return log
 
@@ -351,7 +363,8 @@ class LogStore:
         tp = log.topic_partition
         self._segment_writer.forget(log)
         name = deleted_directory_name(tp, self._new_uuid())
-        self._maintenance.remove_log(log, name, partial(self._is_removed, tp))
+        then = partial(self._is_removed, tp)
+        self._cleaner.forget(log, partial(self._maintenance.remove_log, log, name, then))
 
     def _is_removed(self, tp: TopicPartition) -> None:
         self._committer.root_synced = False
@@ -375,9 +388,10 @@ class LogStore:
     # -- upkeep ------------------------------------------------------------------------------
 
     def housekeeping(self, now_ms: int) -> None:
-        """Retention, expiry, checkpoints, removal of files; a bounded part of it per call."""
+        """Retention, expiry, checkpoints, compaction, removal of files; a bounded part a call."""
         if not self._closed:
             self._maintenance.run(now_ms)
+            self._cleaner.run(now_ms)
 
     def checkpoint(self, then: Callable[[StorageError | None], None] | None = None) -> None:
         """Begin a checkpoint now; `then` is called at its end."""
@@ -388,6 +402,7 @@ class LogStore:
         return metrics.samples(
             self._parts,
             self._journal,
+            cleaner=self._cleaner,
             partitions=len(self._logs),
             recovered_entries=self._recovered_entries,
         )
@@ -446,6 +461,10 @@ class LogStore:
         self._maintenance = LogMaintenance(
             parts, journal, self._checkpointer, self._syncer, self._logs
         )
+        self._cleaner = LogCleaner(
+            parts, self._checkpointer, self._syncer, self._logs, self._clean_offsets,
+            self._new_uuid, self._maintenance.remove_later,
+        )  # fmt: skip
         self._write_now, self._save_recovery_points = (
             self._segment_writer.write_now,
             self._checkpointer.save_recovery_points,

@@ -36,8 +36,12 @@ _REASONS: Final = {
 def corrupt(problem: int, state: Any) -> CorruptBatch:
     """The error for a problem that `read_records` returned, without the name of the batch."""
     record = max(int(state[kernels.RECORD]), 0)
-    reason = _REASONS[problem].format(place=int(state[kernels.PLACE]), record=record)
-    return CorruptBatch(reason, record=record)
+    return CorruptBatch(explained(problem, record, int(state[kernels.PLACE])), record=record)
+
+
+def explained(problem: int, record: int, place: int) -> str:
+    """A problem in words: of which record, and at which place."""
+    return _REASONS[problem].format(place=place, record=record)
 
 
 def walk(section: Readable, count: int, *, keyed: bool) -> Ints:

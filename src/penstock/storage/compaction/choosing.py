@@ -1,0 +1,69 @@
+"""What of a log may be compacted, and whether it is worth it: pure decisions.
+
+Source: Kafka's `LogCleanerManager` (`cleanableOffsets`, `maxCompactionDelay`) and `LogToClean`;
+KIP-58, KIP-354.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.base.settings import LONG_MAX
+from penstock.storage.segment import Segment
+
+
+class Closed(NamedTuple):
+    """A segment that another one follows, and its highest timestamp."""
+
+    segment: Segment
+    next_offset: int
+    newest: int
+
+
+class Cleanable(NamedTuple):
+    """The segments that a pass may take, oldest first, clean ones too."""
+
+    segments: list[Closed]
+    first_dirty: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+    """Whether something is older than `max.compaction.lag.ms` and has not been seen."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def cleanable(
+    closed: Sequence[Closed],
+    *,
+    clean_offset: int,
+    log_start_offset: int,
+    bound: int,
+    now_ms: int,
+    min_lag_ms: int,
+    max_lag_ms: int,
+    first_timestamp: Callable[[Segment], int],
+) -> Cleanable:
+    """What of a log's closed segments may be compacted: all of each is below `bound`."""
+    first_dirty = max(clean_offset, log_start_offset)
+    taken: list[Closed] = []
+    clean_bytes = dirty_bytes = 0
+    overdue = False
+    for one in closed:
+        dirty = one.next_offset > first_dirty
+        if one.next_offset > bound:
+            break
+        if dirty and min_lag_ms > 0 and one.newest > now_ms - min_lag_ms:
+            break
+        taken.append(one)
+        if not dirty:
+            clean_bytes += one.segment.end_position
+            continue
+        if dirty_bytes == 0 and one.segment.end_position and max_lag_ms < LONG_MAX:
+            overdue = 0 <= first_timestamp(one.segment) < now_ms - max_lag_ms
+        dirty_bytes += one.segment.end_position
+    return Cleanable(taken, first_dirty, clean_bytes, dirty_bytes, overdue)

@@ -1,0 +1,99 @@
+"""A segment's file in chunks of whole batches, as tables; whatever is damaged ends it.
+
+Reads are counted, and wait where there were too many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from penstock.base.files import Files, read_range
+from penstock.kernels import compaction as kernels
+from penstock.records import CorruptBatch
+from penstock.records.columnar.batches import check_crcs
+from penstock.storage.compaction.values import Source
+from penstock.storage.errors import CorruptLog
+
+if TYPE_CHECKING:
+    from penstock.records.columnar.arrays import Ints
+
+_BATCHES_MAX: Final = 1 << 14
+"""Rows of a table."""
+
+
+class Chunk(NamedTuple):
+    """Whole batches of a file back to back from `position` on, each a row of the table."""
+
+    view: memoryview
+    table: Ints
+    position: int
+
+
+def chunks(
+    files: Files, source: Source, chunk_bytes: int, spend: Callable[[int], None]
+) -> Iterator[Chunk]:
+    """Read a segment, its checksums too; `spend` is told of the bytes before they are read.
+
+    Raises:
+        CorruptLog: bytes that are no whole batches, or with another checksum.
+        OSError: the file cannot be read.
+    """
+    file = files.open_file(source.path)
+    try:
+        position, wanted = 0, chunk_bytes
+        while position < source.size_bytes:
+            size = min(wanted, source.size_bytes - position)
+            spend(size)
+            data = read_range(files, file, size, position)
+            view, at = memoryview(data), 0
+            wanted = chunk_bytes
+            for chunk in _tables(source, view, position):
+                yield chunk
+                at += len(chunk.view)
+            if at == 0:
+                wanted = _next_size(source, view, position, size)
+            position += at
+    finally:
+        files.close(file)
+
+
+def _tables(source: Source, view: memoryview, position: int) -> Iterator[Chunk]:
+    data = np.frombuffer(view, np.uint8)
+    state = np.zeros(2, np.int64)
+    at = 0
+    while True:
+        table = np.empty((_BATCHES_MAX, kernels.FIELDS), np.int64)
+        count = kernels.list_batches(data, at, table, state)
+        if count == 0:
+            return
+        table = table[:count]
+        end = int(state[0])
+        part = view[at:end]
+        table[:, [kernels.BEGIN, kernels.END, kernels.POSITION]] -= at
+        try:
+            check_crcs(part, table)
+        except CorruptBatch as error:
+            raise CorruptLog(Path(source.path), position + at, str(error)) from None
+        yield Chunk(part, table, position + at)
+        at = end
+
+
+def _next_size(source: Source, view: memoryview, position: int, size: int) -> int:
+    """How many bytes the batch has that is cut.
+
+    Raises:
+        CorruptLog: no more than there are, or no batch.
+    """
+    state = np.zeros(2, np.int64)
+    kernels.list_batches(
+        np.frombuffer(view, np.uint8), 0, np.empty((1, kernels.FIELDS), np.int64), state
+    )
+    needed = int(state[1])
+    if needed <= size or needed > source.size_bytes - position:
+        reason = f"{source.size_bytes - position} bytes are left, which begin with no whole batch"
+        raise CorruptLog(Path(source.path), position, reason)
+    return needed

@@ -1,0 +1,408 @@
+"""Which log is compacted next, the threads that do it, and how what they wrote takes its place.
+
+Every `log.cleaner.backoff.ms` all compacted logs are looked at, a bounded number at a time. Those
+that are dirty enough, or overdue, are compacted, the dirtiest first, one by each of
+`log.cleaner.threads`. A thread writes one segment; the owner's thread puts it in the place of the
+old ones, in turn with checkpoints, whose thread makes the new names durable; then comes the next.
+
+A log whose pass fails is left alone until the next start, and told (`uncleanable`), as it would
+fail again; but where a disk is full, it is tried again.
+
+Source: Kafka's `LogCleaner` and `LogCleanerManager`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.base.settings import LONG_MAX
+from penstock.storage.checkpointing import Checkpointer
+from penstock.storage.compaction.choosing import Cleanable
+from penstock.storage.compaction.log import CompactedLog
+from penstock.storage.compaction.offsets import CleanOffsets
+from penstock.storage.compaction.swapping import decide, discard, put_in_place, settle
+from penstock.storage.compaction.throttle import Throttle
+from penstock.storage.compaction.values import Cleaned, PassPlan, Source
+from penstock.storage.errors import (
+    CompactionStopped,
+    CorruptLog,
+    DiskFull,
+    StorageFailed,
+    disk_full,
+)
+from penstock.storage.limits import HOUSEKEEPING_LOGS_MAX
+from penstock.storage.partition import StoreParts
+from penstock.storage.segment import Segment
+from penstock.storage.worker import Worker
+
+if TYPE_CHECKING:
+    from penstock.storage.compaction.cleaning import CleaningPass
+
+logger = logging.getLogger(__name__)
+
+RemoveLater = Callable[[Collection[str], int], None]
+
+
+class _Slot:
+    """A thread, and what it compacts."""
+
+    def __init__(self, number: int) -> None:
+        self.worker = Worker(f"penstock-cleaner-{number}")
+        self.stop = Event()
+        self.log: CompactedLog | None = None
+        self.work: CleaningPass | None = None
+        self.segments: dict[int, Segment] = {}
+        """What the pass reads, by base offset, as far as nothing has taken its place."""
+        self.cleaned: Cleaned | None = None
+        """Written, and not in its place yet."""
+        self.due = self.going = False
+
+
+class LogCleaner:
+    """Belongs to the owner's thread."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        checkpointer: Checkpointer,
+        worker: Worker,
+        logs: Mapping[TopicPartition, CompactedLog],
+        offsets: CleanOffsets,
+        new_uuid: Callable[[], UUID],
+        remove_later: RemoveLater,
+    ) -> None:
+        """`worker` is the checkpoints'; `remove_later` removes files after so many milliseconds."""
+        settings = parts.settings
+        self._parts = parts
+        self._files = parts.segment_files.files
+        self._checkpointer = checkpointer
+        self._worker = worker
+        self._logs = logs
+        self._offsets = offsets
+        self._new_uuid = new_uuid
+        self._remove_later = remove_later
+        self._throttle = Throttle(parts.clock, settings.log_cleaner_io_max_bytes_per_second)
+        count = settings.log_cleaner_threads if settings.log_cleaner_enable else 0
+        self._slots = [_Slot(number) for number in range(count)]
+        self._closed = False
+        self._sweep: deque[TopicPartition] = deque()
+        self._ratios: dict[TopicPartition, float] = {}
+        self._candidates: list[tuple[float, TopicPartition]] = []
+        self._looked_ms = parts.clock.now_ms()
+        self._ended_ms = self._looked_ms
+        self.uncleanable: dict[TopicPartition, str] = {}
+        """Logs whose pass has failed, and why."""
+        self.max_dirty_ratio = 0.0
+        """The highest of the last look at all logs."""
+
+    @property
+    def idle_ms(self) -> int:
+        """How long ago the last pass ended, or the start."""
+        return max(0, self._parts.clock.now_ms() - self._ended_ms)
+
+    def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
+        for slot in self._slots:
+            slot.worker.attach(call_soon_threadsafe)
+
+    def close(self) -> None:
+        """Break off what is under way; a swap that is decided is finished by the next start."""
+        self._closed = True
+        for slot in self._slots:
+            slot.stop.set()
+            slot.worker.close()
+
+    def forget(self, log: CompactedLog, then: Callable[[], None]) -> None:
+        """A log is deleted; `then` is called once no thread has to do with its files any more."""
+        self.uncleanable.pop(log.topic_partition, None)
+        data = self._offsets.encoded_without(log.topic_partition)
+        if data is not None:
+            self._worker.submit(partial(self._offsets.save, data), _told)
+        for slot in self._slots:
+            if slot.log is log:
+                slot.stop.set()
+                slot.worker.submit(_nothing, lambda *_: then())
+                return
+        then()
+
+    def settle(self) -> None:
+        """Wait for passes that are to end."""
+        for slot in self._slots:
+            if slot.stop.is_set():
+                slot.worker.drain()
+
+    def run(self, now_ms: int) -> None:
+        """One bounded part of everything that is due."""
+        if self._parts.queue.failed is not None or self._closed:
+            return
+        for slot in self._slots:
+            if slot.cleaned is not None:
+                self._swap(slot)
+        idle = [slot for slot in self._slots if slot.log is None]
+        if not idle:
+            return
+        backoff_ms = self._parts.settings.log_cleaner_backoff_ms
+        if not self._sweep and not self._candidates and now_ms - self._looked_ms >= backoff_ms:
+            self._looked_ms = now_ms
+            self._ratios = {}
+            self._sweep.extend(self._logs)
+        if self._sweep:
+            self._look(now_ms)
+        if not self._sweep:
+            for slot in idle:
+                self._begin_next(slot, now_ms)
+
+    # -- choosing ----------------------------------------------------------------------------
+
+    def _look(self, now_ms: int) -> None:
+        for _ in range(min(len(self._sweep), HOUSEKEEPING_LOGS_MAX)):
+            log = self._logs.get(self._sweep.popleft())
+            if log is None or not self._is_wanted(log):
+                continue
+            found = self._cleanable(log, now_ms)
+            if found is None:
+                continue
+            self._ratios[log.topic_partition] = found.dirty_ratio
+            if _is_due(found, log):
+                self._candidates.append((found.dirty_ratio, log.topic_partition))
+        if not self._sweep:
+            self.max_dirty_ratio = max(self._ratios.values(), default=0.0)
+            self._candidates.sort(key=_ratio)
+
+    def _is_wanted(self, log: CompactedLog) -> bool:
+        return log.topic_partition not in self.uncleanable and log.is_compacted
+
+    def _cleanable(self, log: CompactedLog, now_ms: int) -> Cleanable | None:
+        try:
+            log.load()
+            max_lag_ms = log.config.max_compaction_lag_ms
+            if max_lag_ms < LONG_MAX:
+                log.roll_if_older(max_lag_ms, now_ms)
+            return log.cleanable(self._clean_offset(log), now_ms)
+        except (OSError, PenstockError) as error:
+            self._failed(log, error)
+            return None
+
+    def _clean_offset(self, log: CompactedLog) -> int:
+        """Up to where a log is clean; from its start on if it cannot be as clean as is said."""
+        offset = self._offsets.of(log.topic_partition)
+        return offset if offset <= log.log_end_offset else 0
+
+    def _begin_next(self, slot: _Slot, now_ms: int) -> None:
+        while self._candidates and slot.log is None:
+            _, where = self._candidates.pop()
+            log = self._logs.get(where)
+            if log is None or not self._is_wanted(log) or log.swapping:
+                continue
+            found = self._cleanable(log, now_ms)
+            if found is None or not _is_due(found, log):
+                continue
+            try:
+                plan = _plan(log, found, now_ms)
+            except (OSError, PenstockError) as error:
+                self._failed(log, error)
+                continue
+            slot.segments = {one.segment.base_offset: one.segment for one in found.segments}
+            self._begin(slot, log, plan)
+
+    # -- one pass ----------------------------------------------------------------------------
+
+    def _begin(self, slot: _Slot, log: CompactedLog, plan: PassPlan) -> None:
+        settings = self._parts.settings
+        threads = len(self._slots)
+        secret = self._new_uuid().int
+        slot.stop.clear()
+        slot.log = log
+        spend = partial(self._throttle.spend, slot.stop.wait)
+
+        def first_step() -> Cleaned | None:
+            # Imported here because kernels take 0.3 s to load, which not every broker needs.
+            from penstock.storage.compaction.cleaning import CleaningPass
+
+            slot.work = CleaningPass(
+                self._files,
+                plan,
+                map_bytes=settings.log_cleaner_dedupe_buffer_size // threads,
+                chunk_bytes=settings.log_cleaner_io_buffer_size // threads,
+                secret=(secret >> 64, secret & (1 << 64) - 1),
+                spend=spend,
+            )
+            return slot.work.step()
+
+        slot.worker.submit(first_step, partial(self._stepped, slot))
+
+    def _go_on(self, slot: _Slot) -> None:
+        """Have the next group written; in a loop, as without threads all comes back at once."""
+        slot.due = True
+        if slot.going:
+            return
+        slot.going = True
+        while slot.due and slot.work is not None:
+            slot.due = False
+            slot.worker.submit(slot.work.step, partial(self._stepped, slot))
+        slot.going = False
+
+    def _stepped(self, slot: _Slot, cleaned: Cleaned | None, error: BaseException | None) -> None:
+        log, work = slot.log, slot.work
+        if log is None:
+            return
+        if error is not None or work is None:
+            changed = log.place_of(list(slot.segments.values())) < 0  # cut, or let go, meanwhile
+            if not (changed or isinstance(error, CompactionStopped) or log.closed is not None):
+                self._failed(log, error)
+            self._abandon(slot)
+        elif cleaned is None:
+            self._finish(slot, log, work)
+        else:
+            slot.cleaned = cleaned
+            self._swap(slot)
+
+    def _swap(self, slot: _Slot) -> None:
+        """Begin to put what was written in its place, unless a checkpoint is under way."""
+        log, cleaned = slot.log, slot.cleaned
+        if log is None or cleaned is None or log.swapping:
+            return
+        if self._closed or log.closed is not None:
+            self._abandon(slot)
+        elif not self._checkpointer.running and log.may_swap:
+            gone = [slot.segments[base] for base in cleaned.bases]
+            if not log.begin_swap(gone):
+                self._abandon(slot)
+                return
+            work = partial(decide, self._files, log.directory, cleaned.bases[0])
+            then = partial(self._decided, slot, log, gone)
+            if log.recovery_point.has_holes:
+                self._worker.submit(work, lambda _, error: then(error))
+            else:  # or what is gone would be taken for lost after a crash
+                log.note_holes()
+                self._checkpointer.save_points_and(work, then)
+
+    def _decided(
+        self, slot: _Slot, log: CompactedLog, gone: list[Segment], error: BaseException | None
+    ) -> None:
+        cleaned, base_offset = slot.cleaned, gone[0].base_offset
+        if log.closed is not None:
+            self._abandon(slot)
+            return
+        if error is not None or cleaned is None:
+            log.swapping = False
+            self._failed(log, error)
+            self._abandon(slot)
+            return
+        slot.cleaned = None
+        try:
+            removed = put_in_place(self._files, log.directory, cleaned.bases)
+        except OSError as failure:
+            # The next start does it; until then nobody knows which files are there.
+            log.damage = CorruptLog(log.path_of(base_offset), 0, f"a swap failed: {failure}")
+            self._failed(log, failure)
+            self._abandon(slot)
+            return
+        log.replace_segments(gone, cleaned.size_bytes)
+        for base in cleaned.bases:
+            del slot.segments[base]
+        self._remove_later(removed, log.config.file_delete_delay_ms)
+        work = partial(settle, self._files, log.directory, base_offset)
+        self._worker.submit(work, partial(self._settled, slot, log))
+
+    def _settled(
+        self, slot: _Slot, log: CompactedLog, _: object, error: BaseException | None
+    ) -> None:
+        if error is not None or log.closed is not None:
+            if log.closed is None:
+                self._failed(log, error)
+            self._abandon(slot)
+            return
+        log.swapping = False
+        self._go_on(slot)
+
+    def _finish(self, slot: _Slot, log: CompactedLog, work: CleaningPass) -> None:
+        self._count(work)
+        self._ended_ms = self._parts.clock.now_ms()
+        self._parts.counters.compactions += 1
+        slot.log = slot.work = None
+        data = self._offsets.encoded_with(log.topic_partition, work.end_offset)
+        self._worker.submit(partial(self._offsets.save, data), _told)
+        self._looked_ms = 0  # more may be due at once
+        figures = work.figures
+        logger.info(
+            "compacted %s up to offset %d: %d of %d records stay, %d bytes read, %d written",
+            log.topic_partition, work.end_offset, figures.kept_records, figures.read_records,
+            figures.read_bytes, figures.written_bytes,
+        )  # fmt: skip
+
+    def _count(self, work: CleaningPass) -> None:
+        counters, figures = self._parts.counters, work.figures
+        counters.compaction_read_bytes += figures.read_bytes
+        counters.compaction_written_bytes += figures.written_bytes
+        counters.compaction_read_records += figures.read_records
+        counters.compaction_kept_records += figures.kept_records
+
+    def _abandon(self, slot: _Slot) -> None:
+        """Leave a log as it is."""
+        log, cleaned = slot.log, slot.cleaned
+        slot.log = slot.work = slot.cleaned = None
+        slot.due = False
+        if log is not None and cleaned is not None and log.closed is None:
+            discard(self._files, log.directory, cleaned.bases[0])
+
+    def _failed(self, log: CompactedLog, error: BaseException | None) -> None:
+        where = log.topic_partition
+        if isinstance(error, StorageFailed):
+            self._parts.queue.fail(error)
+        full = isinstance(error, OSError) and disk_full(error, log.directory) is not None
+        if full or isinstance(error, DiskFull):
+            self._parts.counters.disk_full += 1
+            logger.error("compaction of %s failed, to be tried again: %s", where, error)
+            return
+        self.uncleanable[where] = f"{type(error).__name__}: {error}"
+        logger.error(
+            "compaction of %s failed, and is not tried again before the next start: %s",
+            where, error, exc_info=error,
+        )  # fmt: skip
+
+
+def _ratio(candidate: tuple[float, TopicPartition]) -> float:
+    return candidate[0]
+
+
+def _is_due(found: Cleanable, log: CompactedLog) -> bool:
+    if not found.dirty_bytes:
+        return False
+    return found.overdue or found.dirty_ratio > log.config.min_cleanable_dirty_ratio
+
+
+def _plan(log: CompactedLog, found: Cleanable, now_ms: int) -> PassPlan:
+    config = log.config
+    sources = [
+        Source(one.segment.path, one.segment.base_offset, one.next_offset, one.segment.end_position)
+        for one in found.segments
+    ]
+    return PassPlan(
+        log.directory,
+        sources,
+        found.first_dirty,
+        log.aborted(sources[0].base_offset, sources[-1].next_offset),
+        log.live_producers(),
+        now_ms,
+        config.delete_retention_ms,
+        config.segment_bytes,
+        config.segment_index_bytes,
+        config.index_interval_bytes,
+    )
+
+
+def _nothing() -> None:
+    """What a thread does last for a log that is deleted."""
+
+
+def _told(_: object, error: BaseException | None) -> None:
+    if error is not None:
+        logger.error("noting that a log is clean failed: %s", error)

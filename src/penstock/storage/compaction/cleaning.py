@@ -1,0 +1,267 @@
+"""One pass over a log, on any thread: the keys of what is dirty, then segments by groups.
+
+1. Note the last offset of each key of the dirty batches, from the first dirty offset on, until the
+   map is full. Up to there the log is clean after the pass.
+2. Write all segments from the log's start to there anew, group by group: adjacent ones that are
+   small become one, as long as they are of one leader epoch.
+
+Each group is the owner's to put in place before the next one is written, so that older records
+are gone before the tombstones that deleted them. What a group would leave as it is, is left.
+
+The inputs do not change while the pass reads them: they are closed, synced, committed, and decided.
+
+Source: Kafka's `Cleaner.clean`, `buildOffsetMap`, `groupSegmentsBySize` and `cleanSegments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.base.files import Files, read_file, read_range
+from penstock.base.settings import INT_MAX
+from penstock.kernels import compaction as kernels
+from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
+from penstock.records.errors import RecordTooLarge, UnsupportedCodec
+from penstock.records.header import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from penstock.storage.compaction.chunks import Chunk, chunks
+from penstock.storage.compaction.keys import KeyMap, Secret, read_rows
+from penstock.storage.compaction.retaining import Retention
+from penstock.storage.compaction.rewriting import CleanedSegment, rewritten
+from penstock.storage.compaction.swapping import discard
+from penstock.storage.compaction.transactions import PassedTransactions
+from penstock.storage.compaction.values import Cleaned, Figures, PassPlan, Source
+from penstock.storage.errors import CorruptLog
+from penstock.storage.names import INDEX, LOG
+
+if TYPE_CHECKING:
+    from penstock.records.columnar.arrays import Flags, Ints
+
+Spend = Callable[[int], None]
+_COPY_BYTES: Final = 1 << 20
+
+
+class CleaningPass:
+    """See the module's text. `step` on any thread, one call at a time."""
+
+    def __init__(
+        self, files: Files, plan: PassPlan, *, map_bytes: int, chunk_bytes: int, secret: Secret,
+        spend: Spend,
+    ) -> None:  # fmt: skip
+        """`spend` is told of bytes before they are read or written; it may wait, or raise."""
+        self._files = files
+        self._plan = plan
+        self._map_bytes = map_bytes
+        self._chunk_bytes = chunk_bytes
+        self._secret = secret
+        self._spend = spend
+        self._steps: Iterator[Cleaned] | None = None
+        self.figures = Figures()
+        self.end_offset = plan.first_dirty
+        """The log is clean up to here once `step` has returned None."""
+
+    def step(self) -> Cleaned | None:
+        """Write the next group; None when nothing is left.
+
+        Raises:
+            CorruptLog: a segment is damaged.
+            CompactionStopped: as `spend` says.
+            OSError: a file cannot be read or written.
+        """
+        if self._steps is None:
+            self._steps = self._groups()
+        return next(self._steps, None)
+
+    def _groups(self) -> Iterator[Cleaned]:
+        plan = self._plan
+        offsets = plan.sources[-1].next_offset - plan.first_dirty
+        keys = KeyMap(self._map_bytes, offsets, self._secret)
+        self.end_offset = self._note_keys(keys)
+        retention = Retention(
+            keys,
+            plan.aborted,
+            plan.live,
+            end_offset=self.end_offset,
+            now_ms=plan.now_ms,
+            delete_retention_ms=plan.delete_retention_ms,
+        )
+        for group in self._grouped():
+            base_offset = group[0].base_offset
+            try:
+                size_bytes = self._rewrite(group, retention)
+                if size_bytes is None:
+                    continue
+            except BaseException:
+                discard(self._files, plan.directory, base_offset)
+                raise
+            yield Cleaned([one.base_offset for one in group], size_bytes)
+
+    # -- keys --------------------------------------------------------------------------------
+
+    def _note_keys(self, keys: KeyMap) -> int:
+        """Fill the map; returns the offset up to where it has all keys."""
+        plan = self._plan
+        transactions = PassedTransactions(plan.aborted)
+        end = plan.first_dirty
+        for source in plan.sources:
+            if source.next_offset <= plan.first_dirty:
+                continue
+            for chunk in chunks(self._files, source, self._chunk_bytes, self._spent):
+                end = _note(chunk, keys, plan.first_dirty, transactions, source)
+                if end >= 0:
+                    return end
+            end = source.next_offset
+        return end
+
+    def _spent(self, size_bytes: int) -> None:
+        self._spend(size_bytes)
+        self.figures.read_bytes += size_bytes
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def _grouped(self) -> Iterator[list[Source]]:
+        """Segments up to the end, those together that become one; empty ones go with others."""
+        plan = self._plan
+        group: list[Source] = []
+        size_bytes = index_bytes = 0
+        for source in map(self._with_epoch, plan.sources):
+            if source.base_offset >= self.end_offset:
+                break
+            its_index = self._index_size(source)
+            fits = (
+                size_bytes + source.size_bytes <= plan.segment_bytes
+                and index_bytes + its_index <= plan.index_bytes
+                and bool(group)
+                and source.next_offset - group[0].base_offset <= INT_MAX
+                and (source.epoch in (_epoch_of(group), -1) or _epoch_of(group) == -1)
+            )
+            if group and not fits:
+                yield group
+                group, size_bytes, index_bytes = [], 0, 0
+            group.append(source)
+            size_bytes += source.size_bytes
+            index_bytes += its_index
+        if group:
+            yield group
+
+    def _with_epoch(self, source: Source) -> Source:
+        if source.size_bytes < HEADER_BYTES:
+            return source
+        head = read_file(self._files, source.path, HEADER_BYTES)
+        try:
+            return source._replace(epoch=decode_header(head).partition_leader_epoch)
+        except CorruptBatch as error:
+            raise CorruptLog(Path(source.path), 0, str(error)) from None
+
+    def _index_size(self, source: Source) -> int:
+        try:
+            return self._files.size_of(source.path[: -len(LOG)] + INDEX)
+        except FileNotFoundError:
+            return 0
+
+    def _rewrite(self, group: Sequence[Source], retention: Retention) -> int | None:
+        """Write what stays of a group; returns its size, or None where nothing would change."""
+        plan = self._plan
+        last = max((place for place, one in enumerate(group) if one.size_bytes), default=-1)
+        if last < 0:
+            return None
+        target = CleanedSegment(
+            self._files, plan.directory, group[0].base_offset, plan.interval_bytes
+        )
+        changed = len(group) > 1
+        try:
+            for place, source in enumerate(group):
+                for chunk in chunks(self._files, source, self._chunk_bytes, self._spent):
+                    ends = chunk.position + len(chunk.view) == source.size_bytes
+                    parts = self._retained(source, chunk, retention, last=ends and place == last)
+                    target.index(chunk.table)
+                    if not changed and parts[0] is not chunk.view:
+                        changed = True
+                        self._copy(source, chunk.position, target)
+                    if changed:
+                        self._write(target, parts)
+            transactions = retention.transactions.take_index()
+            if not changed:
+                return None
+            target.finish(transactions)
+        finally:
+            target.close()
+        return target.size_bytes
+
+    def _retained(
+        self, source: Source, chunk: Chunk, retention: Retention, *, last: bool
+    ) -> list[memoryview]:
+        try:
+            retained = retention.decide(chunk, last=last)
+            parts = rewritten(chunk, retained)
+        except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
+            raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
+        table = chunk.table
+        counts = table[:, kernels.COUNT]
+        whole = table[:, kernels.MODE] == kernels.WHOLE
+        rebuilt = table[:, kernels.MODE] == kernels.REBUILD
+        self.figures.read_records += int(counts.sum())
+        self.figures.kept_records += int(counts[whole].sum() + table[rebuilt, kernels.KEPT].sum())
+        return parts
+
+    def _write(self, target: CleanedSegment, parts: Sequence[memoryview]) -> None:
+        size_bytes = sum(map(len, parts))
+        self._spend(size_bytes)
+        target.write(parts)
+        self.figures.written_bytes += size_bytes
+
+    def _copy(self, source: Source, end: int, target: CleanedSegment) -> None:
+        """Write the beginning of a segment, of which everything stays."""
+        file = self._files.open_file(source.path)
+        try:
+            while target.size_bytes < end:
+                size = min(_COPY_BYTES, end - target.size_bytes)
+                data = read_range(self._files, file, size, target.size_bytes)
+                if len(data) < size:
+                    raise CorruptLog(Path(source.path), target.size_bytes, "the file ends here")
+                self._write(target, [memoryview(data)])
+        finally:
+            self._files.close(file)
+
+
+def _epoch_of(group: Sequence[Source]) -> int:
+    return max(source.epoch for source in group)
+
+
+def _note(
+    chunk: Chunk, keys: KeyMap, first_dirty: int, transactions: PassedTransactions, source: Source
+) -> int:
+    """Note the keys of a chunk; -1, or the offset of the first batch for which there is no room."""
+    table = chunk.table
+    wanted = _with_keys(table, transactions)
+    wanted &= table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA] >= first_dirty
+    part = table[wanted]
+    totals = part[:, kernels.COUNT].cumsum()
+    taken = int(np.searchsorted(totals, keys.room, "right"))
+    if taken == 0 and len(part) and keys.known == 0:
+        keys.grow(int(totals[0]))
+        taken = 1
+    try:
+        keys.note(read_rows(chunk.view, part[:taken], keys.secret))
+    except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
+        raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
+    return int(part[taken, kernels.BASE_OFFSET]) if taken < len(part) else -1
+
+
+def _with_keys(table: Ints, transactions: PassedTransactions) -> Flags:
+    """Which batches have records that count: no markers, none of aborted transactions."""
+    attributes = table[:, kernels.ATTRIBUTES]
+    control = attributes & CONTROL_FLAG != 0
+    wanted: Flags = ~control & (table[:, kernels.COUNT] > 0)
+    passed = (control | (attributes & TRANSACTIONAL_FLAG != 0)) & (table[:, kernels.PRODUCER] >= 0)
+    last_offsets = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA]
+    for place in np.flatnonzero(passed).tolist():
+        producer_id, offset = int(table[place, kernels.PRODUCER]), int(last_offsets[place])
+        if control[place]:
+            transactions.met_marker(producer_id, offset)
+        elif transactions.met_batch(producer_id, offset):
+            wanted[place] = False
+    return wanted

@@ -1,0 +1,132 @@
+"""What stays of some batches: by their keys, their transactions, and the producers that still live.
+
+| batch                                           | what becomes of it                             |
+|-------------------------------------------------|------------------------------------------------|
+| at or beyond the end of what is compacted       | stays as it is                                 |
+| of an aborted transaction                       | goes                                           |
+| a marker whose transaction has batches          | stays as it is                                 |
+| a marker whose transaction has none             | gets a delete horizon; goes when that is over  |
+| records with later ones of their keys, or no key| go                                             |
+| tombstones, the newest of their keys            | get a delete horizon; go when that is over     |
+| without records; the last one of a producer, or | stays without records                          |
+| of its segment                                  |                                                |
+
+The last batch of a producer has its sequence, without which a log that is read from its beginning
+would take its next batch for any other. The last one of a segment says up to where the segment
+reaches, to readers, to replicas, and to who finishes a swap after a crash.
+
+Source: Kafka's `Cleaner.cleanInto`; KIP-534.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from penstock.kernels import compaction as kernels
+from penstock.records.header import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
+from penstock.records.transactions import AbortedTransaction
+from penstock.storage.compaction.keys import KeyMap, Rows, read_rows
+from penstock.storage.compaction.transactions import PassedTransactions
+from penstock.storage.compaction.values import Live
+
+if TYPE_CHECKING:
+    from penstock.records.columnar.arrays import Bytes, Flags, Ints
+    from penstock.storage.compaction.chunks import Chunk
+
+
+class Retained(NamedTuple):
+    """The records that were looked at, which of them stay, and of which batches they are."""
+
+    rows: Rows
+    keep: Bytes
+    opened: Ints
+
+
+class Retention:
+    """One pass over batches in the order of their log; fills in what the kernels write by."""
+
+    def __init__(
+        self, keys: KeyMap, aborted: Sequence[AbortedTransaction], live: Live, *, end_offset: int,
+        now_ms: int, delete_retention_ms: int,
+    ) -> None:  # fmt: skip
+        self._keys = keys
+        self._live = live
+        self._last_offsets = np.array(live.last_offsets, np.int64)
+        self._end_offset = end_offset
+        self._now_ms = now_ms
+        self._horizon_ms = now_ms + delete_retention_ms
+        self.transactions = PassedTransactions(aborted)
+
+    def decide(self, chunk: Chunk, *, last: bool) -> Retained:
+        """Set the modes of a chunk's batches; `last`: it ends with the last one of a segment.
+
+        Raises:
+            CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
+        """
+        table = chunk.table
+        attributes = table[:, kernels.ATTRIBUTES]
+        control = attributes & CONTROL_FLAG != 0
+        beyond = table[:, kernels.BASE_OFFSET] >= self._end_offset
+        dated = attributes & DELETE_HORIZON_FLAG != 0
+        last_offsets = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA]
+        kept = np.isin(last_offsets, self._last_offsets) & (table[:, kernels.PRODUCER] >= 0)
+        kept[-1] |= last
+        aborted, idle = self._pass_transactions(table, control, beyond, last_offsets, kept)
+        over = dated & (table[:, kernels.BASE_TIMESTAMP] <= self._now_ms)
+        mode = table[:, kernels.MODE]
+        mode[:] = kernels.DROP
+        mode[beyond | control & ~(idle & over & ~kept)] = kernels.WHOLE
+        undated = control & idle & ~dated & ~beyond
+        by_key = ~(control | beyond | aborted) & (table[:, kernels.COUNT] > 0)
+        opened = np.flatnonzero(by_key | undated)
+        retained = self._look_inside(chunk, opened, undated[opened], dated[opened])
+        emptied = kept & ~control & (mode == kernels.DROP)
+        mode[emptied] = kernels.REBUILD
+        table[emptied, kernels.KEPT] = 0
+        mode[emptied & (table[:, kernels.COUNT] == 0)] = kernels.WHOLE
+        return retained
+
+    def _pass_transactions(
+        self, table: Ints, control: Flags, beyond: Flags, last_offsets: Ints, kept: Flags
+    ) -> tuple[Flags, Flags]:
+        """Which batches are of aborted transactions, and which markers may go."""
+        aborted, idle = np.zeros((2, len(table)), np.bool_)
+        transactional = table[:, kernels.ATTRIBUTES] & TRANSACTIONAL_FLAG != 0
+        passed = (control | transactional) & ~beyond & (table[:, kernels.PRODUCER] >= 0)
+        places = np.flatnonzero(passed)
+        columns = table[places][:, [kernels.PRODUCER, kernels.PRODUCER_EPOCH]].tolist()
+        for place, (producer_id, epoch), offset, is_marker in zip(
+            places.tolist(), columns, last_offsets[places].tolist(), control[places].tolist(),
+            strict=True,
+        ):  # fmt: skip
+            if is_marker:
+                idle[place] = self.transactions.met_marker(producer_id, offset)
+                kept[place] |= self._live.epochs.get(producer_id) == epoch
+            else:
+                aborted[place] = self.transactions.met_batch(producer_id, offset)
+        return aborted, idle
+
+    def _look_inside(self, chunk: Chunk, opened: Ints, markers: Flags, dated: Flags) -> Retained:
+        """Compare the keys of the batches at these places, and set their modes."""
+        part = chunk.table[opened]
+        part[:, kernels.MODE] = np.where(markers, kernels.WHOLE, kernels.DROP)
+        rows = read_rows(chunk.view, part, self._keys.secret)
+        keep = np.empty(len(rows.kinds), np.uint8)
+        kernels.choose(
+            part, rows.hashes, rows.spans, rows.kinds, self._keys.slots, self._now_ms, keep
+        )
+        stays = part[:, kernels.KEPT]
+        undated = (part[:, kernels.TOMBSTONES] > 0) & ~dated | markers
+        whole = (stays == part[:, kernels.COUNT]) & ~undated
+        mode = np.where(whole, kernels.WHOLE, np.where(stays > 0, kernels.REBUILD, kernels.DROP))
+        part[:, kernels.MODE] = mode
+        part[undated, kernels.HORIZON] = self._horizon_ms
+        columns = [
+            kernels.KEPT, kernels.NEWEST, kernels.FIRST_ROW, kernels.MODE, kernels.HORIZON,
+        ]  # fmt: skip
+        for column in columns:
+            chunk.table[opened, column] = part[:, column]
+        return Retained(rows, keep, opened)

@@ -1,0 +1,57 @@
+"""What a pass knows of transactions: which batches were aborted, and which markers may go.
+
+A marker stays for as long as its transaction has a batch, be it an empty one: who reads the log
+from its beginning would take the transaction for open otherwise. So does the entry in the index of
+aborted transactions.
+
+Source: Kafka's `CleanedTransactionMetadata`; KIP-98.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.records.transactions import AbortedTransaction
+from penstock.storage.formats.transaction_index import TransactionIndex
+
+
+class PassedTransactions:
+    """Belongs to one pass, which meets batches and markers in the order of the log."""
+
+    __slots__ = ("_coming", "_open", "_seen", "index")
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        """`aborted` are those with batches in what is passed, by first offset."""
+        self._coming = deque(aborted)
+        self._open: dict[int, AbortedTransaction] = {}
+        self._seen: set[int] = set()
+        self.index = TransactionIndex()
+        """Of the aborted ones whose markers were met since it was taken."""
+
+    def met_batch(self, producer_id: int, last_offset: int) -> bool:
+        """Whether a transactional batch is of an aborted transaction."""
+        self._begin(last_offset)
+        self._seen.add(producer_id)
+        one = self._open.get(producer_id)
+        return one is not None and last_offset < one.last_offset
+
+    def met_marker(self, producer_id: int, offset: int) -> bool:
+        """Whether a marker may go: its transaction has no batch any more."""
+        self._begin(offset)
+        one = self._open.pop(producer_id, None)
+        empty = producer_id not in self._seen
+        self._seen.discard(producer_id)
+        if one is not None and not empty and one.last_offset == offset:
+            self.index.add(one)
+        return empty
+
+    def take_index(self) -> bytes:
+        """The entries since the last time."""
+        index, self.index = self.index, TransactionIndex()
+        return bytes(index.entries)
+
+    def _begin(self, offset: int) -> None:
+        while self._coming and self._coming[0].first_offset <= offset:
+            one = self._coming.popleft()
+            self._open[one.producer_id] = one
