@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
+from confluent_kafka import Producer
 
 from compat.conftest import missing
 from compat.drivers import DRIVERS, Driver, eventually
 from compat.drivers.confluent import Confluent
+from compat.drivers.port import WAIT_SECONDS
 from compat.parts import PartMissing
 from compat.scenes import in_order, plain_records, with_offsets
 from compat.servers import PenstockProcess
+from penstock.client import Client
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +111,36 @@ def test_a_client_reads_a_tiered_topic_from_its_start(
     if "tiers" in client.able:
         eventually(lambda: client.tiers(name, [0])[0][1] == newest - 1, bases)
         assert client.tiers(name, [0]) == {0: (local, newest - 1)}
+
+
+def test_a_queue_gives_up_what_is_committed_alone(broker: PenstockProcess) -> None:
+    """Rejected records become dead letters, both on diskless topics; aborted ones are nobody's."""
+    with Client(broker.bootstrap) as client:
+        client.create_topic("queued")
+        enabled = {"errors.deadletterqueue.group.enable": "true"}
+        client.create_topic("dlq.queued", configs=enabled)
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "share.isolation.level": "read_committed",
+            "errors.deadletterqueue.topic.name": "dlq.queued",
+        }
+        client.alter_configs("group", "queued", settings)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "queued"})
+        producer.init_transactions(WAIT_SECONDS)
+        for number, commits in enumerate((True, False, True)):
+            producer.begin_transaction()
+            producer.produce("queued", b"%d" % number)
+            producer.flush(WAIT_SECONDS)
+            end = producer.commit_transaction if commits else producer.abort_transaction
+            end(WAIT_SECONDS)
+        rejected: list[bytes] = []
+        letters: list[bytes] = []
+        deadline = monotonic() + 3 * WAIT_SECONDS
+        with client.queue("queued", "queued") as queue:
+            while len(letters) < 2:
+                assert monotonic() < deadline, (rejected, letters)
+                taken = queue.take(wait_ms=500)
+                rejected += taken.table["value"].to_pylist()
+                taken.reject()
+                letters = client.read_arrow("dlq.queued")["value"].to_pylist()
+    assert sorted(rejected) == sorted(letters) == [b"0", b"2"]
