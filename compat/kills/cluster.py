@@ -141,11 +141,12 @@ class Cluster:
 
         def found() -> object:
             try:
+                self.leaders(topic)  # librdkafka asks again with the leader's old epoch else
                 ends = [self.ends(topic, parts, committed=one) for one in (True, False)]
                 with Client(self.bootstrap) as client:
                     state = client.describe_transaction(transactional_id).state
                     listed = client.list_transactions(["Ongoing", "PrepareCommit", "PrepareAbort"])
-            except KafkaException as failure:
+            except (KafkaException, TimeoutError) as failure:
                 return failure
             open_ones = [one for one in listed if one.transactional_id == transactional_id]
             if ends[0] == ends[1] and not open_ones and state.startswith(("Empty", "Complete")):
