@@ -14,9 +14,11 @@ from tests.storage.batches import Harness, batch, stamped
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from sim.disk import Disk
+from sim.storage.keys import compact, look_at_keys
 from sim.storage.logs import Log, Violation, look, look_at_producers, require
 from sim.storage.world import TOPIC, Allowed, Bounds, open_store
 
+MUCH_LATER_MS = 1 << 40
 LATER = 99
 """The epoch that goes on."""
 
@@ -72,6 +74,9 @@ def _recover_again(again: Disk, found: Found, bounds: Bounds) -> None:
     """A second recovery finds the same, and what is appended then is there after a third one."""
     harness, second = recovered(again, bounds, closely=True)
     require(second == found, f"a second recovery finds {_shown(second)}, the first {_shown(found)}")
+    if "compact" in bounds.config.cleanup_policy:
+        _compact_all(harness)
+        return
     for partition, before in found.items():
         _go_on(harness, partition, before, bounds)
     require(harness.commit() is None, "a commit after recovery failed")
@@ -87,6 +92,16 @@ def _recover_again(again: Disk, found: Found, bounds: Bounds) -> None:
             after == grown and after.end == before.end + 2,
             f"partition {partition} was {before}, and is {after} after an append",
         )
+
+
+def _compact_all(harness: Harness) -> None:
+    """Later, when tombstones may go, nothing comes back."""
+    for where in harness.store.partitions:
+        look_at_keys(harness.store, where)
+        for _ in range(2):
+            harness.clock.ms += MUCH_LATER_MS
+            compact(harness.store, where, harness.clock.ms)
+            look_at_keys(harness.store, where)
 
 
 def compare(harness: Harness, found: Found, allowed: Mapping[int, Allowed]) -> None:

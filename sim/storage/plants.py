@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from penstock.base import files as base_files
 from penstock.base.files import Buffer, Files, Name, read_range, replace_file, write_all
 from penstock.storage import checkpointing, cutting, loading, recovery, replaying, segment, store
 from penstock.storage.checkpointing import Checkpointer, Plan
+from penstock.storage.compaction import cleaner, swapping
+from penstock.storage.compaction.cleaner import LogCleaner
+from penstock.storage.compaction.rewriting import CleanedSegment
+from penstock.storage.compaction.values import PassPlan
 from penstock.storage.epoch_loading import load_epochs
 from penstock.storage.formats.index import Entry, SparseIndex
 from penstock.storage.formats.journal_entry import (
@@ -22,6 +27,7 @@ from penstock.storage.formats.journal_entry import (
 )
 from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
 from penstock.storage.journal import Journal, JournalFile
+from penstock.storage.names import LOG, SWAP, offset_name
 from penstock.storage.partition import PartitionLog
 from penstock.storage.replica import ReplicaLog
 from penstock.storage.segment import Segment
@@ -199,6 +205,45 @@ def _forgetful_delete(self: LogStore, tp: Any) -> None:
 _DELETE = LogStore.delete
 
 
+# Compaction
+
+
+def _clean_at_once(self: LogCleaner, slot: Any, log: Any, plan: PassPlan) -> None:
+    offset = plan.sources[-1].next_offset
+    self._offsets.save(self._offsets.encoded_with(log.topic_partition, offset))
+    _BEGIN(self, slot, log, plan)
+
+
+_BEGIN = LogCleaner._begin
+
+
+def _sync_names(files: Files, directory: str, base_offset: int) -> None:
+    base_files.sync_directory(files, directory)
+
+
+def _forget_first(files: Files, directory: str, base_offset: int) -> None:
+    files.remove(os.path.join(directory, offset_name(base_offset, LOG + SWAP)))
+    base_files.sync_directory(files, directory)
+
+
+class _Unsynced:
+    """Files whose contents are never synced."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return _nothing if name == "sync_file" else getattr(self._files, name)
+
+
+def _finish_unsynced(self: CleanedSegment, transactions: bytes) -> None:
+    self._files = _Unsynced(self._files)
+    _FINISH(self, transactions)
+
+
+_FINISH = CleanedSegment.finish
+
+
 PLANTS = {
     "directory-not-synced": Plant(
         what="a checkpoint syncs files, and not the directories that have their names",
@@ -308,5 +353,30 @@ PLANTS = {
         what="a partition is made anew while the journal still has what it held before",
         scenario="deletion",
         patches=[(LogStore, "delete", _forgetful_delete)],
+    ),
+    "tombstone-lost": Plant(
+        what="a log is said to be clean before it is: a tombstone goes, and what it deletes stays",
+        scenario="compaction",
+        patches=[(LogCleaner, "_begin", _clean_at_once)],
+    ),
+    "swap-not-decided": Plant(
+        what="a compacted segment is put in place, and nothing says that it replaces others",
+        scenario="compaction",
+        patches=[(cleaner, "decide", _nothing), (cleaner, "settle", _sync_names)],
+    ),
+    "swap-forgotten-early": Plant(
+        what="a swap is forgotten before its names are synced",
+        scenario="compaction",
+        patches=[(cleaner, "settle", _forget_first)],
+    ),
+    "cleaned-not-synced": Plant(
+        what="a compacted segment is put in place before its bytes are synced",
+        scenario="compaction",
+        patches=[(CleanedSegment, "finish", _finish_unsynced)],
+    ),
+    "swap-names-not-synced": Plant(
+        what="a swap goes on before the names that it has given are synced",
+        scenario="compaction",
+        patches=[(swapping, "sync_directory", _nothing)],
     ),
 }

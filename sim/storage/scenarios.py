@@ -211,6 +211,23 @@ def unsynced(world: World) -> None:
             world.restart(clean=True)
 
 
+def compact(world: World) -> None:
+    """Passes over a log of few keys: what is deleted stays so, whichever swap was the last."""
+    for number in range(6):
+        world.put(0, [number % 3, 3], commit=number % 2 == 1)
+    world.put(0, [number % 2 for number in range(9)])
+    world.put(0, [1, 3], value=None)
+    world.compact(0)
+    world.clock.ms += HORIZON_MS
+    world.put(0, [0, 4])
+    world.compact(0)
+    world.put(0, [4, 5], commit=False)
+    world.put(1, [7])
+    world.restart(clean=False)
+    world.put(0, [5], value=None)
+    world.compact(0)
+
+
 def mixed(world: World) -> None:
     """Anything, as the dice have it."""
     for _ in range(STEPS):
@@ -252,6 +269,13 @@ def anything(world: World) -> None:
     some[dice.choices(list(some), weights)[0]]()
 
 
+HORIZON_MS = 1_000
+COMPACTED = Bounds(
+    config=replace(
+        CONFIG, cleanup_policy=("compact",), segment_bytes=300, min_cleanable_dirty_ratio=0.0,
+        delete_retention_ms=HORIZON_MS,
+    )
+)  # fmt: skip
 SMALL = Bounds(config=replace(CONFIG, retention_bytes=900))
 SCENARIOS = [
     Scenario("append", append),
@@ -266,6 +290,7 @@ SCENARIOS = [
     Scenario("deletion", delete),
     Scenario("transactions", transact),
     Scenario("begin anew", begin),
+    Scenario("compaction", compact, COMPACTED),
     Scenario("policy interval", unsynced, Bounds("interval")),
     Scenario("policy os", unsynced, Bounds("os")),
     Scenario("mixed", mixed),

@@ -9,12 +9,12 @@ asked for since.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tests.storage.batches import FakeClock, Harness, batch, stamped
+from tests.storage.batches import FakeClock, Harness, batch, read_all, stamped
 
 from penstock.base.ids import TopicPartition
 from penstock.records import split_batches
@@ -23,6 +23,7 @@ from penstock.records.transactions import UNGUARDED, Marker
 from penstock.storage import LogConfig, ReplicaLog, StorageError
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
 from sim.disk import Disk
+from sim.storage.keys import keyed_batch
 from sim.storage.logs import PRODUCER, Log, next_offset
 from sim.storage.recording import Point, RecordedDisk
 
@@ -209,6 +210,48 @@ class World:
         if commit:
             self.commit()
 
+    def put(
+        self, partition: int, keys: Sequence[int], *, value: bytes | None = b"value",
+        commit: bool = True,
+    ) -> None:  # fmt: skip
+        """Records with keys."""
+        held = self.now(partition)
+        self._fill += 1
+        value = value and value + b" %d" % self._fill
+        data = keyed_batch(keys, value, now_ms=self.clock.ms)
+        self.log(partition).append(data, now_ms=self.clock.ms)
+        self.note(partition, held._replace(batches=(*held.batches, bytes(data))))
+        if commit:
+            self.commit()
+
+    def compact(self, partition: int) -> None:
+        """All that may be compacted; what each of the segments leaves is noted when it is there."""
+        self.roll(partition)
+        self.harness.store._parts.changes.of(self.log(partition))
+        self.checkpoint()
+        cleaner = self.harness.store._cleaner
+        worker, ended = cleaner._slots[0].worker, list[object]()
+        cleaner.attach(ended.append)
+        self.harness.store.housekeeping(self.clock.ms)
+        while worker.outstanding:
+            while not worker._results:
+                worker._finished.wait()
+                worker._finished.clear()
+            calls, more = self.disk.count, worker.outstanding
+            worker._collect()
+            while worker.outstanding and not worker._results and more:
+                worker._finished.wait()
+                worker._finished.clear()
+            held = self.now(partition)
+            data = read_all(self.log(partition), max_bytes=1 << 20)
+            batches, at = list[bytes](), 0
+            for header in split_batches(data):
+                batches.append(data[at : at + header.size_bytes])
+                at += header.size_bytes
+            self.note(partition, held._replace(batches=tuple(batches)), calls)
+            self.acknowledge([partition])
+        worker.close()
+
     def truncate(self, partition: int, offset: int, *, commit: bool = True) -> None:
         held = self.now(partition)
         kept = tuple(one for one in held.batches if next_offset(one) <= offset)
@@ -317,6 +360,7 @@ def open_store(disk: Disk, bounds: Bounds, *, clock: FakeClock | None = None) ->
         journal_file_bytes=bounds.journal_file_bytes,
         journal_files_max=bounds.journal_files_max,
         log_retention_check_interval_ms=1,
+        log_cleaner_backoff_ms=0,
         log_flush_policy=bounds.policy,
         tail_cache_bytes=1 << 16,
     )

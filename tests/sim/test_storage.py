@@ -75,7 +75,7 @@ def test_every_kind_of_call_is_recorded() -> None:
         called |= {point.call.split()[0] for point in world.points}
     assert called >= {
         "make_directory", "open", "lock", "write_at", "truncate", "sync_file", "sync_directory",
-        "rename", "remove", "remove_tree",
+        "link", "rename", "remove", "remove_tree",
     }  # fmt: skip
 
 

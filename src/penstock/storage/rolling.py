@@ -101,15 +101,12 @@ def expired_count(
             if not deletes or next_offset > committed_offset:
                 break
             too_much = config.retention_bytes >= 0 and surplus >= size > 0
-            if not too_much and not _too_old(newest, retention_ms, now_ms):
-                if retention_ms < 0 or newest() >= 0:
-                    break
+            time = LONG_MAX if retention_ms < 0 or too_much else newest()
+            if not too_much and time >= now_ms - retention_ms:
+                break
+            if time < 0:
                 surplus -= size
                 continue
-        count = place
         surplus -= size
+        count = place
     return count
-
-
-def _too_old(newest: Callable[[], int], retention_ms: int, now_ms: int) -> bool:
-    return retention_ms >= 0 and 0 <= newest() < now_ms - retention_ms
