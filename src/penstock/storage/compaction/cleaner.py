@@ -177,7 +177,8 @@ class LogCleaner:
             self._candidates.sort(key=_ratio)
 
     def _is_wanted(self, log: CompactedLog) -> bool:
-        return log.topic_partition not in self.uncleanable and log.is_compacted
+        taken = any(slot.log is log for slot in self._slots)
+        return not taken and log.topic_partition not in self.uncleanable and log.is_compacted
 
     def _cleanable(self, log: CompactedLog, now_ms: int) -> Cleanable | None:
         try:
