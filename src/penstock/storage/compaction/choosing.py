@@ -14,11 +14,11 @@ from penstock.storage.segment import Segment
 
 
 class Closed(NamedTuple):
-    """A segment that another one follows, and its highest timestamp."""
+    """A segment that another one follows; `newest` finds its highest timestamp."""
 
     segment: Segment
     next_offset: int
-    newest: int
+    newest: Callable[[], int]
 
 
 class Cleanable(NamedTuple):
@@ -57,7 +57,7 @@ def cleanable(
         dirty = one.next_offset > first_dirty
         if one.next_offset > bound:
             break
-        if dirty and min_lag_ms > 0 and one.newest > now_ms - min_lag_ms:
+        if dirty and min_lag_ms > 0 and one.newest() > now_ms - min_lag_ms:
             break
         taken.append(one)
         if not dirty:

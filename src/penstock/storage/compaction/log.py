@@ -10,6 +10,7 @@ Source: Kafka's `LogCleanerManager.cleanableOffsets` and `UnifiedLog.replaceSegm
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class CompactedLog(HoledLog):
         undecided = transactions.first_unstable_offset
         bound = min(committed, undecided, self.recovery_point.segment_base)
         closed = [
-            Closed(one, after.base_offset, self._newest(one))
+            Closed(one, after.base_offset, partial(self._newest, one))
             for one, after in pairwise(self.segments)
             if after.base_offset > self.log_start_offset
         ]
@@ -73,11 +74,8 @@ class CompactedLog(HoledLog):
         """The highest timestamp of a closed segment; what is not written yet is newer than all."""
         if segment.end_position > segment.written_bytes:
             return LONG_MAX
-        if segment.max_timestamp == UNKNOWN:
-            files = self._parts.segment_files
-            files.index_of(segment, self.config.index_interval_bytes)
-            files.indexes.used(segment)
-        return segment.max_timestamp
+        files, interval_bytes = self._parts.segment_files, self.config.index_interval_bytes
+        return files.newest_timestamp(segment, interval_bytes)
 
     def roll_if_older(self, age_ms: int, now_ms: int) -> None:
         """Close the segment that is written to if its first record is older than that."""
