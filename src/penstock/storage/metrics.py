@@ -110,7 +110,7 @@ def samples(
     yield Sample(COMPACTION_WRITTEN_BYTES, counters.compaction_written_bytes)
     yield Sample(COMPACTION_READ_RECORDS, counters.compaction_read_records)
     yield Sample(COMPACTION_KEPT_RECORDS, counters.compaction_kept_records)
-    yield Sample(MAX_DIRTY_RATIO, cleaner.max_dirty_ratio)
+    yield Sample(MAX_DIRTY_RATIO, max(cleaner.dirty_ratios.values(), default=0.0))
     yield Sample(COMPACTION_IDLE_SECONDS, cleaner.idle_ms / 1000)
     yield Sample(UNCLEANABLE, len(cleaner.uncleanable))
     yield Sample(FAILED, int(queue.failed is not None))

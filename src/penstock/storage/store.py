@@ -234,6 +234,11 @@ class LogStore:
         return self._root
 
     @property
+    def dirty_ratios(self) -> Mapping[TopicPartition, float]:
+        """Of compacted logs: the share of bytes that no pass has seen, as of the last look."""
+        return self._cleaner.dirty_ratios
+
+    @property
     def uncleanable(self) -> Mapping[TopicPartition, str]:
         """Compacted logs that are compacted no further before the next start, and why."""
         return self._cleaner.uncleanable

@@ -27,7 +27,16 @@ from starlette.routing import Route
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.http_listener import wrong_parameters
 from penstock.base.metrics import render
-from penstock.broker.admin import consolidation, extents, metrics, queues, sinks, tiers, views
+from penstock.broker.admin import (
+    compaction,
+    consolidation,
+    extents,
+    metrics,
+    queues,
+    sinks,
+    tiers,
+    views,
+)
 from penstock.broker.admin.health import Health, Readiness
 from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
 from penstock.broker.parts import parts_of
@@ -108,6 +117,7 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
         _route("/readyz", _health(own, readiness.look)),
         _route("/metrics", _metrics(own.registry, parts_of(metrics.Parts, broker))),
         _route("/v1/cluster", _json(viewed, views.cluster)),
+        _route("/v1/compaction", _json(parts_of(compaction.Parts, broker), compaction.compaction)),
         _route("/v1/copies", _json(viewed, views.copies)),
         _route("/v1/losses", _json(viewed, views.losses)),
         _route("/v1/tiers", _json(parts_of(tiers.Parts, broker), tiers.tiers), ("topic",)),

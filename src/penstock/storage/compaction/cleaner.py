@@ -95,13 +95,13 @@ class LogCleaner:
         self._closed = False
         self._sweep: deque[TopicPartition] = deque()
         self._ratios: dict[TopicPartition, float] = {}
+        self.dirty_ratios: dict[TopicPartition, float] = {}
+        """Of compacted logs, as of the last look at all of them."""
         self._candidates: list[tuple[float, TopicPartition]] = []
         self._looked_ms = parts.clock.now_ms()
         self._ended_ms = self._looked_ms
         self.uncleanable: dict[TopicPartition, str] = {}
         """Logs whose pass has failed, and why."""
-        self.max_dirty_ratio = 0.0
-        """The highest of the last look at all logs."""
 
     @property
     def idle_ms(self) -> int:
@@ -173,7 +173,7 @@ class LogCleaner:
             if _is_due(found, log):
                 self._candidates.append((found.dirty_ratio, log.topic_partition))
         if not self._sweep:
-            self.max_dirty_ratio = max(self._ratios.values(), default=0.0)
+            self.dirty_ratios = self._ratios
             self._candidates.sort(key=_ratio)
 
     def _is_wanted(self, log: CompactedLog) -> bool:

@@ -1,0 +1,41 @@
+"""How dirty the compacted logs of this broker are, and why some are compacted no further."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.storage import LogStore
+
+ROWS_MAX: Final = 1_000
+"""Partitions of each kind that one answer has; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What this view uses."""
+
+    node_id: int
+    store: LogStore
+
+
+async def compaction(parts: Parts, request: Request) -> dict[str, Any]:
+    """As of the broker's last look; the dirtiest logs come first."""
+    ratios, failed = parts.store.dirty_ratios, parts.store.uncleanable
+    dirtiest = sorted(ratios.items(), key=lambda item: -item[1])[:ROWS_MAX]
+    return {
+        "node_id": parts.node_id,
+        "partition_count": len(ratios),
+        "partitions": [
+            {"topic": where.topic, "partition": where.partition, "dirty_ratio": round(ratio, 4)}
+            for where, ratio in dirtiest
+        ],
+        "uncleanable_count": len(failed),
+        "uncleanable": [
+            {"topic": where.topic, "partition": where.partition, "reason": reason}
+            for where, reason in list(failed.items())[:ROWS_MAX]
+        ],
+    }

@@ -1,0 +1,50 @@
+"""What `penstock doctor` says of compacted topics, of one whose files are damaged too."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.testing import Broker
+from tests.apps.conftest import Run
+from tests.apps.test_doctor import examined
+from tests.apps.test_tiers import until
+
+SETTINGS = {"log.checkpoint.interval.ms": 100, "log.cleaner.backoff.ms": 50}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.0",
+    "internal.segment.bytes": "4000",
+}
+
+
+def produce(broker: Broker, times: int) -> None:
+    keys = [b"key %d" % number for number in range(20)]
+    table = pa.table({"key": keys, "value": [bytes(100)] * len(keys)})
+    with broker.client() as client:
+        for _ in range(times):
+            client.write_arrow("t", table)
+
+
+def test_a_log_that_is_compacted_no_further_is_named(bare: Run) -> None:
+    with Broker(SETTINGS) as broker:
+        words = ("-b", broker.bootstrap, "--admin", broker.admin_url.removeprefix("http://"))
+        assert examined(bare, *words)[1]["compaction"][:2] == ("ok", "no topic is compacted")
+        broker.create_topic("t", 1, COMPACTED)
+        produce(broker, 20)
+        directory = broker.directory / "log" / "t-0"
+
+        def compacted() -> bool:
+            size = sum(path.stat().st_size for path in directory.glob("*.log"))
+            return 0 < size < 10_000
+
+        assert until(compacted)
+        status, cause, _ = examined(bare, *words)[1]["compaction"]
+        assert (status, cause[:20]) == ("ok", "1 compacted logs, th")
+        first = min(path for path in directory.glob("*.log") if path.stat().st_size)
+        with first.open("r+b") as file:
+            file.seek(30)
+            file.write(b"rot")
+        produce(broker, 5)
+        found = until(lambda: examined(bare, *words)[1].get("compaction of broker 1"))
+        assert found[0] == "warn"
+        assert "t-0 compacted no further: CorruptLog" in found[1]
