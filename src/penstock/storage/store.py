@@ -112,7 +112,7 @@ class LogStore:
         self._syncer = Worker("penstock-checkpoint")
         self.partitions: Mapping[TopicPartition, ReplicaLog] = MappingProxyType(self._logs)
         self._recovered_entries = 0
-        self._clean_offsets = CleanOffsets(self._files, self._root)
+        self._clean_offsets = CleanOffsets(self._files, self._root, self._syncer.drain)
 
     @classmethod
     def open(

@@ -15,6 +15,7 @@ from penstock.base.files import Files, read_range
 from penstock.kernels import compaction as kernels
 from penstock.records import CorruptBatch
 from penstock.records.columnar.batches import check_crcs
+from penstock.records.header import CODEC_MASK
 from penstock.storage.compaction.values import Source
 from penstock.storage.errors import CorruptLog
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _BATCHES_MAX: Final = 1 << 14
 """Rows of a table."""
+_COMPRESSED_BYTES: Final = 256 << 10
+"""What is unpacked together."""
 
 
 class Chunk(NamedTuple):
@@ -70,9 +73,9 @@ def _tables(source: Source, view: memoryview, position: int) -> Iterator[Chunk]:
         count = kernels.list_batches(data, at, table, state)
         if count == 0:
             return
-        table = table[:count]
-        end = int(state[0])
-        part = view[at:end]
+        table = table[: _bounded(table[:count])]
+        part = view[at : int(table[-1, kernels.END])]
+        end = at + len(part)
         table[:, [kernels.BEGIN, kernels.END, kernels.POSITION]] -= at
         try:
             check_crcs(part, table)
@@ -80,6 +83,14 @@ def _tables(source: Source, view: memoryview, position: int) -> Iterator[Chunk]:
             raise CorruptLog(Path(source.path), position + at, str(error)) from None
         yield Chunk(part, table, position + at)
         at = end
+
+
+def _bounded(table: Ints) -> int:
+    """How many batches may be open at once: compressed ones are far larger then."""
+    if not (table[:, kernels.ATTRIBUTES] & CODEC_MASK).any():
+        return len(table)
+    sizes = table[:, kernels.SIZE].cumsum()
+    return max(1, int(np.searchsorted(sizes, _COMPRESSED_BYTES, "right")))
 
 
 def _next_size(source: Source, view: memoryview, position: int, size: int) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -63,8 +64,10 @@ def decode_clean_offsets(data: bytes) -> dict[TopicPartition, int]:
 class CleanOffsets:
     """The entries of a store; belongs to the owner's thread."""
 
-    def __init__(self, files: Files, root: str) -> None:
+    def __init__(self, files: Files, root: str, settle: Callable[[], None]) -> None:
+        """`settle` waits for `save`s that are under way."""
         self._files = files
+        self._settle = settle
         self._path = os.path.join(root, CLEAN_OFFSETS_FILE)
         self._offsets: dict[TopicPartition, int] = {}
         try:
@@ -105,10 +108,11 @@ class CleanOffsets:
         """
         if self._offsets.get(tp, 0) <= offset:
             return
+        self._settle()
         if offset:
             self._offsets[tp] = offset
         else:
-            del self._offsets[tp]
+            self._offsets.pop(tp, None)
         try:
             self.save(encode_clean_offsets(self._offsets))
         except OSError as error:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from penstock.base.settings import LONG_MAX
 from penstock.kernels import compaction as kernels
 from penstock.records.header import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
 from penstock.records.transactions import AbortedTransaction
@@ -57,7 +58,7 @@ class Retention:
         self._last_offsets = np.array(live.last_offsets, np.int64)
         self._end_offset = end_offset
         self._now_ms = now_ms
-        self._horizon_ms = now_ms + delete_retention_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, LONG_MAX)
         self.transactions = PassedTransactions(aborted)
 
     def decide(self, chunk: Chunk, *, last: bool) -> Retained:
