@@ -54,9 +54,12 @@ def chunks(
             data = read_range(files, file, size, position)
             view, at = memoryview(data), 0
             wanted = chunk_bytes
-            for chunk in _tables(source, view, position):
-                yield chunk
-                at += len(chunk.view)
+            try:
+                for chunk in tables(view, position, check=True):
+                    yield chunk
+                    at += len(chunk.view)
+            except CorruptBatch as error:
+                raise CorruptLog(Path(source.path), position + at, str(error)) from None
             if at == 0:
                 wanted = _next_size(source, view, position, size)
             position += at
@@ -64,7 +67,12 @@ def chunks(
         files.close(file)
 
 
-def _tables(source: Source, view: memoryview, position: int) -> Iterator[Chunk]:
+def tables(view: memoryview, position: int = 0, *, check: bool = False) -> Iterator[Chunk]:
+    """The whole batches that bytes begin with; a position in a file is added to those of chunks.
+
+    Raises:
+        CorruptBatch: with `check`, another checksum.
+    """
     data = np.frombuffer(view, np.uint8)
     state = np.zeros(2, np.int64)
     at = 0
@@ -77,10 +85,8 @@ def _tables(source: Source, view: memoryview, position: int) -> Iterator[Chunk]:
         part = view[at : int(table[-1, kernels.END])]
         end = at + len(part)
         table[:, [kernels.BEGIN, kernels.END, kernels.POSITION]] -= at
-        try:
+        if check:
             check_crcs(part, table)
-        except CorruptBatch as error:
-            raise CorruptLog(Path(source.path), position + at, str(error)) from None
         yield Chunk(part, table, position + at)
         at = end
 

@@ -19,16 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from penstock.base.files import Files, read_file, read_range
 from penstock.base.settings import INT_MAX
 from penstock.kernels import compaction as kernels
 from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
 from penstock.records.errors import RecordTooLarge, UnsupportedCodec
-from penstock.records.header import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from penstock.storage.compaction.chunks import Chunk, chunks
-from penstock.storage.compaction.keys import KeyMap, Secret, read_rows
+from penstock.storage.compaction.keys import KeyMap, Secret
+from penstock.storage.compaction.noting import note_keys
 from penstock.storage.compaction.retaining import Retention
 from penstock.storage.compaction.rewriting import CleanedSegment, rewritten
 from penstock.storage.compaction.swapping import discard
@@ -38,7 +36,7 @@ from penstock.storage.errors import CorruptLog
 from penstock.storage.names import INDEX, LOG
 
 if TYPE_CHECKING:
-    from penstock.records.columnar.arrays import Flags, Ints
+    pass
 
 Spend = Callable[[int], None]
 _COPY_BYTES: Final = 1 << 20
@@ -110,7 +108,10 @@ class CleaningPass:
             if source.next_offset <= plan.first_dirty:
                 continue
             for chunk in chunks(self._files, source, self._chunk_bytes, self._spent):
-                end = _note(chunk, keys, plan.first_dirty, transactions, source)
+                try:
+                    end = note_keys(chunk, keys, plan.first_dirty, transactions)
+                except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
+                    raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
                 if end >= 0:
                     return end
             end = source.next_offset
@@ -229,39 +230,3 @@ class CleaningPass:
 
 def _epoch_of(group: Sequence[Source]) -> int:
     return max(source.epoch for source in group)
-
-
-def _note(
-    chunk: Chunk, keys: KeyMap, first_dirty: int, transactions: PassedTransactions, source: Source
-) -> int:
-    """Note the keys of a chunk; -1, or the offset of the first batch for which there is no room."""
-    table = chunk.table
-    wanted = _with_keys(table, transactions)
-    wanted &= table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA] >= first_dirty
-    part = table[wanted]
-    totals = part[:, kernels.COUNT].cumsum()
-    taken = int(np.searchsorted(totals, keys.room, "right"))
-    if taken == 0 and len(part) and keys.known == 0:
-        keys.grow(int(totals[0]))
-        taken = 1
-    try:
-        keys.note(read_rows(chunk.view, part[:taken], keys.secret))
-    except (CorruptBatch, RecordTooLarge, UnsupportedCodec) as error:
-        raise CorruptLog(Path(source.path), chunk.position, str(error)) from None
-    return int(part[taken, kernels.BASE_OFFSET]) if taken < len(part) else -1
-
-
-def _with_keys(table: Ints, transactions: PassedTransactions) -> Flags:
-    """Which batches have records that count: no markers, none of aborted transactions."""
-    attributes = table[:, kernels.ATTRIBUTES]
-    control = attributes & CONTROL_FLAG != 0
-    wanted: Flags = ~control & (table[:, kernels.COUNT] > 0)
-    passed = (control | (attributes & TRANSACTIONAL_FLAG != 0)) & (table[:, kernels.PRODUCER] >= 0)
-    last_offsets = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA]
-    for place in np.flatnonzero(passed).tolist():
-        producer_id, offset = int(table[place, kernels.PRODUCER]), int(last_offsets[place])
-        if control[place]:
-            transactions.met_marker(producer_id, offset)
-        elif transactions.met_batch(producer_id, offset):
-            wanted[place] = False
-    return wanted
