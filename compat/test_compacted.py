@@ -21,6 +21,7 @@ from penstock.records import BatchHeader
 
 COUNT = 400
 START_MS = 1_700_000_000_000
+TRIES = 20
 
 
 class Compacted(NamedTuple):
@@ -80,5 +81,56 @@ def test_what_is_left_is_read(compacted: Compacted, name: str) -> None:
             time = START_MS + 140
             first = next(one for one in left if one.timestamp >= time)
             assert driver.offsets_at("orders", time, [0])[0] == first.offset
+    finally:
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
+    """The same of a diskless topic, which the broker has compacted itself."""
+    configs = {
+        "diskless.compaction.interval.ms": "100",
+        "diskless.consolidation.min.age.ms": "0",
+    }
+    broker = PenstockProcess(tmp_path_factory.mktemp("diskless"), configs=configs).start()
+    try:
+        helper = DRIVERS["confluent-kafka"](broker.bootstrap)
+        topic = {
+            "diskless.enable": "true",
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0",
+        }
+        helper.create_topic("orders", 1, topic)
+        newest: dict[bytes | None, Record] = {}
+        for start in range(0, COUNT, 20):
+            sent = plain_records(20, start=start, partitions=1, timestamp=START_MS)
+            offsets = helper.produce("orders", sent, codec="zstd" if start % 40 else "none")
+            newest |= {one.key: one.at(at) for one, at in zip(sent, offsets, strict=True)}
+        left = sorted(newest.values(), key=lambda one: one.offset)
+        for _ in range(TRIES):  # a broker that has read goes on for a while by what it knows
+            there = helper.consume("orders", {0: 0}, len(left))
+            if [one.offset for one in there] == [one.offset for one in left]:
+                break
+            broker.stop()
+            broker.start()
+        helper.close()
+        yield Compacted(broker, left)
+    finally:
+        broker.kill()
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_the_newest_records_of_a_diskless_topic_are_read(diskless: Compacted, name: str) -> None:
+    broker, left = diskless
+    try:
+        driver: Driver = DRIVERS[name](broker.bootstrap)
+    except PartMissing as error:
+        missing(error)
+    try:
+        for start in (0, 123):
+            there = driver.consume("orders", {0: start}, len(left))
+            assert [(one.offset, one.key, one.value) for one in there] == [
+                (one.offset, one.key, one.value) for one in left
+            ]
     finally:
         driver.close()

@@ -2,7 +2,6 @@
 
 A topic is diskless if its own `diskless.enable` is set, when it is created or later (`migration`):
 `log.diskless.enable` is written into a topic when it is created, and does not change it later.
-Compaction needs the local log, so the two exclude each other.
 
 Every broker serves every diskless partition, so metadata may name any of them as leader. A client
 that says where it is (`diskless_az=<rack>` within its client id) is sent to a broker of its rack.
@@ -20,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from penstock.base.errors import InvalidSetting
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.control import Partition
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
@@ -39,21 +37,17 @@ def is_diskless(topic: Topic) -> bool:
 
 
 def configs_of_new(
-    name: str, configs: Mapping[str, str], effective: LogConfig, *, default: bool
+    configs: Mapping[str, str], effective: LogConfig, *, default: bool
 ) -> dict[str, str]:
     """The configurations that a new topic is stored with.
 
-    `effective` is what the topic would run with, `default` the broker's `log.diskless.enable`.
-
-    Raises:
-        InvalidConfig: diskless and compacted.
+    `effective` is what the topic would run with, `default` the broker's `log.diskless.enable`,
+    by which compacted topics do not go.
     """
-    compacted = "compact" in effective.cleanup_policy
     if DISKLESS_CONFIG in configs:
-        if effective.diskless_enable and compacted:
-            raise _compacted(name, effective)
         return {**configs, DISKLESS_CONFIG: "true" if effective.diskless_enable else "false"}
-    return {**configs, DISKLESS_CONFIG: "true"} if default and not compacted else dict(configs)
+    diskless = default and "compact" not in effective.cleanup_policy
+    return {**configs, DISKLESS_CONFIG: "true"} if diskless else dict(configs)
 
 
 def check_local(name: str, configs: Mapping[str, str]) -> None:
@@ -76,28 +70,16 @@ def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig)
     """The configurations that a topic is changed to; it may become diskless, or local.
 
     Raises:
-        InvalidConfig: it would cease to be diskless without a word, or be diskless and compacted.
+        InvalidConfig: it would cease to be diskless without a word.
     """
     if is_diskless(topic) and DISKLESS_CONFIG not in configs:
         raise InvalidConfig(
             f"topic {topic.name!r} is diskless: {DISKLESS_CONFIG} cannot be deleted; set it to"
             " false, and its records are copied to brokers"
         )
-    if effective.diskless_enable and "compact" in effective.cleanup_policy:
-        raise _compacted(topic.name, effective)
     if DISKLESS_CONFIG in configs:
         return {**configs, DISKLESS_CONFIG: "true" if effective.diskless_enable else "false"}
     return dict(configs)
-
-
-def _compacted(name: str, effective: LogConfig) -> InvalidConfig:
-    cause = InvalidSetting(
-        DISKLESS_CONFIG,
-        "true",
-        f"cleanup.policy = {','.join(effective.cleanup_policy)} needs the records on brokers;"
-        " diskless topics have cleanup.policy = delete",
-    )
-    return InvalidConfig(f"topic {name!r}: {cause}")
 
 
 # -- which broker ---------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def plan_topic(
         raise BadRequest(f"topic {spec.name!r}: a configuration is given more than once")
     configs = check_topic_configs(spec.name, levels, dict(spec.configs))
     config = topic_config(levels, configs)
-    configs = configs_of_new(spec.name, configs, config, default=settings.log_diskless_enable)
+    configs = configs_of_new(configs, config, default=settings.log_diskless_enable)
     stored = configs.get(DISKLESS_CONFIG) != "true"
     if spec.assignments:
         partitions = _assigned(spec, image)

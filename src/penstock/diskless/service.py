@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         PartitionKey,
         Watermarks,
     )
+    from penstock.diskless.compaction import CompactionTarget
     from penstock.diskless.consolidation import WorkQueue
     from penstock.diskless.gc import RetentionTarget
     from penstock.diskless.migration import MigrationPart
@@ -236,9 +237,13 @@ class DisklessService:
         self._serving.failed = None
         for job in self._serving.parts.collection.jobs():
             self._spawn(self._repeat(job.interval_ms / 1000, job.run))
-        interval_ms = self._settings.consolidation_interval_ms
-        if interval_ms:
-            self._spawn(self._repeat(interval_ms / 1000, self._serving.parts.consolidator.run))
+        settings, parts = self._settings, self._serving.parts
+        for interval_ms, run in (
+            (settings.consolidation_interval_ms, parts.consolidator.run),
+            (settings.compaction_interval_ms, parts.compactor.run),
+        ):
+            if interval_ms:
+                self._spawn(self._repeat(interval_ms / 1000, run))
         self._spawn(self._repeat(MARKS_SECONDS, self._look_for_others))
         self._spawn(self._repeat(UPKEEP_SECONDS, self._upkeep))
 
@@ -258,6 +263,7 @@ class DisklessService:
             look_up=self.look_up_watermarks,
             wake=self.wake,
             targets=self.targets,
+            compacted=self.compacted,
         )
         try:
             await parts.collection.start()
@@ -404,11 +410,27 @@ class DisklessService:
 
         for partition in list(self._partitions.values()):
             config = partition.config
+            kept = "delete" not in config.cleanup_policy
             yield RetentionTarget(
                 *partition.key,
-                retention_ms=config.retention_ms,
-                retention_bytes=config.retention_bytes,
+                retention_ms=-1 if kept else config.retention_ms,
+                retention_bytes=-1 if kept else config.retention_bytes,
             )
+
+    def compacted(self) -> Iterator[CompactionTarget]:
+        """The partitions of compacted topics, and what these say of it."""
+        from penstock.diskless.compaction import CompactionTarget
+
+        for partition in list(self._partitions.values()):
+            config = partition.config
+            if "compact" in config.cleanup_policy:
+                yield CompactionTarget(
+                    *partition.key,
+                    min_lag_ms=config.min_compaction_lag_ms,
+                    max_lag_ms=config.max_compaction_lag_ms,
+                    dirty_ratio=config.min_cleanable_dirty_ratio,
+                    delete_retention_ms=config.delete_retention_ms,
+                )
 
     # -- timers ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.control.batch_index.plane import DisklessPlane
     from penstock.control.batch_index.values import CommitAnswer, PartitionKey, Watermarks
+    from penstock.diskless.compaction import CompactionTarget
     from penstock.diskless.gc import RetentionTarget
     from penstock.diskless.reading.reader import Want
     from penstock.diskless.settings import DisklessSettings
@@ -101,7 +102,9 @@ class Parts:
         look_up: Callable[[Sequence[Any]], Awaitable[None]],
         wake: Callable[[Iterable[PartitionKey]], None],
         targets: Callable[[], Iterable[RetentionTarget]],
+        compacted: Callable[[], Iterable[CompactionTarget]],
     ) -> None:
+        from penstock.diskless.compaction import Compactor
         from penstock.diskless.consolidation import Consolidator, WorkQueue
         from penstock.diskless.gc import Collection
         from penstock.diskless.identity import GuardedStore, StoreGuard
@@ -138,6 +141,9 @@ class Parts:
         )
         self.consolidator = Consolidator(
             settings, plane=plane, store=cold, clock=clock, randomness=dice
+        )
+        self.compactor = Compactor(
+            settings, plane=plane, store=cold, clock=clock, randomness=dice, targets=compacted
         )
         self.work_queue = WorkQueue(settings, plane=plane, store=cold, clock=clock)
 
@@ -189,3 +195,4 @@ class Parts:
         yield from self.paths.samples()
         yield from self.collection.samples()
         yield from self.consolidator.samples()
+        yield from self.compactor.samples()

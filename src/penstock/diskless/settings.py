@@ -105,6 +105,14 @@ class DisklessSettings:
         32 << 20, "Bytes that this broker reads for segments in a second; 0 sets no bound.", 0,
         LONG_MAX,
     )  # fmt: skip
+    compaction_interval_ms: int = setting(
+        60_000, "Time between two looks for diskless partitions to be compacted, of topics whose"
+        " cleanup.policy has compact; 0 makes none on this broker.", 0, _DAY_MS,
+    )  # fmt: skip
+    compaction_map_bytes: int = setting(
+        64 << 20, "Memory for the keys of one pass, 24 bytes each with a quarter more; a pass ends"
+        " where they do not fit, and the next one goes on.", 64 << 10, 8 << 30,
+    )  # fmt: skip
     switch_bytes_per_second: int = setting(
         64 << 20, "Bytes in a second that this broker copies of a local topic that becomes"
         " diskless, but for the last ones; 0 sets no bound.", 0, LONG_MAX,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.diskless import check_change, configs_of_new, is_diskless
 from penstock.broker.server import BrokerServer
 from penstock.control import Topic
@@ -66,10 +66,10 @@ async def test_a_topic_is_what_it_was_created_as(
     assert (await configs_of(client, "t"))["diskless.enable"] == str(kept).lower()
 
 
-async def test_compaction_and_diskless_exclude_each_other(create: Create) -> None:
-    refused = await create("t", cleanup_policy="compact,delete")
-    assert refused.error_code == INVALID_CONFIG
-    assert "cleanup.policy = compact,delete needs the records on brokers" in refused.error_message
+async def test_a_diskless_topic_may_be_compacted(client: WireClient, create: Create) -> None:
+    assert (await create("t", cleanup_policy="compact,delete")).error_code == 0
+    configs = await configs_of(client, "t")
+    assert (configs["diskless.enable"], configs["cleanup.policy"]) == ("true", "compact,delete")
 
 
 async def test_records_go_to_brokers_that_can_hold_replicas(
@@ -90,8 +90,7 @@ async def test_a_diskless_topic_takes_other_configs_and_keeps_its_records(
     await client.produce("t", batch(b"a"))
     assert (await altered(client, "t", retention_ms="12345")).error_code == 0
     assert (await client.produce("t", batch(b"b"))).base_offset == 1
-    refused = await altered(client, "t", cleanup_policy="compact")
-    assert refused.error_code == INVALID_CONFIG
+    assert (await altered(client, "t", cleanup_policy="compact")).error_code == 0
     deleted = await altered(client, "t", operation=1, diskless_enable="")
     assert deleted.error_code == INVALID_CONFIG
     whole = await client.call(
@@ -152,24 +151,14 @@ def topic(**configs: str) -> Topic:
 
 
 def test_the_rules_as_functions() -> None:
-    assert configs_of_new("t", {}, LogConfig(), default=False) == {}
-    assert configs_of_new("t", {}, LogConfig(), default=True) == {"diskless.enable": "true"}
+    assert configs_of_new({}, LogConfig(), default=False) == {}
+    assert configs_of_new({}, LogConfig(), default=True) == {"diskless.enable": "true"}
     compacted = LogConfig(cleanup_policy=("compact",))
-    assert configs_of_new("t", {}, compacted, default=True) == {}
-    with pytest.raises(InvalidConfig):
-        configs_of_new(
-            "t",
-            {"diskless.enable": "true"},
-            LogConfig(diskless_enable=True, cleanup_policy=("compact",)),
-            default=False,
-        )
+    assert configs_of_new({}, compacted, default=True) == {}
+    said, both = {"diskless.enable": "true"}, replace(compacted, diskless_enable=True)
+    assert configs_of_new(said, both, default=False) == said
     assert is_diskless(topic(diskless_enable="true"))
     assert not is_diskless(topic(diskless_enable="false"))
     diskless = LogConfig(diskless_enable=True)
     assert check_change(topic(), {"diskless.enable": "1"}, diskless) == {"diskless.enable": "true"}
-    with pytest.raises(InvalidConfig, match=r"cleanup\.policy = compact needs the records"):
-        check_change(
-            topic(),
-            {"diskless.enable": "true"},
-            LogConfig(diskless_enable=True, cleanup_policy=("compact",)),
-        )
+    assert check_change(topic(), said, both) == said

@@ -1,0 +1,114 @@
+"""What of a diskless partition may be compacted, and whether it is worth it: pure decisions.
+
+As in a log on disk, everything below the clean offset was compacted before; what is behind is
+dirty. A pass goes over all extents up to a bound, which is never above the last stable offset:
+
+| an extent                                                | is                                   |
+|----------------------------------------------------------|--------------------------------------|
+| with a record younger than `min.compaction.lag.ms`       | the bound, with all behind it        |
+| younger than what consolidation takes, and all behind it | as the segment that a log writes to: |
+|                                                          | not taken                            |
+| behind which an older one comes                          | as old: a log is in the order of its |
+|                                                          | appends                              |
+
+Source: Kafka's `LogCleanerManager` (`cleanableOffsets`, `maxCompactionDelay`); KIP-58, KIP-354.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.control.batch_index.values import PartitionKey
+from penstock.diskless.limits import RUN_EXTENTS_MAX
+from penstock.records.extents import Extent
+
+
+class CompactionTarget(NamedTuple):
+    """A partition of a compacted topic, and what its topic says of that."""
+
+    topic_id: UUID
+    partition: int
+    min_lag_ms: int
+    max_lag_ms: int
+    dirty_ratio: float
+    delete_retention_ms: int
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic_id, self.partition
+
+
+class Cleanable(NamedTuple):
+    """The extents that a pass may take, by offset, clean ones too."""
+
+    extents: tuple[Extent, ...]
+    first_dirty: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+    """Whether something is older than `max.compaction.lag.ms` and has not been seen."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.extents[-1].next_offset
+
+    def is_due(self, dirty_ratio: float) -> bool:
+        """Whether a pass is worth it."""
+        if not self.dirty_bytes:
+            return False
+        total = self.clean_bytes + self.dirty_bytes
+        return self.overdue or self.dirty_bytes / total > dirty_ratio
+
+    @property
+    def dirty(self) -> tuple[Extent, ...]:
+        return tuple([one for one in self.extents if one.next_offset > self.first_dirty])
+
+
+def cleanable(
+    extents: Sequence[Extent],
+    target: CompactionTarget,
+    *,
+    clean_offset: int,
+    stable_offset: int,
+    min_age_ms: int,
+    now_ms: int,
+) -> Cleanable:
+    """What a pass may take of a partition's first extents.
+
+    `min_age_ms` is how old an extent is that nothing is written behind any more.
+    """
+    count, newest = 0, now_ms - target.min_lag_ms
+    before = now_ms - min(min_age_ms, target.max_lag_ms)
+    for place, extent in enumerate(extents, 1):
+        if extent.next_offset > stable_offset:
+            break
+        if target.min_lag_ms and extent.max_timestamp > newest:
+            break
+        if 0 <= extent.max_timestamp <= before:
+            count = place
+    taken = tuple(extents[:count])
+    dirty = [one for one in taken if one.next_offset > clean_offset]
+    dirty_bytes = sum([one.size_bytes for one in dirty])
+    overdue = [one for one in dirty if 0 <= one.max_timestamp < now_ms - target.max_lag_ms]
+    clean_bytes = sum([one.size_bytes for one in taken]) - dirty_bytes
+    return Cleanable(taken, clean_offset, clean_bytes, dirty_bytes, bool(overdue))
+
+
+def groups(
+    extents: Sequence[Extent], end_offset: int, segment_bytes: int
+) -> Iterator[list[Extent]]:
+    """Adjacent extents below an offset, those together that become one segment."""
+    group: list[Extent] = []
+    size_bytes = 0
+    for extent in extents:
+        if extent.base_offset >= end_offset:
+            break
+        size_bytes += extent.size_bytes
+        if group and (size_bytes > segment_bytes or len(group) == RUN_EXTENTS_MAX):
+            yield group
+            group, size_bytes = [], extent.size_bytes
+        group.append(extent)
+    if group:
+        yield group

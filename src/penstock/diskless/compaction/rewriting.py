@@ -1,0 +1,93 @@
+"""One pass over the batches of a partition, in memory: what a log's compaction does to files.
+
+The keys of what is dirty are noted first, then all batches are looked at by that map. Offsets that
+lose their batches get ones without records, as the batch index has no gaps; those are thrown
+together by the next pass.
+
+Source: `storage/compaction`, which decides; Kafka's `Cleaner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.kernels import compaction as kernels
+from penstock.storage.compaction.chunks import tables
+from penstock.storage.compaction.keys import KeyMap, Secret
+from penstock.storage.compaction.noting import note_keys
+from penstock.storage.compaction.retaining import Retention
+from penstock.storage.compaction.rewriting import rewritten
+from penstock.storage.compaction.transactions import PassedTransactions
+
+if TYPE_CHECKING:
+    from penstock.archive.segments import GrowingSegment
+    from penstock.diskless.compaction.choosing import Cleanable
+    from penstock.records.transactions import AbortedTransaction
+    from penstock.storage.compaction.values import Live
+
+
+class CompactionPass:
+    """See the module's text. `note` and `rewrite` on any thread, one call at a time, in order."""
+
+    def __init__(
+        self,
+        found: Cleanable,
+        aborted: Sequence[AbortedTransaction],
+        live: Live,
+        *,
+        map_bytes: int,
+        secret: Secret,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self.end_offset = found.end_offset
+        """Up to where the partition is clean after the pass."""
+        self.read_records = self.kept_records = 0
+        self._first_dirty = found.first_dirty
+        self._keys = KeyMap(map_bytes, found.end_offset - found.first_dirty, secret)
+        self._noted = PassedTransactions(aborted)
+        self._aborted, self._live = aborted, live
+        self._now_ms, self._delete_retention_ms = now_ms, delete_retention_ms
+        self._retention: Retention | None = None
+
+    def note(self, view: memoryview) -> bool:
+        """Note the keys of batches; false where the map is full, which ends the pass there.
+
+        Raises:
+            CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
+        """
+        for chunk in tables(view):
+            end = note_keys(chunk, self._keys, self._first_dirty, self._noted)
+            if end >= 0:
+                self.end_offset = end
+                return False
+        return True
+
+    def rewrite(self, view: memoryview, segment: GrowingSegment) -> bool:
+        """Add to a segment what stays of batches; whether that is less, or other, than it was.
+
+        Raises as `note`.
+        """
+        if self._retention is None:
+            self._retention = Retention(
+                self._keys,
+                self._aborted,
+                self._live,
+                end_offset=self.end_offset,
+                now_ms=self._now_ms,
+                delete_retention_ms=self._delete_retention_ms,
+            )
+        changed = False
+        for chunk in tables(view):
+            retained = self._retention.decide(chunk, last=False)
+            for part in rewritten(chunk, retained):
+                segment.add(part)
+            table = chunk.table
+            mode, counts = table[:, kernels.MODE], table[:, kernels.COUNT]
+            filler = (counts == 0) & (table[:, kernels.PRODUCER] < 0)
+            changed = changed or bool(((mode != kernels.WHOLE) & ~filler).any())
+            rebuilt = table[mode == kernels.REBUILD, kernels.KEPT].sum()
+            self.read_records += int(counts.sum())
+            self.kept_records += int(counts[mode == kernels.WHOLE].sum() + rebuilt)
+        return changed

@@ -1,0 +1,138 @@
+"""What was sent to a compacted partition, and what must be left of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any, NamedTuple
+
+from penstock.diskless.compaction import CompactionTarget, Compactor
+from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.verification import Verifier
+from penstock.records import split_batches
+from tests.diskless.consolidation.desk import KEY, TOPIC, Desk, Sent
+from tests.diskless.world import SeededRandomness
+from tests.records.reference import Batch, Record, encode, read
+from tests.storage.batches import FakeClock
+
+DELETE_RETENTION_MS = 10_000
+TARGET = CompactionTarget(
+    *KEY, min_lag_ms=0, max_lag_ms=2**63 - 1, dirty_ratio=0.0,
+    delete_retention_ms=DELETE_RETENTION_MS,
+)  # fmt: skip
+
+
+async def _at_once(seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+def compactor(
+    desk: Desk,
+    clock: Any,
+    *,
+    plane: Any = None,
+    store: Any = None,
+    seed: int = 0,
+    targets: Iterable[CompactionTarget] = (TARGET,),
+    **changes: Any,
+) -> Compactor:
+    settings = DisklessSettings(
+        **{
+            "consolidation_min_age_ms": 0,
+            "consolidation_bytes_per_second": 0,
+            "sweep_unreferenced_grace_ms": 0,
+            **changes,
+        }
+    )
+    return Compactor(
+        settings,
+        plane=plane or desk.plane,
+        store=store or desk.store,
+        clock=clock,
+        randomness=SeededRandomness(seed),
+        targets=lambda: targets,
+        pause=_at_once,
+    )
+
+
+class Put(NamedTuple):
+    """A record as it was sent, and when."""
+
+    key: bytes
+    value: bytes | None
+    timestamp: int
+
+
+class Ledger:
+    """Every record by its offset."""
+
+    def __init__(self, desk: Desk, clock: FakeClock) -> None:
+        self.desk = desk
+        self.clock = clock
+        self.sent: list[Put] = []
+
+    async def send(self, *puts: tuple[bytes, bytes | None], codec: int = 0) -> None:
+        """One batch."""
+        now_ms = self.clock.ms
+        rows = [Put(key, value, now_ms - 1) for key, value in puts]
+        records = tuple(
+            Record(place, one.timestamp, one.key, one.value) for place, one in enumerate(rows)
+        )
+        sent = Sent(encode(Batch(0, records, codec=codec)))
+        [placed] = await self.desk.write(sent, now_ms=now_ms)
+        assert (placed.error, placed.base_offset) == (None, len(self.sent))
+        self.sent += rows
+
+    async def send_some(self, random: Random, *, keys: int, batches: int) -> None:
+        for _ in range(batches):
+            puts = [
+                (
+                    b"k%d" % random.randrange(keys),
+                    None if random.random() < 0.2 else random.randbytes(random.randint(0, 40)),
+                )
+                for _ in range(random.randint(1, 6))
+            ]
+            await self.send(*puts, codec=random.randrange(5))
+
+    def newest(self, end: int | None = None) -> dict[bytes, int]:
+        return {one.key: offset for offset, one in enumerate(self.sent[:end])}
+
+    async def left(self) -> dict[int, Record]:
+        """What a consumer reads, by offset; every batch is whole, and no offset is left out."""
+        data = await self.desk.consumed()
+        due = 0
+        for header in split_batches(data):
+            assert header.base_offset == due
+            due = header.next_offset
+        assert due == len(self.sent)
+        return {one.offset: one for one in read(data)}
+
+    async def check(self) -> dict[int, Record]:
+        """What is left is as it was sent; nothing is missing but what may be."""
+        left = await self.left()
+        self.judge(left, len(self.sent))
+        clean = await self.desk.plane.clean_offset(*KEY)
+        keys = [self.sent[offset].key for offset in left if offset < clean]
+        assert len(keys) == len(set(keys)), "a key has two records below the clean offset"
+        return left
+
+    async def verified(self) -> dict[int, Record]:
+        """As `check`; index and objects agree, too."""
+        verifier = Verifier(plane=self.desk.plane, store=self.desk.store, checksums=True)
+        await verifier.verify([("orders-0", (TOPIC, 0))])
+        assert verifier.findings == []
+        return await self.check()
+
+    def judge(self, left: Mapping[int, Record], end: int) -> None:
+        """What a reader sees who has looked up the extents when the partition ended there."""
+        for offset, one in left.items():
+            assert Put(one.key or b"", one.value, one.timestamp) == self.sent[offset]
+        there = {one.key for one in left.values()}
+        for key, offset in self.newest(end).items():
+            if offset in left:
+                continue
+            sent = self.sent[offset]
+            assert sent.value is None, f"{key!r} has lost its newest record, at {offset}"
+            assert sent.timestamp + DELETE_RETENTION_MS < self.clock.ms, f"{key!r}: too early"
+            assert key not in there, f"{key!r} was deleted, and is back"
