@@ -1,0 +1,37 @@
+"""Seeded stories of compacted diskless partitions; `sim.diskless.compaction` says what they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from sim.diskless.compaction import Violation, run
+from sim.diskless.compaction_plants import PLANTS
+
+STORIES = 40
+PLANT_SEEDS = 300
+HAPPENS = {
+    "append", "consolidated", "died", "gone under a reader", "passes", "races", "read", "segments",
+    "swept",
+}  # fmt: skip
+
+
+def test_nothing_that_counts_is_lost() -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(STORIES):
+        happened += run(seed).seen
+    assert happened.keys() >= HAPPENS
+
+
+def test_a_seed_tells_one_story() -> None:
+    assert run(3).trace.hexdigest() == run(3).trace.hexdigest()
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_planted_bugs_are_found(plant: str) -> None:
+    for seed in range(PLANT_SEEDS):
+        try:
+            run(seed, plant)
+        except Violation:
+            return
+    pytest.fail(f"{PLANT_SEEDS} stories, and nothing was noticed")
