@@ -76,3 +76,19 @@ def test_a_history_names_the_epoch_of_every_offset(chain: Chain, base: int, end:
     for epoch in {link.epoch for link in chain}:
         of_epoch = [base + place for place, found in enumerate(epochs) if found == epoch]
         assert end_within(history, epoch, end) == (of_epoch[-1] + 1 if of_epoch else 0)
+
+
+@given(chains, st.integers(1, 6), st.integers(0, 24), st.sets(st.integers(0, 23)))
+def test_a_compacted_log_parts_where_it_did_before(
+    chain: Chain, known: int, end: int, gone: set[int]
+) -> None:
+    """What both have may have lost records, and so may whole epochs; the newest record stays."""
+    mine, theirs = epochs_of(chain[:known], 0, end), epochs_of(chain, 0, end)
+    same = next((i for i in range(end) if mine[i] != theirs[i]), end)
+    left = [at for at in range(end) if at == end - 1 or at >= same or at not in gone]
+    history = tuple(
+        Link(mine[at], at)
+        for place, at in enumerate(left)
+        if not place or mine[at] != mine[left[place - 1]]
+    )
+    assert parts_at(history, end, chain) == same

@@ -8,8 +8,9 @@ import pytest
 from sim.diskless.compaction import Violation, run
 from sim.diskless.compaction_plants import PLANTS
 
-STORIES = 40
-PLANT_SEEDS = 300
+STORIES = 25
+PLANT_SEEDS = range(50, 300)
+"""Where some dozens find all of them."""
 HAPPENS = {
     "append", "consolidated", "died", "gone under a reader", "passes", "races", "read", "segments",
     "swept",
@@ -29,9 +30,9 @@ def test_a_seed_tells_one_story() -> None:
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_planted_bugs_are_found(plant: str) -> None:
-    for seed in range(PLANT_SEEDS):
+    for seed in PLANT_SEEDS:
         try:
             run(seed, plant)
         except Violation:
             return
-    pytest.fail(f"{PLANT_SEEDS} stories, and nothing was noticed")
+    pytest.fail(f"{len(PLANT_SEEDS)} stories, and nothing was noticed")
