@@ -32,7 +32,7 @@ from tests.records.reference import read
 from tests.storage.batches import FakeClock
 
 from penstock.base.errors import PenstockError
-from penstock.control import MemoryControlPlane
+from penstock.control import DisklessPlane, MemoryControlPlane
 from penstock.diskless.compaction import Compactor
 from penstock.diskless.consolidation import Consolidator
 from penstock.diskless.settings import DisklessSettings
@@ -57,7 +57,7 @@ class Plant:
     compactor: type[Compactor] = Compactor
     delete_retention_ms = DELETE_RETENTION_MS
 
-    def plane(self, plane: MemoryControlPlane) -> Any:
+    def plane(self, plane: DisklessPlane) -> Any:
         return plane
 
 
@@ -193,14 +193,17 @@ class Story:
             self.clock.ms += self.random.choice((0, 500, DELETE_RETENTION_MS + 1))
             self.seen["append"] += 1
 
+    def _gated(self, inner: Any, *, dies: bool) -> Any:
+        return _Gated(self, inner, dies=dies)
+
     async def _compact(self, number: int) -> None:
         target = TARGET._replace(delete_retention_ms=self.plant.delete_retention_ms)
         for _ in range(ROUNDS):
             await self.turn("round")
-            plane = _Gated(self, self.plant.plane(self.desk.plane), dies=True)  # type: ignore[arg-type]
+            plane = self._gated(self.plant.plane(self.desk.plane), dies=True)
             job = self.plant.compactor(
                 _settings(self.random), plane=plane,
-                store=_Gated(self, self.desk.store, dies=True),  # type: ignore[arg-type]
+                store=self._gated(self.desk.store, dies=True),
                 clock=self.clock, randomness=SeededRandomness(number), targets=lambda: [target],
                 pause=self._pause,
             )  # fmt: skip
@@ -213,8 +216,8 @@ class Story:
         for _ in range(2):
             await self.turn("consolidation")
             job = Consolidator(
-                _settings(self.random), plane=_Gated(self, self.desk.plane, dies=True),  # type: ignore[arg-type]
-                store=_Gated(self, self.desk.store, dies=True),  # type: ignore[arg-type]
+                _settings(self.random), plane=self._gated(self.desk.plane, dies=True),
+                store=self._gated(self.desk.store, dies=True),
                 clock=self.clock, randomness=SeededRandomness(7), all_ages=True, pause=self._pause,
             )  # fmt: skip
             await self._unless_dead(job.consolidate())
@@ -235,7 +238,7 @@ class Story:
             await self.turn("look")
             extents, end = await self.desk.extents(), len(self.ledger.sent)
             try:
-                data = await seen(_Gated(self, self.desk.store, dies=False), extents)  # type: ignore[arg-type]
+                data = await seen(self._gated(self.desk.store, dies=False), extents)
             except ObjectNotFound:
                 self.seen["gone under a reader"] += 1
                 continue
@@ -246,7 +249,7 @@ class Story:
                 raise Violation(f"a reader: {error}") from error
 
     async def _sweep(self) -> None:
-        store = _Gated(self, self.desk.store, dies=False)
+        store = self._gated(self.desk.store, dies=False)
         for _ in range(ROUNDS):
             await self.turn("sweep")
             marked = await self.desk.plane.mark_for_deletion(

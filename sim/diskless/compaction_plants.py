@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from penstock.control import MemoryControlPlane
+from penstock.control import DisklessPlane
 from penstock.control.batch_index.values import SegmentSwap
 from penstock.control.errors import StaleExtents
 from penstock.diskless.compaction import Compactor
@@ -56,7 +56,7 @@ class _NotesTheLastAlone(Compactor):
 class _SwapsBlindly:
     """A plane that swaps whatever is there now."""
 
-    def __init__(self, inner: MemoryControlPlane) -> None:
+    def __init__(self, inner: DisklessPlane) -> None:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
@@ -91,7 +91,7 @@ class NotesTheLastAlone(Plant):
 
 
 class SwapsBlindly(Plant):
-    def plane(self, plane: MemoryControlPlane) -> Any:
+    def plane(self, plane: DisklessPlane) -> Any:
         return _SwapsBlindly(plane)
 
 
