@@ -43,3 +43,22 @@ async def test_the_end_cancels_what_is_under_way_and_nothing_begins_after_it() -
     assert ended == [1]
     assert loads.fresh([2]) == []
     await loads.stop()
+
+
+async def test_what_is_the_same_ends_together() -> None:
+    loads, done = Loads[str](10), asyncio.Event()
+
+    async def work() -> None:
+        await done.wait()
+        loads.end(["a"])
+
+    loads.is_same("a", "b")
+    assert loads.fresh(["b"]) == ["b"], "nothing is under way that it could be"
+    loads.begin(["a"], work())
+    loads.is_same("a", "b")
+    assert loads.fresh(["a", "b", "c"]) == ["c"]
+    done.set()
+    async with asyncio.timeout(60):
+        while not loads.fresh(["a"]):
+            await asyncio.sleep(0)
+    assert loads.fresh(["a", "b"]) == ["a", "b"]

@@ -12,11 +12,12 @@ Wanted = TypeVar("Wanted")
 class Loads(Generic[Wanted]):
     """Belongs to one event loop. Whoever begins something says when it has ended."""
 
-    __slots__ = ("_max", "_stopped", "_tasks", "_under_way")
+    __slots__ = ("_max", "_same", "_stopped", "_tasks", "_under_way")
 
     def __init__(self, count_max: int) -> None:
         self._max = count_max
         self._under_way: set[Wanted] = set()
+        self._same: dict[Wanted, Wanted] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
 
@@ -33,9 +34,17 @@ class Loads(Generic[Wanted]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def is_same(self, one: Wanted, other: Wanted) -> None:
+        """What is done for one, if it is under way, is what the other wants."""
+        if one in self._under_way and other not in self._under_way:
+            self._same[one] = other
+            self._under_way.add(other)
+
     def end(self, wanted: Iterable[Wanted]) -> None:
         """They are done, one way or another."""
-        self._under_way.difference_update(wanted)
+        for one in wanted:
+            self._under_way.discard(one)
+            self._under_way.discard(self._same.pop(one, one))
 
     async def stop(self) -> None:
         """End all that is under way. Idempotent."""

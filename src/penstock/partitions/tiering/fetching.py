@@ -47,6 +47,19 @@ class _Page(NamedTuple):
     until: float
 
 
+class Chunk(NamedTuple):
+    """Bytes of a segment in which the batch that holds an offset comes first, or soon.
+
+    `following` is an offset in the first batch behind them; -1 where that is not known.
+    """
+
+    segment: TierSegment
+    offset: int
+    start: int
+    size_bytes: int
+    following: int
+
+
 class _Kept(NamedTuple):
     """An index in memory, of so many bytes in the archive."""
 
@@ -84,22 +97,26 @@ class TierFetcher:
         """Drop what is known of a partition's segments."""
         self._pages.pop(key, None)
 
-    async def run(self, part: TierSource, offset: int, size_bytes: int) -> TierRun:
-        """Whole batches from the one that holds an offset, about so many bytes.
+    async def chunk(self, part: TierSource, offset: int, size_bytes: int) -> Chunk:
+        """Where whole batches lie from the one that holds an offset on, about so many bytes.
 
         Raises:
             OffsetOutOfRange: it is below the partition's start.
-            PenstockError: it cannot be had.
+            PenstockError: it is not known.
         """
+        return await self._planned(await self._segment(part, offset), offset, size_bytes)
+
+    async def run(self, part: TierSource, chunk: Chunk) -> TierRun:
+        """The batches of a chunk; raises as `chunk`."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
-            segment = await self._segment(part, offset)
             try:
-                run = await self._chunk(segment, offset, size_bytes)
+                run = await self._run(chunk)
                 break
             except ObjectNotFound:
                 self.forget(part.key)
                 if attempt == _ATTEMPTS_MAX:
                     raise
+            chunk = await self.chunk(part, chunk.offset, chunk.size_bytes)
         run.aborted = await self.aborted(part, run.base_offset, run.next_offset)
         return run
 
@@ -179,8 +196,19 @@ class TierFetcher:
             raise TierHole(f"{part.name}: no segment in the archive holds offset {offset}")
         return found
 
-    async def _chunk(self, segment: TierSegment, offset: int, size_bytes: int) -> TierRun:
-        start = (await self.offsets_of(segment)).by_offset(offset).position
+    async def _planned(self, segment: TierSegment, offset: int, size_bytes: int) -> Chunk:
+        index = await self.offsets_of(segment)
+        start = index.by_offset(offset).position
+        left = segment.size_bytes - start
+        if left <= size_bytes + size_bytes // limits.REST_SHARE:
+            return Chunk(segment, offset, start, left, segment.next_offset)
+        end = index.by_position(start + size_bytes)
+        if end.position <= start:
+            return Chunk(segment, offset, start, size_bytes, -1)
+        return Chunk(segment, offset, start, end.position - start, end.last_offset)
+
+    async def _run(self, chunk: Chunk) -> TierRun:
+        segment, offset, start, size_bytes, _ = chunk
         while True:
             size = min(size_bytes, segment.size_bytes - start)
             data = await self._get(segment.key, start, size)
@@ -201,7 +229,7 @@ class TierFetcher:
         times = await self._index(segment, TIME_INDEX, _time_index)
         offset = max(start, segment.base_offset, times.by_time(timestamp).last_offset)
         while offset < segment.next_offset:
-            run = await self._chunk(segment, offset, limits.CHUNK_BYTES_MIN)
+            run = await self._run(await self._planned(segment, offset, limits.CHUNK_BYTES_MIN))
             at = 0
             for end in run.ends:
                 header = decode_header(run.data, at)

@@ -9,6 +9,12 @@ from penstock.base.retry import Backoff
 CHUNK_BYTES: Final = 8 << 20
 """What is read at once of a segment for one consumer, and again ahead of it."""
 
+CHUNKS_AHEAD: Final = 3
+"""Chunks that are read ahead, side by side."""
+
+REST_SHARE: Final = 4
+"""What is left of a segment comes with its last chunk, up to such a part of it."""
+
 CHUNK_BYTES_MIN: Final = 1 << 20
 """What it is at least, where many consumers share what may be ready."""
 

@@ -3,7 +3,7 @@
 `read` answers from what is ready, at once; what is not is asked for with `load`, and when it is
 there, those who wait are woken and read again. A load finds the segment (control plane, kept for a
 while), where in it to begin (its offset index, kept in memory), and reads a chunk of whole batches,
-of which every one is checked. Once a consumer is well within a chunk the next one is read ahead.
+of which every one is checked. Once a consumer is well within a chunk the next ones are read ahead.
 
 It goes by a path of its own: a client of the store, so many requests at once, so many that wait
 (more are rejected, and the consumer asks again), so many bytes a second. Nothing of it is kept but
@@ -70,6 +70,8 @@ class TierReader:
         self._ready = Ready(max_bytes=limits.READY_BYTES_MAX, seconds=limits.READY_SECONDS)
         self._budget = ByteBudget(limits.LOADING_BYTES_MAX)
         self._loads = Loads[Place](limits.LOADS_MAX)
+        self._following: dict[Place, int] = {}
+        """Of loads that are under way, an offset in the first batch behind their chunks."""
 
     def read(self, want: TierWant, *, at_least_one: bool) -> Read | None:
         """What is ready of what is wanted; None if it must be loaded first.
@@ -121,26 +123,38 @@ class TierReader:
         await self._loads.stop()
 
     def _read_ahead(self, want: TierWant, run: TierRun) -> None:
-        """Have what follows a chunk loaded before it is asked for."""
+        """Have the chunks that follow one loaded before they are asked for."""
         run.ahead_from = run.next_offset
-        ahead = want._replace(offset=run.next_offset)
-        if ahead.offset < want.part.tiered_end and self.run_at(want.key, ahead.offset) is None:
-            self._begin(ahead)
+        at = _behind(run)
+        for left in range(limits.CHUNKS_AHEAD - 1, -1, -1):
+            if not 0 <= at < want.part.tiered_end:
+                return
+            ready = self.run_at(want.key, at)
+            if ready is None:
+                self._begin(want._replace(offset=at), ahead=left)
+            at = self._following.get((want.key, at), -1) if ready is None else _behind(ready)
 
-    def _begin(self, want: TierWant) -> None:
+    def _begin(self, want: TierWant, ahead: int = 0) -> None:
+        """Load a chunk, and so many more behind it."""
         places = self._loads.fresh([(want.key, want.offset)])
         if places:
-            self._loads.begin(places, self._load(want))
+            self._loads.begin(places, self._load(want, ahead))
 
-    async def _load(self, want: TierWant) -> None:
-        chunk_bytes = self._chunk_bytes(want)
+    async def _load(self, want: TierWant, ahead: int) -> None:
+        place = want.key, want.offset
         try:
-            await self._budget.take(chunk_bytes)
+            chunk = await self._fetcher.chunk(want.part, want.offset, self._chunk_bytes(want))
+            following = self._following[place] = chunk.following
+            if ahead and 0 <= following < want.part.tiered_end:
+                self._begin(want._replace(offset=following), ahead - 1)
+            await self._budget.take(chunk.size_bytes)
             try:
-                run = await self._fetcher.run(want.part, want.offset, chunk_bytes)
+                run = await self._fetcher.run(want.part, chunk)
             finally:
-                self._budget.give(chunk_bytes)
+                self._budget.give(chunk.size_bytes)
+            run.following = following
             self._ready.put(want.key, run, self._clock.monotonic())
+            self._loads.is_same((want.key, following), (want.key, run.next_offset))
             self._counters.fetches += 1
             self._counters.fetched_bytes += len(run)
         except PenstockError as error:
@@ -149,7 +163,8 @@ class TierReader:
             logger.exception("reading %s from the archive failed", want.part.name)
             self._failed(want, Unreadable("the broker failed on this read; its log has the cause"))
         finally:
-            self._loads.end([(want.key, want.offset)])
+            self._following.pop(place, None)
+            self._loads.end([place])
             self._wake([want.part])
 
     def _chunk_bytes(self, want: TierWant) -> int:
@@ -166,3 +181,8 @@ class TierReader:
             self._counters.fetch_errors += 1
             where = f"{want.part.name} at offset {want.offset}"
             logger.warning("%s cannot be read from the archive: %s", where, error)
+
+
+def _behind(run: TierRun) -> int:
+    """An offset of what follows, as a load of it is known by."""
+    return run.next_offset if run.following < 0 else run.following

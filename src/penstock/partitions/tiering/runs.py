@@ -22,9 +22,12 @@ from penstock.records.transactions import AbortedTransaction
 
 
 class TierRun(Run):
-    """A `Run` with its aborted transactions, and where in it the next one is to be read ahead."""
+    """A `Run` with its aborted transactions, and where in it others are to be read ahead.
 
-    __slots__ = ("aborted", "ahead_from")
+    `following` is an offset in the first batch behind it; -1 where that is not known.
+    """
+
+    __slots__ = ("aborted", "ahead_from", "following")
 
     def __init__(
         self, data: memoryview, offsets: list[int], ends: list[int], next_offset: int
@@ -32,6 +35,7 @@ class TierRun(Run):
         super().__init__(data, offsets, ends, next_offset)
         self.aborted: Sequence[AbortedTransaction] = ()
         self.ahead_from = offsets[len(offsets) // 2]
+        self.following = -1
 
 
 def run_of(segment: TierSegment, start: int, data: memoryview, offset: int) -> TierRun | int:
