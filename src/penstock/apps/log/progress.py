@@ -10,8 +10,8 @@ Advance = Callable[[int], object]
 
 
 @contextmanager
-def progress(label: str, total_bytes: int | None) -> Iterator[Advance]:
-    """A function to be told of bytes that were read; `total_bytes` of None is not known."""
+def progress(label: str, total: int, *, offsets: bool = False) -> Iterator[Advance]:
+    """A function to be told how many bytes, or offsets, of so many were read."""
     if not sys.stderr.isatty():
         yield lambda size: None
         return
@@ -19,16 +19,18 @@ def progress(label: str, total_bytes: int | None) -> Iterator[Advance]:
     from rich.progress import (
         BarColumn,
         DownloadColumn,
+        MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )  # fmt: skip
+    counted: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
+    if offsets:
+        counted = (MofNCompleteColumn(), TextColumn("offsets"))
+    columns = (TextColumn("{task.description}"), BarColumn(), *counted, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total_bytes)
+        task = bar.add_task(label, total=total)
         yield lambda size: bar.advance(task, size)

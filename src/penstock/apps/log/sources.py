@@ -11,34 +11,46 @@ import asyncio
 import functools
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import click
 
+from penstock.apps.log.progress import progress
 from penstock.apps.session import State, client_options
-from penstock.base.errors import InvalidError
+from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
     from penstock.apps.diskless.places import Places
-    from penstock.client import Client
+    from penstock.client import Client, RawFetch
     from penstock.control.batch_index.values import PartitionKey
     from penstock.records import BatchHeader
     from penstock.storage.inspection.directories import PartitionFiles
 
 EXTENTS_PER_CALL: Final = 256
+FETCH_WAIT_MS: Final = 2_000
+"""Below what a call may take (`session.API_TIMEOUT_MS`)."""
+FETCHES_MAX: Final = 5
+
+Advance = Callable[["BatchHeader"], object]
 
 
 class NoLog(InvalidError):
     """A directory in which no broker has kept a log."""
 
     code: ClassVar[str] = "invalid_config"
+
+
+class NothingSent(UnavailableError):
+    """A broker that has no batch where it should."""
+
+    code: ClassVar[str] = "kafka_storage_error"
 
 
 class Range(NamedTuple):
@@ -73,6 +85,10 @@ class Source(Protocol):
     def partitions(self) -> list[TopicPartition]: ...
 
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]: ...
+
+    def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
+        """A bar that is told of the batches, as they are read."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +239,11 @@ class FileSource:
         """Those of one partition, in each directory that has it."""
         return self._found[where]
 
+    @contextmanager
+    def progress(self, label: str, wanted: Range) -> Iterator[Advance]:
+        with progress(label, size_of(self)) as advance:
+            yield lambda header: advance(header.size_bytes)
+
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:
         from penstock.storage.names import LOG
 
@@ -265,6 +286,10 @@ class BrokerSource:
         self._starts = client.list_offsets(self._topic, "earliest", partitions=numbers)
         self._ends = client.list_offsets(self._topic, "latest", partitions=numbers)
 
+    def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
+        spans = [(start, self._ends[number]) for number, start in self._starts.items()]
+        return _offsets_progress(label, spans, wanted)
+
     def partitions(self) -> list[TopicPartition]:
         return [TopicPartition(self._topic, number) for number in sorted(self._starts)]
 
@@ -274,7 +299,7 @@ class BrokerSource:
         offset = max(self._starts[where.partition], wanted.start)
         end = min(self._ends[where.partition], wanted.end)
         while offset < end:
-            fetched = self._client.fetch_raw(self._topic, where.partition, offset)
+            fetched = fetched_from(self._client, self._topic, where.partition, offset)
             at = 0
             for header in split_batches(fetched.data):
                 data = fetched.data[at : at + header.size_bytes]
@@ -282,8 +307,20 @@ class BrokerSource:
                 if wanted.has(header):
                     yield Batch(header, f"{where}, as fetched", -1, functools.partial(bytes, data))
             if fetched.next_offset <= offset:
-                return
+                raise NothingSent(f"{where} from offset {offset} on: the broker sends nothing")
             offset = fetched.next_offset
+
+
+def fetched_from(client: Client, topic: str, partition: int, offset: int) -> RawFetch:
+    """Batches from an offset on; none only if there are none after a while.
+
+    What lies in an object store comes with a later answer than the first.
+    """
+    for _ in range(FETCHES_MAX):
+        fetched = client.fetch_raw(topic, partition, offset, max_wait_ms=FETCH_WAIT_MS)
+        if fetched.next_offset > offset:
+            break
+    return fetched
 
 
 class ObjectSource:
@@ -298,6 +335,11 @@ class ObjectSource:
 
     def partitions(self) -> list[TopicPartition]:
         return list(self._keys)
+
+    def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
+        marks = self._runner.run(self._places.plane.watermarks(list(self._keys.values())))
+        spans = [(one.log_start_offset, one.high_watermark) for one in marks]
+        return _offsets_progress(label, spans, wanted)
 
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:
         plane, key = self._places.plane, self._keys[where]
@@ -339,6 +381,16 @@ class ObjectSource:
 
 
 @contextmanager
+def _offsets_progress(
+    label: str, spans: Iterable[tuple[int, int]], wanted: Range
+) -> Iterator[Advance]:
+    """A bar of offsets: how many bytes they have is not known before they are read."""
+    total = sum(max(0, min(end, wanted.end) - max(start, wanted.start)) for start, end in spans)
+    with progress(label, total, offsets=True) as advance:
+        yield lambda header: advance(header.next_offset - header.base_offset)
+
+
+@contextmanager
 def _objects(chosen: Chosen) -> Iterator[Source]:
     from penstock.apps.diskless.places import opened, wanted_partitions
     from penstock.storage.names import parse_directory_name
@@ -364,10 +416,8 @@ def no_such_partition(chosen: Chosen) -> NoLog:
     )
 
 
-def size_of(source: Source) -> int | None:
-    """The bytes of all segments, where they are files."""
-    if not isinstance(source, FileSource):
-        return None
+def size_of(source: FileSource) -> int:
+    """The bytes of all segments."""
     from penstock.storage.names import LOG
 
     total = 0

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import click
 
-from penstock.apps.log.progress import progress
 from penstock.apps.log.sources import (
     Chosen,
     Range,
     place_options,
     range_options,
-    size_of,
     source_of,
 )
 from penstock.apps.session import show
@@ -29,12 +27,12 @@ def stats(chosen: Chosen, deep: bool, wanted: Range) -> None:
     from penstock.apps.log.statistics import PartitionStatistics
 
     rows = []
-    with source_of(chosen) as source, progress("counting", size_of(source)) as advance:
+    with source_of(chosen) as source, source.progress("counting", wanted) as advance:
         for where in source.partitions():
             counted = PartitionStatistics(str(where))
             for batch in source.batches(where, wanted):
                 counted.add(batch.header, batch.read() if deep else None)
-                advance(batch.header.size_bytes)
+                advance(batch.header)
             rows.append(counted.facts())
     columns = [
         "partition", "first_offset", "next_offset", "bytes", "batches", "records",

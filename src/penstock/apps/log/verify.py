@@ -16,6 +16,7 @@ from penstock.apps.log.sources import (
     Chosen,
     FileSource,
     Range,
+    fetched_from,
     no_such_partition,
     place_options,
     size_of,
@@ -91,13 +92,13 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
             await found.verify([(name, key) for key, name in wanted.items()])
             return found
 
-    with source_of(chosen) as source, progress("verifying", None) as advance:
+    with source_of(chosen) as source, source.progress("verifying", Range()) as advance:
         for where in source.partitions():
             verifier.partitions += 1
             try:
                 for batch in source.batches(where, Range()):
                     verifier.verify(where, batch.read(), batch.header, batch.place)
-                    advance(batch.header.size_bytes)
+                    advance(batch.header)
             except PenstockError as error:
                 verifier.found(Finding(where, -1, -1, "object store", str(error), "object"))
     compared = asyncio.run(compare())
@@ -114,19 +115,15 @@ def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
     with chosen.state.client() as client:
         starts = client.list_offsets(topic, "earliest", partitions=wanted)
         ends = client.list_offsets(topic, "latest", partitions=wanted)
-        for partition, start in sorted(starts.items()):
-            verifier.partitions += 1
-            _verify_partition(client, topic, partition, start, ends[partition], verifier)
-
-
-def _verify_partition(
-    client: Client, topic: str, partition: int, offset: int, end: int, verifier: BatchVerifier
-) -> None:
-    while offset < end:
-        following = verify_fetched(client, topic, partition, offset, verifier)
-        if following is None:
-            return
-        offset = following
+        total = sum(ends[partition] - start for partition, start in starts.items())
+        with progress("verifying", total, offsets=True) as advance:
+            for partition, start in sorted(starts.items()):
+                verifier.partitions += 1
+                offset: int | None = start
+                while offset is not None and offset < ends[partition]:
+                    before = offset
+                    offset = verify_fetched(client, topic, partition, offset, verifier)
+                    advance((offset or before) - before)
 
 
 def verify_fetched(
@@ -137,7 +134,7 @@ def verify_fetched(
     from penstock.storage.inspection.findings import Finding
 
     where = TopicPartition(topic, partition)
-    fetched = client.fetch_raw(topic, partition, offset)
+    fetched = fetched_from(client, topic, partition, offset)
     data = memoryview(fetched.data)
     at = 0
     try:
