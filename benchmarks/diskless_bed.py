@@ -34,12 +34,18 @@ class RemoteStore:
         self._network = network
         self.url = s3.fresh_url()
         self.options = s3.options(f"http://127.0.0.1:{network.said}")
+        self.near = s3.options()
+        """The way past the network."""
 
     @property
     def configs(self) -> dict[str, str]:
         """The settings of a broker that uses it."""
-        options = ",".join(f"{name}={value}" for name, value in self.options.items())
-        return {"diskless.storage.url": self.url, "diskless.storage.options": options}
+        return self.configs_of(self.options)
+
+    def configs_of(self, options: Mapping[str, str]) -> dict[str, str]:
+        """The same on one of the ways to it."""
+        text = ",".join(f"{name}={value}" for name, value in options.items())
+        return {"diskless.storage.url": self.url, "diskless.storage.options": text}
 
     def slow(self, latency_ms: float) -> None:
         """Let each request take so much longer from now on."""

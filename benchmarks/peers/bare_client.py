@@ -93,14 +93,19 @@ class BatchTemplate:
         self._batch = bytearray(struct.pack(">qi", 0, len(batch)) + batch)
         self.records = records
 
-    def request(self, topic: str, partition: int, *, timestamp_ms: int = -1) -> bytes:
-        """A framed Produce request, acks=all, with this batch; -1 is now."""
+    def batch(self, *, timestamp_ms: int = -1) -> bytes:
+        """The batch alone; -1 is now."""
         now_ms = int(time.time() * 1000) if timestamp_ms < 0 else timestamp_ms
         struct.pack_into(">qq", self._batch, _BASE_TIMESTAMP_AT, now_ms, now_ms)
         seal(self._batch)
+        return bytes(self._batch)
+
+    def request(self, topic: str, partition: int, *, timestamp_ms: int = -1) -> bytes:
+        """A framed Produce request, acks=all, with this batch; -1 is now."""
+        batch = self.batch(timestamp_ms=timestamp_ms)
         body = struct.pack(">hhi", -1, -1, 30_000) + _array(1) + _text(topic) + _array(1)
-        body += struct.pack(">ii", partition, len(self._batch))
-        return _framed(PRODUCE, body, bytes(self._batch))
+        body += struct.pack(">ii", partition, len(batch))
+        return _framed(PRODUCE, body, batch)
 
 
 def fetch_request(
