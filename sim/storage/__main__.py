@@ -29,7 +29,7 @@ def explore_all(scenarios: Sequence[Scenario], seeds: Sequence[int], states: int
     """True if everything holds. What the dice do not change is explored with the first seed."""
     total, crashes, cpu_seconds, held = 0, 0, 0.0, True
     for scenario in scenarios:
-        for seed in seeds if scenario.name == "mixed" else seeds[:1]:
+        for seed in seeds if scenario.name.startswith("mixed") else seeds[:1]:
             result = explore(scenario, seed, states=states)
             total, crashes = total + result.states, crashes + result.crashes
             cpu_seconds += result.cpu_seconds

@@ -12,7 +12,7 @@ from penstock.base.errors import PenstockError
 from sim.disk import Disk
 from sim.storage.checks import check, recovered
 from sim.storage.crashes import Crash, crashes
-from sim.storage.logs import Log, Violation
+from sim.storage.logs import Log, Violation, require
 from sim.storage.recording import Point, RecordedDisk
 from sim.storage.scenarios import Scenario
 from sim.storage.world import Allowed, World
@@ -21,6 +21,7 @@ RECOVERIES = 6
 """Crashes of a scenario whose recovery is broken off at each of its own calls."""
 
 
+Archive = Callable[[int], Mapping[str, bytes]]
 Allow = Callable[[int], Mapping[int, Allowed]]
 
 
@@ -55,7 +56,7 @@ def explore(
         world = World(seed, scenario.bounds)
         scenario.run(world)
         dice = random.Random(f"{scenario.name}-{seed}")
-        _explore(scenario, world.points, world.allowed, result, dice, states)
+        _explore(scenario, world.points, world.allowed, result, dice, states, world.archive_at)
         some = None if states is None else 1 + states // (4 * recoveries)
         for image, allowed in _recoveries(world, dice, recoveries):
             disk = RecordedDisk(image)
@@ -71,7 +72,7 @@ def explore(
 
 def _explore(
     scenario: Scenario, points: list[Point], allowed_after: Allow, result: Result,
-    dice: random.Random, states: int | None,
+    dice: random.Random, states: int | None, archive_at: Archive = lambda calls: {},
 ) -> None:  # fmt: skip
     """Check what crashes after each of the calls leave."""
     result.calls += len(points) - 1
@@ -85,6 +86,11 @@ def _explore(
         result.seen.add(key)
         result.states += 1
         try:
+            there = image.contents()
+            for path, data in archive_at(point.number).items():
+                require(
+                    there.get(path) == data, f"{path} is not in the archive as it was put there"
+                )
             check(image, allowed, scenario.bounds, result.recovered)
         except Violation as violation:
             raise Violation(

@@ -11,12 +11,26 @@ from typing import Any
 
 from penstock.base import files as base_files
 from penstock.base.files import Buffer, Files, Name, read_range, replace_file, write_all
-from penstock.storage import checkpointing, cutting, loading, recovery, replaying, segment, store
+from penstock.objects.directory import DirectoryStore
+from penstock.storage import (
+    checkpointing,
+    committing,
+    cutting,
+    loading,
+    maintenance,
+    recovery,
+    replaying,
+    segment,
+    segment_writing,
+    store,
+)
 from penstock.storage.checkpointing import Checkpointer, Plan
+from penstock.storage.committing import Committer, Group
 from penstock.storage.compaction import cleaner, swapping
 from penstock.storage.compaction.cleaner import LogCleaner
 from penstock.storage.compaction.rewriting import CleanedSegment
 from penstock.storage.compaction.values import PassPlan
+from penstock.storage.config import LogConfig
 from penstock.storage.epoch_loading import load_epochs
 from penstock.storage.formats.index import Entry, SparseIndex
 from penstock.storage.formats.journal_entry import (
@@ -32,7 +46,9 @@ from penstock.storage.partition import PartitionLog
 from penstock.storage.replica import ReplicaLog
 from penstock.storage.segment import Segment
 from penstock.storage.segment_files import SegmentFiles
+from penstock.storage.segment_writing import Direct, SegmentWriter
 from penstock.storage.store import LogStore
+from penstock.storage.tiering.retention import kept_here
 from sim.storage.exploring import Result, explore
 from sim.storage.scenarios import SCENARIOS
 
@@ -118,6 +134,46 @@ def _make_unsynced(files: Files, path: str) -> None:
 
 
 _MAKE_DIRECTORIES = base_files.make_directories
+
+
+# Large appends
+
+
+def _entry_first(self: Committer, group: Group, sync: bool) -> None:
+    _PERFORM_GROUP(self, group._replace(direct=()), sync)
+    segment_writing.write_direct(self._files, self._root, group.direct)
+
+
+_PERFORM_GROUP = Committer._perform
+
+
+def _write_direct_unsynced(files: Files, root: str, direct: Sequence[Direct]) -> None:
+    for one in direct:
+        write_all(files, one.handle.descriptor, one.position, [one.data])
+
+
+def _write_direct_unnamed(files: Files, root: str, direct: Sequence[Direct]) -> None:
+    segment_writing.write_direct(files, root, [one._replace(directory=None) for one in direct])
+
+
+def _large_behind_cuts(self: SegmentWriter, items: list[Any], size_bytes: int) -> list[Any]:
+    for item in items:
+        item.log.tail.cut_sequence = 0
+    return _LARGE_IN(self, items, size_bytes)
+
+
+_LARGE_IN = SegmentWriter.large_in
+
+
+# The archive
+
+
+def _put_unsynced(self: DirectoryStore, sync: Any, what: str) -> None:
+    return
+
+
+def _kept_by_size_alone(config: LogConfig, committed_offset: int, tiered_offset: int) -> Any:
+    return kept_here(config, committed_offset, committed_offset)
 
 
 # Truncation
@@ -308,6 +364,41 @@ PLANTS = {
         what="a truncation that the journal has is not done again after a crash",
         scenario="truncate",
         patches=[(replaying._Writing, "cut", _skip_cuts)],
+    ),
+    "committed-before-it-is-there": Plant(
+        what="an upload is committed before the object is synced",
+        scenario="upload",
+        patches=[(DirectoryStore, "_sync", _put_unsynced)],
+    ),
+    "gone-before-it-is-archived": Plant(
+        what="local retention lets segments go that are not in the archive",
+        scenario="upload",
+        patches=[(maintenance, "kept_here", _kept_by_size_alone)],
+    ),
+    "entry-before-data": Plant(
+        what="the journal says where a large append is before that is synced",
+        scenario="large appends",
+        patches=[(Committer, "_perform", _entry_first)],
+    ),
+    "data-not-synced": Plant(
+        what="a large append is written to its segment, which is not synced",
+        scenario="large appends",
+        patches=[(committing, "write_direct", _write_direct_unsynced)],
+    ),
+    "name-not-synced": Plant(
+        what="a large append is synced in a segment whose name is not",
+        scenario="large appends",
+        patches=[(committing, "write_direct", _write_direct_unnamed)],
+    ),
+    "large-behind-a-cut": Plant(
+        what="a replay cuts what is in a segment alone",
+        scenario="large appends",
+        patches=[(SegmentWriter, "large_in", _large_behind_cuts)],
+    ),
+    "unsaid-counts": Plant(
+        what="a start takes what is in a segment and not in the journal",
+        scenario="mixed, large",
+        patches=[(loading, "EXACT", 0)],
     ),
     "aborted-come-back": Plant(
         what="an index of aborted transactions is cut, which is neither synced nor looked at",

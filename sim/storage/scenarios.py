@@ -146,6 +146,19 @@ def retention(world: World) -> None:
     world.append(1)
 
 
+def upload(world: World) -> None:
+    """Segments that are copied to the archive, and then go by local retention."""
+    for number in range(9):
+        world.append(0, size=200)
+        if number % 3 == 2:
+            world.checkpoint()
+            world.upkeep()
+            world.upload(0)
+            world.upkeep()
+    world.upkeep()
+    world.append(0)
+
+
 def delete(world: World) -> None:
     """Partitions that are deleted, and made again under the same name."""
     world.append(0, size=200)
@@ -228,6 +241,33 @@ def compact(world: World) -> None:
     world.compact(0)
 
 
+def large(world: World) -> None:
+    """Appends that go to their segments first, among small ones, cuts, epochs and restarts."""
+    world.append(0, size=30)
+    world.append(0, size=200)
+    world.append(1, size=200, commit=False)
+    world.append(0, size=30, commit=False)
+    world.append(0, size=150)
+    world.append(2, size=200)
+    world.replicate(3, counts=(2, 2), size=120)
+    world.replicate(3, size=30)
+    world.truncate(3, 3)
+    world.replicate(3, counts=(1, 2), size=150, risen=1)
+    world.checkpoint()
+    world.replicate(3, counts=(2, 1), size=150, risen=1)
+    world.truncate(3, 4, commit=False)
+    world.replicate(3, counts=(2,), size=200, risen=1)
+    world.restart(clean=False)
+    world.replicate(3, counts=(1,), size=200)
+    world.append(0, size=200)
+    world.transact(1, 5)
+    world.append(1, size=200)
+    world.checkpoint()
+    world.replicate(3, counts=(1,), size=200, risen=1)
+    world.restart(clean=True)
+    world.append(0, size=220)
+
+
 def mixed(world: World) -> None:
     """Anything, as the dice have it."""
     for _ in range(STEPS):
@@ -276,6 +316,10 @@ COMPACTED = Bounds(
         delete_retention_ms=HORIZON_MS,
     )
 )  # fmt: skip
+
+
+LARGE = Bounds(journal_append_bytes_max=170)
+TIERED = Bounds(config=replace(CONFIG, remote_storage_enable=True, local_retention_bytes=500))
 SMALL = Bounds(config=replace(CONFIG, retention_bytes=900))
 SCENARIOS = [
     Scenario("append", append),
@@ -287,11 +331,14 @@ SCENARIOS = [
     Scenario("checkpoint", checkpoint),
     Scenario("times", times),
     Scenario("retention", retention, SMALL),
+    Scenario("upload", upload, TIERED),
     Scenario("deletion", delete),
     Scenario("transactions", transact),
     Scenario("begin anew", begin),
     Scenario("compaction", compact, COMPACTED),
     Scenario("policy interval", unsynced, Bounds("interval")),
     Scenario("policy os", unsynced, Bounds("os")),
+    Scenario("large appends", large, LARGE),
     Scenario("mixed", mixed),
+    Scenario("mixed, large", mixed, LARGE),
 ]

@@ -22,9 +22,12 @@ from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, Marker
 from penstock.storage import LogConfig, ReplicaLog, StorageError
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
+from penstock.storage.tiering.copying import SegmentCopy
 from sim.disk import Disk
+from sim.storage.archive import ROOT as ARCHIVE
+from sim.storage.archive import Archive
 from sim.storage.keys import keyed_batch
-from sim.storage.logs import PRODUCER, Log, next_offset
+from sim.storage.logs import PRODUCER, Log, Violation, next_offset
 from sim.storage.recording import Point, RecordedDisk
 
 ROOT = Path("/data/log")
@@ -54,6 +57,7 @@ class Bounds(NamedTuple):
     journal_file_bytes: int = 1 << 14
     journal_files_max: int = 2
     config: LogConfig = CONFIG
+    journal_append_bytes_max: int = 1 << 18
 
 
 class World:
@@ -69,6 +73,9 @@ class World:
         self.notes: dict[int, list[Noted]] = {}
         self.acknowledged: dict[int, list[tuple[int, int]]] = {}
         """Of each partition: after so many calls, the note that was acknowledged."""
+        self.archive: Archive | None = None
+        self.archived: list[tuple[int, str, bytes]] = []
+        """Objects: how many calls had been made when one was there, its path, what is in it."""
         self.falling = False
         """Whether later batches have earlier timestamps."""
         self._fill = 0
@@ -309,7 +316,35 @@ class World:
         for partition, notes in self.notes.items():
             held = notes[-1].log
             if held is not None and (start := self.log(partition).log_start_offset) > held.start:
+                tiered = self.log(partition).tiered_offset
+                if self.archived and start > tiered:
+                    raise Violation(f"{partition} begins at {start}, the archive ends at {tiered}")
                 self.note(partition, held._replace(start=start), calls)
+
+    def upload(self, partition: int) -> None:
+        """Copy closed segments to the archive, one after the other, and say so when each is there.
+
+        The row that says so is the control plane's; here it is a note.
+        """
+        log = self.log(partition)
+        for one in log.closed_segments(log.tiered_offset):
+            copy = SegmentCopy(
+                log.files, one.path, position=0, end=one.size_bytes, base_offset=one.base_offset,
+                next_offset=one.next_offset, interval_bytes=CONFIG.index_interval_bytes,
+            )  # fmt: skip
+            pieces = []
+            while (piece := copy.piece()) is not None:
+                pieces.append(bytes(piece))
+            copy.close()
+            key = f"{partition}-{one.base_offset}"
+            self.archive = self.archive or Archive(self.disk)
+            self.archive.store(key, pieces)
+            self.archived.append((self.disk.count, str(ARCHIVE / key), b"".join(pieces)))
+            log.tiered_offset = one.next_offset
+
+    def archive_at(self, calls: int) -> dict[str, bytes]:
+        """Objects that were there after so many calls, by their paths."""
+        return {path.lstrip("/"): data for at, path, data in self.archived if at <= calls}
 
     def delete(self, partition: int) -> None:
         self.now(partition)
@@ -359,6 +394,7 @@ def open_store(disk: Disk, bounds: Bounds, *, clock: FakeClock | None = None) ->
         clock=clock,
         journal_file_bytes=bounds.journal_file_bytes,
         journal_files_max=bounds.journal_files_max,
+        journal_append_bytes_max=bounds.journal_append_bytes_max,
         log_retention_check_interval_ms=1,
         log_cleaner_backoff_ms=0,
         log_flush_policy=bounds.policy,

@@ -57,7 +57,8 @@ def test_what_was_acknowledged_outlives_every_crash(scenario: Scenario) -> None:
 def test_a_planted_bug_is_found(name: str) -> None:
     result = planted(PLANTS[name])
     assert result.violation, f"{name} was not found in {result.states} states"
-    assert "power lost after call" in result.violation, result.violation
+    # Some show already in what the scenario itself meets.
+    assert "power lost after call" in result.violation or not result.calls, result.violation
 
 
 def test_exploring_gives_the_same_each_time() -> None:

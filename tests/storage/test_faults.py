@@ -160,15 +160,54 @@ def test_what_segments_cannot_take_is_bounded_and_retried(tmp_path: Path) -> Non
     files.full = lambda path: path.endswith(".log")
     harness = Harness(tmp_path, files=files, pending_bytes_max=1 << 20)
     files.room = 0
-    for number in range(3):
-        harness.put(batch(size=300_000, fill=number))
+    for number in range(5):
+        harness.put(batch(size=200_000, fill=number))
     with pytest.raises(DiskFull):
-        harness.append(batch(size=300_000))
-    assert harness.log().durable_offset == 3
+        harness.append(batch(size=200_000))
+    assert harness.log().durable_offset == 5
     files.room = None
     harness.store.housekeeping(harness.clock.ms)
-    assert harness.put(batch()) == 3
-    assert len(offsets(read_all(harness.log()))) == 4
+    assert harness.put(batch()) == 5
+    assert len(offsets(read_all(harness.log()))) == 6
+    harness.store.close()
+
+
+def test_a_large_append_that_its_segment_cannot_take_is_refused(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.full = lambda path: path.endswith(".log")
+    harness = Harness(tmp_path, files=files)
+    harness.put(batch(2, size=300_000))
+    path = tmp_path / "orders-0" / "00000000000000000000.log"
+    size = path.stat().st_size
+    files.room = 100_000
+    for _ in range(2):
+        harness.append(batch(3, size=300_000, fill=1))
+        harness.append(batch(1, fill=2))
+        assert isinstance(harness.commit(), DiskFull)
+        assert harness.log().log_end_offset == 2
+        assert path.stat().st_size == size
+    files.room = None
+    assert harness.put(batch(4, size=400_000, fill=3)) == 2
+    expected = read_all(harness.log(), max_bytes=1 << 20)
+    assert offsets(expected) == [(0, 2), (2, 6)]
+    for way in (harness.crash, harness.reopen):
+        way()
+        assert read_all(harness.log(), max_bytes=1 << 20) == expected
+    harness.store.close()
+
+
+def test_a_large_append_is_written_once(tmp_path: Path) -> None:
+    """The journal has where it is, beside a small one that it has whole."""
+    harness = Harness(tmp_path)
+    harness.append(batch(2, size=1_000_000, fill=1))
+    harness.append(batch(1, fill=2))
+    harness.append(batch(3, size=1_000_000, fill=3), partition=1)
+    assert harness.commit() is None
+    assert harness.store._journal.written_bytes == 4096
+    expected = [read_all(harness.log(one), max_bytes=4 << 20) for one in range(2)]
+    harness.crash()
+    assert harness.store._recovered_entries == 1
+    assert [read_all(harness.log(one), max_bytes=4 << 20) for one in range(2)] == expected
     harness.store.close()
 
 
@@ -412,11 +451,11 @@ def test_a_real_full_disk(small_disk: Path) -> None:
     log = harness.log()
     error: StorageError | None = None
     while error is None:
-        harness.append(batch(size=300_000))
+        harness.append(batch(size=300_000 if log.log_end_offset % 2 else 100_000))
         error = harness.commit()
     assert isinstance(error, DiskFull)
     count = log.durable_offset
-    assert 5 < count < 27
+    assert 5 < count < 40
     assert log.log_end_offset == count
     before = read_all(log, max_bytes=1 << 20)
     abandon(harness.store)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.producers import Undo
@@ -48,8 +49,8 @@ class Appended(Generic[LogT]):
     """One append; see the module's text for its life."""
 
     __slots__ = (
-        "base_offset", "data", "headers", "lease", "log", "next_offset", "position", "segment",
-        "size_bytes", "stamped", "undo",
+        "base_offset", "data", "headers", "in_segment", "lease", "log", "next_offset", "position",
+        "segment", "size_bytes", "stamped", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,8 @@ class Appended(Generic[LogT]):
         self.data = data
         self.lease = lease
         self.undo = undo
+        self.in_segment = False
+        """Whether its bytes are synced in its segment before the journal has the append."""
         self.stamped = stamped
         """Whether the headers have offsets: of batches that need not follow each other closely."""
 
@@ -114,16 +117,24 @@ class Control(Appended[LogT]):
         self.perform = perform
         self.take_back = take_back
 
+    def cuts_behind(self, sequence: int) -> None:
+        """Where it is a cut, or a start: its entry is not behind this one."""
+        if self.segment.base_offset >= 0:
+            self.log.tail.cut_sequence = sequence
+
 
 class Tail(Generic[LogT]):
     """A log's newest appends in order; the first `written` of them are in their segment."""
 
-    __slots__ = ("_head", "_items", "written")
+    __slots__ = ("_head", "_items", "cut_sequence", "written")
 
     def __init__(self) -> None:
         self._items: list[Appended[LogT]] = []
         self._head = 0
         self.written = 0
+        self.cut_sequence = 0
+        """The log's newest cut in the journal is not behind this entry; until a checkpoint covers
+        it, a replay would cut what is in segments alone."""
 
     def __len__(self) -> int:
         return len(self._items) - self._head
@@ -234,6 +245,7 @@ class AppendQueue(Generic[LogT]):
         """Something else is to become durable, after what was accepted."""
         self.add(item)
         self.controls = True
+        item.cuts_behind(LONG_MAX)  # it has no entry yet
 
     def drop(self, item: Appended[LogT]) -> None:
         """One that waits is taken back by its log."""

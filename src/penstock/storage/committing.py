@@ -5,6 +5,9 @@ thread the next one gathers, so that under load a sync is shared by more request
 takes. A lone small request is written and synced on the spot, because two thread switches cost
 more than the sync takes.
 
+A large append is written to its segment, and synced there, before its group is in the journal,
+which says where it is: so its bytes are written once. Not while a cut of its log may be replayed.
+
 After the sync: the owners of logs are told, callbacks are called (answers leave), then `on_advance`
 (waiting consumers wake), then segments are written.
 
@@ -33,7 +36,14 @@ from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX
 from penstock.storage.partition import PartitionLog, StoreParts
-from penstock.storage.segment_writing import NOTHING, SegmentWriter, perform, storage_error
+from penstock.storage.segment_writing import (
+    NOTHING,
+    Direct,
+    SegmentWriter,
+    perform,
+    storage_error,
+    write_direct,
+)
 from penstock.storage.values import LogOwner
 from penstock.storage.worker import Worker
 
@@ -50,6 +60,8 @@ class Group(NamedTuple):
     size_bytes: int
     controls: bool
     """Whether some of the items are no appends."""
+    direct: tuple[Direct, ...] = ()
+    """What is written to segments first."""
 
 
 class Committer:
@@ -132,13 +144,19 @@ class Committer:
             self._write_journal(group)
 
     def _write_journal(self, group: Group) -> None:
-        journal = self._journal
-        if not journal.has_room(group.size_bytes + 512 * len(group.items)):
+        sync = self._policy == "group" or self._flush_is_due(group)
+        large = self._segment_writer.large_in(group.items, group.size_bytes) if sync else []
+        in_journal = group.size_bytes - sum([item.size_bytes for item in large])
+        if not self._journal.has_room(in_journal + 512 * len(group.items)):
             self._in_flight = group
             self._waiting_for_room = True
             self.make_room()
             return
-        sync = self._policy == "group" or self._flush_is_due(group)
+        try:
+            group = group._replace(direct=self._segment_writer.open_for(large))
+        except OSError as error:
+            self._finish(group, storage_error(self._root, error))
+            return
         work = partial(self._perform, group, sync)
         lone = len(group.callbacks) <= 1 and group.size_bytes <= INLINE_COMMIT_BYTES_MAX
         if lone or not self._worker.attached:
@@ -160,6 +178,7 @@ class Committer:
             except OSError as error:
                 raise StorageFailed(f"syncing {self._root} failed: {error}") from error
             self.root_synced = True
+        write_direct(self._files, self._root, group.direct)
         self._journal.write(group.items, sync=sync)
 
     def _flush_is_due(self, group: Group) -> bool:
@@ -247,6 +266,7 @@ class Committer:
 
     def _finish(self, group: Group, error: StorageError | None) -> None:
         appends = group.items
+        self._segment_writer.wrote_direct(group.direct, error)
         if group.controls and error is None:
             appends, error = self._perform_controls(group)
         if error is not None:
@@ -284,6 +304,7 @@ class Committer:
             if not isinstance(item, Control):
                 appends.append(item)
             elif item.log.closed is None:
+                item.cuts_behind(self._journal.sequence)
                 try:
                     item.perform()
                 except OSError as error:
@@ -306,6 +327,7 @@ class Committer:
                     continue
                 if isinstance(item, Control):
                     item.take_back()
+                    item.cuts_behind(self._journal.sequence)
                 else:
                     item.log.undo(item)
         for callback in group.callbacks + later.callbacks:

@@ -21,9 +21,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from penstock.base.files import Files, sync_directory, write_all
+from penstock.records import decode_header
 from penstock.storage.appended import Appended, LogT
 from penstock.storage.errors import StorageFailed, write_error
-from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, ROW, encode_entry, padded
+from penstock.storage.formats.journal_entry import (
+    ALIGNMENT_BYTES,
+    REFERENCE_BYTES,
+    ROW,
+    Reference,
+    encode_entry,
+    encode_reference,
+    padded,
+    position_in_segment,
+)
 from penstock.storage.limits import JOURNAL_ENTRY_BYTES_MAX, JOURNAL_PREWRITE_BYTES
 from penstock.storage.names import JOURNAL_SUFFIX
 from penstock.storage.values import Buffer
@@ -83,6 +93,7 @@ class Journal:
         self.durable_sequence = sequence
         self.settled_sequence = sequence
         """The newest entry whose items the logs know to be durable; the owner's to set."""
+        self.checkpoint_sequence = checkpoint_sequence
         self.bytes_since_checkpoint = bytes_since_checkpoint
         self.written_bytes = 0
         self.syncs = 0
@@ -166,6 +177,7 @@ class Journal:
 
     def free(self, sequence: int) -> None:
         """Everything up to `sequence` is synced in its segments."""
+        self.checkpoint_sequence = sequence
         kept: list[JournalFile] = []
         for file in self._full:
             (self._free if file.last_sequence <= sequence else kept).append(file)
@@ -184,20 +196,7 @@ class Journal:
             yield self._active
 
     def _write_entry(self, items: Sequence[Appended[LogT]], payload_bytes: int) -> None:
-        pack = ROW.pack
-        rows: list[bytes] = []
-        for item in items:
-            rows.append(
-                pack(
-                    item.segment.base_offset,
-                    item.position,
-                    item.base_offset,
-                    item.next_offset,
-                    item.size_bytes,
-                )
-            )
-            rows.append(item.log.key)
-        payloads: list[Buffer] = [item.data for item in items]
+        rows, payloads = _rows(items)
         file = self._take_file(payload_bytes + len(items) * _ROW_KEY_BYTES)
         head, size_bytes, checksum = encode_entry(
             rows,
@@ -222,7 +221,8 @@ class Journal:
         self.sequence += 1
         file.last_sequence = self.sequence
         self._previous_checksum = checksum
-        self.bytes_since_checkpoint += taken
+        in_segments = [item.size_bytes for item in items if item.in_segment]
+        self.bytes_since_checkpoint += taken + sum(in_segments)
         self.written_bytes += taken
 
     def _write_ahead(self, file: JournalFile, size_bytes: int) -> None:
@@ -279,16 +279,42 @@ class Journal:
                 self._files.write_at(file.descriptor, [_ZEROS], position)
 
 
+def journal_bytes(item: Appended[LogT]) -> int:
+    """What the journal has of an append, without its row."""
+    return REFERENCE_BYTES if item.in_segment else item.size_bytes
+
+
+def _rows(items: Sequence[Appended[LogT]]) -> tuple[list[bytes], list[Buffer]]:
+    """The table of an entry, and what follows it."""
+    pack = ROW.pack
+    rows: list[bytes] = []
+    payloads: list[Buffer] = []
+    for item in items:
+        position, size_bytes, data = item.position, item.size_bytes, item.data
+        if item.in_segment:
+            leader_epoch = decode_header(item.data).partition_leader_epoch
+            transactional = any([header.is_transactional for header in item.headers])
+            data = encode_reference(Reference(size_bytes, leader_epoch, transactional))
+            position, size_bytes = position_in_segment(position), REFERENCE_BYTES
+        offsets = item.base_offset, item.next_offset
+        rows.append(pack(item.segment.base_offset, position, *offsets, size_bytes))
+        rows.append(item.log.key)
+        payloads.append(data)
+    return rows, payloads
+
+
 def _entries(items: Sequence[Appended[LogT]]) -> Iterator[tuple[Sequence[Appended[LogT]], int]]:
     """Cut a group into entries of a bounded size."""
     total = sum([item.size_bytes for item in items])
+    total -= sum([item.size_bytes - REFERENCE_BYTES for item in items if item.in_segment])
     if total <= JOURNAL_ENTRY_BYTES_MAX:
         yield items, total
         return
     start = size_bytes = 0
     for place, item in enumerate(items):
-        if size_bytes and size_bytes + item.size_bytes > JOURNAL_ENTRY_BYTES_MAX:
+        item_bytes = journal_bytes(item)
+        if size_bytes and size_bytes + item_bytes > JOURNAL_ENTRY_BYTES_MAX:
             yield items[start:place], size_bytes
             start, size_bytes = place, 0
-        size_bytes += item.size_bytes
+        size_bytes += item_bytes
     yield items[start:], size_bytes

@@ -30,7 +30,12 @@ from penstock.storage.cutting import cut_transactions
 from penstock.storage.epoch_loading import load_epochs
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.errors import CorruptFile, CorruptLog
-from penstock.storage.formats.checkpoint import ABORTED_SHIFT, HAS_PRODUCERS, RecoveryPoint
+from penstock.storage.formats.checkpoint import (
+    ABORTED_SHIFT,
+    EXACT,
+    HAS_PRODUCERS,
+    RecoveryPoint,
+)
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.snapshot import (
     BATCHES_VERSION,
@@ -328,7 +333,8 @@ class _Loading:
             segment = segments[place]
             self._cut_transactions(segments, segment, expected)
             if position < segment.written_bytes or place + 1 < len(segments):
-                reached, expected, error = self._walk_segment(segment, position, expected)
+                limit = self._limit(segments, place)
+                reached, expected, error = self._walk_segment(segment, position, expected, limit)
                 if error is not None and expected < self.durable:
                     return segments, expected, error
                 if error is not None:
@@ -367,8 +373,15 @@ class _Loading:
             )
         return segments, expected, None
 
+    def _limit(self, segments: list[Segment], place: int) -> int:
+        """Of a segment, what begins there or above was never acknowledged: what a large append left
+        that the journal has not, or that was taken back."""
+        later = segments[place + 1 :]
+        limit = later[0].base_offset if later else LONG_MAX
+        return min(limit, self.durable) if self.recovery_point.flags & EXACT else limit
+
     def _walk_segment(
-        self, segment: Segment, position: int, expected: int
+        self, segment: Segment, position: int, expected: int, limit: int
     ) -> tuple[int, int, CorruptLog | None]:
         """Verify one segment from a position; returns where it got to, and why it stopped."""
         end = segment.written_bytes
@@ -390,6 +403,9 @@ class _Loading:
                 verify=True,
                 chunk_bytes=RECOVERY_SCAN_BYTES,
             ):
+                if header.base_offset >= limit:
+                    self._cut(segment, at)
+                    return at, expected, None
                 if header.base_offset < expected:
                     reason = f"base offset {header.base_offset}, expected {expected} or more"
                     raise CorruptLog(Path(segment.path), at, reason)
@@ -403,6 +419,9 @@ class _Loading:
         except CorruptLog as error:
             reached = segment.written_bytes
             segment.written_bytes = end
+            if expected == limit:
+                self._cut(segment, reached)
+                return reached, expected, None
             return reached, expected, error
         return end, expected, None
 

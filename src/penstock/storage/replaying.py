@@ -7,9 +7,10 @@ of a log are put into its files when the log is loaded, before anything else is 
 journal files stay as they are until then, and until a checkpoint has synced what was made of them.
 
 Replay writes each row's bytes at the position that it was given, and cuts files where a row says
-so, in the order of the journal: it comes to the same however often it is done. Retention removes
-no segment that the checkpoint's recovery point points at or before, so what is replayed always has
-its file.
+so, in the order of the journal: it comes to the same however often it is done. What the journal
+says is in a segment is left as it is there: none follows a cut that is to be replayed. Retention
+removes no segment that the checkpoint's recovery point points at or before, so what is replayed
+always has its file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.storage.cutting import clear_files, cut_files
 from penstock.storage.descriptors import Descriptors
 from penstock.storage.errors import StorageError, disk_full
 from penstock.storage.formats.checkpoint import RecoveryPoint
-from penstock.storage.formats.journal_entry import STARTS, Row
+from penstock.storage.formats.journal_entry import STARTS, Row, decode_reference
 from penstock.storage.limits import LAZY_REPLAY_BYTES_MAX, REPLAY_WRITE_BYTES
 from penstock.storage.names import LOG, offset_name
 from penstock.storage.values import Standing
@@ -100,6 +101,14 @@ class LogReplay:
         elif length + LENGTH_OVERHEAD_BYTES != size_bytes and not self.transactional:
             self.transactional = has_transactions(data, at, at + size_bytes)
 
+    def add_reference(self, row: Row, file: int, position: int, data: bytes) -> None:
+        """Note a row of batches that are in their segment."""
+        self._note(file, position, row)
+        there = decode_reference(data, row)
+        self.size_bytes += there.size_bytes
+        self.leader_epoch = there.leader_epoch
+        self.transactional = self.transactional or bool(there.transactional)
+
     def _note(self, file: int, position: int, row: Row) -> None:
         segment_base, target, _, next_offset, size_bytes, _, data_at = row
         if self.end_offset is None:
@@ -144,6 +153,8 @@ class LogReplay:
             for file, position, size_bytes, segment_base, target, next_offset in self._rows:
                 if target == STARTS:
                     writing.start(next_offset, self._read(file, size_bytes, position))
+                elif target < STARTS:
+                    writing.touched.add(segment_base)
                 elif size_bytes == 0:
                     writing.cut(segment_base, target, next_offset)
                 else:
@@ -233,6 +244,8 @@ class Replays:
             segment_base, target, _, _, size_bytes, _, _ = row
             if segment_base >= 0 and target >= 0 and size_bytes:
                 log.add_batches(row, file, position, data)
+            elif row.in_segment:
+                log.add_reference(row, file, position, data)
             else:
                 log.add(row, file, position)
 

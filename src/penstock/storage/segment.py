@@ -35,7 +35,7 @@ class Segment:
 
     __slots__ = (
         "aborted_checksum", "base_offset", "bytes_since_entry", "end_position", "first_timestamp",
-        "gaps", "index", "max_timestamp", "max_timestamp_offset", "path", "saved_offsets",
+        "gaps", "index", "max_timestamp", "max_timestamp_offset", "named", "path", "saved_offsets",
         "saved_times", "saved_transactions", "transactions", "written_bytes",
     )  # fmt: skip
 
@@ -44,6 +44,8 @@ class Segment:
         self.base_offset = base_offset
         self.end_position = size_bytes
         self.written_bytes = size_bytes
+        self.named = False
+        """Whether the name of its file is known to be synced."""
         self.gaps = False
         """Whether offsets may be missing that are no loss any more: it was repaired."""
         self.index: SparseIndex | None = None if size_bytes else SparseIndex(base_offset)

@@ -9,15 +9,17 @@ full disk) leaves its appends where they are, in memory and in the journal, to b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from penstock.base.files import Files, write_all
+from penstock.base.files import Files, sync_directory, write_all
 from penstock.storage.appended import Appended
 from penstock.storage.descriptors import Handle
-from penstock.storage.errors import StorageError, disk_full
+from penstock.storage.errors import StorageError, StorageFailed, disk_full, write_error
+from penstock.storage.journal import Journal
 from penstock.storage.limits import (
     INLINE_WRITE_BYTES_MAX,
     SEGMENT_WRITE_BYTES,
@@ -25,6 +27,7 @@ from penstock.storage.limits import (
     SEGMENT_WRITE_SHARE,
 )
 from penstock.storage.partition import PartitionLog, StoreParts
+from penstock.storage.segment import Segment
 from penstock.storage.values import Buffer
 from penstock.storage.worker import Worker
 
@@ -37,6 +40,16 @@ class Run(NamedTuple):
     handle: Handle
     position: int
     buffers: list[Buffer]
+
+
+class Direct(NamedTuple):
+    """One append that goes to its segment alone; `directory` is synced, too, if it is given."""
+
+    handle: Handle
+    segment: Segment
+    position: int
+    data: Buffer
+    directory: str | None
 
 
 class Job(NamedTuple):
@@ -53,7 +66,8 @@ NOTHING: Final = Job([], [], 0)
 class SegmentWriter:
     """Belongs to the owner's thread; its worker does the writes."""
 
-    def __init__(self, parts: StoreParts, worker: Worker) -> None:
+    def __init__(self, parts: StoreParts, journal: Journal, worker: Worker) -> None:
+        self._journal = journal
         self._root = parts.root
         self._settings = parts.settings
         self._segment_files = parts.segment_files
@@ -69,6 +83,51 @@ class SegmentWriter:
         self._busy = False
         self._when_idle: list[Callable[[StorageError | None], None]] = []
         self.error: StorageError | None = None
+
+    def large_in(
+        self, items: list[Appended[PartitionLog]], size_bytes: int
+    ) -> list[Appended[PartitionLog]]:
+        """Those that go to their segments before the journal says so, marked as such; of so many
+        bytes altogether."""
+        least = self._settings.journal_append_bytes_max
+        if size_bytes <= least:
+            return []
+        covered = self._journal.checkpoint_sequence
+        large = []
+        for item in items:
+            item.in_segment = (
+                item.size_bytes > least
+                and bool(item.headers)
+                and item.log.tail.cut_sequence <= covered
+            )
+            if item.in_segment:
+                large.append(item)
+        return large
+
+    def open_for(self, large: list[Appended[PartitionLog]]) -> tuple[Direct, ...]:
+        """Open their segments; raises OSError."""
+        found: list[Direct] = []
+        try:
+            for item in large:
+                segment = item.segment
+                handle = self._descriptors.get(segment.path, create=True)
+                directory = None if segment.named else item.log.directory
+                self._descriptors.pin(handle)
+                found.append(Direct(handle, segment, item.position, item.data, directory))
+        except OSError:
+            self.wrote_direct(found, None)
+            raise
+        return tuple(found)
+
+    def wrote_direct(self, direct: Sequence[Direct], error: StorageError | None) -> None:
+        """They are written; or that has failed, and nothing is left of them where that can be."""
+        for one in reversed(direct):
+            if error is None:
+                one.segment.named = True
+            elif not isinstance(error, StorageFailed):
+                with suppress(OSError):
+                    self._files.truncate(one.handle.descriptor, one.position)
+            self._descriptors.unpin(one.handle)
 
     def became_durable(self, items: list[Appended[PartitionLog]]) -> None:
         """Account for appends that the journal holds now; write what is due."""
@@ -167,6 +226,12 @@ class SegmentWriter:
         total = 0
         buffers: list[Buffer] = []
         for item in items:
+            if item.in_segment:
+                segment = None
+                if item.segment.index is None:
+                    interval_bytes = log.config.index_interval_bytes
+                    self._segment_files.index_of(item.segment, interval_bytes)
+                continue
             if item.segment is not segment:
                 segment = item.segment
                 if segment.index is None:
@@ -251,6 +316,31 @@ def perform(files: Files, job: Job) -> None:
     """Do the writes; runs on any thread."""
     for run in job.runs:
         write_all(files, run.handle.descriptor, run.position, run.buffers)
+
+
+def write_direct(files: Files, root: str, direct: Sequence[Direct]) -> None:
+    """Write appends to their segments and sync them; runs on any thread.
+
+    All are written before the first is waited for.
+
+    Raises:
+        StorageError: they could not be written, and nothing of it counts.
+        StorageFailed: a sync failed.
+    """
+    try:
+        for one in direct:
+            write_all(files, one.handle.descriptor, one.position, [one.data])
+            files.start_write_back(one.handle.descriptor)
+    except OSError as error:
+        raise write_error(error, root, f"cannot write segments in {root}") from error
+    try:
+        for descriptor in dict.fromkeys([one.handle.descriptor for one in direct]):
+            files.sync_file(descriptor)
+        for directory in dict.fromkeys([one.directory for one in direct]):
+            if directory is not None:
+                sync_directory(files, directory)
+    except OSError as error:
+        raise StorageFailed(f"syncing a segment failed: {error}") from error
 
 
 def _attempt(files: Files, job: Job) -> OSError | None:

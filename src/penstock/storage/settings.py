@@ -31,6 +31,10 @@ class StorageSettings:
         1000, "With log.flush.policy = interval: the longest time that a write stays unsynced.", 1,
         LONG_MAX,
     )  # fmt: skip
+    journal_append_bytes_max: int = setting(
+        256 << 10, "Appends larger than this are written to their segment and synced there; the"
+        " journal has where they are. Of one partition, with one request.", 1, INT_MAX,
+    )  # fmt: skip
     log_checkpoint_interval_ms: int = setting(
         60_000, "Time after which written segments are synced and journal files are freed.", 1,
         LONG_MAX,

@@ -51,6 +51,7 @@ from penstock.storage.errors import (
     write_error,
 )
 from penstock.storage.formats.checkpoint import (
+    EXACT,
     HAS_TRANSACTIONS,
     Checkpoint,
     RecoveryPoint,
@@ -458,7 +459,7 @@ class LogStore:
 
     def _wire(self, sequence: int) -> None:
         parts, journal = self._parts, self._journal
-        self._segment_writer = SegmentWriter(parts, self._segment_worker)
+        self._segment_writer = SegmentWriter(parts, journal, self._segment_worker)
         self._committer = Committer(parts, journal, self._segment_writer, self._writer)
         self._checkpointer = Checkpointer(
             parts, journal, self._segment_writer, self._syncer, self._logs.values, sequence
@@ -509,11 +510,14 @@ class LogStore:
         for where, topic_id, point, replay, known in found:
             if lost:
                 point = point.with_standing(point.standing._replace(lost=True))
-            log = self._add(where, topic_id, point)
+            exact = EXACT if known and checkpoint.journaled and not lost else 0
+            log = self._add(where, topic_id, point._replace(flags=point.flags & ~EXACT | exact))
             unknown = not known
             known = known and not point.flags & HAS_TRANSACTIONS
             if replay is not None:
                 log.recovers(replay)
+                if replay.lowest_end is not None:
+                    log.tail.cut_sequence = self._journal.sequence
                 self._checkpointer.recovered.append(log)
                 known = known and replay.simple
             if not (lazily and known):

@@ -149,6 +149,7 @@ class CompactedLog(HoledLog):
             parts.segment_files.indexes.forget(one)
             for suffix in SEGMENT_SUFFIXES:
                 parts.segment_files.descriptors.forget(one.sibling(suffix))
+        parts.segment_files.transactions_of(segment)  # the checkpoint has its checksum
         parts.changes.of(self)
         self.segments[place : place + len(gone)] = [segment]
         self._drop_tail(self.segments[place + 1].base_offset)

@@ -43,6 +43,9 @@ HAS_PRODUCERS: Final = 1
 LOST: Final = 2
 HAS_TRANSACTIONS: Final = 4
 HAS_HOLES: Final = 8
+EXACT: Final = 16
+"""In memory alone: what segments have behind what journal and checkpoint tell of counts for
+nothing, as it was never acknowledged."""
 ABORTED_SHIFT: Final = 8
 """Above it, the flags have what `transaction_index.checksum` says of all segments."""
 

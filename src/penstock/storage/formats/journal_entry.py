@@ -27,6 +27,14 @@ on goes, and all segments behind it; base and next offset are the log's new end.
 is what the log keeps as a replica: base offset is the epoch that it promised, next offset the epoch
 up to which it is in limbo (-1: none), position 1 if it has lost what was synced, else 0.
 
+A row of a position below -1 has its batches in its segment, where they had been synced before the
+entry was written: at the position -2 less what the row says. Its bytes say of them:
+
+    at  bytes  field
+     0      4  size
+     4      4  leader epoch
+     8      4  1 if some of them belong to transactions, else 0
+
 Rows take effect in their order, the last one wins: a cut undoes what was appended before it, and
 nothing that was appended after it.
 
@@ -50,6 +58,10 @@ ALIGNMENT_BYTES: Final = 4096
 MAGIC: Final = b"PJE1"
 STARTS: Final = -1
 """The position of a row that begins its log anew."""
+
+_IN_SEGMENT: Final = -2
+_REFERENCE: Final = Struct(">IiI")
+REFERENCE_BYTES: Final = _REFERENCE.size
 
 _HEAD: Final = Struct(">4sIQQQQIII")
 HEAD_BYTES: Final = _HEAD.size
@@ -95,8 +107,39 @@ class Row(NamedTuple):
         return self.position == STARTS
 
     @property
+    def in_segment(self) -> bool:
+        return self.position <= _IN_SEGMENT
+
+    @property
     def is_cut(self) -> bool:
         return not self.size_bytes and self.segment_base >= 0
+
+
+class Reference(NamedTuple):
+    """Batches that a row says are in their segment."""
+
+    size_bytes: int
+    leader_epoch: int
+    transactional: int
+
+
+def encode_reference(reference: Reference) -> bytes:
+    return _REFERENCE.pack(*reference)
+
+
+def decode_reference(data: Buffer, row: Row) -> Reference:
+    return Reference(*_REFERENCE.unpack_from(data, row.data_at))
+
+
+def position_in_segment(position: int) -> int:
+    """What a row says in the place of a position, where its batches are in their segment; and the
+    other way round."""
+    return _IN_SEGMENT - position
+
+
+def segment_position(row: Row) -> int:
+    """Where in its segment the batches of a row begin."""
+    return position_in_segment(row.position) if row.in_segment else row.position
 
 
 def encode_key(topic_id: UUID, topic: str, partition: int) -> bytes:

@@ -20,7 +20,7 @@ from penstock.records.transactions import decode_marker
 from penstock.storage.errors import CorruptFile, CorruptLog
 from penstock.storage.formats.checkpoint import decode_checkpoint
 from penstock.storage.formats.epochs import decode_epochs
-from penstock.storage.formats.journal_entry import decode_key
+from penstock.storage.formats.journal_entry import decode_key, segment_position
 from penstock.storage.formats.partition_metadata import decode_partition_metadata
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SNAPSHOT_VERSION, decode_snapshot
 from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
@@ -168,7 +168,8 @@ def _journal(path: str) -> Iterator[Row]:
                 "partition": partition,
                 "topic_id": str(topic_id),
                 "segment_base": row.segment_base,
-                "segment_position": row.position,
+                "segment_position": segment_position(row),
+                "in_segment": row.in_segment,
                 "base_offset": row.base_offset,
                 "next_offset": row.next_offset,
                 "size_bytes": row.size_bytes,

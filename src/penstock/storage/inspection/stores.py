@@ -216,7 +216,8 @@ def _look_up(
         topic_id, topic, partition = decode_key(row.key)
         where = TopicPartition(topic, partition)
         known: tuple[UUID, RecoveryPoint] | None = checkpoint.points.get((topic, partition))
-        if not row.size_bytes or row.is_start or (known and known[0] != topic_id):
+        elsewhere = not row.size_bytes or row.is_start or row.in_segment
+        if elsewhere or (known and known[0] != topic_id):
             continue
         path = os.path.join(root, directory_name(where), offset_name(row.segment_base, LOG))
         expected = data[row.data_at : row.data_at + row.size_bytes]
