@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,7 @@ class Cluster:
         self.clients: dict[int, WireClient] = {}
         self.settings: dict[str, Any] = {}
         """Of brokers that are started from now on."""
+        self.storage = StorageSettings()
 
     async def start(self, node_id: int) -> BrokerServer:
         values = {
@@ -67,7 +68,7 @@ class Cluster:
             control=control,
             store=LogStore.open(
                 self.root / str(node_id),
-                StorageSettings(),
+                self.storage,
                 clock=clock,
                 config_of=configs.config_of,
                 files=self.files.get(node_id, MACHINE_FILES),
@@ -164,10 +165,17 @@ class Cluster:
         return 0
 
     async def create(
-        self, topic: str = "t", *, factor: int = 3, minimum: int = 2, retention_ms: int = -1
+        self,
+        topic: str = "t",
+        *,
+        factor: int = 3,
+        minimum: int = 2,
+        retention_ms: int = -1,
+        more: Mapping[str, str] | None = None,
     ) -> int:
         """Create a topic of one partition; its leader, once all copies take part."""
         configs = {"min.insync.replicas": str(minimum), "retention.ms": str(retention_ms)}
+        configs |= more or {}
         spec = {
             "name": topic,
             "num_partitions": 1,
@@ -196,10 +204,14 @@ class Cluster:
 
     async def produce(self, value: bytes, topic: str = "t", acks: int = -1) -> int:
         """Produce one record, wherever it takes; its offset."""
+        return await self.send(batch(value), topic, acks)
+
+    async def send(self, sent: bytes, topic: str = "t", acks: int = -1) -> int:
+        """Produce a batch, wherever it takes; the offset of its first record."""
         async with asyncio.timeout(SECONDS):
             while True:
                 for client in list(self.clients.values()):
-                    row = await client.produce(topic, batch(value), acks=acks)
+                    row = await client.produce(topic, sent, acks=acks)
                     if row.error_code.name == "none":
                         return int(row.base_offset)
                     assert row.error_code.retriable, row

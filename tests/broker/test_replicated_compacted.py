@@ -10,11 +10,14 @@ import pytest
 
 from penstock.base.ids import TopicPartition
 from penstock.records import BatchHeader, split_batches
+from penstock.storage import StorageSettings
 from tests.broker.test_replicated import Cluster, has, until
+from tests.records.reference import Batch, Record, encode, read
 from tests.storage.compacted import compact
 
 pytestmark = pytest.mark.timeout(300)
 WHERE = TopicPartition("t", 0)
+SENT_MS = 1_700_000_000_000
 
 
 def held(data: bytes) -> dict[int, bytes]:
@@ -88,3 +91,65 @@ async def test_copies_that_were_compacted_another_way_agree(
         chains = [dict(copy.log.epochs.entries) for copy in copies]
         for one in chains:
             assert all(one[epoch] == start for epoch, start in chains[0].items() if epoch in one)
+
+
+KEYS = 4
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "segment.bytes": "1048576",
+}
+
+
+async def test_a_wiped_copy_of_a_compacted_topic_gets_the_newest_of_every_key(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    cluster = Cluster(tmp_path, postgres_url)
+    cluster.storage = StorageSettings(
+        log_cleaner_backoff_ms=10,
+        log_checkpoint_interval_ms=100,
+        log_retention_check_interval_ms=20,
+    )
+    newest: dict[bytes | None, tuple[int, bytes | None]] = {}
+
+    async def put(count: int) -> int:
+        for number in range(count):
+            key, value = b"k%d" % (number % KEYS), b"%d" % number + bytes(150_000)
+            offset = await cluster.send(encode(Batch(0, (Record(0, SENT_MS, key, value),))))
+            newest[key] = offset, value
+        for node_id in cluster.brokers:
+            await until(partial(has, cluster.log(node_id), offset + 1))
+        return offset + 1
+
+    def compacted(node_id: int) -> bool:
+        return cluster.log(node_id).log.size_bytes < (KEYS + 9) * 150_000
+
+    async def check(node_id: int) -> None:
+        there = read(await cluster.values(node_id))
+        assert {one.key: (one.offset, one.value) for one in there} == newest
+
+    async with cluster.running(1, 2, 3):
+        await cluster.create(more=COMPACTED)
+        await put(40)
+        for node_id in (1, 2, 3):
+            await until(partial(compacted, node_id))
+            assert cluster.log(node_id).log.has_holes
+        gone = next(node_id for node_id in (1, 2, 3) if node_id != cluster.leader())
+        await cluster.stop(gone)
+        shutil.rmtree(tmp_path / str(gone))
+        await cluster.start(gone)
+        await cluster.whole("t")
+        end = await put(1)
+        assert cluster.log(gone).log.size_bytes < (KEYS + 9) * 150_000
+        for _ in range(2):
+            for node_id in cluster.brokers:
+                await check(node_id)
+            leader = cluster.leader()
+            await cluster.stop(leader)
+            await cluster.led()
+            assert await put(1) == end + 1
+            end += 1
+            await cluster.start(leader)
+            await cluster.whole("t")
+            await until(partial(has, cluster.log(leader), end))
+        assert {cluster.log(node_id).copy.trouble for node_id in (1, 2, 3)} == {""}
