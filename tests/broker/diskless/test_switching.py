@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.ids import TopicPartition
 from penstock.base.retry import Backoff
 from penstock.broker.errors import NotLeader
 from penstock.broker.migration import migrations, retrying
@@ -18,6 +19,7 @@ from penstock.records import split_batches, stamp
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.diskless.test_configs import altered, configs_of
 from tests.broker.wire_client import WireClient, batch
+from tests.records.reference import Batch, Record, encode, read
 from tests.storage.batches import batch as numbered
 
 Create = Callable[..., Awaitable[Any]]
@@ -306,3 +308,39 @@ async def test_request_that_does_not_wait_is_joined(
     assert values["penstock_topic_switches_total", ("done",)] == 1
     assert values["penstock_topic_switches_running", ()] == 0
     assert values["penstock_topic_switch_copied_bytes_total", ()] != 0
+
+
+async def test_a_compacted_topic_becomes_diskless_and_is_compacted_on(
+    cluster: Cluster, local: Callable[..., Awaitable[Any]], broker: BrokerServer, client: WireClient
+) -> None:
+    now_ms = broker.clock.now_ms()
+
+    def keyed(offset: int, key: bytes, value: bytes) -> bytes:
+        return encode(Batch(offset, (Record(offset, now_ms - 5_000, key, value),), leader_epoch=0))
+
+    await local(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    log = broker.store.partitions[TopicPartition("t", 0)]
+    left = [(4, b"a", b"1"), (9, b"b", b"2"), (30, b"a", b"3")]
+    holed = b"".join([keyed(*one) for one in left])
+    log.append_replica(memoryview(bytearray(holed)), now_ms=now_ms)
+    flushed = asyncio.get_running_loop().create_future()
+    broker.store.flush(flushed.set_result)
+    broker.store.commit_pending()
+    assert await flushed is None
+    await switched(client)
+    assert await records(client) == list(range(31))
+    row = await client.fetch("t", 5)
+    assert [(one.offset, one.key, one.value) for one in read(bytes(row.records))] == left[1:]
+    assert (await client.produce("t", keyed(0, b"b", b"4"))).base_offset == 31
+    other = await cluster.start(
+        diskless_compaction_interval_ms=20, diskless_consolidation_min_age_ms=0
+    )
+    topic_id = broker.cluster.image.topics["t"].topic_id
+    async with asyncio.timeout(60):
+        while await cluster.control.clean_offset(topic_id, 0) < 32:
+            await asyncio.sleep(0.01)
+    reader = await cluster.connect(other)
+    assert await records(reader) == list(range(32))
+    row = await reader.fetch("t", 0)
+    there = [(one.offset, one.key, one.value) for one in read(bytes(row.records))]
+    assert there == [left[2], (31, b"b", b"4")]
