@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.records import split_batches
 from penstock.records.errors import InvalidRecord
 from penstock.records.header import DELETE_HORIZON_FLAG
 from penstock.storage import LogConfig
@@ -225,6 +226,20 @@ def test_compacted_logs_are_retained_too(tmp_path: Path) -> None:
         place.harness.clock.ms += 10
         place.harness.store.housekeeping(place.now_ms)
     assert [one.key for one in place.read()] == [b"new"]
+
+
+def test_batches_without_records_do_not_come_alone(tmp_path: Path) -> None:
+    place = Keyed(tmp_path)
+    for number in range(60):
+        place.send(pairs(number, 3, keys=3), producer_id=5)
+    place.compact()
+    emptied = [one for one in batches_of(place.log) if not one.record_count]
+    assert len(emptied) > 5
+    for offset in range(place.log.log_end_offset):
+        read = place.log.read(offset, max_bytes=1, end_offset=1 << 62)
+        headers = split_batches(b"".join(bytes(buffer) for buffer in read.buffers))
+        assert headers[-1].record_count
+        assert read.next_offset == headers[-1].next_offset > offset
 
 
 def test_nothing_is_rewritten_that_stays_as_it_is(tmp_path: Path) -> None:
