@@ -10,6 +10,7 @@ from penstock.control import DisklessPlane
 from penstock.control.batch_index.values import SegmentSwap
 from penstock.control.errors import StaleExtents
 from penstock.diskless.compaction import Compactor
+from penstock.diskless.consolidation.segment_work import SegmentWork
 from sim.diskless.compaction import Plant
 
 
@@ -40,10 +41,16 @@ class _SwapsFirst(Compactor):
         super().__init__(*arguments, store=_Late(store), **options)
 
 
-class _TakesLostRacesForWon(Compactor):
-    async def _swap(self, swap: SegmentSwap) -> None:
+class _WonRaces(SegmentWork):
+    async def swap(self, swap: SegmentSwap) -> None:
         with suppress(StaleExtents):
-            await super()._swap(swap)
+            await super().swap(swap)
+
+
+class _TakesLostRacesForWon(Compactor):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._segments.__class__ = _WonRaces
 
 
 class _NotesTheLastAlone(Compactor):

@@ -30,8 +30,8 @@ from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.plane import DisklessPlane
-from penstock.control.batch_index.values import PartitionKey, SegmentSwap
-from penstock.control.errors import ControlUnavailable, ObjectLeaseLost, StaleExtents
+from penstock.control.batch_index.values import PartitionKey
+from penstock.control.errors import ObjectLeaseLost, StaleExtents
 from penstock.diskless.compaction import metrics
 from penstock.diskless.compaction.choosing import Cleanable, CompactionTarget, cleanable, groups
 from penstock.diskless.compaction.counters import CompactionCounters
@@ -41,11 +41,10 @@ from penstock.diskless.compaction.limits import (
     PAGE_EXTENTS,
     PASS_EXTENTS_MAX,
 )
-from penstock.diskless.consolidation.limits import SWAP_ATTEMPTS_MAX, SWAP_BACKOFF
+from penstock.diskless.consolidation.segment_work import SegmentWork
 from penstock.diskless.limits import MARKS_PER_CALL_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
-from penstock.objects.rate_limit import TokenBucket
 from penstock.records import RecordTooLarge
 from penstock.records.extents import Extent
 from penstock.records.transactions import AbortedTransaction
@@ -75,13 +74,12 @@ class Compactor:
         self.counters = CompactionCounters()
         self._settings = settings
         self._plane = plane
-        self._store = store
         self._clock = clock
         self._randomness = randomness
         self._targets = targets
-        self._pause = pause
-        rate = settings.consolidation_bytes_per_second
-        self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
+        self._segments = SegmentWork(
+            settings, plane=plane, store=store, clock=clock, randomness=randomness, pause=pause
+        )
 
     async def compact(self) -> int:
         """One round over all partitions, each in a pass of its own if it is due; how many were.
@@ -115,6 +113,7 @@ class Compactor:
 
     def samples(self) -> Iterator[Sample]:
         """What a scrape gets."""
+        self.counters.read_bytes = self._segments.read_bytes
         return metrics.samples(self.counters)
 
     async def _compact(self, target: CompactionTarget, start: int, stable: int) -> None:
@@ -193,7 +192,7 @@ class Compactor:
             now_ms=self._clock.now_ms(),
             delete_retention_ms=target.delete_retention_ms,
         )
-        async for run in runs_of(self._read, found.dirty):
+        async for run in runs_of(self._segments.read, found.dirty):
             if not await asyncio.to_thread(work.note, run.data):
                 break
         newest: Sequence[Extent] = ()
@@ -211,37 +210,16 @@ class Compactor:
     ) -> Sequence[Extent]:
         """Put what stays of extents in their place; what is there then."""
         segment, changed = GrowingSegment(group[0].base_offset), False
-        async for run in runs_of(self._read, group):
+        async for run in runs_of(self._segments.read, group):
             changed = await asyncio.to_thread(work.rewrite, run.data, segment) or changed
         if not changed:
             return group
         segment.fill(group[-1].next_offset)
         sealed = segment.sealed()
-        lease = await self._plane.lease_segment(*key, base_offset=group[0].base_offset)
-        await self._store.put(lease.key, sealed.pieces)
-        swap = sealed.swap(key, group, lease)
-        await self._swap(swap)
+        made = await self._segments.put_in_place(key, group, sealed)
         self.counters.segments += 1
         self.counters.segment_bytes += sealed.size_bytes
-        return swap.extents
-
-    async def _read(self, key: str, start: int, size_bytes: int) -> memoryview:
-        if self._bucket is not None:
-            seconds = self._bucket.take(self._clock.monotonic(), size_bytes)
-            if seconds:
-                await self._pause(seconds)
-        self.counters.read_bytes += size_bytes
-        return await self._store.get(key, start, size_bytes)
-
-    async def _swap(self, swap: SegmentSwap) -> None:
-        for failures in range(1, SWAP_ATTEMPTS_MAX):
-            try:
-                return await self._plane.swap_extents(swap)
-            except ControlUnavailable as error:
-                logger.info("the swap of object %d is repeated: %s", swap.object_id, error)
-            chance = self._randomness.uniform()
-            await self._pause(SWAP_BACKOFF.pause_seconds(failures, chance=chance))
-        return await self._plane.swap_extents(swap)
+        return made
 
 
 def _order(seed: bytes, key: PartitionKey) -> int:

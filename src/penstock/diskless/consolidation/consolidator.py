@@ -28,19 +28,15 @@ from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.plane import DisklessPlane
-from penstock.control.batch_index.values import PartitionKey, SegmentSwap
-from penstock.control.errors import ControlUnavailable, ObjectLeaseLost, StaleExtents
+from penstock.control.batch_index.values import PartitionKey
+from penstock.control.errors import ObjectLeaseLost, StaleExtents
 from penstock.diskless.consolidation import metrics
 from penstock.diskless.consolidation.choosing import Choice, Rules, Selection
 from penstock.diskless.consolidation.counters import ConsolidationCounters
-from penstock.diskless.consolidation.limits import (
-    BACKLOGS_MAX,
-    SWAP_ATTEMPTS_MAX,
-    SWAP_BACKOFF,
-)
+from penstock.diskless.consolidation.limits import BACKLOGS_MAX
+from penstock.diskless.consolidation.segment_work import SegmentWork
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
-from penstock.objects.rate_limit import TokenBucket
 from penstock.records.extents import Extent
 
 logger = logging.getLogger(__name__)
@@ -84,15 +80,14 @@ class Consolidator:
         """`store` is a client of its own: what is read here must not delay consumers."""
         self.counters = ConsolidationCounters()
         self._plane = plane
-        self._store = store
         self._clock = clock
         self._randomness = randomness
         self._on_made = on_made
-        self._pause = pause
         self._rules = rules_of(settings, all_ages=all_ages)
         self._selection = Selection(self._rules)
-        rate = settings.consolidation_bytes_per_second
-        self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
+        self._work = SegmentWork(
+            settings, plane=plane, store=store, clock=clock, randomness=randomness, pause=pause
+        )
 
     async def consolidate(self, keys: Iterable[PartitionKey] | None = None) -> int:
         """One pass over these partitions, or those with the most extents; how many segments.
@@ -162,26 +157,7 @@ class Consolidator:
             self._on_made(made)
 
     async def _make(self, key: PartitionKey, run: tuple[Extent, ...]) -> Made:
-        segment = await build_segment(self._read, run, key)
-        lease = await self._plane.lease_segment(*key, base_offset=run[0].base_offset)
-        await self._store.put(lease.key, segment.pieces)
-        await self._swap(segment.swap(key, run, lease))
+        segment = await build_segment(self._work.read, run, key)
+        made = await self._work.put_in_place(key, run, segment)
         base_offset, next_offset = run[0].base_offset, run[-1].next_offset
-        return Made(key, lease.key, base_offset, next_offset, segment.size_bytes, len(run))
-
-    async def _read(self, key: str, start: int, size_bytes: int) -> memoryview:
-        if self._bucket is not None:
-            seconds = self._bucket.take(self._clock.monotonic(), size_bytes)
-            if seconds:
-                await self._pause(seconds)
-        return await self._store.get(key, start, size_bytes)
-
-    async def _swap(self, swap: SegmentSwap) -> None:
-        for failures in range(1, SWAP_ATTEMPTS_MAX):
-            try:
-                return await self._plane.swap_extents(swap)
-            except ControlUnavailable as error:
-                logger.info("the swap of object %d is repeated: %s", swap.object_id, error)
-            chance = self._randomness.uniform()
-            await self._pause(SWAP_BACKOFF.pause_seconds(failures, chance=chance))
-        return await self._plane.swap_extents(swap)
+        return Made(key, made[0].key, base_offset, next_offset, segment.size_bytes, len(run))

@@ -1,0 +1,80 @@
+"""What jobs that make segments of extents have in common: reads at a bounded rate, and swaps.
+
+A segment is written under a key that was leased, and takes the place of what it was made of by a
+compare-and-set. One whose outcome is unknown is repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.archive.segments import SealedSegment
+from penstock.base.system import Clock, Randomness
+from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.values import PartitionKey, SegmentSwap
+from penstock.control.errors import ControlUnavailable
+from penstock.diskless.consolidation.limits import SWAP_ATTEMPTS_MAX, SWAP_BACKOFF
+from penstock.diskless.settings import DisklessSettings
+from penstock.objects import ObjectStore
+from penstock.objects.rate_limit import TokenBucket
+from penstock.records.extents import Extent
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentWork:
+    """See the module's text. `read_bytes` counts."""
+
+    def __init__(
+        self,
+        settings: DisklessSettings,
+        *,
+        plane: DisklessPlane,
+        store: ObjectStore,
+        clock: Clock,
+        randomness: Randomness,
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self.read_bytes = 0
+        self._plane = plane
+        self._store = store
+        self._clock = clock
+        self._randomness = randomness
+        self._pause = pause
+        rate = settings.consolidation_bytes_per_second
+        self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
+
+    async def read(self, key: str, start: int, size_bytes: int) -> memoryview:
+        """As `ObjectStore.get`, when it may be."""
+        if self._bucket is not None:
+            seconds = self._bucket.take(self._clock.monotonic(), size_bytes)
+            if seconds:
+                await self._pause(seconds)
+        self.read_bytes += size_bytes
+        return await self._store.get(key, start, size_bytes)
+
+    async def put_in_place(
+        self, key: PartitionKey, replaced: Sequence[Extent], segment: SealedSegment
+    ) -> tuple[Extent, ...]:
+        """Write a segment, and swap it for the extents that it was made of; its own extents.
+
+        Raises:
+            StaleExtents, ObjectLeaseLost: somebody else was first.
+            PenstockError: store or plane failed.
+        """
+        lease = await self._plane.lease_segment(*key, base_offset=replaced[0].base_offset)
+        await self._store.put(lease.key, segment.pieces)
+        swap = segment.swap(key, replaced, lease)
+        await self.swap(swap)
+        return swap.extents
+
+    async def swap(self, swap: SegmentSwap) -> None:
+        for failures in range(1, SWAP_ATTEMPTS_MAX):
+            try:
+                return await self._plane.swap_extents(swap)
+            except ControlUnavailable as error:
+                logger.info("the swap of object %d is repeated: %s", swap.object_id, error)
+            chance = self._randomness.uniform()
+            await self._pause(SWAP_BACKOFF.pause_seconds(failures, chance=chance))
+        return await self._plane.swap_extents(swap)
