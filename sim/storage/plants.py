@@ -141,19 +141,20 @@ _MAKE_DIRECTORIES = base_files.make_directories
 
 def _entry_first(self: Committer, group: Group, sync: bool) -> None:
     _PERFORM_GROUP(self, group._replace(direct=()), sync)
-    segment_writing.write_direct(self._files, self._root, group.direct)
+    segment_writing.write_direct(self._files, self._root, group.direct, None)
 
 
 _PERFORM_GROUP = Committer._perform
 
 
-def _write_direct_unsynced(files: Files, root: str, direct: Sequence[Direct]) -> None:
+def _write_direct_unsynced(files: Files, root: str, direct: Sequence[Direct], _: Any) -> None:
     for one in direct:
         write_all(files, one.handle.descriptor, one.position, [one.data])
 
 
-def _write_direct_unnamed(files: Files, root: str, direct: Sequence[Direct]) -> None:
-    segment_writing.write_direct(files, root, [one._replace(directory=None) for one in direct])
+def _write_direct_unnamed(files: Files, root: str, direct: Sequence[Direct], _: Any) -> None:
+    unnamed = [one._replace(directory=None) for one in direct]
+    segment_writing.write_direct(files, root, unnamed, None)
 
 
 def _large_behind_cuts(self: SegmentWriter, items: list[Any], size_bytes: int) -> list[Any]:

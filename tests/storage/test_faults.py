@@ -211,6 +211,29 @@ def test_a_large_append_is_written_once(tmp_path: Path) -> None:
     harness.store.close()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_large_appends_of_a_group_are_synced_side_by_side(
+    tmp_path: Path, fails: bool
+) -> None:
+    files = FaultyFiles()
+    harness = Harness(tmp_path, files=files)
+    await attached(harness)
+    for number in range(4):
+        for partition in range(6):
+            harness.append(batch(2, size=300_000, fill=number), partition)
+        if fails and number == 3:
+            files.fail = failing_sync("orders-4/00000000000000000000.log")
+        error = await committed(harness.store)
+        assert isinstance(error, StorageFailed) if fails and number == 3 else error is None
+    files.fail = lambda name, path: None
+    harness.store._drain()
+    harness.crash()
+    for partition in range(6):
+        kept = offsets(read_all(harness.log(partition), max_bytes=1 << 20))
+        assert kept == [(base, base + 2) for base in range(0, 6 if fails else 8, 2)]
+    harness.store.close()
+
+
 async def test_a_log_deleted_while_its_group_waits_for_room(tmp_path: Path) -> None:
     harness = Harness(tmp_path, journal_file_bytes=1 << 16, journal_files_max=2)
     await attached(harness)

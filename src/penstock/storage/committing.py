@@ -34,7 +34,7 @@ from penstock.base.settings import LONG_MAX
 from penstock.storage.appended import Appended, Control
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
-from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX
+from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX, SEGMENT_SYNCS_MAX
 from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.segment_writing import (
     NOTHING,
@@ -45,7 +45,7 @@ from penstock.storage.segment_writing import (
     write_direct,
 )
 from penstock.storage.values import LogOwner
-from penstock.storage.worker import Worker
+from penstock.storage.worker import SideBySide, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class Committer:
         self._journal = journal
         self._segment_writer = segment_writer
         self._worker = worker
+        self._syncs = SideBySide("penstock-syncs", SEGMENT_SYNCS_MAX)
         self._policy = parts.settings.log_flush_policy
         self._callbacks: list[OnDurable] = []
         self._in_flight: Group | None = None
@@ -128,6 +129,10 @@ class Committer:
         """Wait until no group is under way."""
         self._worker.drain()
 
+    def close(self) -> None:
+        """End the threads, once nothing is under way."""
+        self._syncs.close()
+
     def _take(self) -> Group:
         items, size_bytes, controls = self._queue.take()
         callbacks, self._callbacks = self._callbacks, []
@@ -178,7 +183,9 @@ class Committer:
             except OSError as error:
                 raise StorageFailed(f"syncing {self._root} failed: {error}") from error
             self.root_synced = True
-        write_direct(self._files, self._root, group.direct)
+        if group.direct:
+            syncs = self._syncs if self._worker.attached else None
+            write_direct(self._files, self._root, group.direct, syncs)
         self._journal.write(group.items, sync=sync)
 
     def _flush_is_due(self, group: Group) -> bool:

@@ -26,6 +26,9 @@ SEGMENT_WRITE_SHARE: Final = 4
 JOURNAL_ENTRY_BYTES_MAX: Final = 16 << 20
 """A group's appends are cut into entries of about this size; recovery reads one at a time."""
 
+SEGMENT_SYNCS_MAX: Final = 4
+"""Segments with large appends of one group that are synced at the same time."""
+
 JOURNAL_PREWRITE_BYTES: Final = 256 << 10
 """How far a new journal file is written ahead with zeros, so that small entries overwrite."""
 

@@ -29,7 +29,7 @@ from penstock.storage.limits import (
 from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.segment import Segment
 from penstock.storage.values import Buffer
-from penstock.storage.worker import Worker
+from penstock.storage.worker import SideBySide, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -318,10 +318,12 @@ def perform(files: Files, job: Job) -> None:
         write_all(files, run.handle.descriptor, run.position, run.buffers)
 
 
-def write_direct(files: Files, root: str, direct: Sequence[Direct]) -> None:
+def write_direct(
+    files: Files, root: str, direct: Sequence[Direct], syncs: SideBySide | None
+) -> None:
     """Write appends to their segments and sync them; runs on any thread.
 
-    All are written before the first is waited for.
+    All are written before the first is waited for; `syncs` waits for several at the same time.
 
     Raises:
         StorageError: they could not be written, and nothing of it counts.
@@ -334,8 +336,12 @@ def write_direct(files: Files, root: str, direct: Sequence[Direct]) -> None:
     except OSError as error:
         raise write_error(error, root, f"cannot write segments in {root}") from error
     try:
-        for descriptor in dict.fromkeys([one.handle.descriptor for one in direct]):
-            files.sync_file(descriptor)
+        descriptors = dict.fromkeys([one.handle.descriptor for one in direct])
+        if syncs is None:
+            for descriptor in descriptors:
+                files.sync_file(descriptor)
+        else:
+            syncs.run([partial(files.sync_file, descriptor) for descriptor in descriptors])
         for directory in dict.fromkeys([one.directory for one in direct]):
             if directory is not None:
                 sync_directory(files, directory)

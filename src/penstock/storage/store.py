@@ -186,6 +186,7 @@ class LogStore:
         self._drain()
         for worker in (self._writer, self._segment_worker, self._syncer):
             worker.close()
+        self._committer.close()
         if self._parts.queue.failed is None:
             self._committer.commit()
             self._checkpoint_cleanly()

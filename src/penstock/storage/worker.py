@@ -10,7 +10,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 Job = Callable[[], Any]
@@ -81,6 +82,30 @@ class Worker:
             done, result, error = self._results.popleft()
             self.outstanding -= 1
             done(result, error)
+
+
+class SideBySide:
+    """Some jobs at the same time, for a thread that waits for all of them."""
+
+    def __init__(self, name: str, threads_max: int) -> None:
+        self._name = name
+        self._threads_max = threads_max
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Do all; then raise what one of them raised."""
+        pool = self._pool
+        if pool is None and len(jobs) > 1:
+            pool = self._pool = ThreadPoolExecutor(self._threads_max, self._name)
+        others = [] if pool is None else [pool.submit(job) for job in jobs[1:]]
+        errors = [_run(job)[1] for job in jobs[:1]]
+        for error in (*errors, *[one.exception() for one in others]):
+            if error is not None:
+                raise error
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
 
 
 def _run(job: Job) -> tuple[Any, BaseException | None]:
