@@ -11,11 +11,13 @@ from penstock.control import MemoryControlPlane
 from penstock.control.errors import StaleExtents
 from penstock.diskless.compaction import Compactor
 from penstock.objects import MemoryStore, StoreUnavailable
+from penstock.records.transactions import Marker, encode_marker
 from tests.diskless.compaction.ledger import DELETE_RETENTION_MS, TARGET, Ledger, compactor
 from tests.diskless.consolidation.conftest import furnished
-from tests.diskless.consolidation.desk import KEY, Desk
+from tests.diskless.consolidation.desk import KEY, Desk, Sent
 from tests.diskless.consolidation.test_consolidator import consolidator, sweep
 from tests.diskless.faults import Crash, CrashingPlane, FaultyStore, Steps
+from tests.records.reference import Batch, Record, encode, read
 from tests.storage.batches import FakeClock
 
 
@@ -212,3 +214,42 @@ async def test_a_timer_outlives_errors(
     assert list(await ledger.verified()) == [1]
     names = {one.metric.name for one in job.samples()}
     assert "penstock_diskless_compaction_passes_total" in names
+
+
+async def test_what_was_aborted_goes_and_what_is_open_stays(desk: Desk, clock: FakeClock) -> None:
+    async def put(producer_id: int, key: bytes, value: bytes) -> None:
+        records = (Record(0, clock.ms - 1, key, value),)
+        batch = Batch(0, records, producer=(producer_id, 0, 0), transactional=True)
+        [placed] = await desk.write(Sent(encode(batch), verified_from=0))
+        assert placed.error is None
+
+    async def end(producer_id: int, *, commit: bool) -> None:
+        marker = Marker(producer_id, 0, 0, commit)
+        [marks] = await desk.plane.watermarks([KEY])
+        sent = Sent(
+            bytes(encode_marker(marker, clock.ms - 1)), marker=marker,
+            verified_from=marks.high_watermark,
+        )  # fmt: skip
+        [placed] = await desk.write(sent)
+        assert placed.error is None
+
+    async def left() -> list[int]:
+        return [one.offset for one in read(await desk.consumed())]
+
+    job = compactor(desk, clock)
+    await put(4, b"a", b"committed")
+    await end(4, commit=True)
+    await put(5, b"a", b"aborted")
+    await end(5, commit=False)
+    await put(6, b"b", b"open")
+    await put(7, b"a", b"newer")
+    await end(7, commit=True)
+    assert await job.compact() == 1
+    assert await desk.plane.clean_offset(*KEY) == 4
+    assert await left() == [0, 4, 5]
+    await end(6, commit=True)
+    assert await job.compact() == 1
+    assert await desk.plane.clean_offset(*KEY) == 8
+    assert await left() == [4, 5]
+    aborted = await desk.plane.aborted(*KEY, offset=0, limit=9)
+    assert [one.last_offset for one in aborted.transactions] == [3]

@@ -16,6 +16,7 @@ from penstock.objects import ObjectStore
 from penstock.records import split_batches
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
+from penstock.records.transactions import Marker
 from tests.records.reference import Batch, Record, encode
 
 TOPIC = UUID(int=7)
@@ -45,6 +46,8 @@ class Sent(NamedTuple):
     batches: bytes
     partition: int = 0
     append_time: bool = False
+    verified_from: int = -1
+    marker: Marker | None = None
 
 
 class Desk:
@@ -61,11 +64,19 @@ class Desk:
         end = len(pieces[0])
         entries = []
         bodies: dict[int, WalRange] = {}
-        for batches, partition, append_time in sent:
+        for batches, partition, append_time, verified_from, marker in sent:
             view = memoryview(batches)
             entry = entry_of(
                 Submission(
-                    TOPIC, partition, view, split_batches(view), append_time, None, _nothing
+                    TOPIC,
+                    partition,
+                    view,
+                    split_batches(view),
+                    append_time,
+                    None,
+                    _nothing,
+                    verified_from=verified_from,
+                    marker=marker,
                 ),
                 end,
             )

@@ -10,6 +10,7 @@ dirty. A pass goes over all extents up to a bound, which is never above the last
 |                                                          | not taken                            |
 | behind which an older one comes                          | as old: a log is in the order of its |
 |                                                          | appends                              |
+| without a time: markers, or no records any more          | as old as the one before             |
 
 Source: Kafka's `LogCleanerManager` (`cleanableOffsets`, `maxCompactionDelay`); KIP-58, KIP-354.
 """
@@ -86,7 +87,8 @@ def cleanable(
             break
         if target.min_lag_ms and extent.max_timestamp > newest:
             break
-        if 0 <= extent.max_timestamp <= before:
+        timeless = extent.max_timestamp < 0 and count == place - 1
+        if timeless or 0 <= extent.max_timestamp <= before:
             count = place
     taken = tuple(extents[:count])
     dirty = [one for one in taken if one.next_offset > clean_offset]
