@@ -212,6 +212,12 @@ def compare(directory: Path) -> dict[str, int]:
     return counts
 
 
+def rises(line: str) -> bool:
+    """Whether it says of an offset that a higher one follows, and no more."""
+    pair = re.fullmatch(r"\s*(\d+) is followed by (\d+)\s*", line)
+    return pair is not None and int(pair[1]) < int(pair[2])
+
+
 def checked_by_kafka(directory: Path, *, gaps: bool = False) -> None:
     """Kafka's tool finds nothing wrong, whichever way it is asked."""
     logs, indexes, others = (
@@ -229,6 +235,8 @@ def checked_by_kafka(directory: Path, *, gaps: bool = False) -> None:
     ]
     for text in said:
         wrong = [line for line in text.splitlines() if WRONG.search(line)]
+        if gaps:  # it tells of every offset that has no record
+            wrong = [line for line in wrong if not rises(line)]
         assert not wrong, wrong[:5]
     assert logs
     assert indexes
