@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,35 @@ def test_what_lies_where_is_shown_and_what_cannot_be_copied_is_named(place: Plac
     place.store.start()
     until(place.settled)
     assert place.doctor()["tiers"][0] == "ok"
+
+
+def read_from_start(broker: Broker) -> int:
+    """Read the first records, however long their store takes; how many came."""
+    offset = 0
+    with broker.client() as client:
+        while offset < RECORDS:
+            offset = client.fetch_raw("t", 0, offset, max_wait_ms=200).next_offset
+    return offset
+
+
+def test_a_store_that_stands_still_delays_who_reads_from_it_and_nobody_else(place: Place) -> None:
+    place.broker.create_topic("t", 1, TIERED)
+    produce(place.broker)
+    until(place.settled)
+    table = pa.table({"value": [bytes(RECORD_BYTES)] * BATCH_RECORDS})
+    with ThreadPoolExecutor(1) as pool, place.broker.client() as client:
+        place.store.freeze()
+        try:
+            early = pool.submit(read_from_start, place.broker)
+            for _ in range(20):
+                end = client.list_offsets("t", "latest")[0]
+                client.write_arrow("t", table)
+                assert client.fetch_raw("t", 0, end).next_offset == end + BATCH_RECORDS
+            assert not early.done()
+        finally:
+            place.store.freeze(thaw=True)
+        assert early.result(SECONDS) >= RECORDS
+        until(place.settled)
 
 
 def test_tiered_topics_on_a_broker_that_is_not_told_of_tiers_are_named(
