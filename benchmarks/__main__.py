@@ -35,6 +35,7 @@ ALL = (
     "columnar_codec",
     "value_formats",
     "log_append",
+    "compaction",
     "upkeep",
     "partitions",
     "recovery",
