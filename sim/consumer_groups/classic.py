@@ -6,6 +6,7 @@ When it leads, it deals the partitions of each topic among those that read it, i
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.coordination.assignors import NOTHING, fewer
@@ -35,6 +36,7 @@ from sim.consumer_groups.member import (
 )
 
 if TYPE_CHECKING:
+    from penstock.control import Topic
     from sim.consumer_groups.world import World
 
 SESSION_MS: Final = 6_000
@@ -114,7 +116,8 @@ class ClassicProcess(Process):
             protocol="range",
             assignments=given,
         )
-        self._ask(event, self._synced)
+        topics = dict(self.world.topics)
+        self._ask(event, lambda answer: self._synced(answer, topics))
 
     def _deal(self, answer: Joined) -> tuple[Assignment, ...]:
         found: dict[str, dict[str, set[int]]] = {one.member_id: {} for one in answer.members}
@@ -139,9 +142,19 @@ class ClassicProcess(Process):
             for member, has in found.items()
         )
 
-    def _synced(self, answer: Synced) -> None:
+    def _synced(self, answer: Synced, topics: Mapping[str, Topic]) -> None:
+        """Read what the coordinator names; of a topic that is made anew meanwhile, nothing.
+
+        The protocol knows topics by their names alone: two members may read such a topic, with any
+        coordinator.
+        """
         self.joining = False
-        told = by_id(decode_assignment(answer.assignment), self.world.topics)
+        same = {
+            name: one
+            for name, one in self.world.topics.items()
+            if name in topics and topics[name].topic_id == one.topic_id
+        }
+        told = by_id(decode_assignment(answer.assignment), same)
         self.world.takes(self, fewer(told, self.owned))
         self.owned = told
         self._later(HEARTBEAT_MS)
