@@ -277,6 +277,15 @@ def test_damage_at_a_start(
     damaged_at_a_start(root, written, suffix, blow, seed)
 
 
+def test_a_base_offset_behind_damage_that_is_none(tmp_path: Path) -> None:
+    """Zeros end within a batch's base offset, which has no checksum: it would be read elsewhere."""
+    damaged_while_open(tmp_path, ".log", Blow("zeros", 0.0234375, 1), 1)
+
+
+def test_a_base_offset_that_no_index_can_tell(tmp_path: Path, written: Stored) -> None:
+    damaged_at_a_start(tmp_path, written, ".log", Blow("flip", 0.404296875, 1), 1)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("suffix", [*SUFFIXES, *SMALL_FILES])

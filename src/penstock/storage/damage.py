@@ -24,6 +24,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from penstock.base.crc import crc32c
 from penstock.base.files import Files, read_range
+from penstock.base.settings import LONG_MAX
 from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
 from penstock.records.header import CHECKED_FROM, LENGTH_OVERHEAD_BYTES, MAGIC
 from penstock.storage.errors import CorruptLog
@@ -32,6 +33,8 @@ from penstock.storage.values import Buffer
 
 _BATCH: Final = Struct(">qiibI2xi")
 """Base offset, length, leader epoch, magic, checksum and last offset delta."""
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+"""Between a segment's first offset and any of its others, as its index tells it."""
 _MAGIC_AT: Final = 16
 _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
 _SEARCH_BYTES: Final = 1 << 20
@@ -92,11 +95,18 @@ class Survey:
     """Looks at the batches of one segment, whatever is between them.
 
     The offsets of the segment end at `end_offset`. With `gaps` some may be missing without any
-    damage, because of compaction.
+    damage, because of compaction; without, a batch behind damage must lead up to the next one.
     """
 
     def __init__(
-        self, files: Files, descriptor: int, segment: Segment, *, end_offset: int, epoch: int
+        self,
+        files: Files,
+        descriptor: int,
+        segment: Segment,
+        *,
+        end_offset: int,
+        epoch: int,
+        gaps: bool,
     ) -> None:
         self._files = files
         self._descriptor = descriptor
@@ -104,8 +114,7 @@ class Survey:
         self._end = segment.written_bytes
         self._end_offset = end_offset
         self._epoch = epoch
-        self.gaps = False
-        """Whether offsets are missing between batches that are good."""
+        self._gaps = gaps
 
     def batches(
         self, position: int, expected: int
@@ -115,7 +124,10 @@ class Survey:
         while position < self._end:
             header, reason = self._look(position, expected)
             if header is not None:
-                self.gaps = self.gaps or header.base_offset > expected
+                if header.base_offset > expected and not self._gaps:
+                    reason = f"a batch at offset {header.base_offset}, {expected} was due"
+                    missing = position, position, expected, header.base_offset
+                    yield position, None, self._damage(*missing, reason)
                 yield position, header, None
                 position += header.size_bytes
                 expected = header.next_offset
@@ -124,7 +136,7 @@ class Survey:
             if following > expected:
                 yield position, None, self._damage(position, found, expected, following, reason)
             position, expected = found, following
-        if expected < self._end_offset and not self.gaps:
+        if expected < self._end_offset and not self._gaps:
             reason = f"the file ends at offset {expected}, {self._end_offset} follows"
             yield (
                 self._end,
@@ -141,7 +153,8 @@ class Survey:
         header, reason = self.at(position)
         if header is None:
             return None, reason
-        if not expected <= header.base_offset <= header.last_offset < self._end_offset:
+        last = min(self._end_offset - 1, self._segment.base_offset + RELATIVE_OFFSET_MAX)
+        if not expected <= header.base_offset <= header.last_offset <= last:
             return None, (
                 f"a batch has the offsets {header.base_offset} to {header.last_offset}, of"
                 f" {expected} to {self._end_offset - 1}"
@@ -162,10 +175,20 @@ class Survey:
             return self._search(position + 1, expected)
         behind = position + header.size_bytes
         following, _ = self._look(behind, expected)
-        if following is not None:
+        if following is not None and self._leads_on(behind, following):
             return behind, following.base_offset
         whole, _ = self.at(position)
         return self._search(position + 1 if whole is None else behind, expected)
+
+    def _leads_on(self, position: int, header: BatchHeader) -> bool:
+        """Whether a batch behind damage says where it is: its base offset has no checksum."""
+        behind = position + header.size_bytes
+        if self._gaps:
+            return True
+        if behind >= self._end:
+            return self._end_offset in (header.next_offset, LONG_MAX)
+        after, _ = self.at(behind)
+        return after is not None and after.base_offset == header.next_offset
 
     def at(self, position: int) -> tuple[BatchHeader | None, str]:
         """The whole batch at a position, by itself; or why there is none."""
@@ -204,7 +227,7 @@ class Survey:
                 base, length, *_ = _BATCH.unpack_from(data, at)
                 if expected <= base < self._end_offset and length >= _LENGTH_MIN:
                     header, _ = self._look(position + at, expected)
-                    if header is not None:
+                    if header is not None and self._leads_on(position + at, header):
                         return position + at, header.base_offset
                 at = data.find(b"\x02", at + 1 + _MAGIC_AT) - _MAGIC_AT
             if len(data) < HEADER_BYTES:

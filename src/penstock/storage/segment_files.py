@@ -24,7 +24,7 @@ from penstock.base.files import Files, read_file, read_range
 from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader
 from penstock.storage.counters import Counters
-from penstock.storage.damage import Damage, Survey, whole_batches
+from penstock.storage.damage import RELATIVE_OFFSET_MAX, Damage, Survey, whole_batches
 from penstock.storage.descriptors import Descriptors
 from penstock.storage.errors import CorruptLog
 from penstock.storage.formats.index import (
@@ -237,6 +237,9 @@ class SegmentFiles:
             for _, header in walk(
                 self.files, descriptor, segment.path, position, end, verify=False
             ):
+                if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+                    reason = f"a batch ends at offset {header.last_offset}"
+                    raise CorruptLog(Path(segment.path), segment.written_bytes, reason)
                 segment.add(header, header.base_offset, interval_bytes)
         except CorruptLog as error:
             logger.error("an index leaves out what is damaged: %s", error)
@@ -251,8 +254,9 @@ class SegmentFiles:
         segment.written_bytes = end
         with suppress(CorruptLog):
             survey = Survey(
-                self.files, self.descriptor_of(segment), segment, end_offset=LONG_MAX, epoch=-1
-            )
+                self.files, self.descriptor_of(segment), segment, end_offset=LONG_MAX, epoch=-1,
+                gaps=False,
+            )  # fmt: skip
             for position, header, _ in survey.batches(0, segment.base_offset):
                 if header is not None:
                     segment.written_bytes = position
@@ -466,8 +470,10 @@ class SegmentFiles:
             first = segment.base_offset
             yield 0, None, Damage(segment.path, first, 0, 0, first, end_offset, error.reason)
             return
-        survey = Survey(self.files, descriptor, segment, end_offset=end_offset, epoch=epoch)
-        survey.gaps = gaps or segment.gaps
+        survey = Survey(
+            self.files, descriptor, segment, end_offset=end_offset, epoch=epoch,
+            gaps=gaps or segment.gaps,
+        )  # fmt: skip
         position, expected = 0, segment.base_offset
         entry = self.index_of(segment, interval_bytes).by_offset(offset)
         while entry.position:
@@ -476,22 +482,4 @@ class SegmentFiles:
                 position, expected = entry.position, header.base_offset
                 break
             entry = self.index_of(segment, interval_bytes).by_position(entry.position - 1)
-        for found in survey.batches(position, expected):
-            damage = found[2]
-            at_end = damage is not None and damage.position == segment.written_bytes
-            if at_end and position and self._has_gaps(segment):
-                return
-            yield found
-
-    def _has_gaps(self, segment: Segment) -> bool:
-        """Whether offsets are missing between its batches, as compaction leaves them."""
-        following = segment.base_offset
-        with suppress(CorruptLog):
-            for _, header in self.headers_from(segment, 0):
-                if (
-                    header.base_offset > following
-                    or header.record_count <= header.last_offset_delta
-                ):
-                    return True
-                following = header.next_offset
-        return False
+        yield from survey.batches(position, expected)
