@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -243,17 +244,20 @@ def test_doctor_compares_clocks(
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1 << 16)
-                line = "" if date is None else f"Date: {date}\r\n"
-                text = f"HTTP/1.1 200 OK\r\n{line}Content-Length: 0\r\n\r\n"
-                connection.sendall(text.encode())
+            with suppress(OSError):  # until the listener is shut down
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(1 << 16)
+                        line = "" if date is None else f"Date: {date}\r\n"
+                        text = f"HTTP/1.1 200 OK\r\n{line}Content-Length: 0\r\n\r\n"
+                        connection.sendall(text.encode())
 
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         found = run("doctor", "--data-dir", str(tmp_path), "--admin", address, "--output", "json")
+        listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
     clock = next(item for item in json.loads(found.out) if item["check"] == f"clock of {address}")
     assert clock["status"] == status

@@ -128,7 +128,7 @@ def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
 
 def test_settings_without_effect_are_told_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
-    file.write_text('log.cleanup.policy = "compact"\nlog.preallocate = false\n')
+    file.write_text("log.preallocate = true\n")
     words = ("--config", str(file), *LOCAL, "-X", "request.timeout.ms=5")
     with serving(tmp_path / "data", *words) as (process, line):
         found = READY.fullmatch(line)
@@ -152,7 +152,7 @@ def test_settings_without_effect_are_told_at_the_start(tmp_path: Path) -> None:
         assert process.stderr is not None
         said = process.stderr.read().splitlines()
     assert len(said) == 3
-    assert "log.cleanup.policy = 'compact': compact has no effect" in said[0]
+    assert "log.preallocate = 'true': it has no effect" in said[0]
     assert f"({file}, line 1)" in said[0]
     assert "request.timeout.ms = '5': it has no effect" in said[1]
     assert "(flag -X)" in said[1]

@@ -99,7 +99,9 @@ async def test_records_offsets_and_configs_stay(
         "123456789",
         "77777777",
     )
-    assert not list(cluster.root.glob("*/t-0"))
+    async with asyncio.timeout(30):
+        while list(cluster.root.glob("*/t-0")):
+            await asyncio.sleep(0.01)
     assert not broker.store.partitions
 
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -106,7 +107,10 @@ def test_killed_broker_has_a_local_topic_or_a_diskless_one(step: str, tmp_path: 
         entries = client.describe_configs("topic", "t")
         [kind] = [entry.value for entry in entries if entry.name == "diskless.enable"]
         assert kind == ("false" if step in LOCAL_STEPS else "true")
-        assert bool(list(tmp_path.glob("log/t-?"))) is (step in LOCAL_STEPS)
+        end = monotonic() + SECONDS
+        while bool(list(tmp_path.glob("log/t-?"))) is not (step in LOCAL_STEPS):
+            assert monotonic() < end, list(tmp_path.glob("log/*"))
+            sleep(0.01)
         assert values(client) == before
         client.alter_configs("topic", "t", DISKLESS)
         client.write_arrow("t", table)

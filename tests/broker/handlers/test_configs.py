@@ -170,9 +170,9 @@ async def test_a_change_without_effect_is_made_and_told(
     broker: BrokerServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await create(broker, creation("a"))
+    useless = {"name": "preallocate", "config_operation": SET, "value": "true"}
     compact = {"name": "cleanup.policy", "config_operation": SET, "value": "compact"}
     reserve = {"name": "log.preallocate", "config_operation": SET, "value": "true"}
-    usual = {"name": "preallocate", "config_operation": SET, "value": "false"}
 
     async def told(kind: int, name: str, *configs: dict[str, Any]) -> str | None:
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
@@ -182,10 +182,10 @@ async def test_a_change_without_effect_is_made_and_told(
         found: str | None = answer.error_message
         return found
 
-    said = await told(TOPIC, "a", compact, usual)
+    said = await told(TOPIC, "a", compact, useless)
     assert said is not None
-    assert "cleanup.policy = 'compact': compact has no effect: nothing is compacted yet" in said
-    assert "preallocate" not in said
+    assert "preallocate = 'true': it has no effect: segment files grow as they are written" in said
+    assert "cleanup.policy" not in said
     assert broker.partitions.partition("a", 0).config.cleanup_policy == ("compact",)
     # What was told once is not told again with the next change.
     assert await told(TOPIC, "a", compact) is None
@@ -193,7 +193,7 @@ async def test_a_change_without_effect_is_made_and_told(
     assert said is not None
     assert "it has no effect: segment files grow as they are written" in said
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-    assert "topic a: setting cleanup.policy" in caplog.text
+    assert "topic a: setting preallocate" in caplog.text
 
 
 async def test_a_promise_that_cannot_be_kept_is_refused(broker: BrokerServer) -> None:

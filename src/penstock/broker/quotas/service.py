@@ -99,11 +99,11 @@ class MutationQuota:
         if bucket is None:
             return
         if self._strict:
-            wait_ms = bucket.wait_ms(now_ms)
+            wait_ms = round(bucket.wait_ms(now_ms))
             if wait_ms > 0:
                 self.refused += 1
                 raise ThrottlingQuotaExceeded(
-                    f"{MUTATION} = {bucket.quota:g} is used up; come again in {wait_ms:.0f} ms"
+                    f"{MUTATION} = {bucket.quota:g} is used up; come again in {wait_ms} ms"
                 )
         bucket.record(partitions, now_ms)
 
