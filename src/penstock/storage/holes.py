@@ -6,11 +6,17 @@ batch without records is read in its place, which no file has: whoever reads com
 
 from __future__ import annotations
 
-from penstock.records import BatchHeader, decode_header, empty_batch
+from typing import Final
+
+from penstock.records import HEADER_BYTES, BatchHeader, decode_header, empty_batch
 from penstock.records.header import EMPTY_OFFSETS_MAX
+from penstock.storage.damage import DamagedRecords
 from penstock.storage.segment import segment_place
 from penstock.storage.tiering.log import TieredLog
 from penstock.storage.values import Read
+
+EMPTY_READS_MAX: Final = 1_000
+"""Reads that one read is made of at most, as long as they bring no record."""
 
 
 class HoledLog(TieredLog):
@@ -27,12 +33,44 @@ class HoledLog(TieredLog):
         at_least_one: bool = True,
         appended: bool = False,
     ) -> Read:
-        """As for any log. Where the offsets that are left to be read have no batch any more, an
-        empty one is read, so that whoever reads comes to the end."""
-        read = super().read(
-            offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one,
-            appended=appended,
-        )  # fmt: skip
+        """As `PartitionLog.read`, and what is damaged is told.
+
+        Where the offsets that are left to be read have no batch any more, an empty one is read, so
+        that whoever reads comes to the end. Batches without records do not come alone where others
+        follow: a client (librdkafka) that is given none of a record several times takes them for
+        too large.
+
+        Raises:
+            OffsetOutOfRange: `offset` is not within [log start, where it may be read to].
+            DamagedRecords: `offset` is of some that cannot be read; others can.
+            CorruptLog: the log's end is lost from there on.
+        """
+        read = self._read(offset, max_bytes, end_offset, at_least_one, appended)
+        if not self.has_holes:
+            return read
+        end = min(end_offset, self.log_end_offset if appended else self.durable_offset)
+        for _ in range(EMPTY_READS_MAX):
+            if not read.size_bytes or _has_records(read) or read.next_offset >= end:
+                break
+            left = max(0, max_bytes - read.size_bytes)
+            more = self._read(read.next_offset, left, end_offset, at_least_one, appended)
+            if not more.size_bytes:
+                break
+            buffers = [*read.buffers, *more.buffers]
+            read = Read(buffers, read.size_bytes + more.size_bytes, more.next_offset)
+        return read
+
+    def _read(
+        self, offset: int, max_bytes: int, end_offset: int, at_least_one: bool, appended: bool
+    ) -> Read:
+        try:
+            read = super().read(
+                offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one,
+                appended=appended,
+            )  # fmt: skip
+        except DamagedRecords as error:
+            self.tell(error)
+            raise
         if read.size_bytes or not at_least_one or not self.has_holes:
             return read
         end = min(end_offset, self.log_end_offset if appended else self.durable_offset)
@@ -88,3 +126,12 @@ def shortened(batches: memoryview, end: int) -> memoryview:
         return batches
     filler = empty_batch(end, header.next_offset, header.partition_leader_epoch)
     return memoryview(bytearray(filler) + batches[header.size_bytes :])
+
+
+def _has_records(read: Read) -> bool:
+    """Whether some batch has records; those without are headers alone."""
+    if read.size_bytes % HEADER_BYTES:
+        return True
+    data = memoryview(b"".join(read.buffers))
+    places = range(0, len(data), HEADER_BYTES)
+    return any(decode_header(data, at).size_bytes > HEADER_BYTES for at in places)

@@ -29,7 +29,7 @@ from penstock.storage.loading import producers_at
 from penstock.storage.names import QUARANTINED, offset_name
 from penstock.storage.partition import PartitionLog
 from penstock.storage.segment import Segment, segment_place
-from penstock.storage.values import Buffer, Read
+from penstock.storage.values import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -48,35 +48,8 @@ class MendedLog(PartitionLog):
             self._told: dict[tuple[int, int], Damage] = {}
             super().load()
 
-    def read(
-        self,
-        offset: int,
-        *,
-        max_bytes: int,
-        end_offset: int,
-        at_least_one: bool = True,
-        appended: bool = False,
-    ) -> Read:
-        """As `PartitionLog.read`.
-
-        Raises:
-            OffsetOutOfRange: `offset` is not within [log start, where it may be read to].
-            DamagedRecords: `offset` is of some that cannot be read; others can.
-            CorruptLog: the log's end is lost from there on.
-        """
-        try:
-            return super().read(
-                offset,
-                max_bytes=max_bytes,
-                end_offset=end_offset,
-                at_least_one=at_least_one,
-                appended=appended,
-            )
-        except DamagedRecords as error:
-            self._tell(error)
-            raise
-
-    def _tell(self, error: DamagedRecords) -> None:
+    def tell(self, error: DamagedRecords) -> None:
+        """A read has found damage."""
         damage = error.damage
         key = damage.segment_base, damage.position
         if key not in self._told and len(self._told) < DAMAGES_MAX:

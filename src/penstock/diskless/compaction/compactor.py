@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 
 from penstock.archive.errors import CorruptObject
 from penstock.archive.segments import GrowingSegment, runs_of
-from penstock.base.crc import crc32c
-from penstock.base.errors import CorruptError, PenstockError
+from penstock.base.errors import CorruptError
 from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
@@ -41,7 +40,7 @@ from penstock.diskless.compaction.limits import (
     PAGE_EXTENTS,
     PASS_EXTENTS_MAX,
 )
-from penstock.diskless.consolidation.segment_work import SegmentWork
+from penstock.diskless.consolidation.segment_work import SegmentWork, one_round, order_of
 from penstock.diskless.limits import MARKS_PER_CALL_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
@@ -90,8 +89,8 @@ class Compactor:
             PenstockError: store or plane failed; the next round goes on.
         """
         before = self.counters.passes
-        seed = self._randomness.bits(32).to_bytes(4, "big")
-        targets = sorted(self._targets(), key=lambda one: _order(seed, one.key))
+        order = order_of(self._randomness)
+        targets = sorted(self._targets(), key=lambda one: order(one.key))
         for first in range(0, len(targets), MARKS_PER_CALL_MAX):
             some = targets[first : first + MARKS_PER_CALL_MAX]
             marks = await self._plane.watermarks([one.key for one in some])
@@ -102,14 +101,7 @@ class Compactor:
 
     async def run(self) -> None:
         """One round for a broker's timer: errors are logged and counted."""
-        try:
-            await self.compact()
-        except PenstockError as error:
-            self.counters.passes_failed += 1
-            logger.error("compaction of diskless topics: %s", error)
-        except Exception:
-            self.counters.passes_failed += 1
-            logger.exception("compaction of diskless topics")
+        await one_round(self.compact(), self.counters, "compaction")
 
     def samples(self) -> Iterator[Sample]:
         """What a scrape gets."""
@@ -220,8 +212,3 @@ class Compactor:
         self.counters.segments += 1
         self.counters.segment_bytes += sealed.size_bytes
         return made
-
-
-def _order(seed: bytes, key: PartitionKey) -> int:
-    """Brokers that draw different seeds begin at different partitions, and rarely meet."""
-    return crc32c(seed + key[0].bytes + key[1].to_bytes(4, "big"))

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from penstock.archive.errors import CorruptObject
 from penstock.archive.segments import build_segment
-from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.pause import pause
@@ -34,7 +33,7 @@ from penstock.diskless.consolidation import metrics
 from penstock.diskless.consolidation.choosing import Choice, Rules, Selection
 from penstock.diskless.consolidation.counters import ConsolidationCounters
 from penstock.diskless.consolidation.limits import BACKLOGS_MAX
-from penstock.diskless.consolidation.segment_work import SegmentWork
+from penstock.diskless.consolidation.segment_work import SegmentWork, one_round, order_of
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records.extents import Extent
@@ -100,11 +99,8 @@ class Consolidator:
         if keys is None:
             backlogs = await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)
             keys = [(one.topic_id, one.partition) for one in backlogs]
-        seed = self._randomness.bits(32).to_bytes(4, "big")
         selection, before = self._selection, self.counters.segments
-        ask = selection.begin(
-            keys, order=lambda key: crc32c(seed + key[0].bytes + key[1].to_bytes(4, "big"))
-        )
+        ask = selection.begin(keys, order=order_of(self._randomness))
         while ask is not None:
             extents = await self._plane.extents(
                 *ask.key, start=ask.start, end=2**63 - 1, limit=ask.limit
@@ -117,14 +113,7 @@ class Consolidator:
 
     async def run(self) -> None:
         """One pass for a broker's timer: errors are logged and counted."""
-        try:
-            await self.consolidate()
-        except PenstockError as error:
-            self.counters.passes_failed += 1
-            logger.error("consolidation of diskless topics: %s", error)
-        except Exception:
-            self.counters.passes_failed += 1
-            logger.exception("consolidation of diskless topics")
+        await one_round(self.consolidate(), self.counters, "consolidation")
 
     def samples(self) -> Iterator[Sample]:
         """What a scrape gets."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from penstock.archive.segments import SealedSegment
+from penstock.base.crc import crc32c
+from penstock.base.errors import PenstockError
 from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, SegmentSwap
@@ -21,6 +24,30 @@ from penstock.objects.rate_limit import TokenBucket
 from penstock.records.extents import Extent
 
 logger = logging.getLogger(__name__)
+
+
+class RoundCounters(Protocol):
+    """What a job counts of its rounds."""
+
+    passes_failed: int
+
+
+async def one_round(work: Awaitable[object], counters: RoundCounters, what: str) -> None:
+    """A round for a broker's timer: errors are logged and counted."""
+    try:
+        await work
+    except PenstockError as error:
+        counters.passes_failed += 1
+        logger.error("%s of diskless topics: %s", what, error)
+    except Exception:
+        counters.passes_failed += 1
+        logger.exception("%s of diskless topics", what)
+
+
+def order_of(randomness: Randomness) -> Callable[[PartitionKey], int]:
+    """An order of partitions that is drawn: brokers begin at different ones, and rarely meet."""
+    seed = randomness.bits(32).to_bytes(4, "big")
+    return lambda key: crc32c(seed + key[0].bytes + key[1].to_bytes(4, "big"))
 
 
 class SegmentWork:

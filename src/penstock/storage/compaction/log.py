@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from penstock.base.settings import LONG_MAX
-from penstock.records import HEADER_BYTES, decode_header
 from penstock.storage.compaction.choosing import Cleanable, Closed, cleanable
 from penstock.storage.compaction.values import Live
 from penstock.storage.damage import Damage
@@ -24,10 +23,7 @@ from penstock.storage.formats.checkpoint import HAS_HOLES
 from penstock.storage.holes import HoledLog
 from penstock.storage.names import LOG, SEGMENT_SUFFIXES, offset_name
 from penstock.storage.segment import UNKNOWN, Segment
-from penstock.storage.values import Buffer, Read
-
-EMPTY_READS_MAX: Final = 1_000
-"""Reads that one read is made of at most, as long as they bring no record."""
+from penstock.storage.values import Buffer
 
 
 class CompactedLog(HoledLog):
@@ -38,36 +34,6 @@ class CompactedLog(HoledLog):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.swapping = False
-
-    def read(
-        self,
-        offset: int,
-        *,
-        max_bytes: int,
-        end_offset: int,
-        at_least_one: bool = True,
-        appended: bool = False,
-    ) -> Read:
-        """As for any log. Batches without records do not come alone where others follow: a client
-        (librdkafka) that is given none of a record several times takes them for too large."""
-        read = super().read(
-            offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one,
-            appended=appended,
-        )  # fmt: skip
-        for _ in range(EMPTY_READS_MAX if self.has_holes else 0):
-            if not read.size_bytes or _has_records(read) or read.next_offset >= end_offset:
-                break
-            if read.next_offset >= (self.log_end_offset if appended else self.durable_offset):
-                break
-            more = super().read(
-                read.next_offset, max_bytes=max(0, max_bytes - read.size_bytes),
-                end_offset=end_offset, at_least_one=at_least_one, appended=appended,
-            )  # fmt: skip
-            if not more.size_bytes:
-                break
-            buffers = [*read.buffers, *more.buffers]
-            read = Read(buffers, read.size_bytes + more.size_bytes, more.next_offset)
-        return read
 
     @property
     def is_compacted(self) -> bool:
@@ -195,12 +161,3 @@ class CompactedLog(HoledLog):
             if first >= offset:
                 return
             tails.drop(tail.pop_oldest())
-
-
-def _has_records(read: Read) -> bool:
-    """Whether some batch has records; those without are headers alone."""
-    if read.size_bytes % HEADER_BYTES:
-        return True
-    data = memoryview(b"".join(read.buffers))
-    places = range(0, len(data), HEADER_BYTES)
-    return any(decode_header(data, at).size_bytes > HEADER_BYTES for at in places)

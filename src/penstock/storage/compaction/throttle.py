@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import Clock
+from penstock.objects.rate_limit import TokenBucket
 from penstock.storage.errors import CompactionStopped
 
 _BURST_SECONDS: Final = 0.1
@@ -18,8 +19,10 @@ class Throttle:
 
     def __init__(self, clock: Clock, bytes_per_second: int) -> None:
         self._clock = clock
-        self.bytes_per_second = bytes_per_second
-        self._free_at = clock.monotonic()
+        self._bucket: TokenBucket | None = None
+        if bytes_per_second < LONG_MAX:
+            now = clock.monotonic()
+            self._bucket = TokenBucket(bytes_per_second, now=now, burst_seconds=_BURST_SECONDS)
 
     def spend(self, wait: Callable[[float], bool], size_bytes: int) -> None:
         """Wait until so many bytes may be read or written.
@@ -29,11 +32,7 @@ class Throttle:
         Raises:
             CompactionStopped: it is.
         """
-        pause = 0.0
-        if self.bytes_per_second < LONG_MAX:
-            now = self._clock.monotonic()
-            begin = max(self._free_at, now - _BURST_SECONDS)
-            self._free_at = begin + size_bytes / self.bytes_per_second
-            pause = max(0.0, begin - now)
+        bucket = self._bucket
+        pause = 0.0 if bucket is None else bucket.take(self._clock.monotonic(), size_bytes)
         if wait(pause):
             raise CompactionStopped("a pass is to end")

@@ -1,0 +1,46 @@
+"""Checks of what every broker's admin interface says at one path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.apps.doctor.brokers import admin_answers
+from penstock.apps.doctor.findings import Check, Finding, listed
+
+if TYPE_CHECKING:
+    from penstock.apps.session import State
+    from penstock.client import ClusterMetadata
+
+NAMED_MAX: Final = 5
+"""Partitions that one finding names; the others are counted."""
+
+AdminAnswer = Mapping[str, Any]
+
+
+def admin_check(
+    name: str,
+    path: str,
+    *,
+    wrong: Callable[[AdminAnswer], Sequence[Finding]],
+    well: Callable[[Sequence[AdminAnswer]], str],
+) -> Callable[[State, ClusterMetadata, Sequence[str]], Check]:
+    """Makes a check of the admin interfaces that are named, else of all that are known.
+
+    `wrong` finds what is wrong on one broker, `well` says how things are if nothing is.
+    """
+
+    def look(state: State, cluster: ClusterMetadata, admins: Sequence[str]) -> list[Finding]:
+        answers = admin_answers(state, cluster, admins, path)
+        if not answers:
+            fix = "name the admin interfaces of the brokers with --admin"
+            return [Finding(check=name, status="skip", cause="no admin interface answers", fix=fix)]
+        found = [finding for answer in answers for finding in wrong(answer)]
+        return found or [Finding(check=name, status="ok", cause=well(answers))]
+
+    return lambda state, cluster, admins: Check(name, lambda: look(state, cluster, admins))
+
+
+def partition_names(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The partitions of some rows, as far as they are named."""
+    return listed([f"{row['topic']}-{row['partition']}" for row in rows], NAMED_MAX)
