@@ -1,9 +1,11 @@
-"""A journal that has lost what was synced: copies of others heal, and what is alone is refused."""
+"""A journal, or a checkpoint, that is damaged: copies of others heal, what is alone is what its
+files say, and the broker starts."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 
 from penstock.apps.configuration import Given, configure
 from penstock.apps.wiring import opened, start
+from penstock.base.ids import TopicPartition
 from penstock.broker.server import BrokerServer
-from penstock.storage import CorruptLog
+from penstock.storage import CorruptLog, ReplicaLog
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, MAGIC
 from tests.broker.test_lost_copies import is_whole
 from tests.broker.test_replicated import Cluster, everything, until
@@ -52,7 +55,7 @@ class Wired(Cluster):
         killed.rename(directory)
 
 
-def damage(directory: Path) -> None:
+def damage_journal(directory: Path) -> None:
     """Flip a bit of an entry in the middle of what the journal holds."""
     (path,) = (directory / "log" / "journal").glob("00000000.journal")
     data = bytearray(path.read_bytes())
@@ -69,30 +72,46 @@ async def wired(tmp_path: Path, postgres_url: str) -> AsyncIterator[Wired]:
         yield made
 
 
-@pytest.mark.parametrize("alone", [False, True])
-async def test_a_damaged_journal(
-    wired: Wired, alone: bool, caplog: pytest.LogCaptureFixture
+def damage_checkpoints(directory: Path) -> None:
+    for path in (directory / "log").glob("partitions.checkpoint*"):
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+def offsets_of(log: ReplicaLog) -> set[int]:
+    """The offsets of records that can be read."""
+    found: set[int] = set()
+    for offset in range(log.log_start_offset, log.durable_offset):
+        with suppress(CorruptLog):
+            read = log.read(offset, max_bytes=1, end_offset=log.durable_offset)
+            found.update(range(offset, read.next_offset))
+    return found
+
+
+@pytest.mark.parametrize("damage", [damage_journal, damage_checkpoints])
+async def test_a_damaged_start(
+    wired: Wired, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     await wired.create()
-    if alone:
-        await wired.create_single("single")
-        hurt = wired.brokers[1].cluster.image.topics["single"].partitions[0].leader
-    else:
-        hurt = 1 if wired.leader() != 1 else 2
+    await wired.create_single("single")
+    hurt = wired.brokers[1].cluster.image.topics["single"].partitions[0].leader
     values = [b"value %d;" % number for number in range(40)]
     for value in values:
         await wired.produce(value)
+        await wired.produce(value, "single")
+    single = TopicPartition("single", 0)
     await until(lambda: is_whole(wired, hurt, 40))
+    alone = offsets_of(wired.brokers[hurt].store.partitions[single])
+    assert alone == set(range(len(values)))
     await wired.kill(hurt)
     damage(wired.root / str(hurt))
-    if alone:
-        with pytest.raises(CorruptLog, match="is damaged or gone") as refused:
-            await wired.start(hurt)
-        (note,) = refused.value.__notes__
-        assert note.startswith("1 partitions have no copy elsewhere, the first: single-0; restore")
-        return
     await wired.start(hurt)
-    assert "replicated logs may lack what they acknowledged" in caplog.text
-    assert "what was synced may be gone" in caplog.text
+    assert "what was acknowledged may be gone" in caplog.text
     await until(partial(is_whole, wired, hurt, 40))
     assert everything(wired.log(hurt)) == everything(wired.log(wired.leader()))
+    # Of the journal one entry is damaged, with one record, and segments were not written yet.
+    lost = alone - offsets_of(wired.brokers[hurt].store.partitions[single])
+    assert len(lost) == (damage is damage_journal)
+    assert await wired.produce(b"more", "single") == len(values)
+    damaged = wired.brokers[hurt].store.set_aside
+    assert damaged
+    assert all(path.endswith(".quarantined") for path in damaged)

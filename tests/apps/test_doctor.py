@@ -13,6 +13,7 @@ import pytest
 from compat.servers import PenstockProcess
 
 from penstock.apps.doctor import Check, Finding, look
+from penstock.base.errors import PenstockError
 from penstock.testing import Agent, Broker
 from tests.apps.conftest import Run
 from tests.ports import free_port
@@ -269,3 +270,28 @@ def test_checks_that_hang_or_fail_hold_up_nobody() -> None:
     ]
     assert found[0].cause == "no answer within 1 s"
     assert "of ours" in found[1].cause
+
+
+def test_what_was_damaged_at_a_start_is_named(bare: Run, tmp_path: Path) -> None:
+    with Broker(directory=tmp_path, process=True) as broker:
+        words = ("-b", broker.bootstrap, "--admin", broker.admin_url.removeprefix("http://"))
+        broker.create_topic("t", 1)
+        with broker.client() as client:
+            for number in range(10):
+                client.write_arrow("t", pa.table({"value": [b"%d" % number * 200]}))
+        assert examined(bare, *words)[1]["stored records"][0] == "ok"
+        broker.kill()
+        (journal,) = broker.directory.glob("log/journal/*.journal")
+        data = bytearray(journal.read_bytes())
+        data[data.index(b"5" * 200) + 7] ^= 1
+        journal.write_bytes(data)
+        broker.start()
+        words = ("-b", broker.bootstrap, "--admin", broker.admin_url.removeprefix("http://"))
+        found = examined(bare, *words)[1]["stored records of broker 1"]
+        assert found[0] == "warn"
+        assert "1 files are set aside" in found[1]
+        with broker.client() as client:
+            with pytest.raises(PenstockError, match="corrupt"):
+                client.read_arrow("t", start={0: 5}, end={0: 6})
+            rest = [client.read_arrow("t", start={0: at}, end={0: at + 1}) for at in (4, 6, 9)]
+        assert [table["value"][0].as_py()[:1] for table in rest] == [b"4", b"6", b"9"]

@@ -94,7 +94,7 @@ class Harness:
         config: LogConfig | None = None,
         files: Files = MACHINE_FILES,
         clock: FakeClock | None = None,
-        replicated: Callable[[TopicPartition], bool] = lambda where: False,
+        replicated: Callable[[TopicPartition], bool] | None = lambda where: False,
         **settings: Any,
     ) -> None:
         self.directory = directory

@@ -10,7 +10,6 @@ import pytest
 from penstock.records import OffsetOutOfRange
 from penstock.storage import CorruptLog, LogConfig
 from penstock.storage.damage import DamagedRecords
-from penstock.storage.errors import CorruptFile
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, decode_head
 from tests.storage.batches import Harness, abandon, batch, offsets, read_all
 
@@ -181,25 +180,6 @@ def test_stale_entries_of_a_recycled_file_are_never_taken(tmp_path: Path) -> Non
     harness.store.close()
 
 
-def test_a_lost_entry_that_was_synced_stops_the_store(tmp_path: Path) -> None:
-    harness = Harness(tmp_path)
-    for number in range(4):
-        harness.put(batch(fill=number))
-    abandon(harness.store)
-    path = journal_of(tmp_path)
-    journal = bytearray(path.read_bytes())
-    journal[ALIGNMENT_BYTES + 100] ^= 1
-    path.write_bytes(journal)
-    with pytest.raises(CorruptLog, match="entry 2 is damaged or gone") as caught:
-        Harness(tmp_path)
-    assert (caught.value.path, caught.value.position) == (path, ALIGNMENT_BYTES)
-    journal[ALIGNMENT_BYTES + 100] ^= 1
-    path.write_bytes(journal)
-    again = Harness(tmp_path)
-    assert again.log().durable_offset == 4
-    again.store.close()
-
-
 def test_rot_below_the_mark_is_reported_and_nothing_is_cut(tmp_path: Path) -> None:
     harness = Harness(tmp_path, log_flush_policy="os")
     for number in range(3):
@@ -293,16 +273,6 @@ def test_lost_small_files_are_made_anew(tmp_path: Path) -> None:
     assert log.append(batch(producer_id=5, epoch=0, sequence=1), now_ms=1).duplicate
     assert log.append(batch(producer_id=5, epoch=0, sequence=0), now_ms=1).duplicate
     again.store.close()
-
-
-def test_a_damaged_checkpoint_is_not_taken_for_an_absent_one(tmp_path: Path) -> None:
-    harness = Harness(tmp_path)
-    harness.put(batch())
-    harness.store.close()
-    path = tmp_path / "partitions.checkpoint"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptFile, match=r"partitions\.checkpoint"):
-        Harness(tmp_path)
 
 
 def test_a_directory_that_the_disk_forgot_comes_back(tmp_path: Path) -> None:

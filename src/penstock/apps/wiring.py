@@ -63,11 +63,11 @@ class Ready:
 async def opened(
     configuration: Configuration, notices: SocketNotices | None = None
 ) -> BrokerServer:
-    """As `build`; what a journal has lost is no reason to refuse where other brokers have copies.
+    """As `build`; where journal or checkpoint are damaged, the control plane is asked first of
+    which partitions other brokers have copies.
 
     Raises:
-        CorruptLog: the journal has lost what was synced, and partitions have no other copies.
-        PenstockError: as `build`; the control plane cannot say which have some.
+        PenstockError: as `build`; the control plane cannot say that.
     """
     from penstock.storage import CorruptLog
 
@@ -75,15 +75,7 @@ async def opened(
         return build(configuration, notices)
     except CorruptLog:
         alone = await _held_alone(configuration, notices)
-    try:
-        return build(configuration, notices, alone=alone)
-    except CorruptLog as error:
-        error.add_note(
-            f"{len(alone)} partitions have no copy elsewhere, the first: {min(alone)}; restore"
-            f" {configuration.directory / configuration.log}, or give it another name: then what it"
-            " holds alone is lost, and copies are made anew"
-        )
-        raise
+    return build(configuration, notices, alone=alone)
 
 
 async def _held_alone(
@@ -118,10 +110,10 @@ def build(
     """Open the directory and make a broker of it, not yet started.
 
     `notices` are those of a broker that shares the directory with others; `alone` are the
-    partitions that no other broker has copies of, None for all.
+    partitions that no other broker has copies of, None where that is not known.
 
     Raises:
-        CorruptLog: the journal has lost what was synced, and partitions have no other copies.
+        CorruptLog: journal or checkpoint are damaged, and `alone` is not known.
         InvalidConfiguration, InvalidSetting: the object store cannot be one.
         DirectoryUnusable: it cannot be created or written.
         UnavailableError: another broker holds it, or what it holds cannot be read.
@@ -141,7 +133,7 @@ def build(
             configuration.storage,
             clock=SYSTEM_CLOCK,
             config_of=topics.config_of,
-            replicated=lambda where: alone is not None and where not in alone,
+            replicated=None if alone is None else lambda where: where not in alone,
         )
     except StoreLocked as error:
         error.add_note("stop that broker, or choose another directory with --data-dir")

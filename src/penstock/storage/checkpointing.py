@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from penstock.base.files import Files, replace_file, sync_directory, write_all
 from penstock.storage.changes import Changes
+from penstock.storage.checkpoint_files import write_checkpoint
 from penstock.storage.errors import StorageError, StorageFailed, disk_full
 from penstock.storage.formats.checkpoint import (
     RecoveryPoint,
@@ -82,6 +83,7 @@ class Checkpointer:
         self._queue = parts.queue
         self._changes = parts.changes
         self._counters = parts.counters
+        self._root = parts.root
         self._path = os.path.join(parts.root, CHECKPOINT_FILE)
         self._journaled = parts.settings.log_flush_policy == "group"
         self._journal = journal
@@ -145,7 +147,7 @@ class Checkpointer:
             self._worker.drain()
         data = self._encoded(self.sequence, clean=False)
         try:
-            replace_file(self._files, self._path, data)
+            write_checkpoint(self._files, self._root, data)
         except OSError as error:
             raise disk_full(error, self._path) or StorageError(
                 f"cannot write {self._path}: {error}"
@@ -166,7 +168,7 @@ class Checkpointer:
         data = self._encoded(self.sequence, clean=False)
 
         def perform_all() -> None:
-            replace_file(self._files, self._path, data)
+            write_checkpoint(self._files, self._root, data)
             for work, _ in behind:
                 work()
 
@@ -189,13 +191,19 @@ class Checkpointer:
 
     def close(self) -> None:
         """Write the last checkpoint's points with the note that nothing follows."""
-        replace_file(self._files, self._path, self._encoded(self.sequence, clean=True))
+        write_checkpoint(self._files, self._root, self._encoded(self.sequence, clean=True))
 
     def _encoded(self, sequence: int, *, clean: bool, rows: list[bytes] | None = None) -> bytes:
         """A checkpoint of given points, or of those that there are."""
         if rows is None:
             rows = [log.recovery_point_bytes for log in self._logs()]
-        return encode_checkpoint(sequence, rows, clean=clean, journaled=self._journaled)
+        return encode_checkpoint(
+            sequence,
+            rows,
+            clean=clean,
+            journaled=self._journaled,
+            journal_bytes=self._journal.synced_bytes,
+        )
 
     def _settled(self, sequence: int, error: StorageError | None) -> None:
         if error is not None:
@@ -216,7 +224,7 @@ class Checkpointer:
         of their files left behind would be taken for the ones that follow."""
         if self._journal.durable_sequence < plan.sequence:
             self._journal.sync()
-        perform(self._files, self._path, plan)
+        perform(self._files, self._root, plan)
 
     def _plan(self, sequence: int) -> Plan:
         changes = self._changes.take()
@@ -334,7 +342,7 @@ def _nothing() -> None:
     """What follows the points where they alone are wanted."""
 
 
-def perform(files: Files, path: str, plan: Plan) -> None:
+def perform(files: Files, root: str, plan: Plan) -> None:
     """Step 2; runs on any thread."""
     for target, position, data in plan.appends:
         with _opened(files, target, create=True) as descriptor:
@@ -350,10 +358,10 @@ def perform(files: Files, path: str, plan: Plan) -> None:
             with suppress(FileNotFoundError):
                 sync_directory(files, directory)
         if plan.changes.directories:
-            sync_directory(files, os.path.dirname(path))
+            sync_directory(files, root)
     except OSError as error:
         raise StorageFailed(f"syncing a directory failed: {error}") from error
-    replace_file(files, path, plan.checkpoint)
+    write_checkpoint(files, root, plan.checkpoint)
 
 
 @contextmanager

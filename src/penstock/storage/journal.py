@@ -97,6 +97,9 @@ class Journal:
         self.bytes_since_checkpoint = bytes_since_checkpoint
         self.written_bytes = 0
         self.syncs = 0
+        self._total_bytes = sum([one.size_bytes for one in existing])
+        self.synced_bytes = 0
+        """What files have, all together, since the last sync at least."""
 
     @property
     def files_in_use(self) -> int:
@@ -127,9 +130,10 @@ class Journal:
         active = self._take_file(ALIGNMENT_BYTES)
         if active.size_bytes < ALIGNMENT_BYTES:
             ahead = memoryview(_PREWRITE)[: max(self._file_bytes, ALIGNMENT_BYTES)]
-            active.size_bytes = write_all(self._files, active.descriptor, 0, [ahead])
+            self._grow(active, write_all(self._files, active.descriptor, 0, [ahead]))
             self._files.sync_file(active.descriptor)
             sync_directory(self._files, self._directory)
+        self.synced_bytes = self._total_bytes
 
     def write(self, items: Sequence[Appended[LogT]], *, sync: bool) -> None:
         """Write a group's appends, and sync them.
@@ -162,7 +166,7 @@ class Journal:
         Raises:
             StorageFailed: the sync failed.
         """
-        sequence = self.sequence
+        sequence, total_bytes = self.sequence, self._total_bytes
         unsynced, self._unsynced = self._unsynced, []
         for file in unsynced:
             try:
@@ -173,7 +177,7 @@ class Journal:
                     "store is opened again"
                 ) from error
             self.syncs += 1
-        self.durable_sequence = sequence
+        self.durable_sequence, self.synced_bytes = sequence, total_bytes
 
     def free(self, sequence: int) -> None:
         """Everything up to `sequence` is synced in its segments."""
@@ -214,7 +218,7 @@ class Journal:
         if taken > size_bytes:
             buffers.append(memoryview(_ZEROS)[: taken - size_bytes])
         self._position = write_all(self._files, file.descriptor, self._position, buffers)
-        file.size_bytes = max(file.size_bytes, self._position)
+        self._grow(file, self._position)
         # Another thread may sync meanwhile: it must find the file before the sequence.
         if not self._unsynced or self._unsynced[-1] is not file:
             self._unsynced.append(file)
@@ -232,7 +236,12 @@ class Journal:
             ahead = min(len(_PREWRITE), max(self._file_bytes - file.size_bytes, size_bytes))
             zeros = memoryview(_PREWRITE)[:ahead]
             write_all(self._files, file.descriptor, file.size_bytes, [zeros])
-            file.size_bytes += ahead
+            self._grow(file, file.size_bytes + ahead)
+
+    def _grow(self, file: JournalFile, size_bytes: int) -> None:
+        """A file is as long as that, or was longer."""
+        self._total_bytes += max(0, size_bytes - file.size_bytes)
+        file.size_bytes = max(file.size_bytes, size_bytes)
 
     def _take_file(self, size_bytes: int) -> JournalFile:
         """The file for the next entry, whose size is known about."""

@@ -107,7 +107,7 @@ def load_log(
         durable = point.recovery_offset
         return _Loading(segment_files, directory, point, interval_bytes, now_ms, durable).run(None)
     touched = replay.perform(segment_files.files, segment_files.descriptors, directory)
-    durable = max(point.recovery_offset, replay.end_offset or 0)
+    durable = max(point.recovery_offset, replay.end_offset or 0, replay.least_end)
     loading = _Loading(segment_files, directory, point, interval_bytes, now_ms, durable)
     loading.cut_end = replay.cut_end
     # The epochs' file may be from before a cut.

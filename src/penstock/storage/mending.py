@@ -57,6 +57,12 @@ class MendedLog(PartitionLog):
             self._parts.counters.damaged_ranges += 1
             logger.error("%s is damaged: %s", self.topic_partition, error)
 
+    @property
+    def damages(self) -> list[str]:
+        """What was found damaged, and is not mended."""
+        told = [str(DamagedRecords(one)) for one in self._told.values()]
+        return told if self.damage is None else [str(self.damage), *told]
+
     def damage_in(self, start: int, end: int) -> Damage | None:
         """What of the offsets [start, end) is damaged first; all of them are read."""
         offset = max(start, self.log_start_offset)

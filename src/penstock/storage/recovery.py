@@ -3,8 +3,11 @@
 Entries are followed from the checkpoint's sequence on: each has the next sequence, the checksum
 of its predecessor, and its own. Where the chain ends, the journal ends: the next entry is torn
 and was never acknowledged. Unless a later entry says that the missing one had been synced: then
-the disk has lost it, with all that came after it. Which logs it was about, nobody can say, because
-one checksum covers the entry and its table; so any log of the store may lack what it acknowledged.
+the disk has lost it. Which logs it was about, nobody can say for sure, because one checksum covers
+the entry and its table; so any log of the store may lack what it acknowledged. Of logs that others
+have, the rest comes from there. Of the others everything counts that is whole by itself: later
+entries, and of a damaged one the batches that their own checksums and offsets vouch for. What is
+damaged is kept in a file of its own.
 
 What the entries hold is not put anywhere yet: `replaying` has it for when a log is needed. So the
 journal goes on where it ended, its files in use until a checkpoint, and what a killed process had
@@ -18,19 +21,22 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.base.files import Files, read_file, read_range, replace_file
+from penstock.base.files import Files, read_file, read_range, replace_file, write_file
 from penstock.base.ids import TopicPartition
+from penstock.storage.damage import whole_batches
 from penstock.storage.errors import CorruptFile, CorruptLog, StorageFailed
 from penstock.storage.formats.checkpoint import Checkpoint, RecoveryPoint
 from penstock.storage.formats.journal_entry import (
     ALIGNMENT_BYTES,
     MAGIC,
     EntryHead,
+    Row,
     decode_head,
     decode_key,
     decode_rows,
@@ -47,9 +53,11 @@ from penstock.storage.limits import RECOVERY_SCAN_BYTES
 from penstock.storage.names import (
     JOURNAL_SUFFIX,
     METADATA_FILE,
+    QUARANTINED,
     directory_name,
     parse_directory_name,
 )
+from penstock.storage.rebuilding import first_point
 from penstock.storage.replaying import LogReplay, Replays
 
 logger = logging.getLogger(__name__)
@@ -72,9 +80,16 @@ class JournalState(NamedTuple):
 
 
 def read_journal(
-    files: Files, directory: str, after_sequence: int, replays: Replays
+    files: Files,
+    directory: str,
+    checkpoint: Checkpoint,
+    replays: Replays,
+    alone: Callable[[TopicPartition], bool],
 ) -> JournalState:
-    """Follow the journal from `after_sequence`, and have `replays` note what it holds.
+    """Follow the journal from a checkpoint, and have `replays` note what it holds.
+
+    If that is unknown, all that is whole may be news. `alone` says of which partitions nobody else
+    has the records.
 
     Raises:
         StorageFailed: what it holds cannot be synced.
@@ -89,18 +104,25 @@ def read_journal(
             file.generation = head.generation
             generation = max(generation, head.generation)
             starts[head.sequence] = number, head
-    reader = _Reader(files, journal_files, after_sequence, replays)
+    reader = _Reader(files, journal_files, checkpoint, replays)
+    if checkpoint.unknown:
+        reader.salvage(alone)
+        starts.clear()
     ordered = sorted(starts.values(), key=lambda start: start[1].generation)
     for place, (number, head) in enumerate(ordered):
         last = place + 1 == len(ordered)
         following = None if last else ordered[place + 1][1].sequence
-        if following is not None and following <= after_sequence + 1:
+        if following is not None and following <= reader.after + 1:
             reader.superseded(number)
             continue
         reader.follow(number, head)
-    lost = reader.find_rot()
+    lost = None if checkpoint.unknown else reader.find_rot()
+    if lost is None and not checkpoint.clean:
+        lost = _cut_off(directory, journal_files, checkpoint.journal_bytes)
+    if lost is not None:
+        reader.salvage(alone)
     for file in journal_files:
-        if file.last_sequence > after_sequence:
+        if file.last_sequence > reader.after:
             _sync(files, file)
     return JournalState(
         journal_files,
@@ -129,8 +151,31 @@ def _open_files(files: Files, directory: str) -> list[JournalFile]:
     return found
 
 
+def _cut_off(
+    directory: str, journal_files: list[JournalFile], least_bytes: int
+) -> CorruptLog | None:
+    """Files that are gone, or were cut: entries that were synced may have gone with them."""
+    size_bytes = sum([file.size_bytes for file in journal_files])
+    if size_bytes >= least_bytes:
+        return None
+    reason = (
+        f"the journal has {size_bytes} bytes, it had {least_bytes}: files are gone, or were cut"
+    )
+    return CorruptLog(Path(directory), 0, reason)
+
+
 def _probe(files: Files, file: JournalFile, position: int) -> EntryHead | None:
     return decode_head(read_range(files, file.descriptor, _HEAD_PROBE_BYTES, position))
+
+
+class _Candidate(NamedTuple):
+    """What looks like an entry; the better one of two of the same sequence is the greater."""
+
+    whole: bool
+    generation: int
+    number: int
+    at: int
+    head: EntryHead
 
 
 class _Reader:
@@ -140,12 +185,13 @@ class _Reader:
         self,
         files: Files,
         journal_files: list[JournalFile],
-        after_sequence: int,
+        checkpoint: Checkpoint,
         replays: Replays,
     ) -> None:
         self._files = files
         self._journal_files = journal_files
-        self._after = after_sequence
+        self._points = checkpoint.points
+        self.after = after_sequence = checkpoint.sequence
         self._replays = replays
         self._ended_at: tuple[str, int] | None = None
         self._read_to = [0] * len(journal_files)
@@ -186,8 +232,8 @@ class _Reader:
     def _take(self, head: EntryHead, data: bytes, number: int, position: int) -> bool:
         """Use an entry that is whole; False if it does not belong to the chain."""
         chained = self.checksum in (None, head.previous_checksum)
-        if head.sequence <= self._after:
-            self.checksum = head.checksum if head.sequence == self._after else None
+        if head.sequence <= self.after:
+            self.checksum = head.checksum if head.sequence == self.after else None
             return True
         if head.sequence != self.sequence + 1 or not chained:
             return False
@@ -222,6 +268,81 @@ class _Reader:
                 )
         return lost
 
+    def salvage(self, alone: Callable[[TopicPartition], bool]) -> None:
+        """Note what can be proven of entries that were not followed, in the order of sequences.
+
+        Of logs that are not `alone`, only what they keep as replicas. Damaged entries are copied
+        beside the journal.
+        """
+        found: dict[int, list[_Candidate]] = {}
+        for number, file in enumerate(self._journal_files):
+            behind = 0
+            for at, head in self._heads(file, 0):
+                if at < behind or at + head.size_bytes > file.size_bytes:
+                    continue  # in an entry, as what a record holds
+                whole = is_whole(memoryview(self._entry(number, at, head)), head)
+                behind = at + padded(head.size_bytes) if whole else at
+                if head.sequence > self.sequence:
+                    one = _Candidate(whole, head.generation, number, at, head)
+                    found.setdefault(head.sequence, []).append(one)
+        following = None
+        chosen: list[_Candidate] = []
+        for sequence in sorted(found, reverse=True):
+            # One may have been taken back, and written again: its successor names the right one.
+            named = [one for one in found[sequence] if one.head.checksum == following]
+            best = max(named or found[sequence], key=lambda one: one[:4])
+            chosen.append(best)
+            following = best.head.previous_checksum if best.whole else None
+        for one in reversed(chosen):
+            self._salvage(one, alone)
+
+    def _salvage(self, one: _Candidate, alone: Callable[[TopicPartition], bool]) -> None:
+        file, head = self._journal_files[one.number], one.head
+        data = self._entry(one.number, one.at, head)
+        rows = decode_rows(data, head) if one.whole else self._proven(data, one)
+        kept = [row for row in rows if row.is_standing or alone(_partition_of(row.key))]
+        self._replays.add(kept, one.number, one.at, data)
+        if one.whole:
+            self.highest = max(self.highest, head.sequence)
+            self.generation = max(self.generation, head.generation)
+            file.last_sequence = max(file.last_sequence, head.sequence)
+            self.entries += 1
+
+    def _entry(self, number: int, at: int, head: EntryHead) -> bytes:
+        descriptor = self._journal_files[number].descriptor
+        return read_range(self._files, descriptor, head.size_bytes, at)
+
+    def _proven(self, data: bytes, one: _Candidate) -> list[Row]:
+        """The rows of a damaged entry whose batches are whole, and of the offsets that it says."""
+        path, head = self._journal_files[one.number].path, one.head
+        try:
+            rows = decode_rows(data, head)
+            names = [_partition_of(row.key) for row in rows]
+        except (CorruptFile, IndexError, UnicodeDecodeError, struct.error) as error:
+            logger.error("journal entry %d in %s is damaged: %s", head.sequence, path, error)
+            rows, names = [], []
+        good: list[Row] = []
+        for row, where in zip(rows, names, strict=True):
+            if is_proven(row, data) and self._goes_on(row):
+                good.append(row)
+            elif row.size_bytes:
+                logger.error(
+                    "journal entry %d in %s is damaged: offsets %d to %d of %s are not whole there",
+                    head.sequence, path, row.base_offset, row.next_offset - 1, where,
+                )  # fmt: skip
+        write_file(self._files, f"{path}.{one.at}{QUARANTINED}", data, sync=True)
+        return good
+
+    def _goes_on(self, row: Row) -> bool:
+        """Whether a row goes where its log ended before, or begins a segment."""
+        end = self._replays.end_of(row.key)
+        if end is None:
+            topic_id, topic, partition = decode_key(row.key)
+            known = self._points.get((topic, partition))
+            if known is not None and known[0] == topic_id:
+                end = known[1].segment_base, known[1].position
+        return (row.segment_base, row.position) in (end, (row.base_offset, 0))
+
     def _heads(self, file: JournalFile, position: int) -> Iterator[tuple[int, EntryHead]]:
         """Whatever looks like the beginning of an entry, from a position on."""
         while position < file.size_bytes:
@@ -233,6 +354,21 @@ class _Reader:
                 if head is not None:
                     yield position + at, head
             position += RECOVERY_SCAN_BYTES
+
+
+def _partition_of(key: bytes) -> TopicPartition:
+    _, topic, partition = decode_key(key)
+    return TopicPartition(topic, partition)
+
+
+def is_proven(row: Row, data: bytes) -> bool:
+    """Whether a row of a damaged entry has whole batches of the offsets that it says."""
+    if row.segment_base < 0 or row.position < 0 or not row.size_bytes:
+        return False
+    batches = memoryview(data)[row.data_at : row.data_at + row.size_bytes]
+    size_bytes, next_offset = whole_batches(batches, -1)
+    first = int.from_bytes(batches[:8])
+    return size_bytes == row.size_bytes and (first, next_offset) == row[2:4]
 
 
 class FoundLog(NamedTuple):
@@ -269,7 +405,9 @@ class Directories:
         names = self._files.names_in(self._root)
         found: list[FoundLog] = []
         strays: list[TopicPartition] = []
-        for where in [*map(parse_directory_name, names), *self._make_missing(set(names))]:
+        # Without a checkpoint, the journal may be about logs that were deleted long ago.
+        missing = () if self._checkpoint.unknown else self._make_missing(set(names))
+        for where in [*map(parse_directory_name, names), *missing]:
             if where is None:
                 continue
             topic_id = self._topic_id(where)
@@ -281,7 +419,11 @@ class Directories:
             replay = None
             if self._replays:
                 replay = self._replays.get(encode_key(topic_id, where.topic, where.partition))
-            if replay is not None:
+            if self._checkpoint.unknown:
+                point = first_point(self._files, os.path.join(self._root, directory_name(where)))
+                if replay is not None and replay.standing is not None:
+                    point = point.with_standing(replay.standing)
+            elif replay is not None:
                 point = replay.point_after(point)
             nothing = RecoveryPoint(0, 0, 0, 0, 0, -1, 0)
             found.append(
@@ -321,14 +463,23 @@ class Directories:
         known = self._checkpoint.points.get((where.topic, where.partition))
         if known is not None and self._checkpoint.clean:
             return known[0]
+        topic_id = self._topic_ids.get(where) or (None if known is None else known[0])
         path = os.path.join(self._root, directory_name(where), METADATA_FILE)
         try:
-            return decode_partition_metadata(read_file(self._files, path))
+            said = decode_partition_metadata(read_file(self._files, path))
+            if self._may_be(where, said, topic_id):
+                return said
+            logger.warning("%s: topic id %s, everything else says %s", path, said, topic_id)
         except NotADirectoryError:
             return None
         except (FileNotFoundError, CorruptFile) as error:
             logger.warning("%s: %s", path, error)
-        topic_id = self._topic_ids.get(where) or (None if known is None else known[0])
         if topic_id is not None:
             replace_file(self._files, path, encode_partition_metadata(topic_id))
         return topic_id
+
+    def _may_be(self, where: TopicPartition, said: UUID, topic_id: UUID | None) -> bool:
+        """Whether a directory is for the topic id that its file says, which has no checksum."""
+        if topic_id in (None, said) or self._checkpoint.unknown:
+            return True
+        return encode_key(said, where.topic, where.partition) in self._replays

@@ -48,8 +48,8 @@ class LogReplay:
     """The rows of one log, in the order of the journal."""
 
     __slots__ = (
-        "_read", "_rows", "begun", "cut", "cut_end", "end_offset", "leader_epoch", "size_bytes",
-        "standing", "start_offset", "transactional",
+        "_read", "_rows", "begun", "cut", "cut_end", "end_offset", "leader_epoch", "least_end",
+        "size_bytes", "standing", "start_offset", "transactional",
     )  # fmt: skip
 
     def __init__(self, read: Callable[[int, int, int], bytes]) -> None:
@@ -64,6 +64,8 @@ class LogReplay:
         there is are standings."""
         self.cut_end = 0
         """Where the log was cut last of all, though its last batch may end below; 0 if it grew."""
+        self.least_end = 0
+        """Below it nothing is cut off as torn, whatever is damaged there; see `rebuilding`."""
         self.cut: Cut | None = None
         """The lowest cut after the log began: what is below has been there all the time."""
         self.begun: Cut | None = None
@@ -108,6 +110,22 @@ class LogReplay:
         self.size_bytes += there.size_bytes
         self.leader_epoch = there.leader_epoch
         self.transactional = self.transactional or bool(there.transactional)
+
+    def keep_above(self, offset: int) -> None:
+        """Forget all but batches that reach above an offset, and whatever cut or began the log."""
+        kept = [row for row in self._rows if row[5] > offset and row[4] != STARTS and row[2]]
+        self._rows = kept
+        self.cut = self.begun = None
+        self.cut_end = 0
+        self.end_offset = kept[-1][5] if kept else None
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """The segment and the position behind the last batches; None without any."""
+        for _, _, size_bytes, segment_base, target, _ in reversed(self._rows):
+            if target >= 0 and size_bytes:
+                return segment_base, target + size_bytes
+        return None
 
     def _note(self, file: int, position: int, row: Row) -> None:
         segment_base, target, _, next_offset, size_bytes, _, data_at = row
@@ -248,6 +266,15 @@ class Replays:
                 log.add_reference(row, file, position, data)
             else:
                 log.add(row, file, position)
+
+    def end_of(self, key: bytes) -> tuple[int, int] | None:
+        """The segment of a log and the position in it behind what was noted last, if anything."""
+        log = self.logs.get(key)
+        return None if log is None else log.place
+
+    def nothing(self) -> LogReplay:
+        """Of a log that the journal does not have."""
+        return LogReplay(self._read)
 
     def _read(self, file: int, size_bytes: int, position: int) -> bytes:
         return read_range(self._files, self._descriptors[file], size_bytes, position)

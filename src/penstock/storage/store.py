@@ -25,7 +25,6 @@ from penstock.base.files import (
     MACHINE_FILES,
     Files,
     make_directories,
-    read_file,
     write_file,
 )
 from penstock.base.ids import TopicPartition
@@ -34,6 +33,7 @@ from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.storage import metrics
 from penstock.storage.appended import AppendQueue, TailCache
 from penstock.storage.changes import Changes
+from penstock.storage.checkpoint_files import keep_damaged, read_checkpoint, set_aside
 from penstock.storage.checkpointing import Checkpointer
 from penstock.storage.committing import Committer, OnDurable
 from penstock.storage.compaction.cleaner import LogCleaner
@@ -41,7 +41,6 @@ from penstock.storage.compaction.offsets import CleanOffsets
 from penstock.storage.config import LogConfig
 from penstock.storage.counters import Counters
 from penstock.storage.errors import (
-    CorruptFile,
     CorruptLog,
     LogDeleted,
     StorageError,
@@ -55,11 +54,10 @@ from penstock.storage.formats.checkpoint import (
     HAS_TRANSACTIONS,
     Checkpoint,
     RecoveryPoint,
-    decode_checkpoint,
 )
 from penstock.storage.formats.partition_metadata import encode_partition_metadata
 from penstock.storage.journal import Journal
-from penstock.storage.limits import CHECKPOINT_FILE_BYTES_MAX, INDEX_CACHE_BYTES
+from penstock.storage.limits import INDEX_CACHE_BYTES
 from penstock.storage.maintenance import LogMaintenance
 from penstock.storage.names import (
     CHECKPOINT_FILE,
@@ -72,8 +70,9 @@ from penstock.storage.names import (
     stray_directory_name,
 )
 from penstock.storage.partition import StoreParts
+from penstock.storage.rebuilding import go_on, last_whole
 from penstock.storage.recovery import Directories, read_journal
-from penstock.storage.replaying import Replays
+from penstock.storage.replaying import LogReplay, Replays
 from penstock.storage.replica import ReplicaLog
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.segment_writing import SegmentWriter
@@ -92,11 +91,12 @@ class LogStore:
         parts: StoreParts,
         new_uuid: Callable[[], UUID],
         lock: int,
-        replicated: Callable[[TopicPartition], bool],
+        replicated: Callable[[TopicPartition], bool] | None,
     ) -> None:
         self.config_of = parts.config_of
         self._parts = parts
-        self._replicated = replicated
+        self._who_knows = replicated
+        self._replicated = replicated or (lambda where: False)
         self._files = parts.segment_files.files
         self._root = parts.root
         self._new_uuid = new_uuid
@@ -125,17 +125,17 @@ class LogStore:
         config_of: Callable[[str], LogConfig],
         files: Files = MACHINE_FILES,
         randomness: Randomness = SYSTEM_RANDOMNESS,
-        replicated: Callable[[TopicPartition], bool] = lambda where: False,
+        replicated: Callable[[TopicPartition], bool] | None = lambda where: False,
     ) -> LogStore:
         """Create or recover the store of a directory. Blocks.
 
-        `replicated` says of which partitions others hold what was acknowledged, so that a loss here
-        is no refusal but `lost`, and their owner's to deal with.
+        `replicated` says of which partitions others hold what was acknowledged, so that what may be
+        gone here is `lost`, and their owner's to deal with; None if that is not known. Of the
+        others all is kept that is whole; see `rebuilding`.
 
         Raises:
             StoreLocked: another process has it open.
-            CorruptLog: the journal has lost what was synced, and a log is not replicated.
-            CorruptFile: the checkpoint is damaged.
+            CorruptLog: journal or checkpoint are damaged, and it is not known what is replicated.
             OSError: the directory cannot be used.
         """
         root = os.path.abspath(directory)
@@ -229,6 +229,17 @@ class LogStore:
         """
         lost = {where: log.lost for where, log in self._logs.items() if self._replicated(where)}
         return {where: reason for where, reason in lost.items() if reason is not None}
+
+    @property
+    def damages(self) -> Mapping[TopicPartition, list[str]]:
+        """Of logs, what of them was found damaged since they were loaded, and is not mended."""
+        found = {where: log.damages for where, log in self._logs.items() if log.loaded}
+        return {where: reasons for where, reasons in found.items() if reasons}
+
+    @property
+    def set_aside(self) -> list[str]:
+        """The files that starts have kept of a damaged journal or checkpoint."""
+        return set_aside(self._files, self._root)
 
     @property
     def directory(self) -> str:
@@ -420,9 +431,16 @@ class LogStore:
         checkpoint = self._read_checkpoint()
         journal_directory = os.path.join(self._root, JOURNAL_DIRECTORY)
         replays = Replays(self._files)
-        state = read_journal(self._files, journal_directory, checkpoint.sequence, replays)
+        state = read_journal(
+            self._files,
+            journal_directory,
+            checkpoint,
+            replays,
+            lambda where: not self._replicated(where),
+        )
+        lost = state.lost is not None or checkpoint.unknown
         if state.lost is not None:
-            self._check_loss(state.lost)
+            self._doubt(state.lost)
         self._recovered_entries = state.entries
         settings = self._parts.settings
         self._journal = Journal(
@@ -438,10 +456,8 @@ class LogStore:
             bytes_since_checkpoint=state.size_bytes,
         )
         self._wire(checkpoint.sequence)
-        whole = state.lost is None and (checkpoint.clean or checkpoint.journaled)
-        all_known = self._find_partitions(
-            checkpoint, replays, lost=state.lost is not None, lazily=whole
-        )
+        whole = not lost and (checkpoint.clean or checkpoint.journaled)
+        all_known = self._find_partitions(checkpoint, replays, lost=lost, lazily=whole)
         self._maintenance.find_deleted()
         if not (whole and all_known):
             # What was found is not to be found again: it may be gone then, or not be counted out.
@@ -451,12 +467,11 @@ class LogStore:
         self._journal.prepare()
         self._checkpointer.save_recovery_points()
 
-    def _check_loss(self, lost: CorruptLog) -> None:
-        """Any log may be concerned: go on if the others have copies of all of them."""
-        logs = [parse_directory_name(name) for name in self._files.names_in(self._root)]
-        if not all(self._replicated(where) for where in logs if where is not None):
-            raise lost
-        logger.error("replicated logs may lack what they acknowledged: %s", lost)
+    def _doubt(self, reason: CorruptLog) -> None:
+        """Journal or checkpoint are damaged, so that any log may be concerned."""
+        if self._who_knows is None:
+            raise reason
+        logger.error("what was acknowledged may be gone: %s", reason)
 
     def _wire(self, sequence: int) -> None:
         parts, journal = self._parts, self._journal
@@ -483,15 +498,17 @@ class LogStore:
         self._checkpointer.start(self._committer.room_was_made)
 
     def _read_checkpoint(self) -> Checkpoint:
-        path = os.path.join(self._root, CHECKPOINT_FILE)
-        try:
-            data = read_file(self._files, path, CHECKPOINT_FILE_BYTES_MAX)
-        except FileNotFoundError:
-            return Checkpoint(0, False, False, {})
-        try:
-            return decode_checkpoint(data)
-        except CorruptFile as error:
-            raise CorruptFile(f"{path}: {error}") from None
+        found = read_checkpoint(self._files, self._root)
+        for error in found.damaged.values():
+            logger.error("%s", error)
+        names = self._files.names_in(self._root)
+        checkpoint = found.checkpoint or Checkpoint(0, False, False, {})
+        if found.checkpoint is None and (found.damaged or any(map(parse_directory_name, names))):
+            reason = "; ".join(map(str, found.damaged.values())) or "there is none, but logs"
+            self._doubt(CorruptLog(Path(self._root, CHECKPOINT_FILE), 0, reason))
+            checkpoint = checkpoint._replace(unknown=True)
+        keep_damaged(self._files, found)
+        return checkpoint
 
     def _find_partitions(
         self, checkpoint: Checkpoint, replays: Replays, *, lost: bool, lazily: bool
@@ -509,12 +526,14 @@ class LogStore:
         if directories.made or strays:
             self._committer.root_synced = False
         for where, topic_id, point, replay, known in found:
-            if lost:
+            if lost and self._replicated(where):
                 point = point.with_standing(point.standing._replace(lost=True))
             exact = EXACT if known and checkpoint.journaled and not lost else 0
             log = self._add(where, topic_id, point._replace(flags=point.flags & ~EXACT | exact))
             unknown = not known
             known = known and not point.flags & HAS_TRANSACTIONS
+            if lost:
+                replay = self._in_doubt(log, replay, replays, unknown=checkpoint.unknown)
             if replay is not None:
                 log.recovers(replay)
                 if replay.lowest_end is not None:
@@ -523,8 +542,22 @@ class LogStore:
                 known = known and replay.simple
             if not (lazily and known):
                 log.load()
+            if lost and not self._replicated(where):
+                go_on(log, point, unknown=checkpoint.unknown)
             stray_records = stray_records or (unknown and log.size_bytes > 0)
         return len(self._checkpointer.recovered) == len(replays.logs) and not stray_records
+
+    def _in_doubt(
+        self, log: ReplicaLog, replay: LogReplay | None, replays: Replays, *, unknown: bool
+    ) -> LogReplay | None:
+        """What the journal has of a log that may lack what was acknowledged; see `rebuilding`."""
+        if self._replicated(log.topic_partition) and not unknown:
+            return replay
+        replay = replay or replays.nothing()
+        replay.least_end = last_whole(self._files, log.directory)
+        if unknown:
+            replay.keep_above(replay.least_end)
+        return replay
 
     def _set_aside(self, tp: TopicPartition) -> None:
         """Give a directory that belongs to no known topic another name; remove it if empty."""

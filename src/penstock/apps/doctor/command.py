@@ -19,6 +19,7 @@ from penstock.apps.doctor.brokers import admin_addresses, broker_checks, reach
 from penstock.apps.doctor.compaction import compaction_check
 from penstock.apps.doctor.consumers import consumers
 from penstock.apps.doctor.copies import copies_check
+from penstock.apps.doctor.damage import damage_check
 from penstock.apps.doctor.dead_letters import dead_letters_check
 from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
@@ -54,10 +55,10 @@ def doctor(
     """Check brokers, what they need, and this machine, all at once; each check has a time limit.
 
     Asked are: every broker's advertised address, readiness and clock; whether partitions have
-    leaders and copies in sync, tiered ones come into the archive, compacted ones are compacted, and
-    consumer groups can read on; the database and the object store that --config or the environment
-    names; a host agent; an outbox; the data directory; what pipelines need. Status 1 when a check
-    failed, 0 otherwise, warnings included.
+    leaders and copies in sync, stored records are whole, tiered ones come into the archive,
+    compacted ones are compacted, and consumer groups can read on; the database and the object store
+    that --config or the environment names; a host agent; an outbox; the data directory; what
+    pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
     """
     findings: list[Finding] = []
     configuration = _configuration(file, data_dir, findings)
@@ -74,6 +75,7 @@ def doctor(
                 loss_check(state, reached, addresses),
                 dead_letters_check(state, reached, addresses),
                 tiers_check(state, reached, addresses),
+                damage_check(state, reached, addresses),
                 compaction_check(state, reached, addresses),
                 consumers(state),
             ]

@@ -30,6 +30,7 @@ from penstock.base.metrics import render
 from penstock.broker.admin import (
     compaction,
     consolidation,
+    damage,
     extents,
     metrics,
     queues,
@@ -118,6 +119,7 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
         _route("/metrics", _metrics(own.registry, parts_of(metrics.Parts, broker))),
         _route("/v1/cluster", _json(viewed, views.cluster)),
         _route("/v1/compaction", _json(parts_of(compaction.Parts, broker), compaction.compaction)),
+        _route("/v1/damage", _json(parts_of(damage.Parts, broker), damage.damage)),
         _route("/v1/copies", _json(viewed, views.copies)),
         _route("/v1/losses", _json(viewed, views.losses)),
         _route("/v1/tiers", _json(parts_of(tiers.Parts, broker), tiers.tiers), ("topic",)),

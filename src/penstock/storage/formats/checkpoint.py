@@ -7,7 +7,8 @@ Big endian:
      4      4  CRC32C of everything from byte 8
      8      8  journal sequence: all entries up to it are in the segments, synced
     16      4  flags: bit 0 the store was closed cleanly, bit 1 what is appended from then on is
-               synced in the journal before it is in a segment
+               synced in the journal before it is in a segment; bits 8 to 31: so many times 4096
+               bytes the journal's files have at least, all together, as they are never made shorter
     20      4  number of partitions
     24      …  per partition: key as in the journal (topic id 16, partition i32, size u8, name),
                log start i64, recovery offset i64, segment base i64, position i64,
@@ -54,6 +55,9 @@ _KEY: Final = Struct(">16siB")
 _POINT: Final = Struct(">qqqqqiIii")
 _POINT_OF: Final = {MAGIC: _POINT, b"PCP1": Struct(">qqqqqiI")}
 _CHECKED_FROM: Final = 8
+_JOURNAL_SHIFT: Final = 8
+_JOURNAL_UNIT: Final = 4096
+_JOURNAL_UNITS_MAX: Final = (1 << 24) - 1
 
 
 class RecoveryPoint(NamedTuple):
@@ -104,6 +108,10 @@ class Checkpoint(NamedTuple):
     journaled: bool
     """Segments have nothing that the journal lacks."""
     points: dict[tuple[str, int], tuple[UUID, RecoveryPoint]]
+    journal_bytes: int = 0
+    """Of the journal's files, at least."""
+    unknown: bool = False
+    """There is none, though there are logs."""
 
 
 def encode_recovery_point(key: bytes, point: RecoveryPoint) -> bytes:
@@ -111,11 +119,17 @@ def encode_recovery_point(key: bytes, point: RecoveryPoint) -> bytes:
 
 
 def encode_checkpoint(
-    sequence: int, points: Iterable[bytes], *, clean: bool, journaled: bool
+    sequence: int,
+    points: Iterable[bytes],
+    *,
+    clean: bool,
+    journaled: bool,
+    journal_bytes: int = 0,
 ) -> bytes:
     """Join encoded points into a checkpoint."""
     rows = list(points)
     flags = (CLEAN if clean else 0) | (JOURNALED if journaled else 0)
+    flags |= min(journal_bytes // _JOURNAL_UNIT, _JOURNAL_UNITS_MAX) << _JOURNAL_SHIFT
     body = bytearray(_HEAD.pack(MAGIC, 0, sequence, flags, len(rows)))
     body += b"".join(rows)
     checksum = crc32c(memoryview(body)[_CHECKED_FROM:])
@@ -155,4 +169,6 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         raise CorruptFile(f"partitions.checkpoint of {len(data)} bytes: {error}") from None
     if at != len(data):
         raise CorruptFile(f"partitions.checkpoint has {len(data) - at} bytes too many")
-    return Checkpoint(sequence, bool(flags & CLEAN), bool(flags & JOURNALED), points)
+    journal_bytes = (flags >> _JOURNAL_SHIFT) * _JOURNAL_UNIT
+    known = bool(flags & CLEAN), bool(flags & JOURNALED)
+    return Checkpoint(sequence, *known, points, journal_bytes)

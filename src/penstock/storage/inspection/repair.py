@@ -34,6 +34,7 @@ from penstock.base.files import (
 )
 from penstock.base.ids import TopicPartition
 from penstock.records.transactions import decode_marker
+from penstock.storage.checkpoint_files import read_checkpoint, write_checkpoint
 from penstock.storage.counters import Counters
 from penstock.storage.errors import CorruptFile, CorruptLog
 from penstock.storage.formats.checkpoint import (
@@ -59,7 +60,6 @@ from penstock.storage.inspection.directories import (
     was_closed_cleanly,
 )
 from penstock.storage.inspection.findings import BatchVerifier, Finding
-from penstock.storage.inspection.stores import read_checkpoint
 from penstock.storage.inspection.verification import (
     Advance,
     PartitionCheck,
@@ -328,9 +328,9 @@ def repair_store(
         OSError: something of it is not done.
     """
     with locked(root):
-        checkpoint = read_checkpoint(root)
+        checkpoint, damaged = read_checkpoint(MACHINE_FILES, root)
         clean = was_closed_cleanly(root) if checkpoint is None else checkpoint.clean
-        if clean is False:
+        if clean is False or (checkpoint is None and damaged):
             raise NotRepaired(
                 f"{root} was not closed in good order: start its broker once and stop it, which"
                 " puts in order what was not finished, and repair what is left then"
@@ -352,13 +352,9 @@ def repair_store(
             ]
             path = os.path.join(root, CHECKPOINT_FILE)
             tell(Step(path, "says where the shorter segments end"))
-            replace_file(
-                MACHINE_FILES,
-                path,
-                encode_checkpoint(
-                    checkpoint.sequence, rows, clean=True, journaled=checkpoint.journaled
-                ),
-            )
+            said = checkpoint.sequence, rows
+            data = encode_checkpoint(*said, clean=True, journaled=checkpoint.journaled)
+            write_checkpoint(MACHINE_FILES, root, data)
         return steps
 
 

@@ -1,0 +1,46 @@
+"""Stored records: whether some of them are damaged, or were when a broker started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.apps.doctor.findings import Finding
+from penstock.apps.doctor.interfaces import AdminAnswer, admin_check, partition_names
+
+NAME: Final = "stored records"
+
+
+def _findings(answer: AdminAnswer) -> list[Finding]:
+    """One for all damaged logs of a broker, one for what its starts have set aside."""
+    check, found = f"{NAME} of broker {answer['node_id']}", []
+    if damaged := answer["partitions"]:
+        found.append(
+            Finding(
+                check=check,
+                status="warn",
+                cause=f"damaged: {partition_names(damaged)}: {damaged[0]['reason']}",
+                fix="copies mend what another one has; else `penstock log verify` says what is"
+                " damaged, and `penstock log repair` sets it aside",
+            )
+        )
+    if kept := answer["set_aside"]:
+        found.append(
+            Finding(
+                check=check,
+                status="warn",
+                cause=f"journal or checkpoint were damaged at a start: {answer['set_aside_count']}"
+                f" files are set aside, the first: {kept[0]}",
+                fix="the broker's log of that start says which offsets may be lost; look at the"
+                " disk, and remove the files when nobody wants them",
+            )
+        )
+    return found
+
+
+def _well(answers: Sequence[AdminAnswer]) -> str:
+    return f"{len(answers)} brokers have found none damaged"
+
+
+damage_check: Final = admin_check(NAME, "/v1/damage", wrong=_findings, well=_well)
+"""Whether records were found damaged."""

@@ -1,0 +1,40 @@
+"""What of this broker's logs was found damaged."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.storage import LogStore
+
+ROWS_MAX: Final = 1_000
+"""Partitions, and files, that one answer has; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What this view uses."""
+
+    node_id: int
+    store: LogStore
+
+
+async def damage(parts: Parts, request: Request) -> dict[str, Any]:
+    """Ranges that reads have found and that are not mended, of each partition the first one; and
+    what starts have kept of a damaged journal or checkpoint."""
+    found = parts.store.damages
+    kept = await asyncio.to_thread(lambda: parts.store.set_aside)
+    return {
+        "node_id": parts.node_id,
+        "partition_count": len(found),
+        "partitions": [
+            {"topic": where.topic, "partition": where.partition, "reason": reasons[0]}
+            for where, reasons in list(found.items())[:ROWS_MAX]
+        ],
+        "set_aside_count": len(kept),
+        "set_aside": kept[:ROWS_MAX],
+    }
