@@ -100,13 +100,15 @@ class Producer:
 
 def commit_one(producer: Producer, replaced: Callable[[], Producer]) -> Producer:
     """Transactions until one is committed, by this producer or by others in its place."""
+    usable: Producer | None = producer
     for _ in range(TRIES_MAX):
         try:
-            producer.transact(End.COMMIT)
+            usable = usable or replaced()
+            usable.transact(End.COMMIT)
         except FAILURES as failure:
             last = failure
-            if not producer.abort():
-                producer = replaced()
+            if usable is not None and not usable.abort():
+                usable = None
         else:
-            return producer
+            return usable
     raise AssertionError(f"none of {TRIES_MAX} transactions could be committed; last: {last!r}")

@@ -201,10 +201,10 @@ class Scene:
         zombie.client.program.kill()
         zombie.client.close()
 
-    def kill_brokers(self, transaction: Future[None]) -> None:
-        """Brokers are dead. If a majority is left, it goes on before they come back."""
+    def kill_brokers(self, transaction: Future[None], count: int) -> None:
+        """So many brokers are dead. If a majority is left, it goes on before they come back."""
         cluster = self.cluster
-        eventually(lambda: bool(self._dead()), lambda: "nobody has died", seconds=STEP_SECONDS)
+        eventually(lambda: len(self._dead()) >= count, self._dead, seconds=STEP_SECONDS)
         dead = self._dead()
         if len(dead) * 2 < len(cluster.brokers):
             self.go_on(transaction)
@@ -225,7 +225,8 @@ class Scene:
 
     def check(self) -> None:
         """Another producer of the id commits, nothing is open, and all readers see the same."""
-        self.replace()
+        self.producer.close()
+        self.producer.open()
         self.producer.transact(End.COMMIT)
         target, cluster = self.target, self.cluster
         parts = [target.far, target.own]
@@ -267,7 +268,8 @@ def play(cluster: Cluster, case: Case) -> None:
     """Raises AssertionError if something is true that must not be."""
     with Scene(cluster, case.client, case.end) as scene:
         scene.begin(case.step.phase)
-        scene.plan(case.step, scene.pids(case.victim))
+        victims = scene.pids(case.victim)
+        scene.plan(case.step, victims)
         transaction = scene.transact(case.step.phase)
         scene.await_step()
         if case.victim is Victim.PRODUCER:
@@ -275,7 +277,7 @@ def play(cluster: Cluster, case: Case) -> None:
         elif case.victim is Victim.ZOMBIE:
             scene.wake_zombie(transaction)
         else:
-            scene.kill_brokers(transaction)
+            scene.kill_brokers(transaction, len(victims))
         scene.check()
 
 
