@@ -94,23 +94,35 @@ class Keyed:
             internal=any(key is None for key, _ in pairs),
             guard=UNGUARDED if transactional else None,
         )  # fmt: skip
-        for delta, ((key, value), time) in enumerate(zip(pairs, times, strict=True)):
-            record = Record(placed.base_offset + delta, time, key, value)
-            if transactional:
-                self.open.setdefault(producer_id, []).append(record.offset)
-            self.sent.append(Sent(record, None if transactional else True))
+        self.note_sent(placed.base_offset, pairs, times, producer_id if transactional else None)
         assert self.harness.commit() is None
         return placed.base_offset
 
     def end(self, producer_id: int, *, commits: bool) -> None:
         marker = Marker(producer_id, 0, 1, commits)
-        self.marked = self.log.append_marker(marker, now_ms=self.now_ms).base_offset
+        self.note_end(
+            self.log.append_marker(marker, now_ms=self.now_ms).base_offset, producer_id, commits
+        )
+        assert self.harness.commit() is None
+
+    def note_sent(
+        self, offset: int, pairs: Sequence[Pair], times: Sequence[int], opener: int | None
+    ) -> None:
+        """A batch is in the log; `opener` is the producer whose transaction it is part of."""
+        for delta, ((key, value), time) in enumerate(zip(pairs, times, strict=True)):
+            record = Record(offset + delta, time, key, value)
+            if opener is not None:
+                self.open.setdefault(opener, []).append(record.offset)
+            self.sent.append(Sent(record, None if opener is not None else True))
+
+    def note_end(self, offset: int, producer_id: int, commits: bool) -> None:
+        """A marker is in the log."""
+        self.marked = offset
         ended = set(self.open.pop(producer_id, []))
         self.sent = [
             one._replace(decided=commits) if one.record.offset in ended else one
             for one in self.sent
         ]
-        assert self.harness.commit() is None
 
     def settle(self) -> None:
         """Close the segment that is written to, and have a checkpoint sync all."""
@@ -156,6 +168,12 @@ class Keyed:
         assert [one.offset for one in records] == sorted({one.offset for one in records})
         assert folded(records) == self.view()
         return records
+
+    def check_clean(self) -> None:
+        """Below what is clean no key has two records."""
+        clean = self.harness.store._clean_offsets.of(self.log.topic_partition)
+        keys = [one.key for one in self.read() if one.offset < clean]
+        assert len(keys) == len(set(keys))
 
 
 def folded(records: Sequence[Record], view: dict[bytes, bytes] | None = None) -> dict[bytes, bytes]:

@@ -75,6 +75,18 @@ def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
     assert [one.offset for one in place.check()] == [4, 6, 7, 8]
 
 
+def test_what_is_deleted_in_the_batch_that_a_log_starts_amid_stays_deleted(tmp_path: Path) -> None:
+    place = Keyed(tmp_path)
+    place.send([(b"first", b""), (b"gone", b"value"), (b"gone", None), (b"key", b"value")])
+    place.log.delete_records(1)
+    place.compact()
+    assert [one.offset for one in place.read()] == [2, 3]
+    place.harness.clock.ms += 1000
+    place.send(pairs(0, 1))
+    place.compact()
+    assert [one.offset for one in place.read()] == [3, 4]
+
+
 def test_records_without_a_key_are_refused_and_dropped(tmp_path: Path) -> None:
     place = Keyed(tmp_path, config=LogConfig(retention_ms=-1))
     place.send([(None, b"no key"), (b"key", b"value")])

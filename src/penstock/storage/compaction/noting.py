@@ -28,8 +28,9 @@ def note_keys(
         CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
     """
     table = chunk.table
-    wanted = _with_keys(table, transactions)
-    wanted &= table[:, kernels.BASE_OFFSET] >= first_dirty
+    last_offsets = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA]
+    wanted = _with_keys(table, last_offsets, transactions)
+    wanted &= last_offsets >= first_dirty  # a log may start amid a batch
     part = table[wanted]
     totals = part[:, kernels.COUNT].cumsum()
     taken = int(np.searchsorted(totals, keys.room, "right"))
@@ -40,13 +41,12 @@ def note_keys(
     return int(part[taken, kernels.BASE_OFFSET]) if taken < len(part) else -1
 
 
-def _with_keys(table: Ints, transactions: PassedTransactions) -> Flags:
+def _with_keys(table: Ints, last_offsets: Ints, transactions: PassedTransactions) -> Flags:
     """Which batches have records that count: no markers, none of aborted transactions."""
     attributes = table[:, kernels.ATTRIBUTES]
     control = attributes & CONTROL_FLAG != 0
     wanted: Flags = ~control & (table[:, kernels.COUNT] > 0)
     passed = (control | (attributes & TRANSACTIONAL_FLAG != 0)) & (table[:, kernels.PRODUCER] >= 0)
-    last_offsets = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_DELTA]
     for place in np.flatnonzero(passed).tolist():
         producer_id, offset = int(table[place, kernels.PRODUCER]), int(last_offsets[place])
         if control[place]:
