@@ -19,6 +19,10 @@ from typing import NoReturn
 
 import pytest
 
+_SHARED = Path("/dev/shm")
+MEMORY = _SHARED if os.access(_SHARED, os.W_OK) else None
+"""A directory in memory, if there is one: files are synced there at no cost."""
+
 
 def lacking(what: str) -> NoReturn:
     """End a test for want of something that this machine does not have or allow."""

@@ -28,6 +28,7 @@ from penstock.outbox.gc.tree import TreeFiles
 from penstock.outbox.layout import temporary_name
 from penstock.outbox.pointer import Pointer
 from tests.faulty_files import open_below
+from tests.machine import MEMORY
 from tests.outbox.shelf import AT_MS, HOUR_MS, Shelf
 from tests.outbox.sweep_kills import Failing, Scene
 
@@ -316,8 +317,7 @@ def test_ages_below_zero_are_refused(name: str) -> None:
 @pytest.fixture
 def quick_path() -> Iterator[Path]:
     """A directory in memory where there is one: hundreds of trees are made and removed there."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as made:
         yield Path(made)
 
 

@@ -350,7 +350,7 @@ class LogStore:
             write_segments=self._write_now,
             save_recovery_points=self._save_recovery_points,
             settle=self._settle,
-            lower_clean_offset=self._clean_offsets.lower,
+            lower_clean_offset=self._cleaner.lower_clean_offset,
         )
         return log
 

@@ -8,11 +8,14 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from penstock.storage.compaction.cleaner import _Slot
 from penstock.storage.worker import Worker
+from tests.machine import MEMORY
 from tests.storage.compaction.keyed import (
     COMPACTED,
     Keyed,
@@ -53,7 +56,7 @@ class CompactionMachine(RuleBasedStateMachine):
         min_lag_ms=st.sampled_from([0, 0, 500]),
     )
     def start(self, segment_bytes: int, interval: int, min_lag_ms: int) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="compaction-model-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="compaction-model-", dir=MEMORY))
         self.place = Keyed(self.directory)
         self.place.configure(
             segment_bytes=segment_bytes,
@@ -62,7 +65,7 @@ class CompactionMachine(RuleBasedStateMachine):
         )
         self.attach()
         self.readers = [Reader()]
-        self.value = 0
+        self.reach = 0
 
     def attach(self) -> None:
         """Have what the cleaner's thread has done wait in a queue."""
@@ -114,8 +117,12 @@ class CompactionMachine(RuleBasedStateMachine):
                 self.worker._collect()
 
     @property
+    def slot(self) -> _Slot:
+        return self.place.harness.store._cleaner._slots[0]
+
+    @property
     def worker(self) -> Worker:
-        return self.place.harness.store._cleaner._slots[0].worker
+        return self.slot.worker
 
     def wait(self) -> None:
         """Until the thread has nothing to do."""
@@ -134,17 +141,11 @@ class CompactionMachine(RuleBasedStateMachine):
             place.harness.store.checkpoint()
             place.harness.store.housekeeping(place.now_ms)
             self.worker.drain()
-        self.check_clean()
-
-    def check_clean(self) -> None:
-        """Below what is clean no key has two records, and no tombstone is over its time."""
-        place = self.place
-        clean = place.harness.store._clean_offsets.of(place.log.topic_partition)
-        keys = [one.key for one in place.read() if one.offset < clean]
-        assert len(keys) == len(set(keys))
+        place.check_clean()
 
     @rule(clean=st.booleans())
     def restart(self, clean: bool) -> None:
+        self.note_reach(self.slot.log is not None)
         if clean:
             self.place.harness.reopen()
         else:
@@ -169,16 +170,20 @@ class CompactionMachine(RuleBasedStateMachine):
 
         Of what is compacted it would give up keys, whose older records are gone.
         """
-        log, slot = self.place.log, self.place.harness.store._cleaner._slots[0]
+        log, slot = self.place.log, self.slot
         clean = self.place.harness.store._clean_offsets.of(log.topic_partition)
-        if slot.work is not None and len(slot.segments) < len(slot.work._plan.sources):
-            clean = log.log_end_offset
-        lowest = max(log.log_start_offset, self.place.marked + 1, clean)
+        self.note_reach(slot.work is not None and len(slot.segments) < len(slot.work._plan.sources))
+        lowest = max(log.log_start_offset, self.place.marked + 1, clean, self.reach)
         ends = [one.next_offset for one in batches_of(log)][-1 - count :]
         end = log.truncate(next((one for one in ends if one >= lowest), ends[-1]), floor=0)
         assert self.place.harness.commit() is None
         self.place.sent = [one for one in self.place.sent if one.record.offset < end]
         self.readers = [one for one in self.readers if one.offset <= end]
+
+    def note_reach(self, swaps: bool) -> None:
+        """Where the records end that a pass has read which swaps, or may have begun to."""
+        if swaps:
+            self.reach = max(self.reach, self.slot.end_offset)
 
     # -- what is seen ------------------------------------------------------------------------
 
@@ -231,3 +236,11 @@ CompactionMachine.TestCase.settings = settings(
     phases=[Phase.generate, Phase.shrink],
 )
 TestCompaction = CompactionMachine.TestCase
+
+
+class MuchCompaction(CompactionMachine):
+    """More of the same, for which `--hypothesis-profile search` has others each time."""
+
+
+MuchCompaction.TestCase.settings = settings(CompactionMachine.TestCase.settings, max_examples=2_000)
+TestMuchCompaction = pytest.mark.long(pytest.mark.timeout(1_800)(MuchCompaction.TestCase))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,34 @@ async def test_a_cut_waits_for_a_swap(tmp_path: Path) -> None:
     place.harness.crash()
     assert place.log.damage is None
     place.harness.store.close()
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_cut_ends_a_pass_that_has_read_what_is_cut(tmp_path: Path, changes: bool) -> None:
+    """Also one that would leave all as it is: it would call clean what comes after the cut."""
+    place = Keyed(tmp_path)
+    place.configure(segment_bytes=250)
+    for number in range(6):
+        place.send([(b"key %d" % number, b"old")])
+    cut = place.send([(b"key 0" if changes else b"another key", b"new")])
+    place.settle()
+    store = place.harness.store
+    worker, called = store._cleaner._slots[0].worker, threading.Event()
+    worker.attach(lambda _: called.set())
+    store.housekeeping(place.now_ms)
+    assert called.wait(30)  # what the first step has made waits for its turn
+    assert place.log.truncate(cut, floor=0) == cut
+    assert place.harness.commit() is None
+    place.sent = [one for one in place.sent if one.record.offset < cut]
+    place.send([(b"key 1", b"newer")])
+    place.send([(b"key 1", None)])
+    place.settle()
+    worker.drain()
+    assert store._clean_offsets.of(place.log.topic_partition) <= cut
+    place.check()
+    place.compact()
+    place.harness.clock.ms += 5000
+    place.send([(b"key 2", b"newer")])
+    place.compact()
+    place.check()
+    store.close()

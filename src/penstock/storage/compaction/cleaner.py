@@ -61,6 +61,8 @@ class _Slot:
         self.work: CleaningPass | None = None
         self.segments: dict[int, Segment] = {}
         """What the pass reads, by base offset, as far as nothing has taken its place."""
+        self.end_offset = 0
+        """Where that ends."""
         self.cleaned: Cleaned | None = None
         """Written, and not in its place yet."""
         self.due = self.going = False
@@ -131,6 +133,19 @@ class LogCleaner:
                 slot.worker.submit(_nothing, lambda *_: then())
                 return
         then()
+
+    def lower_clean_offset(self, tp: TopicPartition, offset: int) -> None:
+        """A log is about to be cut: it is clean up to there at most, on disk when this is done.
+
+        A pass that has read beyond ends: it takes for old what has nothing newer then.
+
+        Raises:
+            StorageError: that cannot be done.
+        """
+        for slot in self._slots:
+            if slot.log is not None and slot.log.topic_partition == tp and slot.end_offset > offset:
+                slot.stop.set()
+        self._offsets.lower(tp, offset)
 
     def settle(self) -> None:
         """Wait for passes that are to end."""
@@ -211,6 +226,7 @@ class LogCleaner:
                 self._failed(log, error)
                 continue
             slot.segments = {one.segment.base_offset: one.segment for one in found.segments}
+            slot.end_offset = plan.sources[-1].next_offset
             self._begin(slot, log, plan)
 
     # -- one pass ----------------------------------------------------------------------------
@@ -259,18 +275,20 @@ class LogCleaner:
             if not (changed or isinstance(error, CompactionStopped) or log.closed is not None):
                 self._failed(log, error)
             self._abandon(slot)
-        elif cleaned is None:
-            self._finish(slot, log, work)
-        else:
+        elif cleaned is not None:
             slot.cleaned = cleaned
             self._swap(slot)
+        elif slot.stop.is_set():
+            self._abandon(slot)
+        else:
+            self._finish(slot, log, work)
 
     def _swap(self, slot: _Slot) -> None:
         """Begin to put what was written in its place, unless a checkpoint is under way."""
         log, cleaned = slot.log, slot.cleaned
         if log is None or cleaned is None or log.swapping:
             return
-        if self._closed or log.closed is not None:
+        if slot.stop.is_set() or log.closed is not None:
             self._abandon(slot)
         elif not self._checkpointer.running and log.may_swap:
             gone = [slot.segments[base] for base in cleaned.bases]
