@@ -247,7 +247,9 @@ def damaged_while_open(root: Path, suffix: str, blow: Blow, seed: int) -> None:
         log = harness.log()
         if dice.random() < 0.5:
             harness.store._parts.segment_files.descriptors.close()
-        blow.strike(choose(root, suffix, dice))
+        struck = choose(root, suffix, dice)
+        newest = struck.name == Path(log.segments[-1].path).name
+        blow.strike(struck)
         refused = check(log, truth)
         if suffix != ".log":
             assert not refused
@@ -255,10 +257,16 @@ def damaged_while_open(root: Path, suffix: str, blow: Blow, seed: int) -> None:
         assert harness.put(records(2, 99)) == truth.end
         harness.store.checkpoint()
         assert check(log, truth) == refused
+        lost = newest and not struck.exists()  # and with it what was written to it since
         harness.crash()
         log = harness.log()
         assert check(log, truth) >= refused
-        assert log.read(truth.end, max_bytes=1, end_offset=1 << 60).next_offset == truth.end + 2
+        if lost:
+            with pytest.raises(CorruptLog, match="is gone"):
+                log.read(truth.end, max_bytes=1, end_offset=1 << 60)
+            assert harness.put(records(1, 100)) == truth.end + 2
+            truth = truth._replace(end=truth.end + 2)
+        assert log.read(truth.end, max_bytes=1, end_offset=1 << 60).next_offset > truth.end
     finally:
         harness.store.close()
 
@@ -284,6 +292,16 @@ def test_a_base_offset_behind_damage_that_is_none(tmp_path: Path) -> None:
 
 def test_a_base_offset_that_no_index_can_tell(tmp_path: Path, written: Stored) -> None:
     damaged_at_a_start(tmp_path, written, ".log", Blow("flip", 0.404296875, 1), 1)
+
+
+def test_an_epoch_that_nobody_has_begun(tmp_path: Path, written: Stored) -> None:
+    """A segment of one batch, whose header alone would not be believed."""
+    blow = Blow("flip", 0.8125, 4)
+    damaged_at_a_start(tmp_path, written, "leader-epoch-checkpoint", blow, 0)
+
+
+def test_a_file_that_goes_while_it_is_written_to(tmp_path: Path) -> None:
+    damaged_while_open(tmp_path, ".log", Blow("gone", 0, 1), 1685)
 
 
 @pytest.mark.long

@@ -30,21 +30,24 @@ def load_epochs(
     cut_offset: int | None,
     *,
     start_offset: int,
+    newest: int,
     interval_bytes: int,
     changed: bool,
     has_holes: bool,
 ) -> tuple[EpochHistory, bool]:
     """The history, and whether it is another than was saved.
 
-    `cut_offset` is the lowest end that the log has had since, if it was cut; `changed` says whether
-    segments have more than was saved; in a log that has holes, an epoch may begin in one.
+    `cut_offset` is the lowest end that the log has had since, if it was cut; `newest` is the newest
+    epoch that checkpoint and journal know; `changed` says whether segments have more than was
+    saved; in a log that has holes, an epoch may begin in one.
     """
     path = os.path.join(directory, EPOCHS_FILE)
     saved: list[Entry] | None = None
     doubt: CorruptFile | str | None = None
     try:
         saved = decode_epochs(read_file(files.files, path))
-        doubt = None if has_holes else _doubt(files, saved, segments, start_offset, interval_bytes)
+        if not has_holes:
+            doubt = _doubt(files, saved, segments, start_offset, newest, interval_bytes)
     except FileNotFoundError:
         pass
     except CorruptFile as error:
@@ -69,6 +72,7 @@ def _doubt(
     saved: Sequence[Entry],
     segments: Sequence[Segment],
     start_offset: int,
+    newest: int,
     interval_bytes: int,
 ) -> str | None:
     """Why the entries cannot be right, if they cannot."""
@@ -80,10 +84,12 @@ def _doubt(
                 return f"no segment begins at offset {start}, as epoch {epoch} does"
             continue
         first, second = _batch(files, segment), _batch(files, segment, behind=1)
-        if first is None or second is None:
+        if first is None or epoch == first.partition_leader_epoch:
             continue
-        # A header may be wrong as well: its successor has the same epoch.
-        if epoch != first.partition_leader_epoch == second.partition_leader_epoch:
+        # A header may be wrong as well: but not if its successor has the same epoch, or if the
+        # other one is unheard of.
+        same = second is not None and first.partition_leader_epoch == second.partition_leader_epoch
+        if same or first.partition_leader_epoch <= newest < epoch:
             return f"offset {start} is of epoch {first.partition_leader_epoch}, not {epoch}"
     return None
 

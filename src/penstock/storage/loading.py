@@ -110,6 +110,7 @@ def load_log(
     durable = max(point.recovery_offset, replay.end_offset or 0, replay.least_end)
     loading = _Loading(segment_files, directory, point, interval_bytes, now_ms, durable)
     loading.cut_end = replay.cut_end
+    loading.leader_epoch = max(point.leader_epoch, replay.leader_epoch)
     # The epochs' file may be from before a cut.
     loaded = loading.run(replay.lowest_end)
     loaded.changed.update([one for one in loaded.segments if one.base_offset in touched])
@@ -176,6 +177,7 @@ class _Loading:
         durable: int,
     ) -> None:
         self.segment_files = segment_files
+        self.leader_epoch = point.leader_epoch
         self.descriptors = segment_files.descriptors
         self.files = segment_files.files
         self.directory = directory
@@ -210,6 +212,7 @@ class _Loading:
             segments,
             cut_offset,
             start_offset=self.recovery_point.log_start_offset,
+            newest=self.leader_epoch,
             interval_bytes=self.interval,
             changed=bool(self.changed),
             has_holes=self.recovery_point.has_holes or self.has_holes,
