@@ -1,5 +1,6 @@
 """A real broker that is killed at a system call, or whose disk fails a sync: with a plain topic,
-one of transactions, and a tiered one whose segments are copied to the archive, and dropped."""
+one of transactions, a tiered one whose segments are copied to the archive, and dropped, and two
+that are compacted, one of them diskless."""
 
 from __future__ import annotations
 
@@ -23,6 +24,9 @@ SETTINGS = {
     "log.checkpoint.interval.ms": "100",
     "diskless.sweep.interval.ms": "50",
     "diskless.sweep.unreferenced.grace.ms": "0",
+    "log.cleaner.backoff.ms": "20",
+    "diskless.compaction.interval.ms": "50",
+    "diskless.consolidation.min.age.ms": "0",
 }
 TIERED = {
     "remote.storage.enable": "true",
@@ -32,29 +36,48 @@ TIERED = {
     "file.delete.delay.ms": "0",
     "index.interval.bytes": "1000",
 }
-TOPICS = {"plain": {"internal.segment.bytes": "50000"}, "tiered": TIERED, "counted": {}}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "20000",
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "30000",
+    "file.delete.delay.ms": "0",
+}
+TOPICS = {
+    "plain": {"internal.segment.bytes": "50000"},
+    "tiered": TIERED,
+    "counted": {},
+    "compacted": COMPACTED,
+    "diskless": {**COMPACTED, "diskless.enable": "true"},
+}
+WHOLE, LATEST = ("plain", "tiered"), ("compacted", "diskless")
+"""Topics that keep all records, and those that keep the latest of each key."""
+KEYS = 23
 CALLS = {
-    "pwritev": 300, "fdatasync": 200, "fsync": 40, "rename": 20, "openat": 60, "unlink": 8,
-    "write": 150,
+    "pwritev2": 300, "fdatasync": 200, "fsync": 40, "rename": 20, "openat": 60, "unlink": 8,
+    "write": 150, "linkat": 12,
 }  # fmt: skip
 RECORDS = 6_000
 SECONDS = 60.0
+
+
+Row = tuple[bytes | None, bytes | None]
+"""A key and a value."""
 
 
 class Load:
     """What producers were told until the broker was gone."""
 
     def __init__(self) -> None:
-        self.acknowledged: dict[str, dict[int, bytes]] = {topic: {} for topic in TOPICS}
-        self.sent: dict[str, set[bytes]] = {topic: set() for topic in TOPICS}
-        self.committed: set[bytes] = set()
+        self.acknowledged: dict[str, dict[int, Row]] = {topic: {} for topic in TOPICS}
+        self.sent: dict[str, set[Row]] = {topic: set() for topic in TOPICS}
+        self.committed: set[Row] = set()
         self.number = 0
 
     def answered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            value = message.value()
-            assert value is not None
-            self.acknowledged[str(message.topic())][int(message.offset() or 0)] = value
+            row = message.key(), message.value()
+            self.acknowledged[str(message.topic())][int(message.offset() or 0)] = row
 
     def produce(self, bootstrap: str, gone: threading.Event) -> None:
         """Until the broker is gone, or takes no more, or all is sent."""
@@ -75,29 +98,32 @@ class Load:
 
     def _some(self, plain: Producer, counted: Producer) -> None:
         counted.begin_transaction()
-        values = []
+        rows: list[Row] = []
         for _ in range(20):
             self.number += 1
             value = b"%d;" % self.number + b"v" * 600
-            for topic in ("plain", "tiered"):
-                self.sent[topic].add(value)
-                plain.produce(topic, value, on_delivery=self.answered)
-            self.sent["counted"].add(value)
-            values.append(value)
+            key = b"%d" % (self.number % KEYS)
+            deletes = self.number % 5 == 0
+            for topic in (*WHOLE, *LATEST):
+                row = key, None if deletes and topic in LATEST else value
+                self.sent[topic].add(row)
+                plain.produce(topic, row[1], row[0], on_delivery=self.answered)
+            self.sent["counted"].add((None, value))
+            rows.append((None, value))
             counted.produce("counted", value)
             plain.poll(0)
         plain.flush(5)
         counted.commit_transaction(5.0)
-        self.committed.update(values)
+        self.committed.update(rows)
 
 
-def values_of(bootstrap: str, topic: str) -> dict[int, bytes]:
+def rows_of(bootstrap: str, topic: str) -> dict[int, Row]:
     """All committed records of a topic, by offset, from its start."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True,
          "isolation.level": "read_committed", "enable.auto.commit": False}
     )  # fmt: skip
-    found: dict[int, bytes] = {}
+    found: dict[int, Row] = {}
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         while (message := consumer.poll(SECONDS)) is not None:
@@ -105,9 +131,7 @@ def values_of(bootstrap: str, topic: str) -> dict[int, bytes]:
             if error is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 return found
-            value = message.value()
-            assert value is not None
-            found[int(message.offset() or 0)] = value
+            found[int(message.offset() or 0)] = message.key(), message.value()
     finally:
         consumer.close()
     raise AssertionError(f"{topic} did not end within {SECONDS} s")
@@ -127,6 +151,25 @@ def started(directory: Path) -> Iterator[PenstockProcess]:
         broker.kill()
 
 
+def check_whole(found: dict[int, Row], acknowledged: dict[int, Row]) -> None:
+    """Everything that was acknowledged is there, and nothing twice."""
+    lost = {at for at, row in acknowledged.items() if found.get(at) != row}
+    assert not lost, f"offsets are lost: {sorted(lost)[:5]} of {len(found)}"
+    assert len(set(found.values())) == len(found)
+
+
+def check_latest(found: dict[int, Row], acknowledged: dict[int, Row]) -> None:
+    """Of each key the latest record that was acknowledged is there, or a later one; or it was
+    deleted, and nothing older is there."""
+    newest = {row[0]: at for at, row in sorted(found.items())}
+    for key, at in {row[0]: at for at, row in sorted(acknowledged.items())}.items():
+        there, row = newest.get(key, -1), acknowledged[at]
+        gone = there < 0 and row[1] is None
+        assert gone or there > at or found.get(there) == row, (
+            f"key {key!r} has {found.get(there)} of offset {there}, not {row} of {at}"
+        )
+
+
 def round_of(broker: PenstockProcess, load: Load, fault: str) -> bool:
     """Work under a fault, start again, and look at everything; whether the broker was killed."""
     tracer = inject(broker.pid, fault)
@@ -142,13 +185,13 @@ def round_of(broker: PenstockProcess, load: Load, fault: str) -> bool:
     broker.kill()
     tracer.wait()
     broker.start()
-    for topic in ("plain", "tiered"):
-        found = values_of(broker.bootstrap, topic)
-        lost = {at for at, value in load.acknowledged[topic].items() if found.get(at) != value}
-        assert not lost, f"{fault}: {topic} has lost offsets {sorted(lost)[:5]} of {len(found)}"
+    for topic in (*WHOLE, *LATEST):
+        print(f"{fault}: {topic}")
+        found = rows_of(broker.bootstrap, topic)
         assert set(found.values()) <= load.sent[topic]
-        assert len(set(found.values())) == len(found)
-    counted = set(values_of(broker.bootstrap, "counted").values())
+        check = check_whole if topic in WHOLE else check_latest
+        check(found, load.acknowledged[topic])
+    counted = set(rows_of(broker.bootstrap, "counted").values())
     assert load.committed <= counted <= load.sent["counted"]
     return died
 
@@ -171,6 +214,8 @@ def test_a_broker_is_killed_at_every_kind_of_call(tmp_path: Path) -> None:
             kills += round_of(
                 broker, load, f"{call}:signal=KILL:when={dice.randint(1, CALLS[call])}"
             )
+        for topic in LATEST:
+            assert len(rows_of(broker.bootstrap, topic)) < len(load.acknowledged[topic]) / 2
     assert kills >= 3 * len(CALLS)
 
 

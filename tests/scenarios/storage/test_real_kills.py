@@ -8,20 +8,18 @@ and appends go on: the next process works on with the same directory.
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.scenarios.storage.strace import inject
-from tests.storage.test_kill import ROOT, Replica, check, parse
+from tests.scenarios.storage.strace import life
+from tests.storage.test_kill import Replica, check, parse
 
 STEPS = 60
 """Turns of a process that is not killed before."""
-KILLS = ("pwritev", "fdatasync", "fsync", "rename", "openat", "unlink", "ftruncate", "close")
+KILLS = ("pwritev2", "fdatasync", "fsync", "rename", "openat", "unlink", "ftruncate", "close")
 LATEST = {
-    "pwritev": 200, "fdatasync": 100, "fsync": 25, "rename": 25, "openat": 150, "unlink": 30,
+    "pwritev2": 200, "fdatasync": 100, "fsync": 25, "rename": 25, "openat": 150, "unlink": 30,
     "ftruncate": 12, "close": 150,
 }  # fmt: skip
 """About how many of each there are in a process' life."""
@@ -38,21 +36,7 @@ class Life:
 
     def one(self, seed: int, fault: str) -> int:
         """A process' life under a fault; its status."""
-        arguments = [str(self.directory), str(seed), str(STEPS)]
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.storage.kill_target", *arguments],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True,
-        ) as process:  # fmt: skip
-            assert process.stdout is not None
-            assert process.stdin is not None
-            assert process.stdout.readline() == "ready\n"
-            tracer = inject(process.pid, fault)
-            process.stdin.write("\n")
-            process.stdin.close()
-            lines = process.stdout.readlines()
-            status = process.wait()
-        tracer.wait()
+        lines, status = life("tests.storage.kill_target", self.directory, seed, STEPS, fault=fault)
         self.acknowledged |= set(parse(lines, self.replica))
         check(self.directory, self.acknowledged, self.replica)
         if status == -9:
@@ -69,7 +53,7 @@ def fault_of(dice: random.Random, call: str) -> str:
 @pytest.mark.timeout(120)
 def test_killed_at_calls(tmp_path: Path) -> None:
     dice, life = random.Random(3), Life(tmp_path)
-    for seed, call in enumerate(("pwritev", "fdatasync", "rename", "unlink", "openat")):
+    for seed, call in enumerate(("pwritev2", "fdatasync", "rename", "unlink", "openat")):
         life.one(seed, fault_of(dice, call))
     assert life.kills >= 3
 
@@ -78,7 +62,7 @@ def test_killed_at_calls(tmp_path: Path) -> None:
 def test_a_sync_that_fails(tmp_path: Path) -> None:
     life = Life(tmp_path)
     for seed, fault in enumerate(
-        ("fdatasync:error=EIO:when=20", "fsync:error=EIO:when=2", "pwritev:error=ENOSPC:when=30")
+        ("fdatasync:error=EIO:when=20", "fsync:error=EIO:when=2", "pwritev2:error=ENOSPC:when=30")
     ):
         life.one(seed, fault)
     assert life.acknowledged
