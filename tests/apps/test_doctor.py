@@ -290,8 +290,8 @@ def test_what_was_damaged_at_a_start_is_named(bare: Run, tmp_path: Path) -> None
         found = examined(bare, *words)[1]["stored records of broker 1"]
         assert found[0] == "warn"
         assert "1 files are set aside" in found[1]
-        with broker.client() as client:
-            with pytest.raises(PenstockError, match="corrupt"):
+        with broker.client(delivery_timeout_ms=500) as client:
+            with pytest.raises(PenstockError, match="CORRUPT_MESSAGE"):
                 client.read_arrow("t", start={0: 5}, end={0: 6})
             rest = [client.read_arrow("t", start={0: at}, end={0: at + 1}) for at in (4, 6, 9)]
         assert [table["value"][0].as_py()[:1] for table in rest] == [b"4", b"6", b"9"]
