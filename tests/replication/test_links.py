@@ -17,11 +17,13 @@ from penstock.replication.links import Address, Links, Outgoing
 from penstock.replication.messages import Append, Fenced
 from penstock.replication.peer_format import (
     SIGN_OF_LIFE,
+    AskCopy,
     Greeting,
     PartitionKey,
     Refusal,
     Row,
     decode_greeting,
+    decode_rows,
     encode_greeting,
     encode_refusal,
     encode_row,
@@ -229,8 +231,8 @@ async def answer_to(side: Side, sent: bytes) -> tuple[Refusal | Greeting | None,
     return decode_greeting(parts[0]), said[size + more :]
 
 
-def greeting(broker_id: int = 9, cluster: str = "c", version: int = 1) -> bytes:
-    said = Greeting(broker_id, UUID(int=8), cluster, 1 << 20, version)
+def greeting(broker_id: int = 9, cluster: str = "c", oldest: int = 1, newest: int = 2) -> bytes:
+    said = Greeting(broker_id, UUID(int=8), cluster, 1 << 20, oldest, newest)
     return encode_parts(encode_greeting(said), 0)
 
 
@@ -238,7 +240,7 @@ def greeting(broker_id: int = 9, cluster: str = "c", version: int = 1) -> bytes:
     ("sent", "why"),
     [
         (greeting(cluster="other"), "cluster other, this is c"),
-        (greeting(version=7), "version 7 of links between brokers, this has 1"),
+        (greeting(oldest=7, newest=9), "versions 7 to 9 of links between brokers, this has 1 to 2"),
         (greeting(broker_id=2), "node.id 2 is this broker's own"),
     ],
 )
@@ -270,6 +272,38 @@ async def test_nonsense_ends_that_connection_alone(sides: Callable[..., Side], s
     await until(lambda: bool([sender for sender, _ in two.user.rows if sender == 1]))
     assert not [sender for sender, _ in two.user.rows if sender != 1]
     await until(lambda: len(two.links._open) == 1)
+
+
+@pytest.mark.parametrize("newest", [1, 2, 3])
+async def test_a_broker_is_sent_what_it_knows(sides: Callable[..., Side], newest: int) -> None:
+    """In a rolling upgrade: a release of the first version, this one, and one that is to come."""
+    two = sides(2)
+    two.address = await two.links.listen("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*two.address)
+    hello = encode_greeting(Greeting(9, UUID(int=8), "c", 1 << 20, 1, newest))
+    writer.write(encode_parts(hello[:-2] if newest == 1 else hello, 0))
+    await until(lambda: 9 in two.links.ready)
+    asked: Outgoing = encode_row(KEY, AskCopy(3, 4)), [], 0
+    two.links.send(9, [row(1), asked, row(2)])
+    two.links.send(9, [asked])
+    two.links.send(9, [row(3)])
+    told: list[object] = []
+    received = b""
+    async with asyncio.timeout(SECONDS):
+        while Fenced(3, 3) not in told:
+            received += await reader.read(1 << 16)
+            frames, at = [], 0
+            while (found := decode_parts(received, at, 1 << 20))[0] is not None:
+                frames.append(found[0])
+                at += found[1]
+            rows = [frame for frame in frames[1:] if bytes(frame[0]) != SIGN_OF_LIFE]
+            told = [one.message for frame in rows for one in decode_rows(*frame)]
+    copies = [AskCopy(3, 4)] if newest > 1 else []
+    assert told == [Fenced(1, 1), *copies, Fenced(2, 2), *copies, Fenced(3, 3)]
+    # What a release of the first version looks at in a greeting.
+    magic, version = struct.unpack_from(">4sH", frames[0][0])
+    assert (magic, version) == (b"PSPR", 1)
+    writer.close()
 
 
 async def test_who_falls_silent_is_left(sides: Callable[..., Side]) -> None:

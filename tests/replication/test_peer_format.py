@@ -128,17 +128,22 @@ def test_a_chain_has_links_and_not_too_many(count: int) -> None:
         list(decode_rows(memoryview(header), memoryview(b"")))
 
 
-@given(INT, st.uuids(), st.text(max_size=60), st.integers(0, 2**32 - 1), st.integers(0, 9))
+VERSIONS = st.integers(0, 9)
+
+
+@given(INT, st.uuids(), st.text(max_size=60), st.integers(0, 2**32 - 1), VERSIONS, VERSIONS)
 def test_greetings(
-    broker_id: int, incarnation: UUID, cluster_id: str, frame_bytes: int, version: int
+    broker_id: int, incarnation: UUID, cluster_id: str, frame_bytes: int, oldest: int, newest: int
 ) -> None:
-    greeting = Greeting(broker_id, incarnation, cluster_id, frame_bytes, version)
+    greeting = Greeting(broker_id, incarnation, cluster_id, frame_bytes, oldest, newest)
     header = encode_greeting(greeting)
     assert decode_greeting(memoryview(header)) == greeting
     assert decode_greeting(memoryview(header + b"of a later version")) == greeting
-    for size in range(len(header)):
+    first = memoryview(header)[:-2]  # as the first version has it
+    assert decode_greeting(first) == greeting._replace(newest=oldest)
+    for size in range(len(first)):
         with pytest.raises(MalformedFrame):
-            decode_greeting(memoryview(header)[:size])
+            decode_greeting(first[:size])
 
 
 def test_a_refusal_says_why() -> None:

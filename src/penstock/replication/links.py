@@ -10,9 +10,10 @@ A cut network tells nobody, and neither does a process that is stopped. So each 
 every `LOOK_SECONDS` at least; who has heard nothing for `silent_seconds` ends the connection, of
 which the other side is told as well if that can be.
 
-What is sent while there is no connection is dropped: the cores say everything again, and whoever
-sends is told when a link comes up or goes down (`LinkUser`). Frames that cannot be trusted end a
-connection.
+Brokers of different releases speak the newest version that both know: what the other one does not
+know is not sent. What is sent while there is no connection is dropped: the cores say everything
+again, and whoever sends is told when a link comes up or goes down (`LinkUser`). Frames that cannot
+be trusted end a connection.
 
 Bounds: a frame has at most `FRAME_BYTES_MAX`; who sends asks `room_bytes` first, so that no more
 than `WINDOW_BYTES` wait in a connection, and is told when there is room again; a connection is made
@@ -29,6 +30,7 @@ from uuid import UUID
 
 from penstock.base.pause import pause
 from penstock.replication.peer_format import (
+    OLDEST_VERSION,
     REFUSAL,
     SIGN_OF_LIFE,
     VERSION,
@@ -40,6 +42,7 @@ from penstock.replication.peer_format import (
     encode_greeting,
     encode_refusal,
     gather,
+    is_known,
 )
 from penstock.wire.frames import MalformedFrame, decode_parts, encode_parts
 
@@ -202,8 +205,11 @@ class Links:
         """Why this broker does not talk to one that greets so."""
         if greeting.cluster_id != self._cluster_id:
             return f"cluster {greeting.cluster_id}, this is {self._cluster_id}"
-        if greeting.version != VERSION:
-            return f"version {greeting.version} of links between brokers, this has {VERSION}"
+        if greeting.oldest > VERSION or greeting.newest < OLDEST_VERSION:
+            return (
+                f"versions {greeting.oldest} to {greeting.newest} of links between brokers, this"
+                f" has {OLDEST_VERSION} to {VERSION}"
+            )
         if greeting.broker_id == self.broker_id:
             return f"node.id {greeting.broker_id} is this broker's own"
         if expected is not None and greeting.broker_id != expected:
@@ -273,6 +279,8 @@ class Link(asyncio.BufferedProtocol):
         self._block = memoryview(bytearray(_BLOCK_BYTES))
         self._start = self._filled = 0
         self._frame_bytes_max = 0
+        self.version = VERSION
+        """The newest that both sides speak, once they have greeted."""
         self._heard = False
         """Whether anything has come since the last look."""
         self._quiet = 0
@@ -289,7 +297,11 @@ class Link(asyncio.BufferedProtocol):
         return int(self._transport.get_write_buffer_size())
 
     def send(self, rows: Sequence[Outgoing]) -> None:
-        """Write rows as few frames."""
+        """Write rows as few frames, without those of kinds that the other side does not know."""
+        if self.version < VERSION:
+            rows = [row for row in rows if is_known(row[0], self.version)]
+        if not rows:
+            return
         sizes = [(row, data_bytes) for row, _, data_bytes in rows]
         pieces: list[Buffer] = []
         for places in gather(sizes, frame_bytes_max=self._frame_bytes_max):
@@ -388,6 +400,7 @@ class Link(asyncio.BufferedProtocol):
             self._say_who()
         self.peer = found.broker_id
         self._frame_bytes_max = min(found.frame_bytes_max, FRAME_BYTES_MAX)
+        self.version = min(found.newest, VERSION)
         if self._timer is not None:
             self._timer.cancel()
         self._look_later()

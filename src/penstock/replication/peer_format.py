@@ -31,9 +31,12 @@ endian; a row begins with
    19 CopyAnswer    base i64, next i64, bytes of batches u32
 
 The first frame of either side is a greeting instead, of the side that was dialled before the other
-one's: "PSPR", version u16, broker id i32, its
-incarnation 16, largest frame u32, cluster id u8 and its bytes. A side that refuses the other
-answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP" is a sign of life.
+one's: "PSPR", the oldest version that it speaks u16, broker id i32, its
+incarnation 16, largest frame u32, cluster id u8 and its bytes, the newest version that it speaks
+u16. Sides of the first version end behind the cluster id, and read no further. Both speak the
+newest version that both know: of version 1 are the kinds up to 17, 18 and 19 are of version 2. A
+side that refuses the other answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP"
+is a sign of life.
 """
 
 from __future__ import annotations
@@ -60,7 +63,10 @@ from penstock.replication.messages import (
 from penstock.storage.values import Buffer
 from penstock.wire.frames import HEADER_BYTES_MAX, MalformedFrame
 
-VERSION: Final = 1
+VERSION: Final = 2
+OLDEST_VERSION: Final = 1
+_SINCE: Final = {18: 2, 19: 2}
+"""The version of a kind of row that the first one does not know."""
 LINKS_MAX: Final = 4096
 """Of a chain in one row. A replica needs none that are older than its own newest epoch."""
 
@@ -135,6 +141,7 @@ class CopyAnswer(NamedTuple):
 
 
 _HELLO: Final = Struct(">4sHi16sIB")
+_NEWEST: Final = Struct(">H")
 _KEY: Final = Struct(">B16si")
 _JOIN: Final = Struct(">iH")
 _LINK: Final = Struct(">iq")
@@ -194,13 +201,15 @@ class Row(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """Who a side of a link is, and the largest frame that it takes, in bytes."""
+    """Who a side of a link is, the largest frame that it takes, in bytes, and which versions it
+    speaks."""
 
     broker_id: int
     incarnation: UUID
     cluster_id: str
     frame_bytes_max: int
-    version: int = VERSION
+    oldest: int = OLDEST_VERSION
+    newest: int = VERSION
 
 
 class Refusal(NamedTuple):
@@ -212,8 +221,9 @@ class Refusal(NamedTuple):
 def encode_greeting(greeting: Greeting) -> bytes:
     """The header of the first frame."""
     name = greeting.cluster_id.encode()
-    numbers = (greeting.version, greeting.broker_id, greeting.incarnation.bytes)
-    return _HELLO.pack(_GREETING, *numbers, greeting.frame_bytes_max, len(name)) + name
+    numbers = (greeting.oldest, greeting.broker_id, greeting.incarnation.bytes)
+    head = _HELLO.pack(_GREETING, *numbers, greeting.frame_bytes_max, len(name))
+    return head + name + _NEWEST.pack(greeting.newest)
 
 
 def encode_refusal(reason: str) -> bytes:
@@ -230,13 +240,21 @@ def decode_greeting(header: memoryview) -> Greeting | Refusal:
     if bytes(header[:4]) == REFUSAL:
         return Refusal(str(header[4:], "utf-8", "replace"))
     try:
-        magic, version, broker_id, incarnation, frame_bytes, size = _HELLO.unpack_from(header)
-        name = str(header[_HELLO.size : _HELLO.size + size], "utf-8")
+        magic, oldest, broker_id, incarnation, frame_bytes, size = _HELLO.unpack_from(header)
+        end = _HELLO.size + size
+        name = str(header[_HELLO.size : end], "utf-8")
+        more = len(header) >= end + _NEWEST.size
+        newest = _NEWEST.unpack_from(header, end)[0] if more else oldest
     except (error, UnicodeDecodeError):
         raise MalformedFrame(f"a greeting of {len(header)} bytes that is none") from None
-    if magic != _GREETING or len(header) < _HELLO.size + size:
+    if magic != _GREETING or len(header) < end:
         raise MalformedFrame(f"a link between brokers begins with {bytes(header[:4])!r}")
-    return Greeting(broker_id, UUID(bytes=incarnation), name, frame_bytes, version)
+    return Greeting(broker_id, UUID(bytes=incarnation), name, frame_bytes, oldest, newest)
+
+
+def is_known(row: bytes, version: int) -> bool:
+    """Whether who speaks a version knows the kind of an encoded row."""
+    return _SINCE.get(row[0], OLDEST_VERSION) <= version
 
 
 def encode_row(key: PartitionKey, message: Said, data_bytes: int = 0) -> bytes:
