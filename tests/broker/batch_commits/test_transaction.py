@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,9 @@ class Sink:
     def staged(self) -> list[Path]:
         return list((self.broker.directory / "staging").iterdir())
 
-    def batches(self, isolation: Any = "read_committed") -> dict[tuple[str, int], list[str]]:
+    def batches(
+        self, isolation: Any = "read_committed", topics: Sequence[str] = TOPICS
+    ) -> dict[tuple[str, int], list[str]]:
         """Every value of each partition, as readers see them."""
         return {
             (topic, p): [
@@ -63,18 +65,18 @@ class Sink:
                     topic, partitions=[p], columns=("value",), isolation=isolation
                 )["value"].to_pylist()
             ]
-            for topic in TOPICS
+            for topic in topics
             for p in range(PARTITIONS)
         }
 
-    def expect(self, *batches: int) -> None:
+    def expect(self, *batches: int, topics: Sequence[str] = TOPICS) -> None:
         """All of these batches in every partition, in order and once, and nothing else.
 
         Markers come a little after the answer to a commit.
         """
         values = tuple([f"{batch}/{n}" for batch in batches for n in range(30)])
         for _ in range(LOOKS_MAX):
-            found = set(map(tuple, self.batches().values()))
+            found = set(map(tuple, self.batches(topics=topics).values()))
             if found == {values}:
                 break
         assert found == {values}
@@ -230,8 +232,7 @@ def test_a_topic_that_goes_after_the_intent_is_left_out(
     monkeypatch.setattr(SinkTransaction, "begin", without)
     sink.post(0)
     sink.until_done()
-    seen = sink.topics.read_arrow("second", columns=("value",), isolation="read_committed")
-    assert seen.num_rows == 30 * PARTITIONS
+    sink.expect(0, topics=["second"])
 
 
 def test_diskless_topics(sink: Sink) -> None:
