@@ -2,7 +2,7 @@
 
 After each fault all clients must get on again within `RECOVER_SECONDS`. In the end all brokers are
 up: what was acknowledged is there, in its order and once; what was read is there still; all copies
-come in sync, and have the same bytes.
+come in sync, and have the same bytes; of a compacted topic, the last value of each key.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.postgres import postgres_server
 
 from compat.drivers.port import WAIT_SECONDS
+from compat.faults import latest
 from compat.faults.kinds import KINDS, Kind, World, fail_mark
 from compat.faults.machine import Machine
 from compat.faults.network import DATABASE, Network, address
@@ -46,6 +47,7 @@ from compat.survivors import (
 BROKERS = 3
 TOPIC = "copied"
 CONFIG = {"min.insync.replicas": "2", "segment.bytes": str(1 << 20)}
+TOPICS = {TOPIC: CONFIG, latest.TOPIC: latest.CONFIG}
 SESSION_MS = 2_000
 LAG_MS = 1_000
 HOLD_SECONDS = 10.0
@@ -82,6 +84,8 @@ def running(directory: Path, *, cuts: bool, dice: random.Random) -> Iterator[Wor
             "broker.session.timeout.ms": str(SESSION_MS),
             "broker.heartbeat.interval.ms": "250",
             "replica.lag.time.max.ms": str(LAG_MS),
+            "log.checkpoint.interval.ms": "1000",
+            "log.cleaner.backoff.ms": "200",
         }
 
         def make(place: Path, *, configs: dict[str, str]) -> PenstockProcess:
@@ -120,6 +124,8 @@ class Run:
             Load(*at, producer=0, burst=4, rest=0.01),
             Load(*at, producer=1, burst=400, rest=0.5, padding=500),
         ]
+        self.keyed = latest.KeyedLoad(self.bootstrap, self.loads[0])
+        self.producers = [*self.loads, self.keyed]
         self.member = Member(*at, group="survivors")
         self.readers = [
             Reader(*at, who=f"beside broker {node}", rack=f"rack-{node}")
@@ -131,18 +137,20 @@ class Run:
     def go(self) -> int:
         """All of it; the number of faults. Raises Broken, AssertionError."""
         with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
-            wanted = NewTopic(TOPIC, PARTITIONS, BROKERS, config=CONFIG)
-            admin.create_topics([wanted])[TOPIC].result(WAIT_SECONDS)
-        clients: list[Client] = [*self.loads, self.member, *self.readers, self.ends]
+            wanted = [NewTopic(name, PARTITIONS, BROKERS, config=TOPICS[name]) for name in TOPICS]
+            for made in admin.create_topics(wanted).values():
+                made.result(WAIT_SECONDS)
+        clients: list[Client] = [*self.producers, self.member, *self.readers, self.ends]
         with ExitStack() as stack:
             for client in clients:
                 stack.enter_context(client)
-            self._get_on(*self.loads, self.member, *self.readers)
+            self._get_on(*self.producers, self.member, *self.readers)
             number = self._faults()
             self.doing = "in the end"
             readers = [self.member, *self.readers]
             check_history(self.bootstrap, self.history, self.loads, readers, self.world.clock)
             self.ends.end()
+            self.keyed.end()
             self._look()
         self._compare_copies()
         return number
@@ -191,11 +199,11 @@ class Run:
                 stack.enter_context(kind.make(self.world, broker))
                 time.sleep(apart)
             if len(faults) == 1 and faults[0][0].goes_on:
-                self._get_on(*self.loads)
+                self._get_on(*self.producers)
             time.sleep(max(0.0, begin + hold - time.monotonic()))
         ended = time.monotonic()
         self.doing = f"after fault {number}: {what}"
-        self._get_on(*self.loads, self.member, *self.readers)
+        self._get_on(*self.producers, self.member, *self.readers)
         if any([kind.alone for kind, _ in faults]):
             self._await_all_in_sync()  # two of three are lost with the next one before that
         pause = self.loads[0].pause_seconds()  # the other one rests for longer
@@ -217,7 +225,7 @@ class Run:
 
     def _look(self) -> None:
         """Raise Broken if the history has something that cannot be, or a record was refused."""
-        refused = [str(error) for load in self.loads for error in load.failures[:5]]
+        refused = [str(error) for load in self.producers for error in load.failures[:5]]
         found = [*map(str, self.history.violations), *refused]
         if found:
             raise Broken("\n".join(found))
@@ -227,15 +235,15 @@ class Run:
 
         def counts(admin: AdminClient) -> list[int]:
             try:
-                rows = admin.list_topics(TOPIC, timeout=VIEW_SECONDS).topics[TOPIC].partitions
+                topics = admin.list_topics(timeout=VIEW_SECONDS).topics
             except KafkaException:
                 return []
-            return [len(row.isrs) for row in rows.values()]
+            return [len(row.isrs) for one in TOPICS for row in topics[one].partitions.values()]
 
         time.sleep(LAG_MS / 1000)  # who counts as in sync after this has had the last record
         with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
             self.world.await_that(
-                lambda: counts(admin) == [BROKERS] * PARTITIONS,
+                lambda: counts(admin) == [BROKERS] * PARTITIONS * len(TOPICS),
                 lambda: f"replicas in sync: {counts(admin)}",
             )
 
@@ -256,7 +264,7 @@ class Run:
             return self.world.clock() - since > CALM_SECONDS
 
         self.world.await_that(holds, lambda: f"leaders and epochs: {seen}")
-        self._get_on(*self.loads)
+        self._get_on(*self.producers)
 
     def _compare_copies(self) -> None:
         self._await_all_in_sync()
@@ -266,6 +274,30 @@ class Run:
             logs = {_bytes_of(broker, part) for broker in self.world.brokers}
             if len(logs) != 1:
                 raise Broken(f"the copies of partition {part} differ")
+        self._compare_keys()
+
+    def _compare_keys(self) -> None:
+        left = 0
+        for part, values in enumerate(self.keyed.values):
+            for broker in self.world.brokers:
+                held = latest.held(broker.directory / "data", part)
+                left += held.records
+                wrong = {
+                    key: (held.values.get(key), values.get(key))
+                    for key in held.values.keys() | values.keys()
+                    if held.values.get(key) != values.get(key)
+                }
+                if wrong:
+                    key, (has, sent) = wrong.popitem()
+                    raise Broken(
+                        f"the copy of {latest.TOPIC}-{part} of broker {self.world.number(broker)}"
+                        f" has {has!r} of key {key!r}, and {sent!r} was sent last; so are"
+                        f" {len(wrong)} others"
+                    )
+        share = left / BROKERS / self.keyed.sent
+        print(f"{self.keyed.sent:,} records with keys, of which {share:.1%} are left")
+        if share == 1:
+            raise Broken("nothing was compacted")
 
 
 def _bytes_of(broker: PenstockProcess, partition: int) -> bytes:
