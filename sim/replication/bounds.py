@@ -10,7 +10,8 @@ from typing import Literal
 class Bounds:
     """How much may happen. `claims` come on top of the first epoch; `crashes` are unbounded.
 
-    `deletes`: how often a leader or a copy may delete what is below some commit mark.
+    `deletes`: how often a leader or a copy may delete what is below some commit mark. `compacts`:
+    each may compact what is committed, of which all has one key, whenever it likes.
 
     `refusals`: leaders may hear that they are fenced; else every such answer is lost.
     `placement`: the replicas of the first epoch, if not all; `target`: those that moves go to,
@@ -23,6 +24,7 @@ class Bounds:
     claims: int = 2
     wipes: int = 0
     deletes: int = 0
+    compacts: bool = False
     syncs: Literal["folded", "separate", "begun"] = "folded"
     refusals: bool = False
     placement: tuple[int, ...] = ()
@@ -42,6 +44,7 @@ class Bounds:
 
     def __str__(self) -> str:
         heard = " refusals heard" if self.refusals else ""
+        heard += " compacted" if self.compacts else ""
         if self.target:
             heard += f" moves={self.moves} {self.placements[0]}{self.target}".replace(", ", ",")
         return (
@@ -59,6 +62,7 @@ QUICK = (
     Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2)),
     Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 1, 2)),
     Bounds(claims=1, deletes=1),
+    Bounds(claims=1, compacts=True),
 )
 """Some seconds together."""
 
@@ -81,5 +85,9 @@ FULL = (
     Bounds(claims=1, deletes=2),
     Bounds(claims=1, entries=1, wipes=1, deletes=1),
     Bounds(entries=1, deletes=1),
+    Bounds(claims=1, entries=3, compacts=True),
+    Bounds(claims=1, syncs="separate", compacts=True),
+    Bounds(claims=1, wipes=1, compacts=True),
+    Bounds(compacts=True),
 )
 """Minutes each."""

@@ -10,6 +10,8 @@
 5. A leader's commit mark never falls; a replica's never covers what is not committed.
 6. No reader sees a value that another reader, or a later one, does not (`Model.see`).
 7. One process commits per epoch.
+8. Compaction takes no record from a copy but by a newer one of its key that is committed, and is
+   there: copies that have all that is committed agree on the last value.
 
 And no core asks its files for what they cannot do, or knows something else than they hold.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from penstock.replication.epoch import Phase
 from sim.replication.model import Model, State
-from sim.replication.records import Copy, Log
+from sim.replication.records import Copy, Entry, Log, is_hole, original
 
 
 class Violation(Exception):
@@ -52,6 +54,9 @@ class Checks:
                 raise Violation("a replica finds another value than its leader's, and halts")
             if copy.mark > len(seen) * self._span:
                 raise Violation("a replica's commit mark covers what is not committed")
+            newest = copy.files.log[: len(seen)][len(seen) - 1 :] if seen else ()
+            if copy.mark == len(seen) * self._span and any(map(is_hole, newest)):
+                raise Violation("a replica that has all has not the last value")
         if state.deleted > len(seen):
             raise Violation("what was not committed is deleted")
         opened = model.chains.values[state.chain][-1].epoch
@@ -69,8 +74,9 @@ class Checks:
             for copy in copies:
                 log = copy.disk.log
                 has = log[place] if place < len(log) else "less"
-                held += has == entry
-                lost += has != entry and (has is None or copy.files.limbo >= entry[0])
+                there = has == entry or self._is_superseded(log[place : len(seen)], entry)
+                held += there
+                lost += not there and (has is None or copy.files.limbo >= entry[0])
             if not self._model.bounds.wipes:
                 lost = 0
             if held + lost < self._acks and not self._model.plant.loses:
@@ -78,12 +84,17 @@ class Checks:
             if not held and state.wipes < self._acks:
                 raise Violation(f"batch {place} was acknowledged, and no copy is left")
 
+    @staticmethod
+    def _is_superseded(log: Log, entry: Entry) -> bool:
+        """Whether the first batch of a log is a hole, made by one behind it."""
+        return bool(log) and original(log[0]) == entry and not all(map(is_hole, log))
+
     def _check_values(self, logs: list[Log]) -> None:
         values: dict[tuple[int, int], int] = {}
         for log in logs:
             for place, entry in enumerate(log):
                 if entry is not None:
-                    epoch, writer = entry
+                    epoch, writer = original(entry) or entry
                     if values.setdefault((epoch, place), writer) != writer:
                         raise Violation(f"(epoch {epoch}, batch {place}) has two values")
 
@@ -108,7 +119,8 @@ class Checks:
             said = model.processes.said(number)
             if said.epoch == opened and said.phase is Phase.LEADING:
                 gone = said.base // self._span
-                if len(said.log) < len(seen) or said.log[gone : len(seen)] != seen[gone:]:
+                log = said.log[gone : len(seen)]
+                if len(said.log) < len(seen) or tuple(map(original, log)) != seen[gone:]:
                     raise Violation("an epoch is sealed without what was acknowledged or read")
                 return
 

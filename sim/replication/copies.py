@@ -33,6 +33,7 @@ from sim.replication.records import (
     Stored,
     disk_of,
     freeze_replica,
+    original,
     thaw_replica,
 )
 
@@ -76,7 +77,7 @@ class Live:
     def _differs(self, compare: Compare, content: Log) -> bool:
         places = slice(compare.base // self.span, compare.next // self.span)
         pairs = zip(self.files.log[places], content[places], strict=True)
-        return any(held != sent for held, sent in pairs if held is not None)
+        return any(original(held) != original(sent) for held, sent in pairs if held is not None)
 
     def _written(self, effect: Effect, content: Log) -> Stored:
         files, span = self.files, self.span
@@ -103,6 +104,12 @@ class Live:
         self.disk = self.disk.deleted(base // self.span)
         if self.sync is not None:
             self.sync = self.sync[0], self.sync[1].deleted(base // self.span)
+
+    def compact(self, end: int) -> None:
+        """Of what is below a place holes are left, at once and for good, but for the newest."""
+        self.files, self.disk = self.files.compacted(end), self.disk.compacted(end)
+        if self.sync is not None:
+            self.sync = self.sync[0], self.sync[1].compacted(end)
 
     def begin_sync(self) -> None:
         self.sync = self.core.begin_sync(), self.files
@@ -258,6 +265,10 @@ def sync(live: Live) -> None:
 
 def delete(base: int) -> Event:
     return lambda live: live.delete(base)
+
+
+def compact(end: int) -> Event:
+    return lambda live: live.compact(end)
 
 
 def crash(live: Live) -> None:

@@ -35,7 +35,19 @@ from sim.replication.bounds import Bounds
 from sim.replication.copies import Copies, Output
 from sim.replication.plants import Plant
 from sim.replication.processes import Held, Processes, Said
-from sim.replication.records import Copy, Entry, Fact, Log, Numbered, Stored, View, disk_of
+from sim.replication.records import (
+    Copy,
+    Entry,
+    Fact,
+    Log,
+    Numbered,
+    Stored,
+    View,
+    compacted,
+    disk_of,
+    is_hole,
+    original,
+)
 from sim.replication.traffic import Arrival, Label, Sending, Traffic
 
 
@@ -258,11 +270,15 @@ class Model:
         """A client is answered, or a reader looks; what was seen once must stay."""
         seen = self.logs.values[state.seen]
         shared = min(len(seen), len(log))
-        if any(a != b for a, b in zip(seen[:shared], log[:shared], strict=True) if b is not None):
+        if any(
+            a != original(b)
+            for a, b in zip(seen[:shared], log[:shared], strict=True)
+            if b is not None
+        ):
             raise Seen(f"{where} shows another value than what was acknowledged or read")
         if len(log) <= len(seen):
             return state
-        return state._replace(seen=self.logs.number(seen + log[shared:]))
+        return state._replace(seen=self.logs.number(seen + tuple(map(original, log[shared:]))))
 
     def observe(self, state: State) -> State:
         """Let every client and reader look."""
@@ -348,6 +364,9 @@ class Model:
                 return ()
             holder = max(chosen, key=lambda pair: pair[1].answer.end)[1].log
             found = (sealed + holder[len(sealed) :])[: core.end // span]
+            if self.plant.ends_at_holes and any(map(is_hole, found)):
+                core.end = [*map(is_hole, found)].index(True) * span
+                found = found[: core.end // span]
             gone = max([place + 1 for place, entry in enumerate(found) if entry is None], default=0)
             core.base = core.floor = gone * span
             return (None,) * gone + found[gone:]
@@ -398,7 +417,7 @@ class Model:
         members = map(self.copy_of, state.replicas)
         numbers = enumerate(state.processes)
         written = sum(
-            entry is not None and entry[1] == author
+            entry is not None and author in (entry[1], ~entry[1])
             for author, number in numbers
             for entry in self.processes.said(number).log
         )
@@ -409,6 +428,13 @@ class Model:
                 lambda _, log: (*log, (said.epoch, process)),
             )  # fmt: skip
             yield ("the leader of epoch {} appends offset {}", -1, said.epoch, said.end), after
+        if self.bounds.compacts:
+            end = said.mark // self.bounds.span + self.plant.drops_newest
+            after = self._process_step(
+                state, process, ("compact", end), lambda _: (), lambda _, log: compacted(log, end)
+            )
+            if after != state:
+                yield ("the leader of epoch {} compacts its log", -1, said.epoch), after
         for base in self._deletable(state, said.base, said.mark):
             after = self._process_step(state, process, ("delete", base), partial(_deleted, base))
             label = ("the leader of epoch {} deletes what is below offset {}", -1, said.epoch, base)
@@ -442,6 +468,12 @@ class Model:
                 yield from self._told(state, place, self.traffic.arrives(number, label, key, event))
             copy = self.copy_of(member)
             committed = copy.durable if self.plant.deletes_all else min(copy.durable, copy.mark)
+            if self.bounds.compacts:
+                least = copy.durable if self.plant.compacts_all else committed
+                end = least // self.bounds.span
+                key, event = ("compact", end), copies.compact(end)
+                arrival = self.traffic.arrives(number, ("{} compacts its log",), key, event)
+                yield from self._told(state, place, arrival)
             for base in self._deletable(state, copy.base, committed):
                 label = ("{} deletes what is below offset {}", base)
                 arrival = self.traffic.arrives(number, label, ("delete", base), copies.delete(base))

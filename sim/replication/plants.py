@@ -19,6 +19,7 @@ WIPED = Bounds(claims=1, wipes=1)
 FOLDED = Bounds()
 MOVES = Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2))
 TOLD = Bounds(claims=1, refusals=True)
+COMPACTED = Bounds(claims=1, compacts=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +32,10 @@ class Plant:
     `moves_blindly`: the compare-and-set does not ask whether a move is still wanted.
     `deletes_early`: removed copies go when an epoch without them is claimed.
     `forgets_start`: after a crash there is what was there before the log began anew. `deletes_all`:
-    copies delete what is durable there. `loses`: it must show in what is sealed, not in what a
-    wiped disk lacks.
+    copies delete what is durable there. `compacts_all`: they compact so. `ends_at_holes`: a
+    claimant takes a hole for the end of what it found. `drops_newest`: a leader keeps no record of
+    a key, as if that were a tombstone whose time is over. `loses`: it must show in what is sealed,
+    not in what a wiped disk lacks.
     """
 
     what: str = ""
@@ -48,6 +51,9 @@ class Plant:
     moves_blindly: bool = False
     forgets_start: bool = False
     deletes_all: bool = False
+    compacts_all: bool = False
+    ends_at_holes: bool = False
+    drops_newest: bool = False
     loses: bool = False
 
     def crash(self, live: Live) -> None:
@@ -238,6 +244,21 @@ PLANTS = {
         what="a copy deletes what is durable there, and was never committed",
         deletes_all=True,
         bounds=Bounds(claims=0, deletes=1),
+    ),
+    "compaction-above-mark": Plant(
+        what="a copy takes records for old by newer ones that were never committed",
+        compacts_all=True,
+        bounds=COMPACTED,
+    ),
+    "hole-ends-the-log": Plant(
+        what="a claimant that finds a compacted log takes its first hole for its end",
+        ends_at_holes=True,
+        bounds=COMPACTED,
+    ),
+    "compaction-drops-newest": Plant(
+        what="a leader keeps no record of a key, as if its tombstone's time were over",
+        drops_newest=True,
+        bounds=COMPACTED,
     ),
     "literal-fence-invariant": Plant(
         what="not a bug: after f promises, no quorum at all below (too strict)", literal_fences=True

@@ -17,11 +17,31 @@ from penstock.replication.messages import FenceAnswer
 from penstock.replication.replica import Disk, Replica, Sync
 
 Entry = tuple[int, int] | None
-"""The epoch that a batch was written in, and the process that wrote it; None: not here."""
+"""The epoch that a batch was written in, and the process that wrote it; None: not here. Of one that
+compaction has taken, a hole, the process is inverted."""
 Log = tuple[Entry, ...]
 """Batches by their place; each has as many offsets as the model's `span` says."""
 
 T = TypeVar("T", bound=Hashable)
+
+
+def is_hole(entry: Entry) -> bool:
+    """Whether compaction has taken a batch."""
+    return entry is not None and entry[1] < 0
+
+
+def original(entry: Entry) -> Entry:
+    """What a hole was."""
+    return (entry[0], ~entry[1]) if entry is not None and entry[1] < 0 else entry
+
+
+def compacted(log: Log, end: int) -> Log:
+    """All batches have one key: of those below a place the newest stays."""
+    less = [
+        (entry[0], ~entry[1]) if entry is not None and entry[1] >= 0 else entry
+        for entry in log[: max(0, end - 1)]
+    ]
+    return (*less, *log[len(less) :])
 
 
 class Numbered(Generic[T]):
@@ -51,6 +71,10 @@ class Stored(NamedTuple):
         """Without the batches below a place."""
         gone = min(place, len(self.log))
         return self._replace(log=(None,) * gone + self.log[gone:])
+
+    def compacted(self, end: int) -> Stored:
+        """With holes below a place, but for the newest batch there."""
+        return self._replace(log=compacted(self.log, end))
 
 
 class Copy(NamedTuple):
