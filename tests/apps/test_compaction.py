@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pyarrow as pa
 
 from penstock.testing import Broker
@@ -23,6 +26,37 @@ def produce(broker: Broker, times: int) -> None:
     with broker.client() as client:
         for _ in range(times):
             client.write_arrow("t", table)
+
+
+def figures(bare: Run, *words: str) -> tuple[int, float]:
+    ran = bare("--output", "json", "log", "stats", "t", *words)
+    assert ran.status == 0, ran.err
+    (row,) = json.loads(ran.out)
+    return row["clean_offset"], row["dirty_ratio"]
+
+
+def test_stats_say_how_clean_logs_are(bare: Run, tmp_path: Path) -> None:
+    """By the broker, and by its files once it is stopped."""
+    with Broker({**SETTINGS, "log.cleaner.backoff.ms": 20}, directory=tmp_path) as broker:
+        broker.create_topic("t", 1, COMPACTED)
+        broker.create_topic("plain", 1)
+        produce(broker, 20)
+        where = ("-b", broker.bootstrap, "--admin", broker.admin_url.removeprefix("http://"))
+        clean = until(lambda: (found := figures(bare, *where))[0] and found)
+        assert clean[0] <= 400
+        text = bare("log", "stats", "t", *where).out
+        assert "clean to" in text.lower()
+        assert str(clean[0]) in text
+        assert "clean to" not in bare("log", "stats", "plain", *where).out.lower()
+        with broker.client() as client:
+            client.alter_configs("topic", "t", {"min.cleanable.dirty.ratio": "1.0"})
+        produce(broker, 10)
+        dirty = until(lambda: (found := figures(bare, *where))[1] > 0 and found)
+        assert dirty[0] >= clean[0]
+        broker.stop()
+        offset, ratio = figures(bare, "--data-dir", str(tmp_path))
+        assert offset == dirty[0]
+        assert 0 < ratio < 1
 
 
 def test_a_log_that_is_compacted_no_further_is_named(bare: Run) -> None:

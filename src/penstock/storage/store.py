@@ -251,6 +251,10 @@ class LogStore:
         """Of compacted logs: the share of bytes that no pass has seen, as of the last look."""
         return self._cleaner.dirty_ratios
 
+    def clean_offset(self, tp: TopicPartition) -> int:
+        """Up to where a log is clean: below it no key has two records; 0 if nothing is known."""
+        return self._clean_offsets.of(tp)
+
     @property
     def uncleanable(self) -> Mapping[TopicPartition, str]:
         """Compacted logs that are compacted no further before the next start, and why."""

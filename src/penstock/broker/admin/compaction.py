@@ -1,4 +1,7 @@
-"""How dirty the compacted logs of this broker are, and why some are compacted no further."""
+"""How dirty the compacted logs of this broker are, and why some are compacted no further.
+
+Up to where each is clean is there as well.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,12 @@ async def compaction(parts: Parts, request: Request) -> dict[str, Any]:
         "node_id": parts.node_id,
         "partition_count": len(ratios),
         "partitions": [
-            {"topic": where.topic, "partition": where.partition, "dirty_ratio": round(ratio, 4)}
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "dirty_ratio": round(ratio, 4),
+                "clean_offset": parts.store.clean_offset(where),
+            }
             for where, ratio in dirtiest
         ],
         "uncleanable_count": len(failed),
