@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.client import Client
+from penstock.client.decoding import Isolation
 from penstock.testing import Broker
 from tests.client.test_queue import EARLIEST
 from tests.compacted_topics import (
@@ -40,7 +41,9 @@ def client(broker: Broker) -> Iterator[Client]:
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("topic", KINDS)
-def test_ranges_that_begin_and_end_in_holes(client: Client, topic: str, isolation: str) -> None:
+def test_ranges_that_begin_and_end_in_holes(
+    client: Client, topic: str, isolation: Isolation
+) -> None:
     columns = ("offset", "timestamp", "value")
     for start, end in RANGES:
         found = client.read_arrow(
