@@ -10,6 +10,12 @@ from penstock.security.authoriser import (
     Principal,
     refusal,
 )
+from penstock.security.credentials import (
+    Credentials,
+    InvalidCredential,
+    ScramCredential,
+    parse_credential,
+)
 
 __all__ = [
     "ANONYMOUS",
@@ -17,7 +23,11 @@ __all__ = [
     "PERMISSIVE",
     "AuthorisationFailed",
     "Authoriser",
+    "Credentials",
+    "InvalidCredential",
     "PermissiveAuthoriser",
     "Principal",
+    "ScramCredential",
+    "parse_credential",
     "refusal",
 ]

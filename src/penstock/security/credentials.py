@@ -1,0 +1,223 @@
+"""What is kept of a password: a salted hash, from which nobody gets the password back.
+
+A credential belongs to one SCRAM mechanism. The password is salted and hashed `iterations` times
+(PBKDF2); two keys are made of that: the client proves that it knows the first one, of which only
+the hash is kept (`stored_key`), and the server proves itself by the second one (`server_key`).
+PLAIN is verified against the same credentials: a password is derived anew and compared.
+
+Deriving is slow on purpose, milliseconds: never on an event loop. It leaves the interpreter's lock.
+
+The text form is PostgreSQL's: `SCRAM-SHA-256$4096:salt$stored_key:server_key`, base64 each.
+
+Source: RFC 5802, RFC 7677; KIP-84 (least iterations, passwords as they are in UTF-8), KIP-554 (most
+iterations); PostgreSQL's `pg_authid.rolpassword`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, NoReturn, Protocol
+
+from penstock.base.errors import InvalidError
+
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+HASHES: Final[dict[str, str]] = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
+"""The hash of each mechanism, as hashlib calls it; the stronger one is last."""
+HASH_BYTES: Final[dict[str, int]] = {SCRAM_SHA_256: 32, SCRAM_SHA_512: 64}
+
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16_384
+"""As Kafka bounds what it keeps; deriving has to stay cheap for whoever verifies."""
+ITERATIONS: Final = 4096
+"""What is used when nobody says."""
+SALT_BYTES: Final = 16
+SALT_BYTES_MIN: Final = 8
+SALT_BYTES_MAX: Final = 1024
+PASSWORD_BYTES_MAX: Final = 1024
+"""More than any password: a hash of megabytes would be work for nothing."""
+
+
+class InvalidCredential(InvalidError):
+    """What should be a credential is none. The message never has the text."""
+
+    code: ClassVar[str] = "unacceptable_credential"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredential:
+    """What is kept of one user's password for one mechanism; keys never show in `repr`.
+
+    Raises:
+        InvalidCredential: an unknown mechanism, or sizes or iterations out of bounds.
+    """
+
+    mechanism: str
+    salt: bytes = field(repr=False)
+    iterations: int
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        size = HASH_BYTES[_known(self.mechanism)]
+        _check_iterations(self.iterations)
+        if not SALT_BYTES_MIN <= len(self.salt) <= SALT_BYTES_MAX:
+            raise InvalidCredential(
+                f"a salt has {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not {len(self.salt)}"
+            )
+        for name, key in (("stored", self.stored_key), ("server", self.server_key)):
+            if len(key) != size:
+                raise InvalidCredential(
+                    f"the {name} key of {self.mechanism} has {size} bytes, not {len(key)}"
+                )
+
+    def text(self) -> str:
+        """The text form; it is a secret too, of which a dictionary attack can be made."""
+        salt, stored, server = [
+            b64encode(value).decode() for value in (self.salt, self.stored_key, self.server_key)
+        ]
+        return f"{self.mechanism}${self.iterations}:{salt}${stored}:{server}"
+
+
+class Credentials(Protocol):
+    """Where credentials are kept; asked within the event loop's turn, so it answers from memory."""
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """What is kept for one of a user's mechanisms; None where there is nothing."""
+        ...
+
+
+def parse_credential(text: str) -> ScramCredential:
+    """Read the text form.
+
+    Raises:
+        InvalidCredential: it is none.
+    """
+    mechanism, _, rest = text.strip().partition("$")
+    parameters, _, keys = rest.partition("$")
+    iterations, _, salt = parameters.partition(":")
+    stored, _, server = keys.partition(":")
+    if not (iterations.isascii() and iterations.isdigit() and len(iterations) <= 9):
+        _fail_form()
+    try:
+        decoded = [b64decode(one, validate=True) for one in (salt, stored, server)]
+    except (binascii.Error, ValueError):
+        _fail_form()
+    return ScramCredential(
+        mechanism=mechanism,
+        iterations=int(iterations),
+        salt=decoded[0],
+        stored_key=decoded[1],
+        server_key=decoded[2],
+    )
+
+
+def _fail_form() -> NoReturn:
+    raise InvalidCredential(
+        "a credential must read MECHANISM$ITERATIONS:SALT$STORED_KEY:SERVER_KEY"
+    ) from None
+
+
+# Deriving
+
+
+def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """RFC 5802's `SaltedPassword`, which PBKDF2 makes: slow. The bounds are the caller's.
+
+    Raises:
+        InvalidCredential: an unknown mechanism, or a password that is empty or too long.
+    """
+    secret = password.encode("utf-8", "surrogatepass")
+    if not 0 < len(secret) <= PASSWORD_BYTES_MAX:
+        raise InvalidCredential(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+    return hashlib.pbkdf2_hmac(HASHES[_known(mechanism)], secret, salt, iterations)
+
+
+def derive(mechanism: str, password: str, *, salt: bytes, iterations: int) -> ScramCredential:
+    """The credential of a password; slow. `salt` comes from the system's dice.
+
+    Raises:
+        InvalidCredential: an unknown mechanism, a password or a salt or iterations out of bounds.
+    """
+    _check_iterations(iterations)
+    return credential_of(
+        mechanism,
+        salted_password(mechanism, password, salt, iterations),
+        salt=salt,
+        iterations=iterations,
+    )
+
+
+def credential_of(
+    mechanism: str, salted: bytes, *, salt: bytes, iterations: int
+) -> ScramCredential:
+    """The credential of a password that its owner has salted, as AlterUserScramCredentials has it.
+
+    Raises:
+        InvalidCredential: it has not the size of the mechanism's hash, or as `derive`.
+    """
+    name = HASHES[_known(mechanism)]
+    if len(salted) != HASH_BYTES[mechanism]:
+        raise InvalidCredential(
+            f"a salted password of {mechanism} has {HASH_BYTES[mechanism]} bytes, not {len(salted)}"
+        )
+    client_key = hmac.digest(salted, b"Client Key", name)
+    return ScramCredential(
+        mechanism=mechanism,
+        salt=salt,
+        iterations=iterations,
+        stored_key=hashlib.new(name, client_key).digest(),
+        server_key=hmac.digest(salted, b"Server Key", name),
+    )
+
+
+def matches(credential: ScramCredential, password: str) -> bool:
+    """Whether a password is the one that a credential was derived from; slow, whatever it is."""
+    try:
+        derived = derive(
+            credential.mechanism,
+            password,
+            salt=credential.salt,
+            iterations=credential.iterations,
+        )
+    except InvalidCredential:
+        return False
+    return hmac.compare_digest(derived.stored_key, credential.stored_key)
+
+
+def decoy(secret: bytes, mechanism: str, user: str) -> ScramCredential:
+    """What stands in for the credential of a user who has none: nothing matches it.
+
+    The same user gets the same salt whenever asked, so that nobody sees whether there is one.
+    `secret` is known to this process only.
+    """
+    size = HASH_BYTES[_known(mechanism)]
+    name = f"{mechanism}\0{user}".encode("utf-8", "surrogatepass")
+
+    def some(purpose: bytes, count: int) -> bytes:
+        return hmac.digest(secret, purpose + b"\0" + name, "sha512")[:count]
+
+    return ScramCredential(
+        mechanism=mechanism,
+        salt=some(b"salt", SALT_BYTES),
+        iterations=ITERATIONS,
+        stored_key=some(b"stored", size),
+        server_key=some(b"server", size),
+    )
+
+
+def _known(mechanism: str) -> str:
+    if mechanism not in HASHES:
+        raise InvalidCredential(f"mechanism {mechanism!r:.60} is none of {', '.join(HASHES)}")
+    return mechanism
+
+
+def _check_iterations(iterations: int) -> None:
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise InvalidCredential(
+            f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {iterations}"
+        )

@@ -1,0 +1,138 @@
+"""Credentials: RFC 7677's example, the text form and its bounds, and what nobody's is like."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from dataclasses import replace
+
+import pytest
+
+from penstock.security.credentials import (
+    HASH_BYTES,
+    HASHES,
+    ITERATIONS,
+    ITERATIONS_MAX,
+    PASSWORD_BYTES_MAX,
+    SALT_BYTES_MAX,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    InvalidCredential,
+    ScramCredential,
+    credential_of,
+    decoy,
+    derive,
+    matches,
+    parse_credential,
+    salted_password,
+)
+
+SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+PASSWORD = "pencil"
+POSTGRES = (
+    "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$"
+    "WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
+)
+"""What is kept of RFC 7677's example."""
+
+
+def one(mechanism: str = SCRAM_SHA_256) -> ScramCredential:
+    return derive(mechanism, PASSWORD, salt=SALT, iterations=ITERATIONS)
+
+
+def test_the_text_form_is_what_postgresql_keeps() -> None:
+    assert one().text() == POSTGRES
+    assert parse_credential(POSTGRES + "\n") == one()
+
+
+@pytest.mark.parametrize("mechanism", HASHES)
+def test_a_credential_matches_its_password_alone(mechanism: str) -> None:
+    credential = one(mechanism)
+    assert parse_credential(credential.text()) == credential
+    assert matches(credential, PASSWORD)
+    for other in ("Pencil", "pencil ", "", "x" * (PASSWORD_BYTES_MAX + 1)):
+        assert not matches(credential, other)
+
+
+def test_passwords_are_taken_as_they_are_in_utf8() -> None:
+    composed, decomposed = "p\u00e4sswort", "pa\u0308sswort"
+    credential = derive(SCRAM_SHA_512, composed, salt=SALT, iterations=ITERATIONS)
+    assert matches(credential, composed)
+    assert not matches(credential, decomposed)
+
+
+def test_a_salted_password_makes_the_same_credential() -> None:
+    salted = salted_password(SCRAM_SHA_512, PASSWORD, SALT, ITERATIONS)
+    assert credential_of(SCRAM_SHA_512, salted, salt=SALT, iterations=ITERATIONS) == one(
+        SCRAM_SHA_512
+    )
+    with pytest.raises(InvalidCredential, match="64 bytes, not 63"):
+        credential_of(SCRAM_SHA_512, salted[1:], salt=SALT, iterations=ITERATIONS)
+
+
+def test_repr_and_errors_have_no_secret() -> None:
+    credential = one()
+    shown = repr(credential)
+    for secret in (credential.stored_key, credential.server_key, credential.salt):
+        assert repr(secret) not in shown
+        assert b64encode(secret).decode() not in shown
+    with pytest.raises(InvalidCredential) as refused:
+        parse_credential(POSTGRES.replace("=:", ":"))
+    assert refused.value.__cause__ is None
+    assert "WG5d8o" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "pencil",
+        "SCRAM-SHA-256",
+        "SCRAM-SHA-1" + POSTGRES[13:],
+        POSTGRES.replace("4096", "4095"),
+        POSTGRES.replace("4096", str(ITERATIONS_MAX + 1)),
+        POSTGRES.replace("4096", "9" * 10_000),
+        POSTGRES.replace("4096", "-4096"),
+        POSTGRES.replace("4096", "٤٠٩٦"),
+        POSTGRES.replace("SCRAM-SHA-256", "SCRAM-SHA-512"),
+        POSTGRES.replace("W22ZaJ0SNY7soEsUEjb6gQ==", "W22Z"),
+        POSTGRES.replace("wfPL", "w?PL"),
+        POSTGRES + "AAAA",
+        POSTGRES[:-4],
+        POSTGRES.partition("$W")[0],
+    ],
+)
+def test_what_is_no_credential_is_refused(text: str) -> None:
+    with pytest.raises(InvalidCredential):
+        parse_credential(text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mechanism": "PLAIN"},
+        {"iterations": 0},
+        {"iterations": ITERATIONS_MAX + 1},
+        {"salt": b""},
+        {"salt": b"s" * (SALT_BYTES_MAX + 1)},
+        {"stored_key": b"k"},
+        {"server_key": b"k" * 33},
+    ],
+)
+def test_values_out_of_bounds_are_refused(changes: dict[str, str | int | bytes]) -> None:
+    with pytest.raises(InvalidCredential):
+        replace(one(), **changes)  # type: ignore[arg-type]
+
+
+def test_nobodys_credential_stays_the_same_and_matches_nothing() -> None:
+    secret = b"known to one process"
+    mine = decoy(secret, SCRAM_SHA_256, "alice")
+    assert mine == decoy(secret, SCRAM_SHA_256, "alice")
+    assert len(mine.stored_key) == HASH_BYTES[SCRAM_SHA_256]
+    assert len({mine.salt, mine.stored_key, mine.server_key}) == 3
+    others = [
+        decoy(b"another", SCRAM_SHA_256, "alice"),
+        decoy(secret, SCRAM_SHA_512, "alice"),
+        decoy(secret, SCRAM_SHA_256, "bob"),
+    ]
+    assert len({mine.salt, *[other.salt for other in others]}) == 4
+    assert not matches(mine, PASSWORD)
