@@ -31,6 +31,7 @@ from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.objects import FetchSettings
 from penstock.outbox.settings import OutboxSettings
 from penstock.partitions.tiering.settings import TierSettings
+from penstock.security.audit import AuditSettings
 from penstock.spark import options as source_options
 from penstock.spark.pipeline import keys
 from penstock.spark.sink import options as sink_options
@@ -169,6 +170,8 @@ def configuration_page() -> str:
                 key=lambda info: info.name,
             ),
         ),
+        "## Audit\n\nOf brokers and host agents; read at start.\n",
+        _table(describe(AuditSettings)),
         "## Host agent\n\nOf `penstock host serve`; read at start.\n",
         _table(
             sorted([*describe(HostSettings), *describe(SinkSettings)], key=lambda info: info.name),

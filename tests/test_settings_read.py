@@ -22,6 +22,7 @@ from penstock.diskless.settings import DisklessSettings
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.objects.settings import FetchSettings
 from penstock.partitions.tiering.settings import TierSettings
+from penstock.security.audit import AuditSettings
 from penstock.storage.config import LogConfig
 from penstock.storage.settings import StorageSettings
 
@@ -35,6 +36,7 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     DisklessSettings: ("diskless", "apps/wiring.py"),
     FetchSettings: ("objects",),
     TierSettings: ("partitions/tiering",),
+    AuditSettings: ("apps/wiring.py", "broker"),
     HostSettings: ("host/server", "apps/host/wiring.py"),
     SinkSettings: ("host/sinks", "apps/host/wiring.py"),
 }

@@ -24,6 +24,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects.settings import FetchSettings
 from penstock.partitions.tiering.settings import TierSettings
+from penstock.security.audit.settings import AuditSettings
 from penstock.storage.settings import StorageSettings
 
 ENVIRONMENT_PREFIXES: Final = ("KAFKA_", "PENSTOCK_")
@@ -116,6 +117,7 @@ class Configuration:
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
     fetching: FetchSettings = field(default_factory=FetchSettings)
     tiering: TierSettings = field(default_factory=TierSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     processes: int = 1
     log: str = "log"
     """The directory of the broker's log below `directory`."""
@@ -131,6 +133,7 @@ _TYPES: Final[Kinds] = (
     DisklessSettings,
     FetchSettings,
     TierSettings,
+    AuditSettings,
 )
 
 
@@ -157,6 +160,7 @@ def configure(
         diskless=loaded[DisklessSettings],
         fetching=loaded[FetchSettings],
         tiering=loaded[TierSettings],
+        audit=loaded[AuditSettings],
         processes=directories.processes,
         notes=notes,
     )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.control.drivers.socket_notices import SocketNotices
     from penstock.control.postgres import PostgresControlPlane
     from penstock.diskless.service import DisklessService
+    from penstock.security.audit import Audit, AuditSettings
     from penstock.storage import LogConfig
 
 
@@ -140,13 +141,14 @@ def build(
         raise
     control = _control(configuration.places.control_url, directory, notices)
     archive = _diskless(configuration, control, topics.config_of)
+    registry = Registry()
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
         control=control,
         store=store,
         clock=SYSTEM_CLOCK,
         randomness=SYSTEM_RANDOMNESS,
-        registry=Registry(),
+        registry=registry,
         diskless=archive,
         tiers=TierService(
             configuration.tiering,
@@ -155,6 +157,7 @@ def build(
             clock=SYSTEM_CLOCK,
             randomness=SYSTEM_RANDOMNESS,
         ),
+        audit=audit_log(configuration.audit, registry, {"broker": configuration.broker.node_id}),
     )
     topics.bind(lambda: server.cluster.loaded)
     return server
@@ -202,6 +205,32 @@ def _diskless(
         store_place=place_of(url, options),
         needed=bool(places.diskless_storage_url),
     )
+
+
+def audit_log(settings: AuditSettings, registry: Registry, origin: dict[str, int | str]) -> Audit:
+    """The audit log of this process; `origin` says in each line which process that is.
+
+    Raises:
+        AuditFileUnusable: its file cannot be opened.
+    """
+    from penstock.security.audit import NO_AUDIT, AuditLog
+
+    if not (settings.log_file or settings.topic):
+        return NO_AUDIT
+    audit = AuditLog((), clock=SYSTEM_CLOCK, origin=origin)
+    registry.add(audit.samples)
+    if settings.log_file:
+        from penstock.security.audit.file import AuditFile
+
+        audit.add(
+            AuditFile(
+                settings.log_file,
+                bytes_max=settings.log_file_bytes,
+                files_max=settings.log_files,
+                queue_max=settings.queue_events,
+            )
+        )
+    return audit
 
 
 def _check_store(configuration: Configuration) -> None:

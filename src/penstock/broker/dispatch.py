@@ -53,6 +53,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
+from penstock.broker.auditing import CHANGES, RequestAudit
 from penstock.broker.connection import Buffer, Connection, RequestContext
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import ShuttingDown, error_of
@@ -61,6 +62,7 @@ from penstock.broker.handlers.metadata import throttled
 from penstock.broker.parts import parts_of
 from penstock.broker.resources import resources_of, topics_of
 from penstock.security import AuthorisationFailed, refusal
+from penstock.security.audit import NO_AUDIT
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME, FETCH, METADATA, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
 from penstock.wire.kafka.encoder import encoder
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.quotas.service import Quotas
     from penstock.security import Authoriser
+    from penstock.security.audit import Audit
 
 logger = logging.getLogger(__name__)
 
@@ -103,11 +106,13 @@ class Dispatcher:
         clock: Clock,
         authoriser: Authoriser,
         quotas: Quotas,
+        audit: Audit = NO_AUDIT,
     ) -> None:
         """`broker` has the parts that handlers name; `authoriser` is asked before each of them."""
         self._broker = broker
         self._authorise = authoriser.authorise
         self._asks = authoriser.refuses
+        self._audit = RequestAudit(audit)
         self._metrics = metrics
         self._quotas = quotas
         self._monotonic = clock.monotonic
@@ -176,7 +181,7 @@ class Dispatcher:
             if inspect.iscoroutine(answer):
                 self._await(context, request, answer)
             else:
-                self.answer(context, answer)
+                self._done(context, request, answer)
         except Exception as error:
             self.fail(context, request, error)
 
@@ -196,11 +201,16 @@ class Dispatcher:
         try:
             timing = self._quotas.timing
             answer = await (self._quotas.timed(context, coroutine) if timing else coroutine)
-            self.answer(context, answer)
+            self._done(context, request, answer)
         except asyncio.CancelledError:
             self.fail(context, request, ShuttingDown("the broker stops"))
         except Exception as error:
             self.fail(context, request, error)
+
+    def _done(self, context: RequestContext, request: Any, answer: Answer) -> None:
+        if context.api.key in CHANGES:
+            self._audit.changed(context, request, answer)
+        self.answer(context, answer)
 
     def answer(self, context: RequestContext, answer: Answer) -> None:
         """Send a handler's answer."""
@@ -239,6 +249,8 @@ class Dispatcher:
             )
         number, message = error_of(error)
         self._metrics.failed(context, number)
+        if context.api.key in CHANGES:
+            self._audit.failed(context, request, error)
         if context.answer is not None:
             return
         try:
@@ -253,7 +265,9 @@ class Dispatcher:
         principal = context.connection.principal
         refused = self._authorise(api, named, principal)
         if refused:
-            raise refusal(api, refused, principal)
+            error = refusal(api, refused, principal)
+            self._audit.refused(context, refused, str(error))
+            raise error
 
     def _refuse(self, context: RequestContext, frame: memoryview, offset: int) -> bool:
         """Answer a Produce or Fetch request that is refused, as a whole; whether it was."""

@@ -52,6 +52,7 @@ from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
 from penstock.partitions import GroupCommits
 from penstock.security import PERMISSIVE
+from penstock.security.audit import NO_AUDIT
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from penstock.diskless.service import DisklessService
     from penstock.partitions.tiering.service import TierService
     from penstock.security import Authoriser
+    from penstock.security.audit import Audit
     from penstock.storage import LogStore
 
 logger = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class BrokerServer:
         diskless: DisklessService | None = None,
         tiers: TierService | None = None,
         authoriser: Authoriser = PERMISSIVE,
+        audit: Audit = NO_AUDIT,
     ) -> None:
         # The parts: whoever uses some names them (`parts_of`).
         self.settings = settings
@@ -99,12 +102,18 @@ class BrokerServer:
         self.registry = registry
         self.diskless = diskless
         self.tiers = tiers
+        self.audit = audit
         self.sinks: SinkService | None = None
         """None where no directory for staged blobs is set."""
         self._make_services()
 
         self._dispatcher = Dispatcher(
-            self, metrics=self.metrics, clock=clock, authoriser=authoriser, quotas=self.quotas
+            self,
+            metrics=self.metrics,
+            clock=clock,
+            authoriser=authoriser,
+            quotas=self.quotas,
+            audit=audit,
         )
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
@@ -126,15 +135,18 @@ class BrokerServer:
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
         self._ending = False
+        self._make_door()
 
-        # What connections see (`connection.ConnectionOwner`).
+    def _make_door(self) -> None:
+        """Make what connections see (`connection.ConnectionOwner`)."""
+        settings = self.settings
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.pool = ReceivePool(settings.queued_max_request_bytes)
         self.frame_bytes_max = settings.socket_request_max_bytes
         self.in_flight_max = settings.queued_max_requests
         self.bytes_in = 0
         self.bytes_out = 0
-        self.now: Callable[[], float] = clock.monotonic
+        self.now: Callable[[], float] = self.clock.monotonic
         self.request: Callable[..., object] = self._dispatcher.request
 
     def _make_services(self) -> None:
@@ -346,6 +358,7 @@ class BrokerServer:
         except PenstockError as error:
             logger.warning("unregistering broker %d failed: %s", self.node_id, error)
         await self.control.close()
+        self.audit.close()
 
     async def posts_ended(self) -> None:
         """Wait until the commits of sinks that are under way have ended."""

@@ -96,7 +96,9 @@ class Plan:
             and self._bound("admin.listener", f"{LOCAL}:0", place),
             sink_staging_directory=f"{staging}{suffix}",
         )
-        return replace(configuration, broker=broker, log=f"{LOG}{suffix}")
+        file = configuration.audit.log_file
+        audit = replace(configuration.audit, log_file=file and f"{file}{suffix}")
+        return replace(configuration, broker=broker, log=f"{LOG}{suffix}", audit=audit)
 
     def _bound(self, setting: str, text: str, place: int) -> str:
         """The address of a place; a port 0 becomes one that others are not given."""

@@ -1,0 +1,10 @@
+"""Who has authenticated, what was refused to whom, and who has changed what: a line for each.
+
+`events.py` says what a line is, `log.py` hands lines on, `file.py` writes them to files.
+"""
+
+from penstock.security.audit.events import NO_AUDIT, Audit, AuditEvent, NoAudit
+from penstock.security.audit.log import AuditLog
+from penstock.security.audit.settings import AuditSettings
+
+__all__ = ["NO_AUDIT", "Audit", "AuditEvent", "AuditLog", "AuditSettings", "NoAudit"]

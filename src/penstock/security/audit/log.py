@@ -1,0 +1,64 @@
+"""The audit log of a process: events in, lines out to its sinks, what was dropped counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.base.metrics import Sample
+from penstock.security.audit import metrics
+from penstock.security.audit.events import AuditEvent, EventKind, line_of
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock
+
+KINDS: Final[Sequence[EventKind]] = ("authentication", "denial", "change")
+
+
+class LineSink(Protocol):
+    """Takes lines within a bound, and writes them elsewhere."""
+
+    name: str
+    dropped: int
+    """Lines that were not written: the bound was reached, or writing failed."""
+
+    def offer(self, line: bytes) -> None:
+        """Take one line with its end, or drop it; never waits."""
+
+    def close(self) -> None:
+        """Write what was taken, as far as that is possible within a moment."""
+
+
+class AuditLog:
+    """An `Audit` over sinks."""
+
+    def __init__(
+        self, sinks: Iterable[LineSink], *, clock: Clock, origin: dict[str, int | str]
+    ) -> None:
+        """`origin` is part of every line: which broker or agent it is of."""
+        self._sinks = list(sinks)
+        self._now_ms = clock.now_ms
+        self._origin = origin
+        self._recorded = dict.fromkeys(KINDS, 0)
+
+    def add(self, sink: LineSink) -> None:
+        """From now on lines go there too."""
+        self._sinks.append(sink)
+
+    def record(self, event: AuditEvent) -> None:
+        self._recorded[event.event] += 1
+        if self._sinks:
+            line = line_of(event, now_ms=self._now_ms(), origin=self._origin)
+            for sink in self._sinks:
+                sink.offer(line)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def samples(self) -> Iterator[Sample]:
+        """The metrics of this log."""
+        for kind, count in self._recorded.items():
+            yield Sample(metrics.EVENTS, count, (kind,))
+        for sink in self._sinks:
+            yield Sample(metrics.DROPPED, sink.dropped, (sink.name,))
