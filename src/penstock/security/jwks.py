@@ -1,0 +1,154 @@
+"""The keys of those who sign tokens, from a file or a URL, and how often they are looked for.
+
+Keys are loaded anew when they are old, and when a token names one that is not known, but not more
+often than every `PAUSE_SECONDS`: tokens with made-up names of keys make no load for whoever has
+the keys. A bad answer leaves the keys as they are. Loading blocks: one thread at a time does it,
+never an event loop; verifying with the keys at hand may be done by any.
+
+Source: KIP-768 (`RefreshingHttpsJwks`).
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.error import URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from penstock.base.errors import PenstockError
+from penstock.base.system import Clock
+from penstock.security.tokens import (
+    JWKS_BYTES_MAX,
+    InvalidKeys,
+    InvalidToken,
+    KeySet,
+    TokenOwner,
+    TokenRules,
+    UnknownKey,
+    owner_of,
+    parse_key_set,
+)
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 5.0
+"""For each step of a transfer; all of it may take twice that."""
+_PIECE_BYTES: Final = 32 << 10
+
+
+@dataclass(slots=True)
+class Loads:
+    """How often keys were loaded, and how often that failed."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+class TokenVerifier:
+    """What tokens are worth, by rules and by keys; a `sasl.oauthbearer.Verifier`."""
+
+    def __init__(
+        self,
+        rules: TokenRules,
+        load: Callable[[], bytes] | None,
+        *,
+        refresh_seconds: float,
+        clock: Clock,
+    ) -> None:
+        """`load` blocks and gives a JWKS, or raises OSError or InvalidKeys; None: no keys."""
+        self.loads = Loads()
+        self._rules = rules
+        self._load = load
+        self._refresh_seconds = refresh_seconds
+        self._clock = clock
+        self._keys = KeySet()
+        self._tried: float | None = None
+        self._loaded: float | None = None
+
+    def verify(self, token: str) -> TokenOwner:
+        """See `Verifier`."""
+        return owner_of(token, self._keys, self._rules, self._clock.now_ms())
+
+    def verify_with_new_keys(self, token: str) -> TokenOwner:
+        """See `Verifier`; blocks."""
+        self.refresh()
+        try:
+            return self.verify(token)
+        except UnknownKey as error:
+            raise InvalidToken(str(error)) from None
+
+    @property
+    def due(self) -> bool:
+        """Whether the keys are old."""
+        now, loaded = self._clock.monotonic(), self._loaded
+        old = loaded is None or now - loaded >= self._refresh_seconds
+        return self._load is not None and old and self._may_try(now)
+
+    def _may_try(self, now: float) -> bool:
+        return self._tried is None or now - self._tried >= PAUSE_SECONDS
+
+    def refresh(self) -> None:
+        """Load the keys, unless that was tried just now; blocks."""
+        now = self._clock.monotonic()
+        if self._load is None or not self._may_try(now):
+            return
+        self._tried = now
+        try:
+            self._keys = parse_key_set(self._load())
+            self._loaded = self._clock.monotonic()
+            self.loads.succeeded += 1
+        except (OSError, PenstockError, ValueError) as error:
+            self.loads.failed += 1
+            logger.warning("the keys of tokens were not loaded, the former ones stay: %s", error)
+
+
+def loader(url: str, truststore: str, clock: Clock) -> Callable[[], bytes]:
+    """What loads a JWKS from `file:///path` or `https://…`; `truststore`: a file of CAs, or empty.
+
+    Raises:
+        ValueError: another kind of URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        path = Path(unquote(parts.path))
+        return lambda: _read_file(path)
+    if parts.scheme != "https" or not parts.hostname:
+        raise ValueError("must be a file:// or an https:// URL")
+    return lambda: _fetch(url, truststore, clock)
+
+
+def _read_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(JWKS_BYTES_MAX + 1)
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Keys come from where the setting says."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow nothing."""
+
+
+def _fetch(url: str, truststore: str, clock: Clock) -> bytes:
+    context = ssl.create_default_context(cafile=truststore or None)
+    opener = build_opener(HTTPSHandler(context=context), _NoRedirects)
+    until = clock.monotonic() + 2 * CONNECT_SECONDS
+    request = Request(url, headers={"Accept": "application/json"})  # noqa: S310  (https alone)
+    pieces: list[bytes] = []
+    try:
+        with opener.open(request, timeout=CONNECT_SECONDS) as answer:
+            while piece := answer.read1(_PIECE_BYTES):
+                pieces.append(piece)
+                if sum(map(len, pieces)) > JWKS_BYTES_MAX:
+                    raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
+                if clock.monotonic() > until:
+                    raise InvalidKeys(f"a JWKS that took more than {2 * CONNECT_SECONDS} s")
+    except URLError as error:
+        raise InvalidKeys(f"{url} cannot be read: {error.reason}") from error
+    return b"".join(pieces)

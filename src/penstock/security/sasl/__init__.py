@@ -1,0 +1,23 @@
+"""SASL: one state machine for each mechanism and side, bytes in and bytes out."""
+
+from penstock.security.sasl.exchange import (
+    Accepted,
+    AuthenticationFailed,
+    Challenge,
+    ClientExchange,
+    Later,
+    Outcome,
+    ServerExchange,
+    ServerUntrusted,
+)
+
+__all__ = [
+    "Accepted",
+    "AuthenticationFailed",
+    "Challenge",
+    "ClientExchange",
+    "Later",
+    "Outcome",
+    "ServerExchange",
+    "ServerUntrusted",
+]

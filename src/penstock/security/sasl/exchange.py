@@ -1,0 +1,90 @@
+"""What an exchange of SASL messages is, whatever its mechanism.
+
+A server's exchange takes a client's messages one by one; each has an outcome: a challenge that the
+client answers, or that the client is accepted as some principal. `Later` is an outcome that takes
+milliseconds to find: the shell finds it off the event loop. Whatever does not lead there raises
+`AuthenticationFailed`, after which the exchange is of no more use. Its text goes to the client and
+is the same whatever was wrong; `reason` is for the log, and neither has a secret.
+
+Source: RFC 4422; KIP-152 (errors are answered).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from penstock.base.errors import InvalidError
+from penstock.security.authoriser import Principal
+
+
+class AuthenticationFailed(InvalidError):
+    """The client is not who it says, or did not say it in the mechanism's words."""
+
+    code: ClassVar[str] = "sasl_authentication_failed"
+
+    def __init__(self, message: str, *, reason: str = "", user: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or message
+        self.user = user
+        """Who the client said that it is, if it did."""
+
+
+class ServerUntrusted(InvalidError):
+    """The server did not prove that it knows the password, or did not speak the mechanism."""
+
+    code: ClassVar[str] = "sasl_authentication_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """What the client is sent next."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The end: who the client is, and until when that holds (ms since the epoch), if not always."""
+
+    data: bytes
+    principal: Principal
+    expires_ms: int | None = None
+
+
+Outcome = Challenge | Accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """An outcome that is slow to find; `find` raises AuthenticationFailed."""
+
+    find: Callable[[], Outcome]
+
+
+class ServerExchange(Protocol):
+    """One authentication of one client."""
+
+    def step(self, message: bytes) -> Outcome | Later:
+        """Take the client's next message.
+
+        Raises:
+            AuthenticationFailed: the exchange has ended.
+        """
+        ...
+
+
+class ClientExchange(Protocol):
+    """One authentication at one server."""
+
+    done: bool
+    """Whether the mechanism is content with what the server said."""
+
+    def respond(self, challenge: bytes) -> bytes:
+        """The next message; `challenge` is empty for the first one. May be slow.
+
+        Raises:
+            ServerUntrusted: the server's message is not what it should be.
+        """
+        ...

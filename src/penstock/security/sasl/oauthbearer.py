@@ -1,0 +1,120 @@
+"""OAUTHBEARER: the client shows a token that somebody else signed.
+
+    first message   n,[a=authorisation id],^Aauth=Bearer TOKEN^A[key=value^A…]^A
+    refusal         {"status":"invalid_token"}, which the client answers with ^A
+
+`Verifier` says what a token is worth (`security/tokens.py`). Who is accepted stays so until the
+token ends. What a token has of its own to say is never sent back, and never logged.
+
+Source: RFC 7628, RFC 6750; KIP-255, KIP-768; Kafka's `OAuthBearerSaslServer`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from penstock.security.authoriser import Principal
+from penstock.security.sasl.exchange import (
+    Accepted,
+    AuthenticationFailed,
+    Challenge,
+    Later,
+    Outcome,
+    ServerUntrusted,
+)
+from penstock.security.tokens import InvalidToken, TokenOwner, UnknownKey
+
+OAUTHBEARER: Final = "OAUTHBEARER"
+REFUSAL: Final = b'{"status":"invalid_token"}'
+FAILED: Final = '{"status":"invalid_token"}'
+"""What Kafka's clients are told in the end, word for word."""
+_GOES_ON: Final = b"\1"
+_NAME: Final = r"(?:[^\0=,\x01]|=2C|=3D)+"
+_PAIR: Final = r"[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01"
+_FIRST: Final = re.compile(rf"n,(?:a=(?P<authorised>{_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01")
+_BEARER: Final = re.compile(r"bearer +(?P<token>[A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE)
+
+
+class Verifier(Protocol):
+    """What a token is worth."""
+
+    def verify(self, token: str) -> TokenOwner:
+        """Whose it is.
+
+        Raises:
+            UnknownKey: it is signed with a key that is not known yet.
+            InvalidToken: it is worth nothing.
+        """
+        ...
+
+    def verify_with_new_keys(self, token: str) -> TokenOwner:
+        """As `verify`, after a look for new keys; slow. Raises InvalidToken alone."""
+        ...
+
+
+class OAuthBearerServer:
+    """One client's authentication."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._refused: AuthenticationFailed | None = None
+
+    def step(self, message: bytes) -> Outcome | Later:
+        if self._refused is not None:
+            raise self._refused
+        authorised, token = _parse(message)
+        try:
+            return self._outcome(lambda: self._verifier.verify(token), authorised)
+        except UnknownKey:
+            new_keys = self._verifier.verify_with_new_keys
+            return Later(find=lambda: self._outcome(lambda: new_keys(token), authorised))
+
+    def _outcome(self, verify: Callable[[], TokenOwner], authorised: str) -> Outcome:
+        try:
+            owner = verify()
+            if authorised not in ("", owner.name):
+                raise InvalidToken("an authorisation id of another", owner=owner.name)
+        except UnknownKey:
+            raise
+        except InvalidToken as error:
+            self._refused = AuthenticationFailed(FAILED, reason=str(error), user=error.owner)
+            return Challenge(data=REFUSAL)
+        return Accepted(
+            data=b"", principal=Principal("User", owner.name), expires_ms=owner.expires_ms
+        )
+
+
+def _parse(message: bytes) -> tuple[str, str]:
+    found = _FIRST.fullmatch(message.decode("utf-8", "replace"))
+    if found is None:
+        raise AuthenticationFailed(FAILED, reason="a first message that is none of OAUTHBEARER's")
+    pairs = [pair.partition("=") for pair in found["pairs"].split("\1") if pair]
+    values = [value for key, _, value in pairs if key.lower() == "auth"]
+    bearer = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
+    if bearer is None:
+        raise AuthenticationFailed(FAILED, reason="a message without one bearer token")
+    authorised = found["authorised"] or ""
+    return authorised.replace("=2C", ",").replace("=3D", "="), bearer["token"]
+
+
+class OAuthBearerClient:
+    """One authentication at a server; `token` gives the token when it is needed."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+        self._sent = False
+        self.done = False
+
+    def respond(self, challenge: bytes) -> bytes:
+        if not self._sent:
+            self._sent = True
+            token = self._token()
+            if _BEARER.fullmatch(f"bearer {token}") is None:
+                raise ServerUntrusted("the token has characters that no bearer token has")
+            return b"n,,\1auth=Bearer " + token.encode() + b"\1\1"
+        if challenge:
+            return _GOES_ON  # the server says then why it refuses
+        self.done = True
+        return b""

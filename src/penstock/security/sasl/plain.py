@@ -1,0 +1,87 @@
+"""PLAIN: a user's name and password as they are, verified against the user's SCRAM credential.
+
+    message = [authorisation id] NUL name NUL password
+
+Only a TLS listener keeps the password from whoever listens. An unknown user costs what a known one
+does: the password is derived for the credential of nobody, which matches nothing.
+
+Source: RFC 4616; Kafka's `PlainSaslServer` (its error text).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from penstock.security.authoriser import Principal
+from penstock.security.credentials import (
+    HASHES,
+    SCRAM_SHA_256,
+    Credentials,
+    ScramCredential,
+    decoy,
+    matches,
+)
+from penstock.security.sasl.exchange import Accepted, AuthenticationFailed, Later
+
+PLAIN: Final = "PLAIN"
+REFUSAL: Final = "Authentication failed: Invalid username or password"
+NAME_BYTES_MAX: Final = 1024
+_PARTS: Final = 3
+
+
+class PlainServer:
+    """One client's authentication. `secret` is what decoys are made with."""
+
+    def __init__(self, credentials: Credentials, secret: bytes) -> None:
+        self._credentials = credentials
+        self._secret = secret
+
+    def step(self, message: bytes) -> Later:
+        user, password = _parse(message)
+        kept = [self._credentials.credential(mechanism, user) for mechanism in HASHES]
+        known = next((one for one in kept if one is not None), None)
+        return Later(
+            find=partial(
+                _verify,
+                known or decoy(self._secret, SCRAM_SHA_256, user),
+                user,
+                password,
+                "wrong password" if known else "unknown user",
+            )
+        )
+
+
+def _verify(credential: ScramCredential, user: str, password: str, reason: str) -> Accepted:
+    if not matches(credential, password):
+        raise AuthenticationFailed(REFUSAL, reason=reason, user=user)
+    return Accepted(data=b"", principal=Principal("User", user))
+
+
+def _parse(message: bytes) -> tuple[str, str]:
+    parts = message.split(b"\0")
+    if len(parts) != _PARTS:
+        raise AuthenticationFailed(REFUSAL, reason=f"a message of {len(parts)} parts, not {_PARTS}")
+    try:
+        authorised, user, password = [part.decode("utf-8") for part in parts]
+    except UnicodeDecodeError:
+        raise AuthenticationFailed(REFUSAL, reason="a message that is not UTF-8") from None
+    if not user or len(parts[1]) > NAME_BYTES_MAX:
+        raise AuthenticationFailed(REFUSAL, reason=f"a name of {len(parts[1])} bytes")
+    if not password:
+        raise AuthenticationFailed(REFUSAL, reason="no password", user=user)
+    if authorised not in ("", user):
+        raise AuthenticationFailed(REFUSAL, reason="an authorisation id of another", user=user)
+    return user, password
+
+
+class PlainClient:
+    """One authentication at a server."""
+
+    def __init__(self, user: str, password: str) -> None:
+        self._message = b"\0".join([b"", user.encode(), password.encode()])
+        self.done = False
+
+    def respond(self, challenge: bytes) -> bytes:
+        self.done = True
+        return self._message

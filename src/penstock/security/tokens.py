@@ -1,0 +1,272 @@
+"""Tokens that somebody else signed (JWT), and the keys that they are verified with (JWKS).
+
+Only signatures by private keys count: the list of algorithms has neither `none` nor HMAC, which
+would make a public key a password, and a key is used for the algorithms of its own type alone.
+Keys that a token brings along, or says the address of, are not looked at. A token must say who
+it is for and when it ends: nothing is valid for ever.
+
+Tokens that nobody signed are accepted only if a setting says so, by name.
+
+Source: RFC 7515, 7517, 7519, 8725 (best practices); KIP-768; joserfc verifies signatures.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey
+
+from penstock.base.errors import InvalidError
+
+ALGORITHMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512"),
+    "OKP": ("EdDSA", "Ed25519"),
+}
+"""What each type of key may have signed."""
+TOKEN_BYTES_MAX: Final = 16 << 10
+JWKS_BYTES_MAX: Final = 256 << 10
+KEYS_MAX: Final = 100
+RSA_BITS_MIN: Final = 2048
+RSA_BITS_MAX: Final = 8192
+NAME_CHARACTERS_MAX: Final = 1024
+_SEGMENTS: Final = 3
+_CURVES: Final = frozenset({"P-256", "P-384", "P-521", "Ed25519"})
+
+PublicKey = RSAKey | ECKey | OKPKey
+
+
+class InvalidToken(InvalidError):
+    """A token that is worth nothing; the text never has the token."""
+
+    code: ClassVar[str] = "sasl_authentication_failed"
+
+    def __init__(self, message: str, *, owner: str | None = None) -> None:
+        super().__init__(message)
+        self.owner = owner
+
+
+class UnknownKey(InvalidToken):
+    """It is signed with a key that is not known: there may be a new one."""
+
+
+class InvalidKeys(InvalidError):
+    """What should be a set of keys is none."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """What a token has to say. `audiences`: one of them, if there are any; `issuer`: empty is any.
+
+    `unsecured` accepts tokens that nobody signed, and no others.
+    """
+
+    issuer: str = ""
+    audiences: tuple[str, ...] = ()
+    name_claim: str = "sub"
+    clock_skew_seconds: int = 30
+    unsecured: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOwner:
+    """Whose a token is, and until when (ms since the epoch)."""
+
+    name: str
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedWith:
+    """The header of a token, as far as it counts."""
+
+    algorithm: str
+    key_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """Public keys, with the ids that tokens name them by; never HMAC's secrets."""
+
+    keys: tuple[tuple[str | None, PublicKey], ...] = field(default=(), repr=False)
+
+    def find(self, signed: SignedWith) -> PublicKey:
+        """The key of a token: the one of its name or, where it has none, the only one.
+
+        Raises:
+            UnknownKey: there is none of that name.
+            InvalidToken: the key does not sign by this algorithm.
+        """
+        if signed.key_id is None and len(self.keys) != 1:
+            raise InvalidToken(f"the token names no key, and there are {len(self.keys)}")
+        named = [key for name, key in self.keys if signed.key_id is None or name == signed.key_id]
+        if not named:
+            raise UnknownKey("the token is signed with an unknown key")
+        for key in named:
+            if signed.algorithm in ALGORITHMS[key.key_type]:
+                return key
+        raise InvalidToken("the key does not sign by the algorithm that the token names")
+
+
+def parse_key_set(data: bytes) -> KeySet:
+    """Read a JWKS. Keys of other types, for other uses, or too weak, are left out.
+
+    Raises:
+        InvalidKeys: it is none, it is too large, or no key is left.
+    """
+    if len(data) > JWKS_BYTES_MAX:
+        raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
+    try:
+        entries = json.loads(data)["keys"]
+        if not isinstance(entries, list):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InvalidKeys("a JWKS must be a JSON object with a list of keys") from None
+    if len(entries) > KEYS_MAX:
+        raise InvalidKeys(f"a JWKS of {len(entries)} keys; the limit is {KEYS_MAX}")
+    keys = [found for entry in entries if (found := _public_key(entry)) is not None]
+    if not keys:
+        raise InvalidKeys("a JWKS without a public key for signatures by RSA, EC or Ed25519")
+    return KeySet(tuple(keys))
+
+
+def _public_key(entry: Any) -> tuple[str | None, PublicKey] | None:
+    if not isinstance(entry, dict) or entry.get("kty") not in ALGORITHMS:
+        return None
+    if entry.get("use", "sig") != "sig" or "verify" not in entry.get("key_ops", ["verify"]):
+        return None
+    if entry["kty"] != "RSA" and entry.get("crv") not in _CURVES:
+        return None
+    public: dict[str, str | list[str]] = {
+        name: value
+        for name, value in entry.items()
+        if name in ("kty", "crv", "x", "y", "n", "e") and isinstance(value, str)
+    }
+    try:
+        key = JWKRegistry.import_key(public)
+    except (JoseError, ValueError, TypeError, KeyError):
+        return None
+    if not isinstance(key, (RSAKey, ECKey, OKPKey)):
+        return None
+    if isinstance(key, RSAKey) and not RSA_BITS_MIN <= key.public_key.key_size <= RSA_BITS_MAX:
+        return None
+    name = entry.get("kid")
+    return name if isinstance(name, str) else None, key
+
+
+def owner_of(token: str, keys: KeySet, rules: TokenRules, now_ms: int) -> TokenOwner:
+    """Whose a token is.
+
+    Raises:
+        UnknownKey: it is signed with a key that is not in `keys`.
+        InvalidToken: it is worth nothing, by its signature or by what it says.
+    """
+    if len(token) > TOKEN_BYTES_MAX:
+        raise InvalidToken(f"a token of {len(token)} characters; the limit is {TOKEN_BYTES_MAX}")
+    if token.count(".") != _SEGMENTS - 1:
+        raise InvalidToken(f"a token has {_SEGMENTS} parts")
+    signed = _header(token)
+    payload = _unsigned(token, signed) if rules.unsecured else _verified(token, keys, signed)
+    return _owner(_object(payload, "claims"), rules, now_ms // 1000)
+
+
+class _Registry(jws.JWSRegistry):
+    """Takes the algorithm that was found to be the key's, deprecated names (EdDSA) too."""
+
+    max_header_length = max_payload_length = TOKEN_BYTES_MAX
+
+    def get_alg(self, name: str) -> Any:
+        return self.algorithms[name]
+
+
+def _header(token: str) -> SignedWith:
+    header = _object(_decoded(token.partition(".")[0]), "header")
+    algorithm, key_id = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str) or not isinstance(key_id, str | None):
+        raise InvalidToken("the header of a token names its algorithm and its key as text")
+    if "crit" in header:
+        raise InvalidToken("the header of a token asks for extensions")
+    return SignedWith(algorithm=algorithm, key_id=key_id)
+
+
+def _unsigned(token: str, signed: SignedWith) -> bytes:
+    _, payload, signature = token.split(".")
+    if signed.algorithm != "none" or signature:
+        raise InvalidToken("a signed token where only unsecured ones are accepted")
+    return _decoded(payload)
+
+
+def _verified(token: str, keys: KeySet, signed: SignedWith) -> bytes:
+    if not any(signed.algorithm in names for names in ALGORITHMS.values()):
+        raise InvalidToken("the token's algorithm is not accepted")
+    key = keys.find(signed)
+    registry = _Registry(algorithms=[signed.algorithm], strict_check_header=False)
+    try:
+        payload = jws.deserialize_compact(token, key, registry=registry).payload
+    except (JoseError, ValueError, TypeError):
+        raise InvalidToken("the token's signature is not that of its key") from None
+    if payload is None:
+        raise InvalidToken("a token without claims")
+    return payload
+
+
+def _decoded(segment: str) -> bytes:
+    try:
+        return urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
+    except (binascii.Error, ValueError):
+        raise InvalidToken("the parts of a token are base64") from None
+
+
+def _object(data: bytes, what: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidToken(f"the {what} of a token must be a JSON object")
+    return value
+
+
+def _owner(claims: Mapping[str, Any], rules: TokenRules, now: int) -> TokenOwner:
+    name = claims.get(rules.name_claim)
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
+        raise InvalidToken(f"the token's claim {rules.name_claim} is no name")
+    skew = rules.clock_skew_seconds
+    expires = _time(claims, "exp")
+    if expires is None:
+        raise InvalidToken("the token never ends: it has no claim exp", owner=name)
+    if expires + skew <= now:
+        raise InvalidToken("the token has ended", owner=name)
+    for claim in ("nbf", "iat"):
+        begins = _time(claims, claim)
+        if begins is not None and begins - skew > now:
+            raise InvalidToken(f"the token is not valid yet: its claim {claim}", owner=name)
+    if rules.issuer and claims.get("iss") != rules.issuer:
+        raise InvalidToken("the token is of another issuer", owner=name)
+    if rules.audiences and not {*_audiences(claims)} & {*rules.audiences}:
+        raise InvalidToken("the token is for another audience", owner=name)
+    return TokenOwner(name=name, expires_ms=(expires + skew) * 1000)
+
+
+def _time(claims: Mapping[str, Any], claim: str) -> int | None:
+    value = claims.get(claim)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**40:
+        raise InvalidToken(f"the token's claim {claim} is no time")
+    return int(value)
+
+
+def _audiences(claims: Mapping[str, Any]) -> Sequence[str]:
+    value = claims.get("aud")
+    values = value if isinstance(value, list) else [value]
+    return [one for one in values if isinstance(one, str)]

@@ -1,0 +1,54 @@
+"""Users with their credentials in a file, one a line: `alice:SCRAM-SHA-512$4096:…`.
+
+A user may have a line for each mechanism. Empty lines and those that begin with `#` say nothing.
+There is no way to write a password itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.security.credentials import InvalidCredential, ScramCredential, parse_credential
+
+USERS_MAX: Final = 100_000
+_BETWEEN: Final = ":SCRAM-"
+
+
+class FileCredentials:
+    """The users of a file; a `Credentials`."""
+
+    def __init__(self, kept: Mapping[tuple[str, str], ScramCredential]) -> None:
+        self._kept = kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """See `Credentials`."""
+        return self._kept.get((mechanism, user))
+
+
+def parse_users(text: str) -> FileCredentials:
+    """Read such a file.
+
+    Raises:
+        InvalidCredential: a line is none; the text names the line and says nothing of it.
+    """
+    kept: dict[tuple[str, str], ScramCredential] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, separator, rest = line.strip().partition(_BETWEEN)
+        if not separator or not name:
+            raise InvalidCredential(f"line {number} must read NAME:MECHANISM$ITERATIONS:SALT$…")
+        try:
+            credential = parse_credential(_BETWEEN[1:] + rest)
+        except InvalidCredential as error:
+            raise InvalidCredential(f"line {number}: {error}") from None
+        if (credential.mechanism, name) in kept:
+            raise InvalidCredential(f"line {number}: {name} has this mechanism twice")
+        kept[credential.mechanism, name] = credential
+        if len(kept) > USERS_MAX:
+            raise InvalidCredential(f"more than {USERS_MAX} lines")
+    return FileCredentials(kept)
