@@ -1,0 +1,77 @@
+"""Protection of single fields: masks, tokens, and encryption with a key for each subject.
+
+Loading it takes PyArrow and OpenSSL, so its names are looked up when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.security.data.client import ProtectedClient
+    from penstock.security.data.columns import (
+        decrypt_column,
+        encrypt_column,
+        mask_column,
+        tokenize_column,
+    )
+    from penstock.security.data.encoder import (
+        Encrypt,
+        FieldEncoder,
+        FieldsUnreadable,
+        Tokenize,
+    )
+    from penstock.security.data.file_ring import FileKeyRing
+    from penstock.security.data.key_ring import KeyRing
+    from penstock.security.data.masks import Mask
+    from penstock.security.data.places import KeyPlace, key_ring
+    from penstock.security.data.sealing import open_value, seal_value
+    from penstock.security.data.tokens import TokenForm, token
+
+_HOMES = {
+    "Encrypt": "encoder",
+    "FieldEncoder": "encoder",
+    "FieldsUnreadable": "encoder",
+    "FileKeyRing": "file_ring",
+    "KeyPlace": "places",
+    "KeyRing": "key_ring",
+    "Mask": "masks",
+    "ProtectedClient": "client",
+    "TokenForm": "tokens",
+    "Tokenize": "encoder",
+    "decrypt_column": "columns",
+    "encrypt_column": "columns",
+    "key_ring": "places",
+    "mask_column": "columns",
+    "open_value": "sealing",
+    "seal_value": "sealing",
+    "token": "tokens",
+    "tokenize_column": "columns",
+}
+
+__all__ = [
+    "Encrypt",
+    "FieldEncoder",
+    "FieldsUnreadable",
+    "FileKeyRing",
+    "KeyPlace",
+    "KeyRing",
+    "Mask",
+    "ProtectedClient",
+    "TokenForm",
+    "Tokenize",
+    "decrypt_column",
+    "encrypt_column",
+    "key_ring",
+    "mask_column",
+    "open_value",
+    "seal_value",
+    "token",
+    "tokenize_column",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"penstock.security.data.{home}"), name)

@@ -1,0 +1,60 @@
+"""A columnar client whose columns are protected before they leave, and decrypted when they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from penstock.security.data.encoder import FieldEncoder
+
+
+class ColumnarClient(Protocol):
+    """What is used of `penstock.client.Client`."""
+
+    def write_arrow(self, topic: str, data: Any, **options: Any) -> Any: ...
+
+    def read_arrow(self, topic: str, **options: Any) -> Any: ...
+
+    def iter_arrow(self, topic: str, **options: Any) -> Iterator[Any]: ...
+
+
+class ProtectedClient:
+    """The columnar calls of a client, through an encoder.
+
+    Args:
+        client: a `penstock.client.Client`; it stays its owner's to close.
+        unreadable: as in `FieldEncoder.decode`.
+    """
+
+    def __init__(
+        self, client: ColumnarClient, encoder: FieldEncoder, *, unreadable: str = "raise"
+    ) -> None:
+        self._client = client
+        self._encoder = encoder
+        self._unreadable = unreadable
+
+    def write_arrow(self, topic: str, data: Any, **options: Any) -> Any:
+        """As `Client.write_arrow`, with the columns protected.
+
+        Raises:
+            NoSuchColumn, NoSubject, UnfitColumn, KeyRingUnusable: nothing of the batch is sent.
+        """
+        return self._client.write_arrow(topic, self._encoder.encode(data), **options)
+
+    def read_arrow(self, topic: str, **options: Any) -> Any:
+        """As `Client.read_arrow`, with the columns decrypted.
+
+        Raises:
+            FieldsUnreadable: values are damaged or another subject's.
+        """
+        read = self._client.read_arrow(topic, **options)
+        return self._encoder.decode(read, unreadable=self._unreadable)
+
+    def iter_arrow(self, topic: str, **options: Any) -> Iterator[Any]:
+        """As `Client.iter_arrow`, with the columns decrypted.
+
+        Raises:
+            FieldsUnreadable: values are damaged or another subject's.
+        """
+        batches = self._client.iter_arrow(topic, **options)
+        return self._encoder.decode_stream(batches, unreadable=self._unreadable)

@@ -1,0 +1,137 @@
+"""Protection of whole columns: Arrow arrays in, Arrow arrays out, nulls stay nulls.
+
+Masks and tokens are computed once for each distinct value, keys are looked up once for each
+distinct subject. Every value is encrypted by itself, equal ones too: ciphertexts that are equal
+would tell that the values are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.errors import InvalidError
+from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.security.data.key_ring import KeyRing, SubjectKey
+from penstock.security.data.masks import Mask
+from penstock.security.data.sealing import seal, unseal_all
+from penstock.security.data.tokens import DEFAULT_FORM, TokenForm, tokens
+
+_TEXT: Final = frozenset({pa.string(), pa.large_string(), pa.string_view()})
+_BYTES: Final = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
+_ROWS_MAX: Final = 65_536
+"""Encrypted at once: what that takes beside the column stays small."""
+
+
+class UnfitColumn(InvalidError):
+    """A column of a type that cannot be protected so."""
+
+    code: ClassVar[str] = "invalid_record"
+
+
+def mask_column(column: Any, mask: Mask) -> Any:
+    """Mask a column of text; returns text.
+
+    Raises:
+        UnfitColumn: it is of another type.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type not in _TEXT:
+        raise UnfitColumn(f"a column of {column.type} cannot be masked: cast it to text")
+    encoded = _encoded(column.cast(pa.string()))
+    return pc.take(mask.over(encoded.dictionary), encoded.indices)
+
+
+def tokenize_column(column: Any, ring: KeyRing, field: str, form: TokenForm = DEFAULT_FORM) -> Any:
+    """The tokens of a column of text, bytes or whole numbers; returns text.
+
+    A text and its UTF-8 bytes have one token, as have a number and its decimal digits.
+
+    Raises:
+        UnfitColumn: it is of another type.
+    """
+    encoded = _encoded(as_bytes(column))
+    found = tokens(ring, field, encoded.dictionary.to_pylist(), form)
+    return pc.take(pa.array(found, pa.string()), encoded.indices)
+
+
+def encrypt_column(
+    column: Any, subjects: Any, ring: KeyRing, *, randomness: Randomness = SYSTEM_RANDOMNESS
+) -> Any:
+    """Encrypt a column of text or bytes, each value for the subject beside it; returns bytes.
+
+    Null where the subject is null, and where it was shredded.
+
+    Raises:
+        UnfitColumn: it is of another type, or the subjects are no text, UTF-8 or whole numbers.
+    """
+    if pa.types.is_integer(column.type):
+        raise UnfitColumn(f"a column of {column.type} cannot be encrypted: cast it to text")
+    values, encoded = as_bytes(column), _subjects(subjects)
+    keys = ring.for_encryption(encoded.dictionary.to_pylist())
+    parts = []
+    for first in range(0, len(values), _ROWS_MAX):
+        part = values.slice(first, _ROWS_MAX).to_pylist()
+        beside = _by_row(encoded.indices.slice(first, _ROWS_MAX), keys)
+        parts.append(pa.array(seal(part, beside, randomness), pa.binary()))
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
+
+
+def decrypt_column(column: Any, subjects: Any, ring: KeyRing) -> tuple[Any, dict[int, str]]:
+    """Decrypt a column for the subjects beside it; returns bytes, and what failed.
+
+    A value is null where it was, and where its subject's key is gone. What is damaged, belongs to
+    another subject or was never encrypted is null, too; its row and the reason are in the second
+    part.
+
+    Raises:
+        UnfitColumn: the column is not of bytes, or the subjects are no text, UTF-8 or numbers.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type not in _BYTES and not pa.types.is_null(column.type):
+        raise UnfitColumn(f"a column of {column.type} cannot be decrypted: encrypted are bytes")
+    encoded = _subjects(subjects)
+    keys = _by_row(encoded.indices, ring.for_decryption(encoded.dictionary.to_pylist()))
+    found, reasons = unseal_all(column.cast(pa.binary()).to_pylist(), keys, ring)
+    return pa.array(found, pa.binary()), reasons
+
+
+def as_bytes(column: Any) -> Any:
+    """A column of text, bytes or whole numbers as bytes.
+
+    Raises:
+        UnfitColumn: it is of another type.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return as_bytes(column.dictionary_decode())
+    if pa.types.is_integer(kind):
+        return column.cast(pa.string()).cast(pa.binary())
+    if kind in _TEXT:
+        return column.cast(pa.string()).cast(pa.binary())
+    if kind in _BYTES or pa.types.is_null(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    raise UnfitColumn(f"a column of {kind} cannot be protected: cast it to text")
+
+
+def _subjects(column: Any) -> Any:
+    """The distinct subjects as text, with an index for each row."""
+    try:
+        return _encoded(as_bytes(column).cast(pa.string()))
+    except pa.ArrowInvalid:
+        raise UnfitColumn("a subject is not UTF-8") from None
+
+
+def _encoded(column: Any) -> Any:
+    """A dictionary array; nulls are null indices."""
+    encoded = column.dictionary_encode()
+    return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+
+
+def _by_row(indices: Any, keys: list[SubjectKey | None]) -> list[SubjectKey | None]:
+    beside = [*keys, None]  # of rows without a subject
+    return [beside[at] for at in pc.fill_null(indices, len(keys)).to_pylist()]

@@ -1,0 +1,200 @@
+"""Protection of tables before they are sent, and of those that were read.
+
+    encoder = FieldEncoder(ring, {"email": Mask(kind="email"), "value": Encrypt(subject="key")})
+    client.write_arrow("orders", encoder.encode(table))
+    table = encoder.decode(client.read_arrow("orders"))
+
+`ProtectedClient` does both around a client. For serialisers of other Kafka clients there are
+functions of one value: `seal_value`, `open_value`, `token`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.errors import CorruptError, InvalidError
+from penstock.security.data.columns import (
+    decrypt_column,
+    encrypt_column,
+    mask_column,
+    tokenize_column,
+)
+from penstock.security.data.key_ring import KeyRing
+from penstock.security.data.masks import Mask
+from penstock.security.data.tokens import DEFAULT_FORM, TokenForm
+
+
+class NoSuchColumn(InvalidError):
+    """A column that is to be protected, or names the subject, is not there."""
+
+
+class NoSubject(InvalidError):
+    """Rows whose value is to be encrypted and whose subject is null."""
+
+    code: ClassVar[str] = "invalid_record"
+
+
+class FieldsUnreadable(CorruptError):
+    """Values that cannot be decrypted: how many, of which column, and why the first cannot.
+
+    Attributes:
+        column: its name.
+        rows: their positions in the batch.
+    """
+
+    def __init__(self, column: str, reasons: Mapping[int, str]) -> None:
+        first = min(reasons)
+        super().__init__(
+            f"{len(reasons)} values of column {column} cannot be decrypted; "
+            f"the first, in row {first}: {reasons[first]}"
+        )
+        self.column = column
+        self.rows = sorted(reasons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenize:
+    """A column becomes tokens.
+
+    Attributes:
+        field: which tokens they are; None for the column's name. Columns that are to join name
+            the same.
+    """
+
+    field: str | None = None
+    form: TokenForm = DEFAULT_FORM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encrypt:
+    """A column is encrypted, each value for the subject in another column of its row.
+
+    Attributes:
+        subject: that column; in clear, and there when it is read again.
+        text: whether decrypted values are text; otherwise they are bytes.
+    """
+
+    subject: str
+    text: bool = False
+
+
+class FieldEncoder:
+    """Protects the named columns of tables, and decrypts those that it encrypts.
+
+    Attributes:
+        unreadable: how many values could not be decrypted so far, of any column.
+    """
+
+    def __init__(self, ring: KeyRing, fields: Mapping[str, Mask | Tokenize | Encrypt]) -> None:
+        self._ring = ring
+        self._fields = dict(fields)
+        self.unreadable = 0
+
+    def encode(self, data: Any) -> Any:
+        """A stream of record batches with the columns protected.
+
+        `data` is anything with Arrow's C stream. All columns are taken as they came: a subject
+        may be protected itself.
+
+        Raises:
+            NoSuchColumn: `data` lacks a column.
+            NoSubject, UnfitColumn, KeyRingUnusable: while the stream is read.
+        """
+        reader = _reader(data)
+        self._check(reader.schema)
+        return pa.RecordBatchReader.from_batches(
+            self._encoded_schema(reader.schema), (self._encode(batch) for batch in reader)
+        )
+
+    def decode(self, data: Any, *, unreadable: str = "raise") -> Any:
+        """A table or batch with the encrypted columns decrypted.
+
+        Args:
+            data: a PyArrow table or record batch; columns that it lacks are left out.
+            unreadable: `raise`, or `null` to count values that cannot be decrypted and go on.
+
+        Raises:
+            FieldsUnreadable: values are damaged or another subject's.
+        """
+        found = data
+        for name, one in self._fields.items():
+            if isinstance(one, Encrypt) and name in data.schema.names:
+                self._check_subject(data.schema, one)
+                column = self._decrypt(data, name, one, unreadable)
+                at = data.schema.get_field_index(name)
+                found = found.set_column(at, pa.field(name, column.type), column)
+        return found
+
+    def decode_stream(self, batches: Iterable[Any], *, unreadable: str = "raise") -> Iterator[Any]:
+        """`decode` for each of several batches."""
+        return (self.decode(batch, unreadable=unreadable) for batch in batches)
+
+    def _check(self, schema: Any) -> None:
+        for name, one in self._fields.items():
+            if name not in schema.names:
+                raise NoSuchColumn(f"there is no column {name!r} to protect; {_there(schema)}")
+            if isinstance(one, Encrypt):
+                self._check_subject(schema, one)
+
+    def _check_subject(self, schema: Any, one: Encrypt) -> None:
+        if one.subject not in schema.names:
+            raise NoSuchColumn(f"there is no column {one.subject!r} of subjects; {_there(schema)}")
+
+    def _encoded_schema(self, schema: Any) -> Any:
+        for name, one in self._fields.items():
+            kind = pa.binary() if isinstance(one, Encrypt) else pa.string()
+            schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+        return schema
+
+    def _encode(self, batch: Any) -> Any:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        found = columns | {
+            name: self._protected(name, one, columns) for name, one in self._fields.items()
+        }
+        return pa.RecordBatch.from_arrays(
+            list(found.values()), schema=self._encoded_schema(batch.schema)
+        )
+
+    def _protected(
+        self, name: str, one: Mask | Tokenize | Encrypt, columns: Mapping[str, Any]
+    ) -> Any:
+        column = columns[name]
+        if isinstance(one, Mask):
+            return mask_column(column, one)
+        if isinstance(one, Tokenize):
+            return tokenize_column(column, self._ring, one.field or name, one.form)
+        subjects = columns[one.subject]
+        without = pc.sum(pc.and_(pc.is_valid(column), pc.is_null(subjects))).as_py()
+        if without:
+            raise NoSubject(
+                f"{without} values of column {name} have no subject: {one.subject} is null"
+            )
+        return encrypt_column(column, subjects, self._ring)
+
+    def _decrypt(self, data: Any, name: str, one: Encrypt, unreadable: str) -> Any:
+        column, reasons = decrypt_column(
+            _whole(data.column(name)), _whole(data.column(one.subject)), self._ring
+        )
+        self.unreadable += len(reasons)
+        if reasons and unreadable == "raise":
+            raise FieldsUnreadable(name, reasons)
+        return column.cast(pa.string()) if one.text else column
+
+
+def _reader(data: Any) -> Any:
+    if isinstance(data, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
+    return pa.RecordBatchReader.from_stream(data)
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _there(schema: Any) -> str:
+    return "the columns are " + (", ".join(schema.names) or "none")

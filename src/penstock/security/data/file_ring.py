@@ -1,0 +1,486 @@
+"""A keyring in a directory: one SQLite file with a row for each subject, wrapped by a master key.
+
+    DIRECTORY/               0700
+      master.key             0600, unless the master key is elsewhere
+      keys.sqlite            0600
+
+Why SQLite: millions of subjects are found by an index of some 200 bytes each, a new key is durable
+when its transaction ends, and the processes of a machine share the file by its locks. The file
+system must have those: a local one, or one that several machines share with working `fcntl` locks.
+
+A row is found by a digest of the subject under the ring's secret, and holds its data key, wrapped.
+A subject that was shredded keeps its row with the digest alone, neither its id nor its key, so
+that it gets no new one. Pages are overwritten with zeros (`secure_delete`), and what the rollback
+journal had is gone with it when the transaction ends; blocks that the file system let go, and
+copies made before, may still have the wrapped key. A rotation of the master key makes those
+worthless, too.
+
+Processes that have keys in memory learn of a shredding before their next call: the ring counts
+its changes, and every call looks at the count first.
+
+Source: SQLite's documentation of `secure_delete`, `synchronous` and journal modes.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.security.data.key_ring import (
+    KEY_BYTES,
+    KEY_ID_BYTES,
+    SUBJECT_BYTES_MAX,
+    KeyRingBusy,
+    KeyRingUnusable,
+    SubjectKey,
+    SubjectTooLong,
+)
+from penstock.security.data.master_keys import MasterKey, MasterKeys
+from penstock.security.data.secret_files import FILE_MODE, check_private, make_private_folder
+
+FILE: Final = "keys.sqlite"
+VERSION: Final = 1
+CACHED_MAX: Final = 50_000
+"""Keys that a process has in memory, of about 1 KB each."""
+BUSY_SECONDS: Final = 30.0
+_ROWS: Final = 500
+"""Of one statement."""
+_NONCE_BYTES: Final = 12
+_DIGEST_BYTES: Final = 16
+_SECRET: Final = b"secret"
+_SCHEMA: Final = """
+create table ring (
+    version integer not null, master_id blob not null, changes integer not null,
+    secret blob not null
+);
+create table keys (
+    digest blob primary key, key_id blob, subject text, wrapped blob,
+    made_ms integer not null, shredded_ms integer
+) without rowid;
+create unique index keys_by_id on keys (key_id);
+"""
+_Row = tuple[bytes, bytes | None, bytes | None]
+"""A digest, its key id and its wrapped key; None for both where it was shredded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectEntry:
+    """A subject that has a key."""
+
+    subject: str
+    made_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingCounts:
+    """How many subjects have a key, and how many had one that was shredded."""
+
+    living: int
+    shredded: int
+
+
+class FileKeyRing:
+    """A keyring in a directory, for any number of threads and processes.
+
+    Raises:
+        KeyRingUnusable: it is not there, others may read it, or its master key does not fit.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        master: MasterKeys,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+        cached_max: int = CACHED_MAX,
+    ) -> None:
+        self._folder = folder
+        self._masters = master
+        self._clock = clock
+        self._randomness = randomness
+        self._cached_max = cached_max
+        self._lock = threading.Lock()
+        self._cached: dict[str, SubjectKey] = {}
+        self._changes = -1
+        self._master: MasterKey | None = None
+        self._secret = b""
+        self._process = 0
+        self._connection = self._connect()
+        with self._calling():
+            pass
+
+    def __repr__(self) -> str:
+        return f"FileKeyRing({str(self._folder)!r})"
+
+    @classmethod
+    def create(
+        cls, folder: Path, master: MasterKeys, *, randomness: Randomness = SYSTEM_RANDOMNESS
+    ) -> FileKeyRing:
+        """Make a ring, and its master key where the place makes keys and has none.
+
+        Raises:
+            KeyRingUnusable: there is a ring already, or others may read the directory.
+        """
+        make_private_folder(folder)
+        os.close(os.open(folder / FILE, os.O_CREAT | os.O_WRONLY, FILE_MODE))
+        master.make()
+        key = master.read()[0]
+        connection = _opened(folder)
+        with _Transaction(connection, folder):
+            if _has_tables(connection):
+                raise KeyRingUnusable(f"{folder} is a keyring already")
+            for statement in _SCHEMA.split(";"):
+                connection.execute(statement)
+            secret = _wrap(key, AESGCM.generate_key(8 * KEY_BYTES), _SECRET, randomness)
+            connection.execute(
+                "insert into ring values (?, ?, 0, ?)", (VERSION, key.key_id, secret)
+            )
+        connection.close()
+        return cls(folder, master, randomness=randomness)
+
+    def close(self) -> None:
+        """Give up the file; calls that follow open it again."""
+        with self._lock:
+            self._connection.close()
+            self._process = 0
+
+    # The port
+
+    def secret(self, purpose: str) -> bytes:
+        with self._calling():
+            return self._derived(purpose)
+
+    def for_encryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
+        with self._calling():
+            found = self._found(subjects)
+            missing = [one for one in dict.fromkeys(subjects) if one not in found]
+            if missing:
+                found |= self._made(missing)
+            return [found[subject] for subject in subjects]
+
+    def for_decryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
+        with self._calling():
+            found = self._found(subjects)
+            return [found.get(subject) for subject in subjects]
+
+    def known(self, key_ids: Collection[bytes]) -> set[bytes]:
+        with self._calling():
+            found: set[bytes] = set()
+            for part in _parts(list(key_ids)):
+                marks = ", ".join("?" * len(part))
+                rows = self._ask(f"select key_id from keys where key_id in ({marks})", part)
+                found |= {row[0] for row in rows}
+            return found
+
+    # Management
+
+    def counts(self) -> RingCounts:
+        """How many subjects the ring knows."""
+        with self._calling():
+            living, shredded = self._ask(
+                "select count(wrapped), count(shredded_ms) from keys", ()
+            ).fetchone()
+            return RingCounts(living=living, shredded=shredded)
+
+    def entries(self, limit: int) -> list[SubjectEntry]:
+        """Subjects that have keys, the oldest first, at most `limit`."""
+        with self._calling():
+            rows = self._ask(
+                "select subject, made_ms from keys where wrapped is not null"
+                " order by made_ms, subject limit ?", (limit,),
+            )  # fmt: skip
+            return [SubjectEntry(subject=name, made_ms=made) for name, made in rows]
+
+    def shred(self, subject: str) -> bool:
+        """Delete a subject's key for good; False if it has none.
+
+        It is durable, and no file of the ring has the key any more, when this returns.
+        """
+        with self._calling(), self._transaction():
+            done = self._ask(
+                "update keys set key_id = null, subject = null, wrapped = null, shredded_ms = ?"
+                " where digest = ? and wrapped is not null",
+                (self._clock.now_ms(), self._digest(subject)),
+            )
+            return self._changed(done.rowcount)
+
+    def readmit(self, subject: str) -> bool:
+        """Let a subject that was shredded get a new key; False if it was not.
+
+        What its old key encrypted stays unreadable.
+        """
+        with self._calling(), self._transaction():
+            done = self._ask(
+                "delete from keys where digest = ? and wrapped is null", (self._digest(subject),)
+            )
+            return self._changed(done.rowcount)
+
+    def rotate(self) -> tuple[int, str]:
+        """Wrap everything by a new master key; returns how many keys, and what is left to do.
+
+        A crash leaves the ring under one of the two, and both where `MasterKeys` finds them.
+        """
+        with self._calling():
+            with self._transaction():  # others that rotate wait here
+                self._settle()
+                new = self._masters.prepare()
+                if new.key_id == self._present().key_id:
+                    raise KeyRingUnusable("the next master key is the present one")
+                count = self._wrap_again(new)
+                secret = _wrap(new, self._secret, _SECRET, self._randomness)
+                self._ask("update ring set master_id = ?, secret = ?", (new.key_id, secret))
+                self._changed(1)
+            with self._transaction():
+                return count, self._settle()
+
+    # Inside of a call
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """One call at a time, by what the ring is now; a forked process opens the file anew."""
+        with self._lock:
+            if self._process != os.getpid():
+                self._connection = self._connect()
+            self._refresh()
+            yield
+
+    def _connect(self) -> sqlite3.Connection:
+        check_private(self._folder)
+        check_private(self._folder / FILE)
+        connection = _opened(self._folder)
+        if not _has_tables(connection):
+            raise KeyRingUnusable(f"{self._folder / FILE} is no keyring; `penstock keys init`")
+        self._process = os.getpid()
+        self._changes = -1
+        return connection
+
+    def _ask(self, statement: str, values: Sequence[object]) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _refused(self._folder, error) from error
+
+    def _refresh(self) -> None:
+        """Forget what was changed by others since the last call."""
+        version, master_id, changes, secret = self._ask("select * from ring", ()).fetchone()
+        if changes == self._changes:
+            return
+        if version != VERSION:
+            raise KeyRingUnusable(f"{self._folder} has version {version}, known is {VERSION}")
+        self._cached.clear()
+        if self._master is None or self._master.key_id != master_id:
+            self._master = self._fitting(master_id)
+        self._secret = _unwrap(self._master, secret, _SECRET, self._folder)
+        self._changes = changes
+
+    def _fitting(self, master_id: bytes) -> MasterKey:
+        there = self._masters.read()
+        for key in there:
+            if key.key_id == master_id:
+                return key
+        names = " and ".join(key.key_id.hex() for key in there)
+        raise KeyRingUnusable(
+            f"the keys of {self._folder} are wrapped by master key {master_id.hex()}, "
+            f"and what was given is {names}"
+        )
+
+    def _settle(self) -> str:
+        """Let the master key that the ring goes by be the present one of its place."""
+        there = self._masters.read()
+        if there[-1].key_id == self._present().key_id != there[0].key_id:
+            return self._masters.settle()
+        return ""
+
+    def _present(self) -> MasterKey:
+        if self._master is None:
+            raise KeyRingUnusable(f"{self._folder} has not been opened")
+        return self._master
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction over what the ring is then: what others changed meanwhile counts."""
+        with _Transaction(self._connection, self._folder):
+            self._refresh()
+            yield
+
+    def _changed(self, rows: int) -> bool:
+        if rows:
+            self._ask("update ring set changes = changes + 1", ())
+        return rows > 0
+
+    def _derived(self, purpose: str) -> bytes:
+        return hmac.digest(self._secret, b"penstock\0" + purpose.encode(), "sha256")
+
+    def _digest(self, subject: str) -> bytes:
+        encoded = subject.encode()
+        if len(encoded) > SUBJECT_BYTES_MAX:
+            raise SubjectTooLong(
+                f"a subject's id has {len(encoded)} bytes, the limit is {SUBJECT_BYTES_MAX}"
+            )
+        return hmac.digest(self._derived("subject"), encoded, "sha256")[:_DIGEST_BYTES]
+
+    # Keys
+
+    def _found(self, subjects: Sequence[str]) -> dict[str, SubjectKey | None]:
+        """The keys of those of some subjects that the ring knows."""
+        found: dict[str, SubjectKey | None] = {}
+        asked: dict[bytes, str] = {}
+        for subject in dict.fromkeys(subjects):
+            key = self._cached.get(subject)
+            if key is None:
+                asked[self._digest(subject)] = subject
+            else:
+                found[subject] = key
+        for digest, key_id, wrapped in self._rows(list(asked)):
+            subject = asked[digest]
+            found[subject] = self._unwrapped(subject, digest, key_id, wrapped)
+        return found
+
+    def _rows(self, digests: list[bytes]) -> Iterator[_Row]:
+        for part in _parts(digests):
+            marks = ", ".join("?" * len(part))
+            yield from self._ask(
+                f"select digest, key_id, wrapped from keys where digest in ({marks})", part
+            )
+
+    def _unwrapped(
+        self, subject: str, digest: bytes, key_id: bytes | None, wrapped: bytes | None
+    ) -> SubjectKey | None:
+        if key_id is None or wrapped is None:
+            return None
+        raw = _unwrap(self._present(), wrapped, key_id + digest, self._folder)
+        return self._remember(subject, SubjectKey(key_id, subject.encode(), AESGCM(raw)))
+
+    def _remember(self, subject: str, key: SubjectKey) -> SubjectKey:
+        """Keep a key for later calls; the one that was kept first makes way."""
+        if len(self._cached) >= self._cached_max:
+            for oldest in list(islice(self._cached, max(1, self._cached_max // 10))):
+                del self._cached[oldest]
+        self._cached[subject] = key
+        return key
+
+    def _made(self, subjects: Sequence[str]) -> dict[str, SubjectKey | None]:
+        """New keys, durable; those that another process made meanwhile are taken as they are."""
+        now_ms = self._clock.now_ms()
+        with self._transaction():
+            rows = []
+            for subject in subjects:
+                digest = self._digest(subject)
+                key_id = self._randomness.bits(8 * KEY_ID_BYTES).to_bytes(KEY_ID_BYTES, "little")
+                raw = AESGCM.generate_key(8 * KEY_BYTES)
+                wrapped = _wrap(self._present(), raw, key_id + digest, self._randomness)
+                rows.append((digest, key_id, subject, wrapped, now_ms))
+            try:
+                self._connection.executemany(
+                    "insert into keys values (?, ?, ?, ?, ?, null)"
+                    " on conflict (digest) do nothing", rows,
+                )  # fmt: skip
+            except sqlite3.Error as error:
+                raise _refused(self._folder, error) from error
+        return self._found(subjects)
+
+    def _wrap_again(self, new: MasterKey) -> int:
+        """Wrap every key by a new master key, in the order of the digests."""
+        count, last = 0, b""
+        while True:
+            rows = self._ask(
+                "select digest, key_id, wrapped from keys where digest > ?"
+                " order by digest limit ?", (last, _ROWS),
+            ).fetchall()  # fmt: skip
+            if not rows:
+                return count
+            last = rows[-1][0]
+            again = []
+            for digest, key_id, wrapped in rows:
+                if wrapped is not None:
+                    raw = _unwrap(self._present(), wrapped, key_id + digest, self._folder)
+                    again.append((_wrap(new, raw, key_id + digest, self._randomness), digest))
+            self._connection.executemany("update keys set wrapped = ? where digest = ?", again)
+            count += len(again)
+
+
+class _Transaction:
+    """A transaction that has the file for itself from its beginning."""
+
+    def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
+        self._connection = connection
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        self._do("begin immediate")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._do("commit")
+        finally:
+            if self._connection.in_transaction:
+                self._do("rollback")
+
+    def _do(self, statement: str) -> None:
+        try:
+            self._connection.execute(statement)
+        except sqlite3.Error as error:
+            raise _refused(self._folder, error) from error
+
+
+def _opened(folder: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(
+            f"{(folder / FILE).absolute().as_uri()}?mode=rw",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        for pragma in (
+            "journal_mode = delete",
+            "synchronous = extra",
+            "secure_delete = on",
+            "temp_store = memory",
+        ):
+            connection.execute(f"pragma {pragma}")
+        connection.execute("select 1 from sqlite_master").fetchall()
+    except sqlite3.Error as error:
+        raise _refused(folder, error) from error
+    return connection
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("select 1 from sqlite_master where name = 'ring'").fetchall())
+
+
+def _refused(folder: Path, error: sqlite3.Error) -> Exception:
+    if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return KeyRingBusy(f"{folder / FILE} has been locked for {BUSY_SECONDS:.0f} seconds")
+    return KeyRingUnusable(f"{folder / FILE}: {error}")
+
+
+def _parts(values: list[bytes]) -> Iterator[list[bytes]]:
+    for first in range(0, len(values), _ROWS):
+        yield values[first : first + _ROWS]
+
+
+def _wrap(master: MasterKey, key: bytes, whose: bytes, randomness: Randomness) -> bytes:
+    nonce = randomness.bits(8 * _NONCE_BYTES).to_bytes(_NONCE_BYTES, "little")
+    return nonce + master.cipher.encrypt(nonce, key, whose)
+
+
+def _unwrap(master: MasterKey, wrapped: bytes, whose: bytes, folder: Path) -> bytes:
+    try:
+        return master.cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], whose)
+    except InvalidTag:
+        raise KeyRingUnusable(f"{folder / FILE} is damaged: a key does not unwrap") from None

@@ -1,0 +1,74 @@
+"""What may be asked of a keyring: the port between keys and what is done with them.
+
+A *subject* is whom data is about: a customer, a patient, a device. Each has a data key of its own,
+made when something of the subject is first encrypted. Deleting that key (*shredding*) leaves every
+copy of what it encrypted unreadable, wherever the copies lie. A subject that was shredded gets no
+new key, so that a topic with the data in clear, read again, does not bring it back.
+
+Keys leave a ring as ciphers, which cannot be printed; implementations decide where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Protocol
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from penstock.base.errors import InvalidError, UnavailableError
+
+KEY_BYTES: Final = 32
+KEY_ID_BYTES: Final = 8
+SUBJECT_BYTES_MAX: Final = 1024
+
+
+class KeyRingUnusable(InvalidError):
+    """A keyring that is not there, that others can read, or whose master key is another."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class KeyRingBusy(UnavailableError):
+    """Another process has held the keyring for longer than is waited."""
+
+
+class SubjectTooLong(InvalidError):
+    """A subject's id is above `SUBJECT_BYTES_MAX`; the message does not show it."""
+
+    code: ClassVar[str] = "invalid_record"
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectKey:
+    """The data key of one subject.
+
+    Attributes:
+        key_id: `KEY_ID_BYTES`, random, never used for another key.
+        subject: UTF-8.
+        cipher: AES-256-GCM with the key in it.
+    """
+
+    key_id: bytes
+    subject: bytes = field(repr=False)
+    cipher: AESGCM = field(repr=False)
+
+
+class KeyRing(Protocol):
+    """Keys of subjects, and one secret that never changes. For any number of threads."""
+
+    def secret(self, purpose: str) -> bytes:
+        """A key of `KEY_BYTES` for a purpose; the same for as long as the ring exists."""
+        ...
+
+    def for_encryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
+        """The keys of subjects; new ones are durable before this returns. None: shredded."""
+        ...
+
+    def for_decryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
+        """The keys of subjects; None where there is none."""
+        ...
+
+    def known(self, key_ids: Collection[bytes]) -> set[bytes]:
+        """Those of some key ids that any subject's key has now."""
+        ...

@@ -1,0 +1,119 @@
+"""Masks: what of a value stays readable. No key is needed, and nothing leads back.
+
+Every mask has two forms that agree to the letter: over an Arrow column, and as an expression of
+Spark's SQL, which its own engine computes. Both use the same regular expressions, which RE2 and
+Java read alike. What does not look as its kind should is masked as a whole: a number in a column
+of names is not shown because it is not a name.
+
+    kind    shows                                          otherwise
+    all     nothing: a fixed text
+    keep    the first and last characters, and the length  `*` for each character
+    email   the first character, and the domain            the fixed text
+    card    the last four digits of 12 to 19               the fixed text
+    phone   the last two digits of 7 to 15                 the fixed text
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.errors import InvalidError
+
+FIXED: Final = "***"
+KEPT_MAX: Final = 1_000
+KINDS: Final = ("all", "keep", "email", "card", "phone")
+_STAR: Final = "*"
+_PATTERNS: Final = {
+    "email": (r"\A([^@ \t\r\n])[^@ \t\r\n]+@([^@ \t\r\n]+)\z", (1, "***@", 2)),
+    "card": (
+        r"\A(?:[0-9][ -]?){8,15}([0-9])[ -]?([0-9])[ -]?([0-9])[ -]?([0-9])\z",
+        ("****", 1, 2, 3, 4),
+    ),
+    "phone": (r"\A[+]?(?:[(]?[0-9][ )./-]{0,2}){5,13}([0-9])[ -]?([0-9])\z", ("****", 1, 2)),
+}  # fmt: skip
+"""Of a kind: what its values look like, and what is shown, texts and groups."""
+
+
+class InvalidMask(InvalidError):
+    """A mask that cannot be."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """What stays of a value.
+
+    Attributes:
+        kind: one of `KINDS`.
+        first: characters that `keep` shows at the front; of a shorter value nothing is shown.
+        last: the same at the end.
+        text: what stands in the place of the whole.
+
+    Raises:
+        InvalidMask: no such kind, or a number below 0 or above `KEPT_MAX`.
+    """
+
+    kind: str = "all"
+    first: int = 0
+    last: int = 0
+    text: str = FIXED
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidMask(f"mask {self.kind!r} is none of {', '.join(KINDS)}")
+        for name, value in (("first", self.first), ("last", self.last)):
+            if not 0 <= value <= KEPT_MAX:
+                raise InvalidMask(f"{name} is {value}, must be from 0 to {KEPT_MAX}")
+
+    def over(self, column: Any) -> Any:
+        """The mask over an Arrow array of text; nulls stay."""
+        if self.kind == "keep":
+            return self._kept(column)
+        fixed = pc.if_else(pc.is_valid(column), self.text, pa.scalar(None, column.type))
+        if self.kind == "all":
+            return fixed.cast(column.type)
+        pattern, shown = _PATTERNS[self.kind]
+        template = "".join(f"\\{part}" if isinstance(part, int) else part for part in shown)
+        fits = pc.match_substring_regex(column, pattern)
+        seen = pc.replace_substring_regex(column, pattern, template)
+        return pc.if_else(fits, seen, fixed).cast(column.type)
+
+    def _kept(self, column: Any) -> Any:
+        length = pc.utf8_length(column)
+        short = pc.less_equal(length, self.first + self.last)
+        hidden = pc.if_else(short, length, pc.subtract(length, self.first + self.last))
+        stars = pc.binary_repeat(pa.scalar(_STAR, column.type), hidden.cast(pa.int64()))
+        front = pc.utf8_slice_codeunits(column, 0, self.first)
+        back = pc.utf8_slice_codeunits(column, -self.last) if self.last else ""
+        shown = pc.binary_join_element_wise(front, stars, back, pa.scalar("", column.type))
+        return pc.if_else(short, stars, shown)
+
+    def in_sql(self, column: str) -> str:
+        """The mask as an expression of Spark's SQL over a column of text, quoted as SQL wants."""
+        if self.kind == "keep":
+            hidden = f"char_length({column}) - {self.first + self.last}"
+            return (
+                f"case when {hidden} <= 0 then repeat('{_STAR}', char_length({column})) else "
+                f"concat(left({column}, {self.first}), repeat('{_STAR}', {hidden}), "
+                f"right({column}, {self.last})) end"
+            )
+        fixed = f"if({column} is null, null, {_text(self.text)})"
+        if self.kind == "all":
+            return fixed
+        pattern, shown = _PATTERNS[self.kind]
+        template = "".join(f"${part}" if isinstance(part, int) else part for part in shown)
+        return (
+            f"case when {column} rlike {_text(pattern)} then "
+            f"regexp_replace({column}, {_text(pattern)}, {_text(template)}) else {fixed} end"
+        )
+
+
+def _text(text: str) -> str:
+    """A text in SQL, in which Spark finds no variables (`${…}`) to fill in."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+    return f"'{escaped}'"
