@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "host": ("host.command", "host", "The agent that producers of this host send to."),
     "outbox": ("outbox.command", "outbox", "Payloads as files, pointers on a topic."),
     "pipeline": ("pipeline.command", "pipeline", "Spark pipelines that are files."),
+    "keys": ("keys", "keys", "Keys of protected fields: init, list, rotate, shred."),
     "table": ("tables", "table", "Delta tables beside topics."),
     "plan": ("plan.command", "plan", "Size it, cost it, check the host."),
     "kernels": ("kernels", "kernels", "Compile what opens records, after an installation."),

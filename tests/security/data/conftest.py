@@ -8,7 +8,7 @@ import pytest
 
 from penstock.security.data.file_ring import FileKeyRing
 from penstock.security.data.master_keys import generated, master_keys
-from penstock.security.data.places import KeyPlace, key_ring
+from penstock.security.data.places import KeyPlace, ring_at
 
 VARIABLE = "TESTED_MASTER_KEY"
 
@@ -39,4 +39,4 @@ def opened(place: KeyPlace) -> FileKeyRing:
 
 @pytest.fixture(autouse=True)
 def _forget_rings() -> None:
-    key_ring.cache_clear()
+    ring_at.cache_clear()

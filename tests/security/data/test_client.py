@@ -85,7 +85,7 @@ def test_what_cannot_be_decrypted_is_an_error_that_counts(
 
 
 def test_named_columns_of_a_table_are_protected_and_others_pass(ring: FileKeyRing) -> None:
-    fields = {
+    fields: dict[str, Mask | Tokenize | Encrypt] = {
         "mail": Mask(kind="email"),
         "customer": Tokenize(),
         "note": Encrypt(subject="customer", text=True),
@@ -131,8 +131,8 @@ def test_one_value_for_any_serialiser(ring: FileKeyRing) -> None:
         return json.dumps(order | {"note": sealed.hex()}).encode()
 
     def deserialise(value: bytes) -> dict[str, str | None]:
-        order = json.loads(value)
-        note = open_value(ring, order["customer"], bytes.fromhex(order["note"]))
+        order: dict[str, str | None] = json.loads(value)
+        note = open_value(ring, order["customer"] or "", bytes.fromhex(order["note"] or ""))
         return order | {"note": None if note is None else note.decode()}
 
     order = {"customer": "a17", "note": "by the back door"}

@@ -205,8 +205,8 @@ def test_threads_share_a_ring(ring: FileKeyRing) -> None:
 _MAKING = """
 import sys
 from pathlib import Path
-from penstock.security.data.places import KeyPlace, key_ring
-ring = key_ring(KeyPlace(ring=Path(sys.argv[1]), master=sys.argv[2] or None))
+from penstock.security.data.places import KeyPlace, ring_at
+ring = ring_at(KeyPlace(ring=Path(sys.argv[1]), master=sys.argv[2] or None))
 for first in range(0, 1200, 50):
     names = [f"customer-{n}" for n in range(first, first + 50)]
     for name, key in zip(names, ring.for_encryption(names)):
@@ -253,8 +253,8 @@ _ROTATING = """
 import os, signal, sys
 from pathlib import Path
 from penstock.security.data import file_ring, master_keys, secret_files
-from penstock.security.data.places import KeyPlace, key_ring
-ring = key_ring(KeyPlace(ring=Path(sys.argv[1]), master=sys.argv[2] or None))
+from penstock.security.data.places import KeyPlace, ring_at
+ring = ring_at(KeyPlace(ring=Path(sys.argv[1]), master=sys.argv[2] or None))
 left = int(os.environ["KILLED_AT"])
 
 def counted(of, name):

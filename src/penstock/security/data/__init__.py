@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.security.data.file_ring import FileKeyRing
     from penstock.security.data.key_ring import KeyRing
     from penstock.security.data.masks import Mask
-    from penstock.security.data.places import KeyPlace, key_ring
+    from penstock.security.data.places import KeyPlace, ring_at
     from penstock.security.data.sealing import open_value, seal_value
     from penstock.security.data.tokens import TokenForm, token
 
@@ -40,7 +40,7 @@ _HOMES = {
     "Tokenize": "encoder",
     "decrypt_column": "columns",
     "encrypt_column": "columns",
-    "key_ring": "places",
+    "ring_at": "places",
     "mask_column": "columns",
     "open_value": "sealing",
     "seal_value": "sealing",
@@ -61,9 +61,9 @@ __all__ = [
     "Tokenize",
     "decrypt_column",
     "encrypt_column",
-    "key_ring",
     "mask_column",
     "open_value",
+    "ring_at",
     "seal_value",
     "token",
     "tokenize_column",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from penstock.security.data.encoder import FieldEncoder
@@ -11,11 +11,14 @@ from penstock.security.data.encoder import FieldEncoder
 class ColumnarClient(Protocol):
     """What is used of `penstock.client.Client`."""
 
-    def write_arrow(self, topic: str, data: Any, **options: Any) -> Any: ...
+    @property
+    def write_arrow(self) -> Callable[..., Any]: ...
 
-    def read_arrow(self, topic: str, **options: Any) -> Any: ...
+    @property
+    def read_arrow(self) -> Callable[..., Any]: ...
 
-    def iter_arrow(self, topic: str, **options: Any) -> Iterator[Any]: ...
+    @property
+    def iter_arrow(self) -> Callable[..., Iterator[Any]]: ...
 
 
 class ProtectedClient:

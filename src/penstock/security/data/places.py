@@ -33,7 +33,7 @@ class KeyPlace:
 
 
 @lru_cache(maxsize=_RINGS_MAX)
-def key_ring(place: KeyPlace) -> FileKeyRing:
+def ring_at(place: KeyPlace) -> FileKeyRing:
     """The keyring at a place.
 
     Raises:

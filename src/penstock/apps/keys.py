@@ -1,0 +1,171 @@
+"""`penstock keys`: keyrings of protected fields; init, list, rotate, shred, readmit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.apps.session import BadInput, State, output_option, say, show
+
+if TYPE_CHECKING:
+    from penstock.security.data.places import KeyPlace
+
+SHOWN_MAX: Final = 1_000
+SUBJECTS_MAX: Final = 1_000_000
+"""That one call shreds."""
+STDIN: Final = "-"
+
+
+def _ring(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say where a keyring is, as one argument `place`."""
+
+    @click.option(
+        "--ring",
+        required=True,
+        envvar="PENSTOCK_KEYS",
+        metavar="DIRECTORY",
+        help="The keyring's directory (PENSTOCK_KEYS).",
+    )
+    @click.option(
+        "--master-key",
+        envvar="PENSTOCK_KEYS_MASTER",
+        metavar="FILE|env:NAME",
+        help="Where the master key is (PENSTOCK_KEYS_MASTER). Default: master.key of the ring.",
+    )
+    @wraps(command)
+    def wrapped(*arguments: Any, ring: str, master_key: str | None, **options: Any) -> None:
+        from penstock.security.data.places import KeyPlace
+
+        place = KeyPlace(ring=Path(ring).expanduser().absolute(), master=master_key)
+        command(*arguments, place=place, **options)
+
+    return wrapped  # fmt: skip
+
+
+@click.group("keys", short_help="Keys of protected fields: init, list, rotate, shred.")
+def keys() -> None:
+    """A keyring has a data key for each subject whose fields are encrypted.
+
+    A subject is whom data is about: a customer, a patient, a device. Without its key, what was
+    encrypted for it is null wherever it is read.
+    """
+
+
+@keys.command("init", short_help="Make a keyring.")
+@_ring
+@output_option
+def init(state: State, place: KeyPlace) -> None:
+    """Make a keyring, and its master key unless that comes from the environment.
+
+    Without the master key all that is encrypted is lost: keep a copy of it apart from the ring.
+    """
+    from penstock.security.data.file_ring import FileKeyRing
+    from penstock.security.data.master_keys import master_keys
+
+    FileKeyRing.create(place.ring, master_keys(place.master_place)).close()
+    where = place.master_place
+    say(
+        state, f"keyring {place.ring} made; its master key is {where}",
+        ring=str(place.ring), master_key=where,
+    )  # fmt: skip
+
+
+@keys.command("list", short_help="Show subjects that have keys.")
+@click.option(
+    "--limit", type=click.IntRange(0, SUBJECTS_MAX), default=SHOWN_MAX, show_default=True,
+    help="Most subjects that are shown, the oldest first.",
+)  # fmt: skip
+@_ring
+@output_option
+def list_keys(state: State, place: KeyPlace, limit: int) -> None:
+    """Show subjects that have keys, and how many had one; never a key."""
+    from penstock.security.data.places import ring_at
+
+    ring = ring_at(place)
+    counts = ring.counts()
+    rows = [{"subject": one.subject, "made": _moment(one.made_ms)} for one in ring.entries(limit)]
+    title = f"{counts.living} subjects with keys, {counts.shredded} shredded"
+    show(state, rows, ("subject", "made"), title=title)
+
+
+@keys.command("rotate", short_help="Wrap all keys by a new master key.")
+@_ring
+@output_option
+def rotate(state: State, place: KeyPlace) -> None:
+    """Wrap all keys by a new master key, while whatever uses the ring goes on.
+
+    Copies of the ring from before are worthless without the old master key. A master key in the
+    environment is followed by the one in the variable of the same name with _NEXT behind it.
+    """
+    from penstock.security.data.places import ring_at
+
+    count, todo = ring_at(place).rotate()
+    text = f"{count} keys are wrapped by a new master key"
+    say(state, f"{text}; {todo}" if todo else text, keys=count, todo=todo)
+
+
+@keys.command("shred", short_help="Delete subjects' keys for good.")
+@click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT…")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_ring
+@output_option
+def shred(state: State, place: KeyPlace, subjects: tuple[str, ...], yes: bool) -> None:
+    """Delete the keys of subjects: what is encrypted for them is null from then on, everywhere.
+
+    It cannot be undone, and a shredded subject gets no new key. With - the subjects are read from
+    stdin, one a line. The status is 1 when one has no key.
+    """
+    from penstock.security.data.places import ring_at
+
+    if subjects == (STDIN,) and not yes:
+        raise BadInput("subjects from stdin need --yes: nobody can be asked there")
+    named = _subjects(subjects)
+    ring = ring_at(place)
+    if not yes:
+        what = f"the key of {named[0]}" if len(named) == 1 else f"the keys of {len(named)} subjects"
+        click.confirm(f"delete {what} for good?", abort=True, err=True)
+    _told(state, [(subject, ring.shred(subject)) for subject in named], "shredded", "has no key")
+
+
+@keys.command("readmit", short_help="Let shredded subjects get new keys.")
+@click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT…")
+@_ring
+@output_option
+def readmit(state: State, place: KeyPlace, subjects: tuple[str, ...]) -> None:
+    """Let subjects that were shredded get new keys; what was encrypted before stays null."""
+    from penstock.security.data.places import ring_at
+
+    ring = ring_at(place)
+    found = [(subject, ring.readmit(subject)) for subject in _subjects(subjects)]
+    _told(state, found, "readmitted", "was not shredded")
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms // 1_000, UTC).isoformat()
+
+
+def _subjects(given: tuple[str, ...]) -> list[str]:
+    if given != (STDIN,):
+        return list(dict.fromkeys(given))
+    lines = sys.stdin.read().splitlines()
+    named = list(dict.fromkeys(filter(None, lines)))
+    if not 0 < len(named) <= SUBJECTS_MAX:
+        raise BadInput(f"stdin has {len(named)} subjects, must have from 1 to {SUBJECTS_MAX}")
+    return named
+
+
+def _told(state: State, found: list[tuple[str, bool]], done: str, otherwise: str) -> None:
+    rows = [{"subject": subject, done: was} for subject, was in found]
+    if state.json:
+        show(state, rows, ("subject", done))
+    else:
+        for subject, was in found:
+            click.echo(f"{subject} {done if was else otherwise}", err=not was)
+    if not all(was for _, was in found):
+        raise click.exceptions.Exit(1)
