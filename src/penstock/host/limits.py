@@ -11,6 +11,9 @@ VERSION_MAX: Final = 1
 CHUNKS_PER_FRAME_MAX: Final = 4096
 """Chunks of one DATA_BATCH: three arrays of as many 32-bit numbers still fit a header."""
 
+DENIED_TOPICS_MAX: Final = 100
+"""Refused topics of one connection that are told apart, for the audit log."""
+
 TOPICS_PER_HELLO_MAX: Final = 256
 """Topics that one producer may name."""
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.host import limits
+from penstock.host.access import Permission
 from penstock.host.credits import NO_CREDIT, Credit, CreditWindow
 from penstock.host.errors import ProtocolViolation
 from penstock.host.port import (
@@ -127,8 +128,14 @@ class ServerMachine:
         now_ms: float,
         draining: bool = False,
         sink_trouble: str = "",
+        permission: Permission | None = None,
     ) -> None:
         self.terms = terms
+        self.permission = permission
+        """What the producer may publish to; None is everything."""
+        self.denied: list[str] = []
+        """Topics that it was refused, each once, for the shell to take."""
+        self._denied_before: set[str] = set()
         self._sink_trouble = sink_trouble
         self.state = ServerState.HANDSHAKE
         self.window = CreditWindow(NO_CREDIT)
@@ -337,6 +344,9 @@ class ServerMachine:
             return self.refuse(
                 f"producer epoch {header.producer_epoch}; at most {limits.PRODUCER_EPOCH_MAX}"
             )
+        for topic in header.topics:
+            if self._denies(topic):
+                return self.refuse(self._denial(topic))
         producer_id = header.producer_id if header.HasField("producer_id") else NO_PRODUCER_ID
         if producer_id < NO_PRODUCER_ID:
             return self.refuse(f"producer id {producer_id}: must not be negative")
@@ -437,6 +447,9 @@ class ServerMachine:
             )
         format_ = _format(header.format)
         footprint = Credit(count, events, len(payload))
+        if self._denies(header.topic):
+            self._fail(first, count, footprint, Failed(self._denial(header.topic), False))
+            return None
         if not self.window.try_acquire(count, events, len(payload)):
             self._overdraft(first, count, footprint)
             return None
@@ -459,6 +472,16 @@ class ServerMachine:
                 offsets=offsets,
             )
         )
+
+    def _denies(self, topic: str) -> bool:
+        return self.permission is not None and not self.permission.allows(topic)
+
+    def _denial(self, topic: str) -> str:
+        """Why a topic is refused; which ones were is remembered up to a bound."""
+        if topic not in self._denied_before and len(self._denied_before) < limits.DENIED_TOPICS_MAX:
+            self._denied_before.add(topic)
+            self.denied.append(topic)
+        return "" if self.permission is None else self.permission.refusal(topic)
 
     def _overdraft(self, first: int, count: int, footprint: Credit) -> None:
         self.overdrafts += 1

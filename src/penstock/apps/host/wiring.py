@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.apps.configuration import Given, Kinds, load_all
-from penstock.base.errors import InvalidError
+from penstock.apps.wiring import audit_log
+from penstock.base.errors import InvalidError, InvalidSetting
+from penstock.base.metrics import Registry
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.outbox.settings import OutboxSettings
+from penstock.security.audit.settings import AuditSettings
 
 if TYPE_CHECKING:
     from penstock.host.port import ChunkSink
     from penstock.host.server.agent import HostAgent
 
-KINDS: Final[Kinds] = (HostSettings, SinkSettings, OutboxSettings)
+KINDS: Final[Kinds] = (HostSettings, SinkSettings, OutboxSettings, AuditSettings)
 
 
 class SinkIncomplete(InvalidError):
@@ -33,6 +36,7 @@ class HostConfiguration:
     host: HostSettings
     sink: SinkSettings
     outbox: OutboxSettings
+    audit: AuditSettings
 
 
 def configure_host(
@@ -48,7 +52,10 @@ def configure_host(
     """
     loaded, _ = load_all(KINDS, file=file, environment=environment, flags=flags)
     return HostConfiguration(
-        host=loaded[HostSettings], sink=loaded[SinkSettings], outbox=loaded[OutboxSettings]
+        host=loaded[HostSettings],
+        sink=loaded[SinkSettings],
+        outbox=loaded[OutboxSettings],
+        audit=loaded[AuditSettings],
     )
 
 
@@ -57,11 +64,17 @@ def build_agent(configuration: HostConfiguration) -> HostAgent:
 
     Raises:
         SinkIncomplete: a setting that the sink needs is missing.
+        RulesUnusable, AuditFileUnusable: a file that settings name is not to be used.
         InvalidError: the brokers' addresses are none.
     """
     from penstock.host.server.agent import HostAgent
 
-    return HostAgent(configuration.host, _SINKS[configuration.host.sink](configuration))
+    if configuration.audit.topic:
+        raise InvalidSetting("audit.topic", configuration.audit.topic, "only brokers write one")
+    registry = Registry()
+    sink = _SINKS[configuration.host.sink](configuration)
+    audit = audit_log(configuration.audit, registry, {"agent": configuration.host.socket_path})
+    return HostAgent(configuration.host, sink, registry=registry, audit=audit)
 
 
 def _null(configuration: HostConfiguration) -> ChunkSink:

@@ -30,10 +30,12 @@ from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.host import limits
 from penstock.host.port import ChunkSink
 from penstock.host.server import metrics
+from penstock.host.server.access_file import Access
 from penstock.host.server.connection import HostConnection
 from penstock.host.server.connections import REASON_DRAIN, Connections
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.socket_file import SocketDirectoryBusy, SocketFile, check_path
+from penstock.security.audit import NO_AUDIT, Audit
 
 if TYPE_CHECKING:
     from penstock.host.server.http import HttpFront
@@ -61,10 +63,17 @@ class HostAgent:
         *,
         clock: Clock = SYSTEM_CLOCK,
         registry: Registry | None = None,
+        audit: Audit = NO_AUDIT,
     ) -> None:
+        """`audit` is closed with the agent.
+
+        Raises:
+            RulesUnusable: the file of rules cannot be used.
+        """
         self.settings = settings
         self.sink = sink
-        self.connections = Connections(settings, sink, clock)
+        access = Access(settings.acl_file, audit)
+        self.connections = Connections(settings, sink, clock, access)
         self.http: HttpFront | None = None
         self._registry = registry if registry is not None else Registry()
         self._registry.add(partial(metrics.samples, self.connections))
@@ -118,6 +127,7 @@ class HostAgent:
         for connection in connections:
             connection.abort(REASON_DRAIN)
         await self._stop_http()
+        self.connections.access.audit.close()
         self._tick_timer.cancel()
         self._tick_timer = None
 
@@ -145,6 +155,7 @@ class HostAgent:
                 return SocketFile.claim(
                     settings.socket_path,
                     mode=settings.socket_permissions,
+                    group=settings.socket_group,
                     directory_mode=settings.directory_permissions,
                     takeover=settings.socket_takeover,
                 )

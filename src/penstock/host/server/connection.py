@@ -29,6 +29,7 @@ from penstock.host import limits
 from penstock.host.errors import InvalidRing, ProtocolViolation
 from penstock.host.port import Chunks, ChunkSink, Failed, Introduction, Pending, Settled
 from penstock.host.ring import Ring, receive_with_ring
+from penstock.host.server.access_file import Access
 from penstock.host.server.receiving import FrameReader, PeerClosed, Scratch
 from penstock.host.server_machine import (
     Close,
@@ -52,6 +53,7 @@ class ConnectionOwner(Protocol):
     """The agent, as its connections see it."""
 
     sink: ChunkSink
+    access: Access
     pool: ReceivePool
     scratch: Scratch
     draining: bool
@@ -65,11 +67,11 @@ class ConnectionOwner(Protocol):
     def now_ms(self) -> float:
         """Monotonic milliseconds."""
 
-    def terms(self) -> ServerTerms:
-        """What a new producer is offered."""
+    def terms(self, *, refused: bool) -> ServerTerms:
+        """What a new producer is offered; nothing, if it is refused."""
 
     def opened(self, connection: HostConnection) -> bool:
-        """A connection begins; False when there are too many."""
+        """A connection begins; False when there are too many, or it is refused."""
 
     def closed(self, connection: HostConnection, lost_frames: int, reason: str) -> None:
         """A connection has ended; nobody hears the verdicts of its `lost_frames` any more."""
@@ -89,7 +91,7 @@ class HostConnection:
     __slots__ = (
         "_backlog", "_closing_by_ms", "_flushing", "_frame_since_ms", "_frames_seen", "_loop",
         "_owner", "_progress_ms", "_reader", "_reading", "_ring", "_ring_fd", "_socket", "closed",
-        "machine",
+        "machine", "refusal",
     )  # fmt: skip
 
     def __init__(
@@ -98,11 +100,13 @@ class HostConnection:
         self._socket = accepted
         self._owner = owner
         self._loop = loop
+        permission, self.refusal = owner.access.of_peer(accepted)
         self.machine = ServerMachine(
-            owner.terms(),
+            owner.terms(refused=bool(self.refusal)),
             now_ms=owner.now_ms(),
             draining=owner.draining,
             sink_trouble=owner.sink_trouble,
+            permission=permission,
         )
         self.closed = False
         self._reader = FrameReader(owner.scratch, owner.pool, self.machine.terms.frame_bytes_max)
@@ -118,9 +122,10 @@ class HostConnection:
         self._ring_fd: int | None = None
 
     def start(self) -> None:
-        """Begin to read; a connection too many is closed at once."""
+        """Begin to read; a connection too many, or one of a stranger, is closed at once."""
         if not self._owner.opened(self):
-            self._apply(self.machine.refuse("the agent has too many connections", retryable=True))
+            why = self.refusal or "the agent has too many connections"
+            self._apply(self.machine.refuse(why, retryable=not self.refusal))
             self._send_output()
             return
         self._resume()
@@ -153,6 +158,15 @@ class HostConnection:
     def _frame_allowed_ms(self) -> float:
         size = self._reader.partial_bytes
         return limits.FRAME_GRACE_MS + size / limits.FRAME_BYTES_PER_MS_MIN
+
+    def rules_changed(self) -> None:
+        """Go on with what the producer may do now, or end."""
+        if self.closed or self._closing_by_ms:
+            return
+        self.machine.permission, self.refusal = self._owner.access.of_peer(self._socket)
+        if self.refusal:
+            self._apply(self.machine.violated(self.refusal))
+            self._send_output()
 
     def drain(self, deadline_ms: int, reason: str) -> None:
         """Tell the producer that the agent goes away."""
@@ -251,6 +265,10 @@ class HostConnection:
             self._pause()
             self._owner.pool.wait(self._resume)
         self.machine.heard(now_ms)
+        if self.machine.denied and self.machine.permission is not None:
+            for topic in self.machine.denied:
+                self._owner.access.denied(self.machine.permission, topic)
+            self.machine.denied.clear()
         self.machine.flush()
         self._send_output()
 

@@ -18,6 +18,7 @@ from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.system import Clock
 from penstock.host.credits import NO_CREDIT, Credit
 from penstock.host.port import ChunkSink, Introduction
+from penstock.host.server.access_file import Access
 from penstock.host.server.budget import CreditBudget
 from penstock.host.server.connection import HostConnection, Introduced
 from penstock.host.server.receiving import Scratch
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 HELD_UP_MS: Final = 1_000
 """A tick that is so late says that the whole process stood still."""
+
+RULES_LOOK_MS: Final = 1_000
+"""How often it is looked whether the file of rules has changed."""
 
 DRAIN_IDLE_MS: Final = 1_000
 """A draining connection on which nothing was under way for so long is closed."""
@@ -53,9 +57,12 @@ class _ClientSlot:
 class Connections:
     """The open connections of one agent; it stands as `ConnectionOwner` to each."""
 
-    def __init__(self, settings: HostSettings, sink: ChunkSink, clock: Clock) -> None:
+    def __init__(
+        self, settings: HostSettings, sink: ChunkSink, clock: Clock, access: Access
+    ) -> None:
         self.settings = settings
         self.sink = sink
+        self.access = access
         self.sink_watch = SinkWatch(sink)
         self.pool = ReceivePool(settings.queued_max_bytes)
         self.scratch = Scratch()
@@ -77,6 +84,7 @@ class Connections:
         self._next: _ClientSlot | None = None
         self._reported: set[str] = set()
         self._ticked_ms = 0.0
+        self._rules_looked_ms = 0.0
         self._held_up = False
         self._wait: tuple[Callable[[], bool], asyncio.Future[None]] | None = None
         self._terms = ServerTerms(
@@ -142,6 +150,11 @@ class Connections:
         for slot, more in self.budget.top_up():
             if isinstance(slot, _ClientSlot):
                 self._widen(slot, more)
+        if now_ms - self._rules_looked_ms >= RULES_LOOK_MS:
+            self._rules_looked_ms = now_ms
+            if self.access.changed():
+                for connection in self:
+                    connection.rules_changed()
         if not self._after_a_stall(now_ms):
             for connection in self:
                 connection.tick(now_ms)
@@ -183,8 +196,8 @@ class Connections:
 
     # What connections ask for
 
-    def terms(self) -> ServerTerms:
-        if len(self._slots) >= self.settings.connections_max:
+    def terms(self, *, refused: bool) -> ServerTerms:
+        if refused or len(self._slots) >= self.settings.connections_max:
             self._next = None
             return self._terms
         slot = self._next = _ClientSlot()
@@ -194,6 +207,13 @@ class Connections:
     def opened(self, connection: HostConnection) -> bool:
         self.totals.connections += 1
         slot, self._next = self._next, None
+        if connection.refusal:
+            self.totals.denied_connections += 1
+            self.access.refused(connection.refusal)
+            self._report("access", f"a producer is refused: {connection.refusal}")
+            return False
+        if connection.machine.permission is not None:
+            self.access.admitted(connection.machine.permission)
         if slot is None:
             self.totals.refused_connections += 1
             most = self.settings.connections_max

@@ -15,6 +15,8 @@
 |--------------------------------|---------------------------------------------|-------------|
 | 400 invalid_request            | the request is malformed                    | never       |
 | 400 invalid_json               | a line is no JSON; `line` has its number    | never       |
+| 401 sasl_authentication_failed | there are rules, and no good credentials    | never       |
+| 403 topic_authorization_failed | the rules do not allow the topic            | never       |
 | 404 not_found                  | no such path                                | never       |
 | 404 unknown_topic_or_partition | the sink does not have the topic            | never       |
 | 405 method_not_allowed         | `Allow` has the methods                     | never       |
@@ -56,6 +58,7 @@ from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
 from penstock.host.server import metrics
 from penstock.host.server.connections import Connections
+from penstock.host.server.http_access import CHALLENGE, HttpAccess, NotAllowed, NotAuthenticated
 from penstock.host.server.ingest import (
     HttpProducer,
     NotJson,
@@ -69,6 +72,7 @@ from penstock.host.server.ingest import (
 from penstock.host.server.sink_watch import late
 from penstock.host.server.status import status_of
 from penstock.host.sinks.verdicts import retryable
+from penstock.security.http_credentials import TooManyLogins
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +86,8 @@ OCTETS: Final = "application/octet-stream"
 LINES: Final = "application/x-ndjson"
 IDENTITY: Final = "identity"
 
+DENIALS: Final = (NotAllowed, NotAuthenticated, TooManyLogins)
+_Endpoint = Callable[[Request], Awaitable[Response]]
 _RETRY_LATER: Final = {429, 503}
 _ERROR_NAMES: Final = {404: "not_found", 405: "method_not_allowed"}
 
@@ -103,6 +109,7 @@ class HttpFront:
         self._registry = registry
         self._settings = connections.settings
         self._producer = HttpProducer(self._settings, connections.sink, connections.now_ms)
+        self._access = HttpAccess(connections.access)
         self._listener = HttpListener()
         self._answers: dict[int, int] = {}
         self.in_flight = 0
@@ -148,8 +155,8 @@ class HttpFront:
                 Route("/v1/ingest", self._ingest, methods=["POST"]),
                 Route("/livez", _bare(self._livez)),
                 Route("/readyz", _bare(self._readyz)),
-                Route("/metrics", _bare(self._metrics)),
-                Route("/v1/status", _bare(self._status)),
+                Route("/metrics", _bare(self._observed(self._metrics))),
+                Route("/v1/status", _bare(self._observed(self._status))),
             ],
             exception_handlers={HTTPException: _http_error},
         )
@@ -162,6 +169,32 @@ class HttpFront:
         return [Sample(metrics.HTTP_IN_FLIGHT, self.in_flight), *answers]
 
     # Routes
+
+    def _observed(self, endpoint: _Endpoint) -> _Endpoint:
+        """An endpoint for those whom the rules let see it."""
+
+        async def checked(request: Request) -> Response:
+            try:
+                permission = await self._access.permission(request)
+                self._access.check_observer(request, permission)
+            except DENIALS as error:
+                return self._denied(error)
+            return await endpoint(request)
+
+        return checked
+
+    def _for_good(self, error: PenstockError) -> Response:
+        if error.code == "unknown_topic_or_partition":
+            return self._no(404, _error(error))
+        return self._no(422, _error(error, "sink_refused"))
+
+    def _denied(self, error: PenstockError) -> Response:
+        if isinstance(error, TooManyLogins):
+            return self._no(429, _error(error))
+        response = self._no(403 if isinstance(error, NotAllowed) else 401, _error(error))
+        if isinstance(error, NotAuthenticated):
+            response.headers["www-authenticate"] = CHALLENGE
+        return response
 
     async def _livez(self, request: Request) -> Response:
         return _json({"status": "ok"})
@@ -208,11 +241,11 @@ class HttpFront:
         except NotJson as error:
             return self._no(400, {**_error(error, "invalid_json"), "line": error.line})
         except PenstockError as error:
+            if isinstance(error, DENIALS):
+                return self._denied(error)
             if retryable(error):
                 return self._no(503, _error(error, "sink_unavailable"))
-            if error.code == "unknown_topic_or_partition":
-                return self._no(404, _error(error))
-            return self._no(422, _error(error, "sink_refused"))
+            return self._for_good(error)
         except ClientDisconnect:
             return _json({"error": "network_exception", "message": "the client has gone"}, 400)
         except Exception:
@@ -223,6 +256,7 @@ class HttpFront:
     async def _take(self, request: Request) -> Outcome:
         if self._connections.draining:
             raise _Refused(503, "agent_draining", "the agent is draining")
+        permission = await self._access.permission(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         encoding = request.headers.get("content-encoding", IDENTITY)
         if kind not in (OCTETS, LINES):
@@ -231,6 +265,7 @@ class HttpFront:
             raise _media(f"content encoding {encoding!r}: {IDENTITY}; bodies are not unpacked")
         topic, partition = _query(request)
         topic = topic or self._settings.http_topic
+        self._access.check_topic(request, permission, topic)
         body = bytearray()
         try:
             await self._receive(request, body)
@@ -316,7 +351,7 @@ class HttpFront:
         return response
 
 
-def _bare(endpoint: Callable[[Request], Awaitable[Response]]) -> Any:
+def _bare(endpoint: _Endpoint) -> _Endpoint:
     """An endpoint that takes no parameters."""
 
     async def checked(request: Request) -> Response:

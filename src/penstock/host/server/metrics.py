@@ -24,6 +24,12 @@ CONNECTIONS_OPENED: Final = _counter("connections_opened_total", "Connections ac
 CONNECTIONS_REFUSED: Final = _counter(
     "connections_refused_total", "Connections over host.connections.max."
 )
+CONNECTIONS_DENIED: Final = _counter(
+    "connections_denied_total", "Connections of processes that no rule of host.acl.file is for."
+)
+RULES_FAILING: Final = _gauge(
+    "acl_file_failing", "1 while host.acl.file, as it is now, cannot be used, and older rules hold."
+)
 ACCEPT_FAILURES: Final = _counter(
     "accept_failures_total", "Times that accepting paused, for want of file descriptors or memory."
 )
@@ -78,6 +84,8 @@ def samples(connections: Connections) -> Iterator[Sample]:
     yield Sample(RING_CONNECTIONS, sum(machine.ring is not None for machine in machines))
     yield Sample(CONNECTIONS_OPENED, totals.connections)
     yield Sample(CONNECTIONS_REFUSED, totals.refused_connections)
+    yield Sample(CONNECTIONS_DENIED, totals.denied_connections)
+    yield Sample(RULES_FAILING, connections.access.failing)
     yield Sample(ACCEPT_FAILURES, totals.accept_failures)
     yield Sample(RECEIVED_BYTES, connections.bytes_in)
     yield Sample(SENT_BYTES, connections.bytes_out)

@@ -32,6 +32,15 @@ class HostSettings:
     socket_mode: str = setting(
         "0660", "Permissions of the socket file, in octal: who may write to it may publish."
     )
+    socket_group: str = setting(
+        "", "Group of the socket file, by name or number, which the agent must be in; empty is the"
+        " agent's own.",
+    )  # fmt: skip
+    acl_file: str = setting(
+        "", "File of rules: which processes, by user and group, and which HTTP clients may publish"
+        " to which topics. It is read again when it changes. Empty lets everybody publish who can"
+        " connect.",
+    )  # fmt: skip
     directory_mode: str = setting(
         "0770", "Permissions of the socket's directory, in octal, where the agent has to create"
         " it.", name="host.socket.directory.mode",

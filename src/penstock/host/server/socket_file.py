@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import grp
 import os
 import socket
 import stat
@@ -69,12 +70,18 @@ class SocketFile:
 
     @classmethod
     def claim(
-        cls, path: str, *, mode: int, directory_mode: int, takeover: bool = False
+        cls,
+        path: str,
+        *,
+        mode: int,
+        directory_mode: int,
+        takeover: bool = False,
+        group: str = "",
     ) -> SocketFile:
         """Listen on `path`; the socket does not block.
 
         The directory is made if only it is missing. With `takeover` a file that is served is
-        replaced; its agent keeps the connections that it has.
+        replaced; its agent keeps the connections that it has. `group` is a name or a number.
 
         Raises:
             SocketPathUnusable: the path is too long, taken by something else than a socket, or
@@ -90,12 +97,12 @@ class SocketFile:
             if _look(path, name, directory, takeover=takeover):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=directory)
-            return cls._listen(path, name, directory, mode)
+            return cls._listen(path, name, directory, mode, group)
         finally:
             os.close(directory)
 
     @classmethod
-    def _listen(cls, path: str, name: str, directory: int, mode: int) -> SocketFile:
+    def _listen(cls, path: str, name: str, directory: int, mode: int, group: str) -> SocketFile:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             try:
@@ -105,6 +112,8 @@ class SocketFile:
                     raise SocketAlive(f"socket {path}: another process has just taken it") from None
                 raise SocketPathUnusable(f"socket {path}: {error.strerror}") from None
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if group:
+                _give(path, name, directory, group)
             os.chmod(name, mode, dir_fd=directory)
             listener.listen(BACKLOG)
         except BaseException:
@@ -150,6 +159,17 @@ class SocketFile:
     def close(self) -> None:
         """Stop listening; who waits to be accepted is disconnected. `remove` comes before."""
         self.listener.close()
+
+
+def _give(path: str, name: str, directory: int, group: str) -> None:
+    """Give the file to a group; nobody is let in before."""
+    try:
+        number = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+        os.chown(name, -1, number, dir_fd=directory, follow_symlinks=False)
+    except KeyError:
+        raise SocketPathUnusable(f"socket {path}: there is no group {group!r}") from None
+    except (OSError, OverflowError) as error:
+        raise SocketPathUnusable(f"socket {path}: group {group}: {error}") from None
 
 
 def check_path(path: str) -> None:

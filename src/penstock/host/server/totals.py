@@ -14,6 +14,7 @@ class Totals:
 
     connections: int = 0
     refused_connections: int = 0
+    denied_connections: int = 0
     accept_failures: int = 0
     violations: int = 0
     frames: int = 0

@@ -1,0 +1,170 @@
+"""Who may publish to which topics of an agent: rules, as their file has them.
+
+    [[rule]]
+    uid = 1000                          # of the producer's process, as the kernel says
+    gid = 1000                          # its effective group; both, where both are given
+    principal = "User:app"
+    topics = ["orders", "metrics.*"]    # a name, or what names begin with
+
+    [[rule]]
+    user = "web"                        # of the HTTP front, with basic credentials
+    password = "SCRAM-SHA-256$4096:…"   # as `penstock user` writes them
+    principal = "User:web"
+    topics = ["clicks"]
+
+    [[rule]]
+    token_sha256 = "9f86d0…"            # of the HTTP front, a bearer token by its digest
+    principal = "User:prometheus"
+    observes = true                     # metrics and status
+
+The first rule that fits says all. Whoever none fits is refused. A process of the agent's own user
+may connect without a rule, to see whether the agent is well, and may publish nothing.
+
+Source: `unix(7)`, SO_PEERCRED: the kernel's word at the time of `connect`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from penstock.base.errors import InvalidError
+from penstock.security.credentials import InvalidCredential, ScramCredential, parse_credential
+
+RULES_MAX: Final = 1000
+TOPICS_MAX: Final = 1000
+_ID_MAX: Final = 2**32 - 2
+_PRINCIPAL: Final = re.compile(r"[A-Za-z]+:.{1,255}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{0,249}\*?")
+_KEYS: Final = frozenset(
+    {"uid", "gid", "user", "password", "token_sha256", "principal", "topics", "observes"}
+)
+
+
+class InvalidRules(InvalidError):
+    """Rules that cannot be read; the message names the rule and what is wrong with it."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """What one producer may do."""
+
+    principal: str
+    names: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+    observes: bool = False
+
+    def allows(self, topic: str) -> bool:
+        """Whether it may publish to a topic."""
+        return topic in self.names or topic.startswith(self.prefixes)
+
+    def refusal(self, topic: str) -> str:
+        """Why it may not."""
+        return f"{self.principal} may not write topic {topic or '(none)'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """All rules of an agent; a `Credentials` for the users of its HTTP front."""
+
+    peers: Sequence[tuple[int | None, int | None, Permission]] = ()
+    tokens: Mapping[str, Permission] = field(default_factory=dict, repr=False)
+    users: Mapping[str, Permission] = field(default_factory=dict)
+    kept: Mapping[tuple[str, str], ScramCredential] = field(default_factory=dict, repr=False)
+
+    def of_peer(self, uid: int, gid: int, *, own_uid: int) -> Permission | None:
+        """What a process may do; None if no rule fits."""
+        for rule_uid, rule_gid, permission in self.peers:
+            if rule_uid in (None, uid) and rule_gid in (None, gid):
+                return permission
+        return Permission(principal=f"User:uid-{uid}") if uid == own_uid else None
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """See `security.credentials.Credentials`."""
+        return self.kept.get((mechanism, user))
+
+
+def parse_rules(text: str) -> Rules:
+    """Read a file of rules.
+
+    Raises:
+        InvalidRules: it is no TOML, or a rule is none; secrets are never in the message.
+    """
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRules(str(error)) from None
+    entries = tree.pop("rule", [])
+    if tree or not isinstance(entries, list) or len(entries) > RULES_MAX:
+        raise InvalidRules(f"must be at most {RULES_MAX} tables [[rule]] and nothing else")
+    peers: list[tuple[int | None, int | None, Permission]] = []
+    tokens: dict[str, Permission] = {}
+    users: dict[str, Permission] = {}
+    kept: dict[tuple[str, str], ScramCredential] = {}
+    for number, entry in enumerate(entries, 1):
+        try:
+            kind, permission = _kind(entry), _permission(entry)
+            if kind == "peer":
+                peers.append((_id(entry, "uid"), _id(entry, "gid"), permission))
+            elif kind == "token_sha256":
+                tokens.setdefault(_word(entry, kind, _DIGEST), permission)
+            else:
+                user = _word(entry, kind, re.compile(r"[^:]{1,255}"))
+                credential = parse_credential(_word(entry, "password", re.compile(".+")))
+                users.setdefault(user, permission)
+                kept.setdefault((credential.mechanism, user), credential)
+        except (InvalidRules, InvalidCredential) as error:
+            raise InvalidRules(f"rule {number}: {error}") from None
+    return Rules(peers=peers, tokens=tokens, users=users, kept=kept)
+
+
+def _kind(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        raise InvalidRules("must be a table [[rule]]")
+    if unknown := sorted(entry.keys() - _KEYS):
+        raise InvalidRules(f"{unknown[0]!r} is none of {', '.join(sorted(_KEYS))}")
+    given = [name for name in ("user", "token_sha256") if name in entry]
+    if "uid" in entry or "gid" in entry:
+        given.append("peer")
+    if len(given) != 1 or ("password" in entry) != ("user" in entry):
+        raise InvalidRules("must have uid or gid or both, or user and password, or token_sha256")
+    return given[0]
+
+
+def _permission(entry: dict[str, Any]) -> Permission:
+    topics, observes = entry.get("topics", []), entry.get("observes", False)
+    if not isinstance(topics, list) or len(topics) > TOPICS_MAX:
+        raise InvalidRules(f"topics must be a list of at most {TOPICS_MAX} names")
+    for topic in topics:
+        if not (isinstance(topic, str) and topic and _TOPIC.fullmatch(topic)):
+            raise InvalidRules(f"topic {topic!r}: must be a name, or a beginning of names and *")
+    if not isinstance(observes, bool):
+        raise InvalidRules("observes must be true or false")
+    return Permission(
+        principal=_word(entry, "principal", _PRINCIPAL),
+        names=frozenset(topic for topic in topics if not topic.endswith("*")),
+        prefixes=tuple(topic[:-1] for topic in topics if topic.endswith("*")),
+        observes=observes,
+    )
+
+
+def _word(entry: dict[str, Any], name: str, form: re.Pattern[str]) -> str:
+    value = entry.get(name)
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise InvalidRules(f"{name} must be text of the form {form.pattern}")
+    return value
+
+
+def _id(entry: dict[str, Any], name: str) -> int | None:
+    value = entry.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _ID_MAX:
+        raise InvalidRules(f"{name} must be a whole number from 0 to {_ID_MAX}")
+    return value

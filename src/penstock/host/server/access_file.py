@@ -1,0 +1,144 @@
+"""The file of an agent's rules, read again when it changes; and who a connected process is.
+
+A file that cannot be read any more, or not understood, leaves the rules as they are: the log says
+so once, and a metric until it is mended. It must not be writable by others than its owner, whose
+word it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+import struct
+from typing import ClassVar, Final
+
+from penstock.base.errors import InvalidError
+from penstock.host.access import InvalidRules, Permission, Rules, parse_rules
+from penstock.security.audit import NO_AUDIT, Audit, AuditEvent
+
+logger = logging.getLogger(__name__)
+
+FILE_BYTES_MAX: Final = 1 << 20
+_CREDENTIALS: Final = struct.Struct("iII")
+"""`struct ucred`: process, user, group."""
+_Version = tuple[int, int, int, int]
+
+
+class RulesUnusable(InvalidError):
+    """The file of rules cannot be used."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class Access:
+    """The rules of one agent; without a file everybody who can connect may do everything."""
+
+    def __init__(self, path: str = "", audit: Audit = NO_AUDIT) -> None:
+        """Read the file.
+
+        Raises:
+            RulesUnusable: it cannot be read, or has a mistake.
+        """
+        self._path = path
+        self._version: _Version | None = None
+        self.audit = audit
+        self.rules: Rules | None = None
+        self.failing = False
+        """Whether the file, as it is now, is of no use."""
+        if path:
+            self.rules, self._version = _read(path)
+
+    def changed(self) -> bool:
+        """Look at the file; whether there are other rules now."""
+        if not self._path or _version(self._path) == self._version:
+            return False
+        try:
+            self.rules, self._version = _read(self._path)
+        except RulesUnusable as error:
+            if not self.failing:
+                logger.error("%s; the rules stay as they were", error)
+            self.failing = True
+            return False
+        self.failing = False
+        logger.warning("host.acl.file %s was read again", self._path)
+        return True
+
+    def of_peer(self, connected: socket.socket) -> tuple[Permission | None, str]:
+        """What the process at the other end of a Unix socket may do, and why nothing at all.
+
+        Without rules there is no permission, and no reason.
+        """
+        rules = self.rules
+        if rules is None:
+            return None, ""
+        size = _CREDENTIALS.size
+        credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        _, uid, gid = _CREDENTIALS.unpack(credentials)
+        permission = rules.of_peer(uid, gid, own_uid=os.getuid())
+        if permission is None:
+            return None, f"no rule of host.acl.file is for uid {uid}, gid {gid}"
+        return permission, ""
+
+    def admitted(self, permission: Permission) -> None:
+        """A process has connected."""
+        self._record("authentication", "success", permission.principal)
+
+    def refused(self, reason: str) -> None:
+        """A process must not connect."""
+        self._record("authentication", "failure", "User:ANONYMOUS", reason=reason)
+
+    def denied(self, permission: Permission, topic: str) -> None:
+        """A producer must not publish to a topic."""
+        self._record(
+            "denial", "denied", permission.principal, topic=topic, reason=permission.refusal(topic)
+        )
+
+    def _record(
+        self,
+        event: str,
+        outcome: str,
+        principal: str,
+        *,
+        topic: str | None = None,
+        reason: str = "",
+    ) -> None:
+        self.audit.record(
+            AuditEvent(
+                event=event,  # type: ignore[arg-type]
+                outcome=outcome,  # type: ignore[arg-type]
+                principal=principal,
+                mechanism="SO_PEERCRED",
+                listener="host.socket.path",
+                operation="connect" if topic is None else "publish",
+                resource_type="" if topic is None else "topic",
+                resources=() if topic is None else (topic,),
+                reason=reason,
+            )
+        )
+
+
+def _version(path: str) -> _Version | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
+
+
+def _read(path: str) -> tuple[Rules, _Version]:
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_mode & stat.S_IWOTH:
+                raise RulesUnusable(f"host.acl.file {path}: everybody may write it")
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise RulesUnusable(f"host.acl.file {path}: more than {FILE_BYTES_MAX} bytes")
+        rules = parse_rules(data.decode())
+    except OSError as error:
+        raise RulesUnusable(f"host.acl.file {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, InvalidRules) as error:
+        raise RulesUnusable(f"host.acl.file {path}: {error}") from None
+    return rules, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode)

@@ -1,0 +1,135 @@
+"""What a request says of itself in its Authorization header, and whether a password is right.
+
+Basic (RFC 7617) carries name and password as they are, so it belongs on TLS; bearer (RFC 6750) a
+token. Passwords are verified in threads, `DERIVATIONS_MAX` at a time. Since a client sends its
+password with every request, one that was right is remembered: as a digest under a key of this
+process, together with what it was verified against, so that another credential asks anew.
+
+An unknown user costs what a known one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import hmac
+import re
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from penstock.base.errors import InvalidError, RetriableError
+from penstock.security.credentials import (
+    HASHES,
+    PASSWORD_BYTES_MAX,
+    SCRAM_SHA_256,
+    Credentials,
+    decoy,
+    matches,
+)
+
+if TYPE_CHECKING:
+    from penstock.base.system import Randomness
+
+HEADER_CHARS_MAX: Final = 24 << 10
+USER_CHARS_MAX: Final = 1024
+DERIVATIONS_MAX: Final = 2
+WAITING_MAX: Final = 64
+REMEMBERED_MAX: Final = 1024
+_SECRET_BITS: Final = 256
+_TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
+
+
+class BadAuthorization(InvalidError):
+    """An Authorization header that is none; its text is never told."""
+
+    code: ClassVar[str] = "sasl_authentication_failed"
+
+
+class TooManyLogins(RetriableError):
+    """So many passwords wait to be verified that no more are taken."""
+
+    code: ClassVar[str] = "throttling_quota_exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Basic:
+    """A name and its password."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """A token."""
+
+    token: str = field(repr=False)
+
+
+def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
+    """What the Authorization headers of a request say; None where there is none.
+
+    Raises:
+        BadAuthorization: there are several, or one that cannot be read.
+    """
+    if not values:
+        return None
+    if len(values) > 1 or len(values[0]) > HEADER_CHARS_MAX:
+        raise BadAuthorization("several Authorization headers, or one that is too long")
+    scheme, _, rest = values[0].strip().partition(" ")
+    rest = rest.strip()
+    if scheme.lower() == "bearer" and _TOKEN.fullmatch(rest):
+        return Bearer(rest)
+    if scheme.lower() != "basic":
+        raise BadAuthorization("an Authorization header must be basic or bearer")
+    try:
+        user, colon, password = b64decode(rest, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        user = colon = password = ""
+    if not colon or not user or len(user) > USER_CHARS_MAX or len(password) > PASSWORD_BYTES_MAX:
+        raise BadAuthorization("basic credentials must be base64 of NAME:PASSWORD in UTF-8")
+    return Basic(user, password)
+
+
+class PasswordVerifier:
+    """Verifies passwords against credentials, off the event loop."""
+
+    def __init__(self, randomness: Randomness) -> None:
+        self._secret = randomness.bits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+        self._remembered: dict[bytes, None] = {}
+        self._turns = asyncio.Semaphore(DERIVATIONS_MAX)
+        self._waiting = 0
+
+    async def verify(self, given: Basic, credentials: Credentials) -> bool | None:
+        """True for the password of a user; None if it was remembered that it is.
+
+        Raises:
+            TooManyLogins: too many wait already.
+        """
+        kept = [credentials.credential(mechanism, given.user) for mechanism in HASHES]
+        known = next((one for one in kept if one is not None), None)
+        credential = known or decoy(self._secret, SCRAM_SHA_256, given.user)
+        digest = self._digest(given, credential.stored_key)
+        if digest in self._remembered:
+            return None
+        if self._waiting >= WAITING_MAX:
+            raise TooManyLogins("too many passwords wait to be verified; try again")
+        self._waiting += 1
+        try:
+            async with self._turns:
+                right = await asyncio.to_thread(matches, credential, given.password)
+        finally:
+            self._waiting -= 1
+        if not right or known is None:
+            return False
+        while len(self._remembered) >= REMEMBERED_MAX:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[digest] = None
+        return True
+
+    def _digest(self, given: Basic, stored_key: bytes) -> bytes:
+        user, password = given.user.encode(), given.password.encode()
+        sizes = len(user).to_bytes(4, "big")
+        return hmac.digest(self._secret, sizes + user + stored_key + password, "sha256")
