@@ -257,6 +257,9 @@ class Disk:
         if len(node.content) != size:
             self._change(Resized(node, size))
 
+    def set_mode(self, handle: int, mode: int, /) -> None:
+        return
+
     def start_write_back(self, file: int, /) -> None:
         return
 

@@ -24,7 +24,7 @@ Before = Callable[[int, str, tuple[Any, ...]], None]
 After = Callable[[int, str, tuple[Any, ...], Any], None]
 
 SYNCS = ("sync_file", "sync_directory")
-READING = ("names_in", "size_of", "size", "read_at", "attribute")
+READING = ("names_in", "size_of", "size", "read_at", "attribute", "set_mode")
 CALLS = tuple(name for name in vars(Files) if not name.startswith("_"))
 
 

@@ -100,6 +100,11 @@ class Files(Protocol):
 
     def truncate(self, file: int, size: int, /) -> None: ...
 
+    def set_mode(self, handle: int, mode: int, /) -> None:
+        """Set the permissions of a file or a directory, whatever the umask is; a directory goes on
+        handing its group down if it did."""
+        ...
+
     def start_write_back(self, file: int, /) -> None:
         """Let the disk begin with what was written, without waiting for it; only a hint."""
         ...
@@ -192,6 +197,9 @@ class MachineFiles:
 
     def size(self, file: int, /) -> int:
         return os.fstat(file).st_size
+
+    def set_mode(self, handle: int, mode: int, /) -> None:
+        os.fchmod(handle, mode | os.fstat(handle).st_mode & stat.S_ISGID)
 
     def start_write_back(self, file: int, /) -> None:
         if _SYNC_FILE_RANGE is not None:

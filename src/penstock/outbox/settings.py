@@ -30,6 +30,12 @@ class OutboxSettings:
         " a crash of the machine may lose what was acknowledged; a crash of the process loses"
         " nothing.",
     )  # fmt: skip
+    access: str = setting(
+        "owner", "Who may read what is written, whatever the umask: the writer's own user (files"
+        " 0600, directories 0700), its group too (0640, 0750), or all (0644, 0755). A directory"
+        " that is there already stays as it is, and hands its group down if it has the bit.",
+        choices=("owner", "group", "all"),
+    )  # fmt: skip
     threshold_bytes: int = setting(
         limits.THRESHOLD_BYTES, "Largest payload that is sent in the record itself; larger ones"
         " are written to files. Must be below the topic's max.message.bytes. -1 writes all to"

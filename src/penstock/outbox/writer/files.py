@@ -24,7 +24,7 @@ from penstock.outbox.writer.safe_write import NO_HANDLE, SafeWrite, WritePlan, W
 
 CHECK_BYTES: Final = 4096
 CHECK_PREFIX: Final = ".penstock-check-"
-_FILE_MODE: Final = 0o666
+_FILE_MODE: Final = 0o600
 
 
 def _unnamed(directory: int) -> int:

@@ -71,6 +71,23 @@ _NO_LINK: Final = _NO_RENAME | {errno.EMLINK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Modes:
+    """Permissions of what a writer makes; `opened`: also against a umask that takes some away."""
+
+    file: int
+    directory: int
+    opened: bool = True
+
+
+MODES: Final = {
+    "owner": Modes(file=0o600, directory=0o700, opened=False),
+    "group": Modes(file=0o640, directory=0o750),
+    "all": Modes(file=0o644, directory=0o755),
+}
+"""By who may read; nobody else may write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
     """One attempt at one batch.
 
@@ -84,6 +101,7 @@ class WritePlan:
     buffers: Sequence[memoryview]
     size_bytes: int
     durable: bool
+    modes: Modes = MODES["owner"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,19 +197,34 @@ class SafeWrite:
         self._hour = self.opened_hour = above
 
     def _open_level(self, above: int, name: str) -> int:
+        is_new = False
         while True:
             self._doing = "open directory"
             try:
-                return self._files.open_directory(name, above)
+                handle = self._files.open_directory(name, above)
             except OSError as error:
                 self._check_missing(error)
-            self._make_directory(above, name)
+            else:
+                break
+            is_new = self._make_directory(above, name)
+        if is_new:
+            try:
+                self._open_to(handle, self._plan.modes.directory)
+            except OSError:
+                self._files.close(handle)
+                raise
+        return handle
+
+    def _open_to(self, handle: int, mode: int) -> None:
+        """Let those in who may read what was just made."""
+        if self._plan.modes.opened:
+            self._files.set_mode(handle, mode)
 
     def _make_directory(self, above: int, name: str) -> bool:
         """Make a directory, whether it is new; raises _Vanished where the one above is gone."""
         self._doing = "make directory"
         try:
-            self._files.make_directory(name, above)
+            self._files.make_directory(name, above, self._plan.modes.directory)
         except OSError as error:
             if error.errno == errno.EEXIST:
                 return False
@@ -208,6 +241,8 @@ class SafeWrite:
         except OSError as error:
             self._check_missing(error)
             raise _Vanished from error
+        if is_new:
+            self._open_to(self._batch, self._plan.modes.directory)
         return is_new
 
     def _check_missing(self, error: OSError) -> None:
@@ -269,11 +304,12 @@ class SafeWrite:
         plan, files = self._plan, self._files
         self._doing = "create"
         try:
-            self._file = files.create(plan.temporary_name, self._batch)
+            self._file = files.create(plan.temporary_name, self._batch, plan.modes.file)
         except OSError as error:
             self._check_missing(error)
             raise _Vanished from error
         self._temporary = True
+        self._open_to(self._file, plan.modes.file)
         self._doing = "write"
         crc, resting, left = 0, 0, plan.size_bytes
         for pieces in _slices(plan.buffers):

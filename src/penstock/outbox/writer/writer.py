@@ -68,7 +68,7 @@ from penstock.outbox.writer.jobs import Job, Late, SendResult, WriteResult, publ
 from penstock.outbox.writer.limiter import Admission, Limiter
 from penstock.outbox.writer.payload import Payload, as_buffers, checksum
 from penstock.outbox.writer.publisher import PointerPublisher
-from penstock.outbox.writer.safe_write import WritePlan, Written
+from penstock.outbox.writer.safe_write import MODES, WritePlan, Written
 
 __all__ = ["OutboxWriter", "SendResult", "WriteResult"]
 
@@ -473,6 +473,7 @@ class OutboxWriter:
                 buffers=job.buffers,
                 size_bytes=job.size_bytes,
                 durable=self._settings.durable,
+                modes=MODES[self._settings.access],
             )
             try:
                 return await self._attempt(plan)
