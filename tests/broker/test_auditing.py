@@ -14,7 +14,7 @@ from penstock.security import CLUSTER
 from penstock.security.audit import AuditEvent
 from penstock.testing import Broker
 from penstock.wire.kafka.apis import APIS
-from tests.broker.test_authorisation import Refusing
+from tests.broker.test_authorisation import Recording
 from tests.broker.wire_client import WireClient, batch
 
 
@@ -46,11 +46,8 @@ def noted(broker: BrokerServer) -> Noted:
 
 
 @pytest.fixture
-def refusing(broker: BrokerServer) -> Refusing:
-    refusing = Refusing()
-    broker._dispatcher._authorise = refusing.authorise
-    broker._dispatcher._asks = refusing.refuses
-    return refusing
+def recording(broker: BrokerServer) -> Recording:
+    return Recording.on(broker)
 
 
 def test_the_table_says_what_is_a_change() -> None:
@@ -96,19 +93,19 @@ async def test_changes_are_told_by_their_names(client: WireClient, noted: Noted)
     )  # fmt: skip
 
 
-async def test_refusals_are_told(client: WireClient, noted: Noted, refusing: Refusing) -> None:
+async def test_refusals_are_told(client: WireClient, noted: Noted, recording: Recording) -> None:
     await client.create("orders")
     noted.events.clear()
-    refusing.refused = {"orders", CLUSTER}
+    recording.refused = lambda _, kind, name: name in ("orders", CLUSTER)
     await client.produce("orders", batch(b"v"))
-    await client.call("ListGroups", 1, {})
+    await client.call("DescribeLogDirs", 1, {"topics": None})
     assert noted.short == [
         (
             "denial", "denied", "Produce", ["orders"],
             "User:ANONYMOUS may not write topic orders",
         ),
         (
-            "denial", "denied", "ListGroups", [CLUSTER],
+            "denial", "denied", "DescribeLogDirs", [CLUSTER],
             "User:ANONYMOUS may not describe cluster kafka-cluster",
         ),
     ]  # fmt: skip

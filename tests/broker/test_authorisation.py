@@ -1,125 +1,423 @@
-"""Every handler is asked for before it runs, and a refusal is answered in the API's own shape."""
+"""Every request is asked for by the table of API keys, and refused in the API's own shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from penstock.broker.access import FIELDS, NAMES
 from penstock.broker.dispatch import HOT
+from penstock.broker.error_answers import element_answers
 from penstock.broker.errors import error_number
-from penstock.broker.resources import FIELDS, NAMES
 from penstock.broker.server import BrokerServer
-from penstock.security import ANONYMOUS, CLUSTER, PERMISSIVE, Principal, refusal
-from penstock.wire.kafka.apis import APIS, BY_NAME, Api
-from penstock.wire.kafka.schema import Field, load_struct
-from tests.broker.wire_client import WireClient, batch
+from penstock.security import CLUSTER, AclAuthoriser, Principal
+from penstock.security.acls import ALL, AclBinding
+from penstock.wire.kafka.apis import APIS, Api, Check
+from penstock.wire.kafka.schema import Field, Struct, load_struct
+from tests.broker.wire_client import WireClient, batch, fetch_request
 
-TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED = 29, 30, 31
+FREE = {"ApiVersions", "GetTelemetrySubscriptions", "PushTelemetry"}
+TOPIC, GROUP, CLUSTER_CODE, TRANSACTIONAL_ID = 29, 30, 31, 53
+REFUSALS = {TOPIC, GROUP, CLUSTER_CODE, TRANSACTIONAL_ID}
+Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 
 
-class Refusing:
-    """Refuses what it is told to, and notes what it was asked."""
+class Recording:
+    """Rights that note what they are asked, and allow all but what is refused."""
 
-    refuses = True
+    def __init__(self, refused: Callable[[str, str, str], bool] = lambda *one: False) -> None:
+        self.asked: list[tuple[str, str, str]] = []
+        self.refused = refused
 
-    def __init__(self) -> None:
-        self.refused: Collection[str] = frozenset()
-        self.asked: list[tuple[str, list[str]]] = []
+    @classmethod
+    def on(cls, broker: BrokerServer) -> Recording:
+        """Those of everybody who asks a broker."""
+        recording = cls()
+        broker._dispatcher._rights = lambda principal, host: recording
+        broker._dispatcher._asks = True
+        return recording
 
-    def authorise(
-        self, api: Api, resources: Callable[[], Iterable[str]], principal: Principal
-    ) -> Collection[str]:
-        found = list(resources())
-        assert principal is ANONYMOUS
-        self.asked.append((api.name, found))
-        return [one for one in found if one in self.refused]
+    def refuse(self, refused: Collection[tuple[str | None, str]]) -> None:
+        """Refuse these operations on resources of these types, and allow all else."""
+        self.refused = lambda operation, kind, _: (operation, kind) in refused
+
+    def allows(self, operation: str, resource_type: str, name: str) -> bool:
+        self.asked.append((operation, resource_type, name))
+        return not self.refused(operation, resource_type, name)
+
+    def allows_some(self, operation: str, resource_type: str) -> bool:
+        return self.allows(operation, resource_type, "*")
+
+    def operations(self, resource_type: str, name: str) -> Collection[str]:
+        return ()
 
 
 @pytest.fixture
-def refusing(broker: BrokerServer, client: WireClient) -> Refusing:
-    refusing = Refusing()
-    broker._dispatcher._authorise = refusing.authorise
-    broker._dispatcher._asks = refusing.refuses
-    return refusing
+def recording(broker: BrokerServer, client: WireClient) -> Recording:
+    return Recording.on(broker)
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
-def test_every_row_says_what_it_needs(api: Api) -> None:
-    free = {"ApiVersions", "GetTelemetrySubscriptions", "PushTelemetry"}
-    assert (api.resource == "none") == (api.operation == "none") == (api.name in free)
-    for version in range(api.served_from, api.maximum + 1):
-        named = [
-            field
-            for field in load_struct(api.name, version, "request").fields
-            if field.name in FIELDS.get(api.resource, ())
-        ]
-        assert all(_names_resources(field) for field in named)
-        assert named or api.key in HOT or api.resource in ("none", "cluster")
+# -- the table ------------------------------------------------------------------------------
+
+
+def checks() -> Iterator[tuple[Api, int, Check]]:
+    for api in APIS.values():
+        for version in range(api.served_from, api.maximum + 1):
+            yield from ((api, version, one) for one in api.checks if one.asked_of(version))
+
+
+def test_every_api_says_what_it_needs_in_every_version() -> None:
+    named = {(api.name, version) for api, version, _ in checks()}
+    for api in APIS.values():
+        for version in range(api.served_from, api.maximum + 1):
+            assert ((api.name, version) in named) == (api.name not in FREE), api.name
+
+
+def test_what_the_dispatcher_asks_is_found_in_requests() -> None:
+    for api, version, check in checks():
+        if check.scope not in ("whole", "each") or check.resource == "cluster":
+            continue
+        assert api.key not in HOT
+        fields = load_struct(api.name, version, "request").fields
+        named = [one for one in fields if one.name in FIELDS[check.resource]]
+        if check.scope == "whole":
+            assert len(named) == 1, api.name
+            assert named[0].kind == "string"
+        else:
+            assert len(named) == 1, api.name
+            assert named[0].array, api.name
+            assert check.resource == "config" or _names_resources(named[0])
 
 
 def _names_resources(field: Field) -> bool:
     inner = () if field.struct is None else [one.name for one in field.struct.fields]
-    return field.kind == "string" or any(name in NAMES for name in inner)
+    return field.kind == "string" or any(name in inner for name in (*NAMES, "topic_id"))
 
 
-def test_the_permissive_one_looks_at_nothing() -> None:
-    def looked() -> Iterable[str]:
-        raise AssertionError("what nobody asked about was looked for")
-
-    assert not any(PERMISSIVE.authorise(api, looked, ANONYMOUS) for api in APIS.values())
-
-
-@pytest.mark.parametrize(
-    ("api", "number", "said"),
-    [
-        ("Produce", TOPIC_REFUSED, "User:ANONYMOUS may not write topic a, b"),
-        ("JoinGroup", GROUP_REFUSED, "User:ANONYMOUS may not read group a, b"),
-        ("AlterConfigs", CLUSTER_REFUSED, "User:ANONYMOUS may not alter configs cluster a, b"),
-    ],
-)
-def test_a_refusal_names_what_was_refused(api: str, number: int, said: str) -> None:
-    error = refusal(BY_NAME[api], ["b", "a"], ANONYMOUS)
-    assert (error_number(error.code), str(error)) == (number, said)
+def test_elements_that_are_refused_have_a_place_in_answers() -> None:
+    for api, version, check in checks():
+        if check.scope == "each":
+            name, answers = element_answers(api, version, ["x"], 29, "no")
+            assert len(answers) == 1
+            assert name in {one.name for one in load_struct(api.name, version, "response").fields}
 
 
-async def test_resources_are_those_that_a_request_names(
-    client: WireClient, refusing: Refusing
+def test_what_is_listed_has_a_name_in_answers() -> None:
+    listed = [(api, version) for api, version, check in checks() if check.scope == "listed"]
+    assert {api.name for api, _ in listed} == {"ListGroups", "ListTransactions"}
+    for api, version in listed:
+        structs = [
+            one.struct
+            for one in load_struct(api.name, version, "response").fields
+            if one.struct is not None
+        ]
+        for struct in structs:
+            assert any(field.name in NAMES for field in struct.fields)
+
+
+# -- every API ------------------------------------------------------------------------------
+
+
+def transactional(value: bytes) -> bytes:
+    """A batch that says that it belongs to a transaction; nobody reads on."""
+    changed = bytearray(batch(value))
+    changed[22] |= 0x10
+    return bytes(changed)
+
+
+def sample(schema: Struct, topic_id: UUID) -> dict[str, Any]:
+    """A request that names topic t, and x wherever else something is named."""
+    return {field.name: _sample(field, topic_id) for field in schema.fields}
+
+
+def _sample(field: Field, topic_id: UUID) -> Any:
+    if field.name == "cursor" or field.name == "subscribed_topic_regex":
+        return None
+    if field.name == "forgotten_topics_data":
+        return []
+    if field.array:
+        return [_one(field, topic_id)]
+    return _one(field, topic_id)
+
+
+def _one(field: Field, topic_id: UUID) -> Any:
+    if field.struct is not None:
+        found = sample(field.struct, topic_id)
+        if "topic_id" in found and found.get("name"):
+            found["topic_id"] = None
+        return found
+    if field.kind == "string":
+        return "t" if field.name in ("name", "topic", "topic_name", "topic_names") else "x"
+    if field.kind == "uuid":
+        return topic_id if field.name == "topic_id" else UUID(int=7)
+    if field.kind == "records":
+        return transactional(b"v")
+    if field.kind == "bool":
+        return field.name.startswith("include_")
+    if field.kind == "bytes":
+        return b""
+    return {"resource_type": 2, "key_type": 0, "replica_id": -1, "acks": 1, "endpoint_type": 1}.get(
+        field.name, 0
+    )
+
+
+def codes(value: Any) -> Iterator[int]:
+    """All error codes of a response."""
+    for name in getattr(value, "__slots__", ()):
+        item = getattr(value, name)
+        if name.endswith("error_code") and name != "acknowledge_error_code":
+            yield int(item)
+        elif isinstance(item, tuple):
+            for element in item:
+                yield from codes(element)
+
+
+SHOWS_NOTHING: dict[str, Callable[[Any], bool]] = {
+    "ListGroups": lambda answer: answer.groups == (),
+    "ListTransactions": lambda answer: answer.transaction_states == (),
+    "DescribeCluster": lambda answer: answer.cluster_authorized_operations == 0,
+    "DescribeLogDirs": lambda answer: answer.results == (),
+}
+"""What a principal that may do nothing is answered without an error, in some versions."""
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
+async def test_who_may_do_nothing_is_refused_by_every_api_in_every_version(
+    api: Api, broker: BrokerServer, client: WireClient, recording: Recording
 ) -> None:
     await client.create("t")
-    await client.produce("t", batch(b"v"))
-    await client.fetch("t", 0)
-    await client.call("Metadata", 1, {"topics": [{"name": "t"}]})
-    await client.call("Metadata", 1, {"topics": None})
-    await client.call("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["g", "h"]})
-    await client.call("DescribeGroups", 0, {"groups": ["g"]})
-    await client.call("DescribeCluster", 0, {"include_cluster_authorized_operations": False})
-    await client.call("ApiVersions", 0, {})
-    assert refusing.asked[-8:] == [
-        ("Produce", ["t"]),
-        ("Fetch", ["t"]),
-        ("Metadata", ["t"]),
-        ("Metadata", []),
-        ("FindCoordinator", ["g", "h"]),
-        ("DescribeGroups", ["g"]),
-        ("DescribeCluster", [CLUSTER]),
-        ("ApiVersions", []),
-    ]
-
-
-async def test_what_is_refused_is_not_done(
-    broker: BrokerServer, client: WireClient, refusing: Refusing
-) -> None:
-    await client.create("t")
-    refusing.refused = {"t", "g", CLUSTER}
-    produced: Any = await client.produce("t", batch(b"v"))
-    assert produced.error_code == TOPIC_REFUSED
+    topic_id = broker.cluster.image.topics["t"].topic_id
+    version_before = broker.cluster.image.version
+    recording.refused = lambda *one: True
+    for version in range(api.served_from, api.maximum + 1):
+        recording.asked.clear()
+        request = sample(load_struct(api.name, version, "request"), topic_id)
+        answer = await client.call(api.name, version, request)
+        if api.name in FREE:
+            assert recording.asked == []
+            continue
+        assert recording.asked or api.name == "ListTransactions", version
+        found = set(codes(answer)) - {0}
+        if api.name in SHOWS_NOTHING and not found:
+            assert SHOWS_NOTHING[api.name](answer)
+            continue
+        assert found, version
+        assert found <= REFUSALS, (version, answer)
+    assert broker.cluster.image.version == version_before
     assert broker.partitions.partition("t", 0).log_end_offset == 0
-    described = await client.call("DescribeGroups", 0, {"groups": ["g"]})
-    assert [one.error_code for one in described.groups] == [GROUP_REFUSED]
-    request = {"include_cluster_authorized_operations": False}
-    answer = await client.call("DescribeCluster", 0, request)
-    assert answer.error_code == CLUSTER_REFUSED
-    refusing.refused = ()
-    assert (await client.produce("t", batch(b"v"))).base_offset == 0
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
+async def test_every_operation_of_the_table_is_asked(
+    api: Api, broker: BrokerServer, client: WireClient, recording: Recording
+) -> None:
+    await client.create("t")
+    topic_id = broker.cluster.image.topics["t"].topic_id
+    for check in api.checks:
+        if (api.name, check.operation, check.resource) in ASKED_OF_WHAT_IS_THERE:
+            continue
+        version = min(api.maximum, check.until)
+        kind = "topic" if check.resource == "config" else check.resource
+        refused = {(check.operation, kind), (check.unless, "cluster")}
+        if api.name == "InitProducerId":
+            refused |= {("idempotent_write", "cluster"), ("write", "topic")}
+        recording.refuse(refused)
+        recording.asked.clear()
+        request = sample(load_struct(api.name, version, "request"), topic_id)
+        request.update(SPECIAL.get((api.name, check.resource), {}))
+        await client.call(api.name, version, request)
+        assert (check.operation, kind) in {one[:2] for one in recording.asked}, check
+
+
+ASKED_OF_WHAT_IS_THERE = {
+    ("DescribeTransactions", "describe", "topic"),
+    ("ConsumerGroupDescribe", "describe", "topic"),
+    ("ShareGroupDescribe", "describe", "topic"),
+    ("ShareFetch", "read", "topic"),
+    ("ShareAcknowledge", "read", "topic"),
+    ("CreateTopics", "describe_configs", "topic"),
+    ("OffsetFetch", "describe", "topic"),
+    ("DescribeShareGroupOffsets", "describe", "topic"),
+    ("ListGroups", "describe", "group"),
+    ("ListTransactions", "describe", "transactional_id"),
+}
+"""What needs something that is there; tests of its own have it."""
+SPECIAL: dict[tuple[str, str], dict[str, Any]] = {
+    ("FindCoordinator", "transactional_id"): {"key_type": 1},
+    ("FindCoordinator", "cluster"): {"key_type": 2},
+    ("InitProducerId", "cluster"): {"transactional_id": None},
+    ("InitProducerId", "topic"): {"transactional_id": None},
+}
+
+
+# -- bindings -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def authoriser(broker: BrokerServer) -> AclAuthoriser:
+    """Everybody is ANONYMOUS here, and may create topics."""
+    authoriser = AclAuthoriser(super_users=["User:root"])
+    broker.authoriser = authoriser
+    broker._dispatcher._rights = authoriser.rights
+    broker._dispatcher._asks = True
+    return authoriser
+
+
+@pytest.fixture
+async def root(broker: BrokerServer, connect: Connect, authoriser: AclAuthoriser) -> WireClient:
+    return await connect_as("root", broker, connect)
+
+
+async def connect_as(user: str, broker: BrokerServer, connect: Connect) -> WireClient:
+    """A client that has authenticated."""
+    client = await connect(broker)
+    await client.call("ApiVersions", 0, {})
+    list(broker._connections)[-1].principal = Principal("User", user)
+    return client
+
+
+def binding(operation: str, kind: str, name: str, **more: str) -> AclBinding:
+    values = {
+        "resource_type": kind, "name": name, "pattern_type": "literal", "principal": "User:a",
+        "host": "*", "operation": operation, "permission": "allow",
+    }  # fmt: skip
+    return AclBinding(**{**values, **more})
+
+
+@pytest.fixture
+async def a(broker: BrokerServer, connect: Connect, authoriser: AclAuthoriser) -> WireClient:
+    return await connect_as("a", broker, connect)
+
+
+async def test_elements_that_are_refused_stand_where_they_stood(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    for name in ("t1", "t2", "t3"):
+        await root.create(name)
+    authoriser.replace([binding("describe", "topic", "t2")])
+    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    names = ["t1", "t2", "t3"]
+    request = {
+        "replica_id": -1, "isolation_level": 0, "timeout": 0,
+        "topics": [{"name": name, "partitions": [partition]} for name in names],
+    }  # fmt: skip
+    answer = await a.call("ListOffsets", 7, request)
+    assert [one.name for one in answer.topics] == names
+    assert [int(one.partitions[0].error_code) for one in answer.topics] == [TOPIC, 0, TOPIC]
+
+
+async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_seen(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    await root.create("t1")
+    authoriser.replace([binding("describe", "topic", "seen", pattern_type="prefixed")])
+    wanted = [{"name": name} for name in ("t1", "t2", "seen-not")]
+    request = {"topics": wanted, "allow_auto_topic_creation": False}
+    answer = await a.call("Metadata", 12, {**request, "include_topic_authorized_operations": 1})
+    assert [(one.name, int(one.error_code)) for one in answer.topics] == [
+        ("t1", TOPIC), ("t2", TOPIC), ("seen-not", 3),
+    ]  # fmt: skip
+    assert answer.topics[0].topic_id is None
+    everything = await a.call("Metadata", 12, {**request, "topics": None})
+    assert everything.topics == ()
+    assert everything.brokers
+    gone = await a.call("DeleteTopics", 5, {"topic_names": ["t1", "t2", "seen-not"], "timeout": 9})
+    assert [int(one.error_code) for one in gone.responses] == [TOPIC, TOPIC, 3]
+
+
+async def test_topics_are_created_only_by_who_may(
+    broker: BrokerServer, a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    authoriser.replace([binding("describe", "topic", "*"), binding("create", "topic", "mine")])
+    request = {"topics": [{"name": "mine"}, {"name": "yours"}], "allow_auto_topic_creation": True}
+    answer = await a.call("Metadata", 9, request)
+    assert [int(one.error_code) for one in answer.topics] == [0, TOPIC]
+    assert list(broker.cluster.image.topics) == ["mine"]
+    created = (await a.create("other")).topics[0]
+    assert int(created.error_code) == TOPIC
+    authoriser.replace([binding("create", "cluster", CLUSTER)])
+    created = (await a.create("other")).topics[0]
+    assert int(created.error_code) == 0
+    assert int(created.topic_config_error_code) == TOPIC
+    assert (created.num_partitions, created.configs) == (-1, ())
+
+
+async def test_a_right_that_is_taken_holds_for_the_next_request_of_a_session(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    for name in ("t1", "t2"):
+        await root.create(name)
+        await root.produce(name, batch(b"v"))
+    authoriser.replace([binding("read", "topic", "t", pattern_type="prefixed")])
+    wanted = fetch_request({("t1", 0): 0, ("t2", 0): 0}, session_id=0, session_epoch=0)
+    first = await a.call("Fetch", 12, wanted)
+    assert all(one.partitions[0].records for one in first.responses)
+    authoriser.replace([binding("read", "topic", "t1")])
+    follow = fetch_request({}, session_id=first.session_id, session_epoch=1)
+    second = await a.call("Fetch", 12, follow)
+    found = {one.topic: one.partitions[0] for one in second.responses}
+    assert found["t1"].records
+    assert int(found["t2"].error_code) == TOPIC
+    assert not found["t2"].records
+
+
+async def test_what_may_be_done_is_told(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    await root.create("t1")
+    authoriser.replace([binding("write", "topic", "t1"), binding("describe", "cluster", CLUSTER)])
+    request = {
+        "topics": [{"name": "t1"}], "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": True,
+        "include_topic_authorized_operations": True,
+    }  # fmt: skip
+    answer = await a.call("Metadata", 9, request)
+    assert answer.topics[0].topic_authorized_operations == 1 << 4 | 1 << 8
+    assert answer.cluster_authorized_operations == 1 << 8
+    answer = await root.call("Metadata", 9, request)
+    assert answer.topics[0].topic_authorized_operations == 0b1101_1111_1000 & ~(1 << 9)
+
+
+async def test_an_idempotent_producer_needs_one_topic_that_it_may_write(
+    a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    request = {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1,
+               "producer_epoch": -1}  # fmt: skip
+    for bindings, expected in (
+        ([], CLUSTER_CODE),
+        ([binding("read", "topic", "t")], CLUSTER_CODE),
+        ([binding("write", "topic", "t")], 0),
+        ([binding(ALL, "topic", "t")], 0),
+        ([binding("idempotent_write", "cluster", CLUSTER)], 0),
+    ):
+        authoriser.replace(bindings)
+        answer = await a.call("InitProducerId", 4, request)
+        assert int(answer.error_code) == expected
+
+
+async def test_partitions_of_a_transaction_are_added_together_or_not(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    for name in ("t1", "t2"):
+        await root.create(name)
+    authoriser.replace([binding("write", "transactional_id", "x"), binding("write", "topic", "t1")])
+    answer = await a.call(
+        "AddPartitionsToTxn",
+        3,
+        {
+            "v3_and_below_transactional_id": "x",
+            "v3_and_below_producer_id": 1,
+            "v3_and_below_producer_epoch": 0,
+            "v3_and_below_topics": [
+                {"name": "t1", "partitions": [0]}, {"name": "t2", "partitions": [0]},
+            ],
+        },
+    )  # fmt: skip
+    found = {
+        one.name: int(one.results_by_partition[0].partition_error_code)
+        for one in answer.results_by_topic_v3_and_below
+    }
+    assert found == {"t1": error_number("operation_not_attempted"), "t2": TOPIC}

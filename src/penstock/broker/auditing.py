@@ -1,8 +1,8 @@
 """What of Kafka requests is audited: those that are refused, and those that change something.
 
-Which ones change something is what the table of API keys says: whose operation is create, delete,
-alter or alter configs. A line names what the request names, and each error of its answer; it has
-no values, which may be secrets.
+Which ones change something is what the table of API keys says: those that are asked for create,
+delete, alter or alter configs. A line names what the request names, and each error of its answer;
+it has no values, which may be secrets.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.errors import error_name
 from penstock.security import AuthorisationFailed
 from penstock.security.audit import Audit, AuditEvent
-from penstock.wire.kafka.apis import APIS
+from penstock.wire.kafka.apis import APIS, Check
 
 if TYPE_CHECKING:
     from penstock.broker.connection import RequestContext
 
+
+def _is_change(check: Check) -> bool:
+    """Metadata, whose handler asks for create, changes nothing that a client asks for."""
+    if check.operation == "create":
+        return check.scope != "asked"
+    return check.operation in ("delete", "alter", "alter_configs")
+
+
 CHANGES: Final = frozenset(
-    api.key
-    for api in APIS.values()
-    if api.operation in ("create", "delete", "alter", "alter_configs")
+    api.key for api in APIS.values() if any(_is_change(check) for check in api.checks)
 )
 NAMES: Final = (
     "name", "topic", "topic_id", "group_id", "transactional_id", "resource_name", "entity_type",
@@ -37,15 +43,20 @@ class RequestAudit:
     def __init__(self, audit: Audit) -> None:
         self._record = audit.record
 
-    def refused(self, context: RequestContext, refused: Iterable[str], reason: str) -> None:
-        """An authoriser has refused some of what a request names."""
-        self._record(_event(context, "denial", "denied", sorted(refused), reason))
+    def refused(self, context: RequestContext) -> None:
+        """Some of what a request asks for was refused, which is told once."""
+        refused, context.refused = context.refused, []
+        names = sorted({one.name for one in refused})
+        kind = refused[0].resource_type
+        self._record(_event(context, "denial", "denied", names, str(refused[0]), kind))
 
     def changed(self, context: RequestContext, request: Any, answer: Any) -> None:
-        """A request of `CHANGES` was answered."""
+        """A request of `CHANGES` was answered, and not refused in all of its elements."""
         if getattr(request, "validate_only", False):
             return
         errors = sorted(set(_errors(answer)))
+        if context.refused and all(one.endswith("_AUTHORIZATION_FAILED") for one in errors):
+            return
         outcome = "failure" if errors else "success"
         self._record(_event(context, "change", outcome, named(request), ", ".join(errors)))
 
@@ -58,7 +69,12 @@ class RequestAudit:
 
 
 def _event(
-    context: RequestContext, event: Any, outcome: Any, resources: Iterable[str], reason: str
+    context: RequestContext,
+    event: Any,
+    outcome: Any,
+    resources: Iterable[str],
+    reason: str,
+    resource_type: str = "",
 ) -> AuditEvent:
     connection = context.connection
     return AuditEvent(
@@ -68,7 +84,7 @@ def _event(
         address=connection.client_host,
         listener=connection.listener,
         operation=context.api.name,
-        resource_type=context.api.resource,
+        resource_type=resource_type or context.api.checks[-1].resource,
         resources=list(resources),
         reason=reason,
     )

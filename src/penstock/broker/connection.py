@@ -33,13 +33,14 @@ from penstock.broker.limits import (
     SMALL_FRAME_BYTES,
     WRITE_HIGH_WATER_BYTES,
 )
-from penstock.security import ANONYMOUS
+from penstock.security import ANONYMOUS, EVERYTHING, refusal
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease, ReceivePool
+    from penstock.security import AuthorisationFailed, Rights
     from penstock.wire.kafka.apis import Api
 
 logger = logging.getLogger(__name__)
@@ -68,12 +69,14 @@ class RequestContext:
     `api`, `version`, `correlation_id` and `client_id` come from the request's header;
     `started` is monotonic seconds. `connection` knows the peer: `connection.client_host`,
     `connection.listener`, `connection.principal`. `abandon` is what to call if the peer goes
-    before the answer; a request that waits for long sets it.
+    before the answer; a request that waits for long sets it. `rights` is what the peer may do;
+    `granted` what the answer must get for what was taken out of the request (`access.Granted`);
+    `refused` what is to be audited.
     """
 
     __slots__ = (
-        "abandon", "answer", "api", "client_id", "connection", "correlation_id", "no_answer",
-        "started", "version",
+        "abandon", "answer", "api", "client_id", "connection", "correlation_id", "granted",
+        "no_answer", "refused", "rights", "started", "version",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +97,9 @@ class RequestContext:
         self.started = started
         self.answer: Buffers | None = None
         self.no_answer = False
+        self.rights: Rights = EVERYTHING
+        self.refused: Sequence[AuthorisationFailed] = ()
+        self.granted: Any = None
         self.abandon: Callable[[], None] | None = None
 
     def reply(self, buffers: Buffers) -> None:
@@ -104,6 +110,12 @@ class RequestContext:
     @property
     def client_host(self) -> str:
         return self.connection.client_host
+
+    def refusal(self, operation: str, resource_type: str, name: str) -> AuthorisationFailed:
+        """The error of what the peer may not do; it is noted for the audit."""
+        error = refusal(operation, resource_type, name, self.connection.principal)
+        self.refused = [*self.refused, error]
+        return error
 
 
 class ConnectionOwner(Protocol):

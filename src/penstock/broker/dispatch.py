@@ -22,6 +22,9 @@ the module is imported at the first request of the API. A handler is
   A handler may also return `bytes`: the response body, already encoded for this version; or a list
   of buffers with records, which together are the body, and are sent as they are: it begins with the
   time that the client has to wait.
+- What the table of API keys asks `whole`, of `each` element or of what is `listed` is asked before
+  a handler runs (`broker/access.py`), and `request` has what is granted. Where the table says
+  `asked` the handler asks `context.rights`.
 - Errors: raise a `PenstockError` to fail the whole request; the dispatcher answers in the
   response's own shape, with the error at its top level or, where it has none, on every topic,
   partition, group or resource that the request names (`broker/error_answers.py`). Errors of one
@@ -47,12 +50,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
+from penstock.broker.access import granted
 from penstock.broker.auditing import CHANGES, RequestAudit
 from penstock.broker.connection import Buffer, Connection, RequestContext
 from penstock.broker.error_answers import error_answer
@@ -60,8 +64,6 @@ from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions, produce
 from penstock.broker.handlers.metadata import throttled
 from penstock.broker.parts import parts_of
-from penstock.broker.resources import resources_of, topics_of
-from penstock.security import AuthorisationFailed, refusal
 from penstock.security.audit import NO_AUDIT
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME, FETCH, METADATA, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
@@ -69,12 +71,12 @@ from penstock.wire.kafka.encoder import encoder
 from penstock.wire.kafka.errors import MalformedRequest, UnsupportedVersion
 from penstock.wire.kafka.fetch import throttled as throttled_records
 from penstock.wire.kafka.framing import read_request_header, response_prefix
-from penstock.wire.kafka.produce import decode_request
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
     from penstock.broker.metrics import RequestMetrics
+    from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
@@ -106,15 +108,17 @@ class Dispatcher:
         clock: Clock,
         authoriser: Authoriser,
         quotas: Quotas,
+        partitions: PartitionRegistry,
         audit: Audit = NO_AUDIT,
     ) -> None:
         """`broker` has the parts that handlers name; `authoriser` is asked before each of them."""
         self._broker = broker
-        self._authorise = authoriser.authorise
+        self._rights = authoriser.rights
         self._asks = authoriser.refuses
         self._audit = RequestAudit(audit)
         self._metrics = metrics
         self._quotas = quotas
+        self._topics = partitions
         self._monotonic = clock.monotonic
         self._handlers: dict[int, Callable[..., Any]] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -152,11 +156,14 @@ class Dispatcher:
             self._refuse_version(context, frame, header.body_offset)
             return context
         connection.opened(context)
+        if self._asks:
+            context.rights = self._rights(connection.principal, connection.client_host)
         try:
             if api.key in HOT:
-                if not (self._asks and self._refuse(context, frame, header.body_offset)):
-                    handler = self._handlers.get(api.key) or self._handler(api)
-                    handler(context, frame, header.body_offset, lease)
+                handler = self._handlers.get(api.key) or self._handler(api)
+                handler(context, frame, header.body_offset, lease)
+                if context.refused:
+                    self._audit.refused(context)
             else:
                 self._handle(context, frame, header.body_offset)
         except Exception as error:
@@ -175,9 +182,14 @@ class Dispatcher:
         # all topics with a null array of four bytes where a compact one has one.
         request, _ = decoder(api.name, context.version, "request")(frame, offset)
         try:
-            if self._asks:
-                self._check(api, partial(resources_of, api, request), context)
-            answer = (self._handlers.get(api.key) or self._handler(api))(context, request)
+            left = request
+            if self._asks and api.checks:
+                one = granted(context, request, self._topic_name)
+                if one.nothing_left:
+                    self.answer(context, one.complete({}, context.rights))
+                    return
+                left, context.granted = one.request, one
+            answer = (self._handlers.get(api.key) or self._handler(api))(context, left)
             if inspect.iscoroutine(answer):
                 self._await(context, request, answer)
             else:
@@ -209,12 +221,17 @@ class Dispatcher:
 
     def _done(self, context: RequestContext, request: Any, answer: Answer) -> None:
         if context.api.key in CHANGES:
-            self._audit.changed(context, request, answer)
+            left = request if context.granted is None else context.granted.request
+            self._audit.changed(context, left, answer)
         self.answer(context, answer)
 
     def answer(self, context: RequestContext, answer: Answer) -> None:
         """Send a handler's answer."""
         api, version = context.api, context.version
+        if context.refused:
+            self._audit.refused(context)
+        if context.granted is not None and isinstance(answer, Mapping):
+            answer = context.granted.complete(answer, context.rights)
         if self._quotas.active:
             answer = self._throttled(context, answer)
         if isinstance(answer, Mapping):
@@ -253,6 +270,7 @@ class Dispatcher:
             self._audit.failed(context, request, error)
         if context.answer is not None:
             return
+        context.granted = None
         try:
             answer = error_answer(context.api, context.version, request, number, message)
             self.answer(context, answer)
@@ -260,27 +278,10 @@ class Dispatcher:
             logger.exception("%s v%d: no error answer", context.api.name, context.version)
             context.connection.close("an error answer could not be written")
 
-    def _check(self, api: Api, named: Callable[[], Iterable[str]], context: RequestContext) -> None:
-        """Raise AuthorisationFailed unless the peer may do this on all that is named."""
-        principal = context.connection.principal
-        refused = self._authorise(api, named, principal)
-        if refused:
-            error = refusal(api, refused, principal)
-            self._audit.refused(context, refused, str(error))
-            raise error
-
-    def _refuse(self, context: RequestContext, frame: memoryview, offset: int) -> bool:
-        """Answer a Produce or Fetch request that is refused, as a whole; whether it was."""
-        api, version = context.api, context.version
-        try:
-            self._check(api, partial(topics_of, api, version, frame, offset), context)
-        except AuthorisationFailed as error:
-            if api.key != PRODUCE:
-                raise
-            parts = parts_of(produce.Parts, self._broker)
-            produce.refuse(parts, context, decode_request(frame, offset, version), error)
-            return True
-        return False
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic of an id, as this broker knows it."""
+        found = self._topics.topics_by_id.get(topic_id)
+        return None if found is None else found.topic.name
 
     def _refuse_version(self, context: RequestContext, frame: memoryview, offset: int) -> None:
         """Answer a version that is not served: ApiVersions in version 0 (KIP-511), Produce

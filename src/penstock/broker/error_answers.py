@@ -11,13 +11,18 @@ Source: the `getErrorResponse` methods of Kafka's `org.apache.kafka.common.reque
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
+from penstock.base.errors import BugError
 from penstock.wire.kafka.apis import Api
 from penstock.wire.kafka.schema import MISSING, Field, Struct, load_struct
 
 _NUMBERS: Final = frozenset({"int32", "int64"})
+_CODES: Final = ("error_code", "partition_error_code")
+_TEXT_NAMES: Final = ("name", "key", "topic", "group_id", "transactional_id")
+"""What an element of a request that is a text is called in the answer."""
 _PARTITION_NAMES: Final = ("partition_index", "partition", "index")
 _ZERO: Final[dict[str, Any]] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
 
@@ -27,11 +32,22 @@ def error_answer(api: Api, version: int, request: Any, number: int, message: str
     return _fill(load_struct(api.name, version, "response"), request, number, message)
 
 
+def element_answers(
+    api: Api, version: int, elements: Sequence[Any], number: int, message: str
+) -> tuple[str, list[dict[str, Any]]]:
+    """The answers of elements that failed, and the name of the response's array that has them."""
+    schema = load_struct(api.name, version, "response")
+    for field in schema.fields:
+        if field.array and field.struct is not None and _carries_error(field.struct):
+            return field.name, [_fill(field.struct, one, number, message) for one in elements]
+    raise BugError(f"the response of {api.name} version {version} has no errors of elements")
+
+
 def _fill(schema: Struct, source: Any, number: int, message: str) -> dict[str, Any]:
-    has_code = any(field.name == "error_code" for field in schema.fields)
+    has_code = any(field.name in _CODES for field in schema.fields)
     answer: dict[str, Any] = {}
     for field in schema.fields:
-        if field.name == "error_code":
+        if field.name in _CODES:
             answer[field.name] = number
         elif field.name == "error_message":
             answer[field.name] = message
@@ -65,7 +81,7 @@ def _counterpart(field: Field, source: Any) -> Any:
 @cache
 def _carries_error(schema: Struct) -> bool:
     return any(
-        field.name == "error_code"
+        field.name in _CODES
         or (field.array and field.struct is not None and _carries_error(field.struct))
         for field in schema.fields
     )
@@ -75,7 +91,7 @@ def _value(field: Field, source: Any) -> Any:
     if source is None:
         return _default(field)
     if isinstance(source, str):
-        return source if field.kind == "string" and not field.nullable else _default(field)
+        return source if field.name in _TEXT_NAMES else _default(field)
     if isinstance(source, int):
         return source if field.name in _PARTITION_NAMES else _default(field)
     for name in _PARTITION_NAMES if field.name in _PARTITION_NAMES else (field.name,):

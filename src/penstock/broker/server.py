@@ -50,8 +50,9 @@ from penstock.broker.share.service import ShareParts, ShareService
 from penstock.broker.telemetry.service import Telemetry, TelemetryParts
 from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
+from penstock.control.access import bindings_of
 from penstock.partitions import GroupCommits
-from penstock.security import PERMISSIVE
+from penstock.security import PERMISSIVE, AclAuthoriser
 from penstock.security.audit import NO_AUDIT
 
 if TYPE_CHECKING:
@@ -103,18 +104,11 @@ class BrokerServer:
         self.diskless = diskless
         self.tiers = tiers
         self.audit = audit
+        self.authoriser = authoriser
         self.sinks: SinkService | None = None
         """None where no directory for staged blobs is set."""
         self._make_services()
 
-        self._dispatcher = Dispatcher(
-            self,
-            metrics=self.metrics,
-            clock=clock,
-            authoriser=authoriser,
-            quotas=self.quotas,
-            audit=audit,
-        )
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
@@ -132,6 +126,8 @@ class BrokerServer:
         database was set back."""
         self.ended_by: PenstockError | None = None
         """Why it must, if not because of another process."""
+        self._entities: object = None
+        """Those of the image by whose ACLs is decided."""
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
         self._ending = False
@@ -140,6 +136,15 @@ class BrokerServer:
     def _make_door(self) -> None:
         """Make what connections see (`connection.ConnectionOwner`)."""
         settings = self.settings
+        self._dispatcher = Dispatcher(
+            self,
+            metrics=self.metrics,
+            clock=self.clock,
+            authoriser=self.authoriser,
+            quotas=self.quotas,
+            audit=self.audit,
+            partitions=self.partitions,
+        )
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.pool = ReceivePool(settings.queued_max_request_bytes)
         self.frame_bytes_max = settings.socket_request_max_bytes
@@ -241,7 +246,7 @@ class BrokerServer:
         self.store.attach(loop.call_soon_threadsafe)
         self.store.on_advance = self.fetch_hub.advanced
         self.cluster.on_image += [
-            self._quotas_changed,
+            self._image_changed,
             self.telemetry.image_changed,
             self.metadata_cache.clear,
             self.fetch_hub.image_changed,
@@ -415,8 +420,12 @@ class BrokerServer:
             start_serving=False,
         )
 
-    def _quotas_changed(self) -> None:
-        """By the new image's quotas the time of requests is charged, or it is not taken at all."""
+    def _image_changed(self) -> None:
+        """By the new image's ACLs and quotas requests are decided and charged from now on."""
+        entities = self.cluster.image.entity_configs
+        if isinstance(self.authoriser, AclAuthoriser) and entities is not self._entities:
+            self.authoriser.replace(bindings_of(self.cluster.image))
+        self._entities = entities
         self.quotas.image_changed()
         timing, dispatcher = self.quotas.timing, self._dispatcher
         self.request = dispatcher.timed_request if timing else dispatcher.request

@@ -81,7 +81,7 @@ PRODUCER_IDS_PER_CALL_MAX: Final = 1_000_000
 """Producer ids allocated by one call."""
 
 ENTITY_CONFIGS_MAX: Final = 10_000
-"""Entities with configs of their own: quotas, and subscriptions to clients' metrics."""
+"""Entities of one kind: quotas, subscriptions to clients' metrics, ACL bindings, users."""
 
 ENTITY_CONFIGS_BYTES_MAX: Final = 16_384
 """Characters of one entity's name and configs together."""

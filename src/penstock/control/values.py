@@ -29,7 +29,10 @@ EntityConfigs = Mapping[tuple[str, str], Mapping[str, str]]
 
 QUOTA: Final = "quota"
 CLIENT_METRICS: Final = "client-metrics"
-"""Kinds: quotas, by their entities as text; subscriptions to clients' metrics, by their names."""
+ACL: Final = "acl"
+SCRAM: Final = "scram"
+"""Kinds: quotas, by their entities as text; subscriptions to clients' metrics, by their names; ACL
+bindings, by their stored form; SCRAM credentials, by their user."""
 
 WatermarksListener = Callable[[Sequence[tuple[UUID, int, Watermarks]]], None]
 """Takes (topic id, partition, where it begins and ends but for its size), any number of them."""
@@ -123,7 +126,7 @@ class MetadataImage:
     brokers: tuple[Broker, ...] = ()
     topics: Mapping[str, Topic] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    entity_configs: EntityConfigs = field(default_factory=dict)
+    entity_configs: EntityConfigs = field(default_factory=dict, repr=False)
     cluster_epoch: int = 0
     origin: object = field(default_factory=object, compare=False, repr=False)
     """The same in all images that rules made one of another; one that was read has its own."""

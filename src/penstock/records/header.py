@@ -51,6 +51,8 @@ MAGIC: Final = 2
 CODEC_MASK: Final = 0x07
 TIMESTAMP_TYPE_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
+_FLAGS_AT: Final = 22
+"""Where the lower byte of a batch's attributes is."""
 CONTROL_FLAG: Final = 0x20
 DELETE_HORIZON_FLAG: Final = 0x40
 
@@ -183,6 +185,11 @@ class BatchHeader(NamedTuple):
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
+
+
+def says_transactional(batch: memoryview | bytes) -> bool:
+    """Whether what may be a batch has the flag of transactions; nothing is checked."""
+    return len(batch) > _FLAGS_AT and bool(batch[_FLAGS_AT] & TRANSACTIONAL_FLAG)
 
 
 def decode_header(buffer: Readable, offset: int = 0) -> BatchHeader:

@@ -1,13 +1,17 @@
 """Who asks, and whether they may: asked before every handler."""
 
+from penstock.security.acls import CLUSTER
 from penstock.security.authoriser import (
     ANONYMOUS,
-    CLUSTER,
+    EVERYTHING,
     PERMISSIVE,
+    AclAuthoriser,
     AuthorisationFailed,
     Authoriser,
     PermissiveAuthoriser,
     Principal,
+    Rights,
+    SecurityDisabled,
     refusal,
 )
 from penstock.security.credentials import (
@@ -20,14 +24,18 @@ from penstock.security.credentials import (
 __all__ = [
     "ANONYMOUS",
     "CLUSTER",
+    "EVERYTHING",
     "PERMISSIVE",
+    "AclAuthoriser",
     "AuthorisationFailed",
     "Authoriser",
     "Credentials",
     "InvalidCredential",
     "PermissiveAuthoriser",
     "Principal",
+    "Rights",
     "ScramCredential",
+    "SecurityDisabled",
     "parse_credential",
     "refusal",
 ]

@@ -1,23 +1,24 @@
-"""Whether a principal may do what a request asks: one question before every handler.
+"""Whether a principal may do what a request asks.
 
-The table of API keys (`wire/kafka/apis.py`) says for each API which operation it needs on which
-type of resource; the request names the resources. An authoriser answers with those that are
-refused, so that no handler can forget to ask. For now there is only one that refuses nothing.
+The table of API keys (`wire/kafka/apis.py`) says for each API what it needs on which resources;
+the dispatcher asks for all of it before a handler runs. What one principal may do from one address
+are its `Rights`.
 
-Source: Kafka's `Authorizer` (KIP-504) and `AclOperation`; KIP-11.
+Decisions are remembered until the bindings change, so that one which was made before costs one
+look into a dictionary. What is remembered is bounded; above the bound everything is decided anew.
+
+Source: Kafka's `Authorizer` (KIP-504), `StandardAuthorizer` (KIP-801); KIP-11, KIP-430.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 from penstock.base.errors import InvalidError
-from penstock.wire.kafka.apis import Api, Resource
-
-CLUSTER: Final = "kafka-cluster"
-"""The name of the one resource of the type cluster."""
+from penstock.security.acl_index import AclIndex, address_of
+from penstock.security.acls import SUPPORTED, AclBinding
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +35,47 @@ class Principal:
 ANONYMOUS: Final = Principal("User", "ANONYMOUS")
 """Whoever did not authenticate."""
 
+DECISIONS_MAX: Final = 200_000
+"""Decisions that are remembered, of all principals together."""
+
+
+class Rights(Protocol):
+    """What one principal may do from one address; decided from memory."""
+
+    def allows(self, operation: str, resource_type: str, name: str) -> bool:
+        """Whether an operation is allowed on a resource, by the words of `security/acls.py`."""
+
+    def allows_some(self, operation: str, resource_type: str) -> bool:
+        """Whether it may be allowed on any resource of a type."""
+
+    def operations(self, resource_type: str, name: str) -> Collection[str]:
+        """All operations that are allowed on a resource, of those that mean something there."""
+
 
 class Authoriser(Protocol):
-    """Decides from memory, within the event loop's turn."""
+    """Knows what everybody may do."""
 
     refuses: bool
     """False where nothing is ever refused: then it need not be asked."""
 
-    def authorise(
-        self, api: Api, resources: Callable[[], Iterable[str]], principal: Principal
-    ) -> Collection[str]:
-        """Return the resources that the principal may not do the API's operation on.
+    def rights(self, principal: Principal, host: str) -> Rights:
+        """What a principal may do now from an address; to be asked for with every request."""
 
-        `resources` names those of a request: topics by name, or by id as text where the request
-        has ids; consumer groups; or `CLUSTER`. It costs nothing until it is called.
-        """
+
+class _All:
+    """Everything is allowed."""
+
+    def allows(self, operation: str, resource_type: str, name: str) -> bool:
+        return True
+
+    def allows_some(self, operation: str, resource_type: str) -> bool:
+        return True
+
+    def operations(self, resource_type: str, name: str) -> Collection[str]:
+        return SUPPORTED[resource_type]
+
+
+EVERYTHING: Final = _All()
 
 
 class PermissiveAuthoriser:
@@ -56,19 +83,96 @@ class PermissiveAuthoriser:
 
     refuses = False
 
-    def authorise(
-        self, api: Api, resources: Callable[[], Iterable[str]], principal: Principal
-    ) -> Collection[str]:
-        return ()
+    def rights(self, principal: Principal, host: str) -> Rights:
+        return EVERYTHING
 
 
 PERMISSIVE: Final = PermissiveAuthoriser()
 
 
+class AclAuthoriser:
+    """Decides by the bindings of the cluster; without any, only super users may do anything."""
+
+    refuses = True
+
+    def __init__(self, *, super_users: Iterable[str] = (), allow_unbound: bool = False) -> None:
+        """`super_users` as `User:admin`; `allow_unbound` as in `AclIndex`."""
+        self._super_users = frozenset(super_users)
+        self._allow_unbound = allow_unbound
+        self._rights: dict[tuple[str, str, str], Rights] = {}
+        self._left = DECISIONS_MAX
+        self.index = AclIndex((), allow_unbound=allow_unbound)
+
+    def replace(self, bindings: Iterable[AclBinding]) -> None:
+        """From now on decide by these bindings."""
+        self.index = AclIndex(bindings, allow_unbound=self._allow_unbound)
+        self.forget()
+
+    def forget(self) -> None:
+        """Decide everything anew."""
+        self._rights.clear()
+        self._left = DECISIONS_MAX
+
+    def rights(self, principal: Principal, host: str) -> Rights:
+        found = self._rights.get((principal.kind, principal.name, host))
+        return found if found is not None else self._new(principal, host)
+
+    def _new(self, principal: Principal, host: str) -> Rights:
+        rights: Rights = EVERYTHING
+        if str(principal) not in self._super_users:
+            rights = _Remembered(self, str(principal), address_of(host))
+        self.count()
+        self._rights[principal.kind, principal.name, host] = rights
+        return rights
+
+    def count(self) -> None:
+        """One more thing is to be remembered."""
+        self._left -= 1
+        if self._left < 0:
+            self.forget()
+
+
+class _Remembered:
+    """What was decided of one principal and address, until `AclAuthoriser.forget`."""
+
+    __slots__ = ("_authoriser", "_decided", "_host", "_principal")
+
+    def __init__(self, authoriser: AclAuthoriser, principal: str, host: str) -> None:
+        self._authoriser = authoriser
+        self._principal = principal
+        self._host = host
+        self._decided: dict[tuple[str, str, str], bool] = {}
+
+    def allows(self, operation: str, resource_type: str, name: str) -> bool:
+        found = self._decided.get((operation, resource_type, name))
+        return found if found is not None else self._decide(operation, resource_type, name)
+
+    def _decide(self, operation: str, resource_type: str, name: str) -> bool:
+        decided = self._authoriser.index.allows(
+            operation, resource_type, name, principal=self._principal, host=self._host
+        )
+        self._authoriser.count()
+        self._decided[operation, resource_type, name] = decided
+        return decided
+
+    def allows_some(self, operation: str, resource_type: str) -> bool:
+        return self._authoriser.index.allows_some(
+            operation, resource_type, principal=self._principal, host=self._host
+        )
+
+    def operations(self, resource_type: str, name: str) -> Collection[str]:
+        return [one for one in SUPPORTED[resource_type] if self.allows(one, resource_type, name)]
+
+
 class AuthorisationFailed(InvalidError):
-    """The principal may not do this on the cluster."""
+    """The principal may not do this on the cluster, or on the resource that is named."""
 
     code: ClassVar[str] = "cluster_authorization_failed"
+
+    def __init__(self, message: str, resource_type: str, name: str) -> None:
+        super().__init__(message)
+        self.resource_type = resource_type
+        self.name = name
 
 
 class TopicAuthorisationFailed(AuthorisationFailed):
@@ -89,18 +193,24 @@ class TransactionalIdAuthorisationFailed(AuthorisationFailed):
     code: ClassVar[str] = "transactional_id_authorization_failed"
 
 
-_ERRORS: Final[dict[Resource, type[AuthorisationFailed]]] = {
-    "none": AuthorisationFailed,
-    "cluster": AuthorisationFailed,
+class SecurityDisabled(InvalidError):
+    """ACLs are asked for where nothing is decided by them."""
+
+    code: ClassVar[str] = "security_disabled"
+
+
+_ERRORS: Final[dict[str, type[AuthorisationFailed]]] = {
     "topic": TopicAuthorisationFailed,
     "group": GroupAuthorisationFailed,
+    "cluster": AuthorisationFailed,
     "transactional_id": TransactionalIdAuthorisationFailed,
 }
 
 
-def refusal(api: Api, refused: Collection[str], principal: Principal) -> AuthorisationFailed:
-    """The error of a request of which resources were refused; it names the first ones."""
-    names = ", ".join(sorted(refused)[:5])
-    return _ERRORS[api.resource](
-        f"{principal} may not {api.operation.replace('_', ' ')} {api.resource} {names}"
-    )
+def refusal(
+    operation: str, resource_type: str, name: str, principal: Principal
+) -> AuthorisationFailed:
+    """The error of who may not do an operation on a resource."""
+    words = f"{operation} {resource_type}".replace("_", " ")
+    message = f"{principal} may not {words} {name:.300}"
+    return _ERRORS[resource_type](message, resource_type, name)

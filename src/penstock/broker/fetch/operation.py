@@ -57,6 +57,7 @@ from penstock.broker.leader_epochs import check_epoch, parts_from
 from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
 from penstock.partitions import ReplicatedPartition
 from penstock.records.positions import READ_COMMITTED
+from penstock.security import EVERYTHING
 from penstock.storage.values import Later
 from penstock.wire.kafka.fetch import (
     FLEXIBLE_FROM,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.settings import BrokerSettings
     from penstock.partitions import Partition
+    from penstock.security import AuthorisationFailed
     from penstock.storage import Read
     from penstock.wire.kafka.fetch import Buffer
     from penstock.wire.kafka.leader_hints import Endpoint
@@ -200,7 +202,7 @@ class FetchOperation:
 
     __slots__ = (
         "_committed", "_context", "_found", "_hub", "_later", "_max_bytes", "_parts", "_plan",
-        "_request",
+        "_refused", "_request",
         "_size", "_sources", "_timer",
     )  # fmt: skip
 
@@ -222,11 +224,30 @@ class FetchOperation:
             quota_bytes = parts.quotas.fetch_bytes_max(context)
             if quota_bytes is not None:
                 self._max_bytes = min(self._max_bytes, quota_bytes)
+        self._refused = {} if context.rights is EVERYTHING else self._ask()
         self._found: dict[FetchPartition, PartitionAnswer] = {}
         self._size = 0
         self._sources: list[object] = []
         self._timer: Any = None
         self._later: list[Later] = []
+
+    def _ask(self) -> dict[bytes, AuthorisationFailed]:
+        """The topics that may not be read, by name or id as the request has them; `_source` knows.
+
+        What a session's partitions led to while they might is forgotten.
+        """
+        refused: dict[bytes, AuthorisationFailed] = {}
+        context = self._context
+        by_id, known = context.version >= TOPIC_IDS_FROM, self._parts.partitions.topics_by_id
+        for key in {partition.key for partition in self._plan.partitions}:
+            topic = known.get(key) if by_id else None
+            name = key.decode(errors="replace") if topic is None else topic.topic.name
+            if not (by_id and topic is None) and not context.rights.allows("read", "topic", name):
+                refused[key] = context.refusal("read", "topic", name)
+        for partition in self._plan.partitions if refused else ():
+            if partition.key in refused:
+                partition.source = None
+        return refused
 
     def start(self) -> None:
         """Answer at once if there is enough, else wait."""
@@ -332,6 +353,8 @@ class FetchOperation:
     def _source(self, partition: FetchPartition) -> Partition:
         partitions, key = self._parts.partitions, partition.key
         partition.source = None
+        if key in self._refused:
+            raise self._refused[key]
         if self._context.version >= TOPIC_IDS_FROM:
             topic = partitions.topics_by_id.get(key)
             if topic is None:

@@ -18,15 +18,16 @@ from penstock.base.ids import validate_topic_name
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import rack_of
-from penstock.broker.errors import error_number
+from penstock.broker.errors import error_number, error_of
 from penstock.broker.identity import address_of
-from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from penstock.broker.operations import NOT_ASKED, cluster_operations, operations_of
 from penstock.control import MetadataImage, Partition, Topic
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane
+    from penstock.security import Rights
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -69,7 +70,9 @@ async def describe_cluster(parts: Parts, context: RequestContext, request: Any) 
         raise UnsupportedEndpointType(f"there is no endpoint type {endpoint_type}")
     await parts.cluster.refresh()
     image = parts.cluster.image
-    asked = request.include_cluster_authorized_operations
+    operations = NOT_ASKED
+    if request.include_cluster_authorized_operations:
+        operations = cluster_operations(context.rights)
     return {
         "endpoint_type": endpoint_type,
         "cluster_id": image.cluster_id,
@@ -83,31 +86,35 @@ async def describe_cluster(parts: Parts, context: RequestContext, request: Any) 
             }
             for broker in image.brokers
         ],
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        "cluster_authorized_operations": operations,
     }
 
 
 async def describe_topic_partitions(parts: Parts, context: RequestContext, request: Any) -> Entry:
     await parts.cluster.refresh()
     names, first = _range(parts.cluster.image, request)
+    rights = context.rights
+    refused = [name for name in names if not rights.allows("describe", "topic", name)]
+    names = [name for name in names if rights.allows("describe", "topic", name)]
+    hidden = [_refused(context, name) for name in refused] if request.topics else []
     limit = parts.settings.max_request_partition_size_limit
     left = max(1, min(limit, request.response_partition_limit))
     topics: list[Entry] = []
     for name in names:
         if left == 0:
-            return _page(topics, name, 0)
+            return _page(topics + hidden, name, 0)
         topic = parts.cluster.image.topics.get(name)
         if topic is None:
-            topics.append(_unknown(name))
+            topics.append(_unknown(rights, name))
             continue
         end = min(len(topic.partitions), first + left)
         partitions = parts.cluster.shown(topic, rack_of(context.client_id, parts.cluster.image))
-        topics.append(_described(topic, partitions[first:end], parts.cluster.live))
+        topics.append(_described(rights, topic, partitions[first:end], parts.cluster.live))
         left -= max(0, end - first)
         if end < len(topic.partitions):
-            return _page(topics, name, end)
+            return _page(topics + hidden, name, end)
         first = 0
-    return {"topics": topics, "next_cursor": None}
+    return {"topics": topics + hidden, "next_cursor": None}
 
 
 def _range(image: MetadataImage, request: Any) -> tuple[list[str], int]:
@@ -131,21 +138,33 @@ def _page(topics: list[Entry], name: str, partition: int) -> Entry:
     }
 
 
-def _unknown(name: str) -> Entry:
+def _refused(context: RequestContext, name: str) -> Entry:
+    number, _ = error_of(context.refusal("describe", "topic", name))
+    return {"error_code": number, "name": name, "partitions": ()}
+
+
+def _unknown(rights: Rights, name: str) -> Entry:
     code = "unknown_topic_or_partition"
     try:
         validate_topic_name(name)
     except InvalidTopicName as error:
         code = error.code
-    return {"error_code": error_number(code), "name": name, "partitions": ()}
+    return {
+        "error_code": error_number(code),
+        "name": name,
+        "topic_authorized_operations": operations_of(rights, "topic", name),
+        "partitions": (),
+    }
 
 
-def _described(topic: Topic, partitions: Sequence[Partition], live: frozenset[int]) -> Entry:
+def _described(
+    rights: Rights, topic: Topic, partitions: Sequence[Partition], live: frozenset[int]
+) -> Entry:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": operations_of(rights, "topic", topic.name),
         "partitions": [
             {
                 "partition_index": partition.index,

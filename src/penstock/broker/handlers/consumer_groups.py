@@ -86,7 +86,9 @@ def _partitions(topics: Iterable[Any]) -> Partitions:
 
 
 async def consumer_group_describe(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    return await described_groups(parts, request, DescribedConsumerGroup, "consumer", _member)
+    return await described_groups(
+        parts, context, request, DescribedConsumerGroup, "consumer", _member
+    )
 
 
 def _member(member: DescribedConsumer, names: Mapping[bytes, str]) -> Entry:

@@ -37,7 +37,8 @@ from penstock.broker.coordination.ownership import owner_of
 from penstock.broker.coordination.share import DescribedShareGroup
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.identity import address_of
-from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
+from penstock.broker.operations import NOT_ASKED, operations_of
+from penstock.security import CLUSTER
 from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ LOOK_SECONDS: Final = 1.0
 """How long FindCoordinator waits for the newest image: a consumer's fetches wait behind it."""
 GROUP: Final = 0
 TRANSACTION: Final = 1
+_ASKED: Final = {GROUP: ("describe", "group"), TRANSACTION: ("describe", "transactional_id")}
 KEYS_VERSION: Final = 4
 """FindCoordinator takes many keys from this version."""
 MEMBER_ID_REQUIRED_VERSION: Final = 4
@@ -96,6 +98,10 @@ async def find_coordinator(parts: Parts, context: RequestContext, request: Any) 
 
 def _coordinator(parts: Parts, context: RequestContext, key: str, key_type: int) -> Entry:
     try:
+        operation, resource = _ASKED.get(key_type, ("cluster_action", "cluster"))
+        name = CLUSTER if resource == "cluster" else key
+        if not context.rights.allows(operation, resource, name):
+            raise context.refusal(operation, resource, name)
         if key_type not in (GROUP, TRANSACTION):
             raise BadRequest(
                 f"coordinators of type {key_type} are not served, only of groups (0) and "
@@ -267,24 +273,23 @@ async def leave_group(parts: Parts, context: RequestContext, request: Any) -> En
 
 async def describe_groups(parts: Parts, context: RequestContext, request: Any) -> Entry:
     asked = getattr(request, "include_authorized_operations", False)
-    operations = GROUP_OPERATIONS if asked else NOT_ASKED
     return {
         "groups": [
-            await _described(parts, context, group_id, operations) for group_id in request.groups
+            await _described(parts, context, group_id, asked=asked) for group_id in request.groups
         ]
     }
 
 
-async def _described(
-    parts: Parts, context: RequestContext, group_id: str, operations: int
-) -> Entry:
+async def _described(parts: Parts, context: RequestContext, group_id: str, *, asked: bool) -> Entry:
     answer: Entry = {
         "group_id": group_id,
         "group_state": "",
         "protocol_type": "",
         "protocol_data": "",
         "members": (),
-        "authorized_operations": operations,
+        "authorized_operations": (
+            operations_of(context.rights, "group", group_id) if asked else NOT_ASKED
+        ),
     }
     try:
         coordinator = parts.coordinator

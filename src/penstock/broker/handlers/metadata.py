@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -30,7 +30,8 @@ from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.identity import address_of
 from penstock.broker.limits import METADATA_CACHE_BYTES, METADATA_CACHE_ENTRIES
-from penstock.broker.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from penstock.broker.operations import NOT_ASKED, cluster_operations, operations_of
+from penstock.security import CLUSTER, EVERYTHING, AuthorisationFailed
 from penstock.wire.kafka.apis import APIS, METADATA
 from penstock.wire.kafka.encoder import encoder
 
@@ -120,14 +121,43 @@ def _answer_now(parts: Parts, context: RequestContext, request: Any) -> bytes | 
     cached = parts.metadata_cache.get(key)
     if cached is not None:
         return cached
-    wanted = _wanted(context.version, request)
+    wanted, errors = _wanted(context.version, request), {}
     if wanted is not None:
-        missing = _to_create(parts, request, wanted)
+        if context.rights is not EVERYTHING:
+            errors = _refused(parts, context, request, wanted)
+        visible = [one for one in wanted if _key_of(*one) not in errors]
+        missing = _to_create(parts, request, visible)
         if missing:
-            return _create_and_answer(parts, context, request, wanted, missing)
-        if any(_is_unknown(parts, *one) for one in wanted):
-            return _look_and_answer(parts, context, request, wanted)
-    return _answer(parts, context, request, wanted, {})
+            return _create_and_answer(parts, context, request, wanted, missing, errors)
+        if any(_is_unknown(parts, *one) for one in visible):
+            return _look_and_answer(parts, context, request, wanted, errors)
+    return _answer(parts, context, request, wanted, errors)
+
+
+def _key_of(name: str | None, topic_id: Any) -> Any:
+    """By what errors of a topic are known."""
+    return topic_id or name
+
+
+def _refused(
+    parts: Parts, context: RequestContext, request: Any, wanted: Wanted
+) -> dict[Any, PenstockError]:
+    """The errors of the topics that may not be described, or be created where they are not."""
+    rights = context.rights
+    errors: dict[Any, PenstockError] = {}
+    creates = rights.allows("create", "cluster", CLUSTER)
+    for name, topic_id in wanted:
+        known = None if topic_id is None else parts.partitions.topics_by_id.get(topic_id.bytes)
+        topic = name if known is None else known.topic.name
+        if topic is None:
+            continue
+        if not rights.allows("describe", "topic", topic):
+            errors[_key_of(name, topic_id)] = context.refusal("describe", "topic", topic)
+        elif creates or rights.allows("create", "topic", topic):
+            continue
+        elif _to_create(parts, request, [(name, topic_id)]):
+            errors[_key_of(name, topic_id)] = context.refusal("create", "topic", topic)
+    return errors
 
 
 def throttled(version: int, body: bytes, throttle_ms: int) -> bytes:
@@ -175,7 +205,11 @@ def _is_unknown(parts: Parts, name: str | None, topic_id: Any) -> bool:
 
 
 async def _look_and_answer(
-    parts: Parts, context: RequestContext, request: Any, wanted: Wanted
+    parts: Parts,
+    context: RequestContext,
+    request: Any,
+    wanted: Wanted,
+    errors: Mapping[Any, PenstockError],
 ) -> bytes:
     """Ask the control plane before a topic is said to be unknown.
 
@@ -187,21 +221,22 @@ async def _look_and_answer(
         await parts.cluster.refresh()
     except PenstockError as error:
         logger.warning("looking for new topics failed: %s", error)
-        return _answer(parts, context, request, wanted, _not_looked_up(wanted, error))
-    return _answer(parts, context, request, wanted, {})
+        errors = {**_not_looked_up(wanted, error), **errors}
+    return _answer(parts, context, request, wanted, errors)
 
 
 def _not_looked_up(wanted: Wanted, cause: PenstockError) -> dict[Any, PenstockError]:
     """The error of each topic that turns out not to be known, by name or id."""
     error = NotLookedUp(str(cause))
-    return {topic_id or name: error for name, topic_id in wanted}
+    return {_key_of(*one): error for one in wanted}
 
 
 def _key(parts: Parts, context: RequestContext, request: Any) -> tuple[Any, ...]:
     """What an answer depends on beside the image. A client that names no rack has the empty one."""
     rack = rack_of(context.client_id, parts.cluster.image)
     unreachable = parts.cluster.unreachable()
-    return context.version, request, rack, context.connection.listener, unreachable
+    listener = context.connection.listener
+    return context.version, request, rack, listener, unreachable, context.rights
 
 
 def _wanted(version: int, request: Any) -> Wanted | None:
@@ -223,9 +258,14 @@ def _to_create(parts: Parts, request: Any, wanted: Wanted) -> list[str]:
 
 
 async def _create_and_answer(
-    parts: Parts, context: RequestContext, request: Any, wanted: Wanted, missing: list[str]
+    parts: Parts,
+    context: RequestContext,
+    request: Any,
+    wanted: Wanted,
+    missing: list[str],
+    refused: Mapping[Any, PenstockError],
 ) -> bytes:
-    errors: dict[Any, PenstockError] = {}
+    errors = dict(refused)
     valid: list[str] = []
     for name in dict.fromkeys(missing):
         try:
@@ -250,8 +290,12 @@ def _answer(
     wanted: Wanted | None,
     errors: Mapping[Any, PenstockError],
 ) -> bytes:
+    rights = context.rights
     with_operations = getattr(request, "include_topic_authorized_operations", False)
-    operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
+
+    def operations(name: str) -> int:
+        return operations_of(rights, "topic", name) if with_operations else NOT_ASKED
+
     key = _key(parts, context, request)
     rack, image = key[2], parts.cluster.image
     live = parts.cluster.live
@@ -259,10 +303,11 @@ def _answer(
         topics = [
             _topic(topic, parts.cluster.shown(topic, rack), operations, live)
             for topic in image.topics.values()
+            if rights.allows("describe", "topic", topic.name)
         ]
     else:
         topics = [_wanted_topic(parts, *one, rack, operations, live, errors) for one in wanted]
-    cluster_operations = getattr(request, "include_cluster_authorized_operations", False)
+    with_cluster = getattr(request, "include_cluster_authorized_operations", False)
     body = encoder(_NAME, context.version, "response")(
         {
             "brokers": [
@@ -277,7 +322,7 @@ def _answer(
             "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
             "topics": topics,
             "cluster_authorized_operations": (
-                CLUSTER_OPERATIONS if cluster_operations else NOT_ASKED
+                cluster_operations(rights) if with_cluster else NOT_ASKED
             ),
         }
     )
@@ -291,10 +336,13 @@ def _wanted_topic(
     name: str | None,
     topic_id: Any,
     rack: str,
-    operations: int,
+    operations: Callable[[str], int],
     live: frozenset[int],
     errors: Mapping[Any, PenstockError],
 ) -> dict[str, Any]:
+    error = errors.get(_key_of(name, topic_id))
+    if isinstance(error, AuthorisationFailed):
+        return _missing(name, topic_id, error_of(error)[0])
     if topic_id is not None:
         by_id = parts.partitions.topics_by_id.get(topic_id.bytes)
         if by_id is not None:
@@ -320,7 +368,10 @@ def _missing(name: str | None, topic_id: Any, number: int) -> dict[str, Any]:
 
 
 def _topic(
-    topic: Topic, partitions: Sequence[Partition], operations: int, live: frozenset[int]
+    topic: Topic,
+    partitions: Sequence[Partition],
+    operations: Callable[[str], int],
+    live: frozenset[int],
 ) -> dict[str, Any]:
     leaderless = error_number("leader_not_available")
     return {
@@ -328,7 +379,7 @@ def _topic(
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
-        "topic_authorized_operations": operations,
+        "topic_authorized_operations": operations(topic.name),
         "partitions": [
             {
                 "error_code": 0 if partition.leader in live else leaderless,

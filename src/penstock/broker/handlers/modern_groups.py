@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
@@ -13,13 +13,15 @@ from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.coordination.modern.events import Beaten
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.handlers.groups import unexpected
-from penstock.broker.operations import GROUP_OPERATIONS, NOT_ASKED
+from penstock.broker.operations import NOT_ASKED, operations_of
 
 if TYPE_CHECKING:
+    from penstock.broker.connection import RequestContext
     from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
 
 Entry = dict[str, Any]
+_NO_TOPICS: Final[Entry] = {"topic_partitions": ()}
 Names = Mapping[bytes, str]
 """Names of topics by their ids."""
 
@@ -63,21 +65,47 @@ def _assignment(partitions: Partitions) -> Entry:
 
 
 async def described_groups(
-    parts: GroupParts, request: Any, kind: type, name: str, member: Callable[[Any, Names], Entry]
+    parts: GroupParts,
+    context: RequestContext,
+    request: Any,
+    kind: type,
+    name: str,
+    member: Callable[[Any, Names], Entry],
 ) -> Entry:
     """All groups of a request, of one kind: what the core describes them by, and its name."""
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    rights, asked = context.rights, request.include_authorized_operations
     names = {topic.topic_id.bytes: name for name, topic in parts.cluster.image.topics.items()}
     return {
         "groups": [
             {
-                **await _described(parts.coordinator, group_id, kind, name, names, member),
+                **_seen(
+                    context,
+                    await _described(parts.coordinator, group_id, kind, name, names, member),
+                ),
                 "group_id": group_id,
-                "authorized_operations": operations,
+                "authorized_operations": (
+                    operations_of(rights, "group", group_id) if asked else NOT_ASKED
+                ),
             }
             for group_id in request.group_ids
         ]
     }
+
+
+def _seen(context: RequestContext, group: Entry) -> Entry:
+    """The group, but for its members if one of them has a topic that must not be seen."""
+    topics = {
+        part["topic_name"]
+        for member in group["members"]
+        for assignment in ("assignment", "target_assignment")
+        for part in member.get(assignment, _NO_TOPICS)["topic_partitions"]
+    }
+    for topic in topics:
+        if not context.rights.allows("describe", "topic", topic):
+            number, _ = error_of(context.refusal("describe", "topic", topic))
+            message = "the group reads topics that the client may not describe"
+            return {**group, "error_code": number, "error_message": message, "members": ()}
+    return group
 
 
 async def _described(

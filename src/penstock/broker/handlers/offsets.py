@@ -221,8 +221,10 @@ async def offset_fetch(parts: Parts, context: RequestContext, request: Any) -> E
 
 
 async def _group(parts: Parts, context: RequestContext, asked: Any, require_stable: bool) -> Entry:
-    group_id, topics = asked.group_id, asked.topics
+    group_id, topics, rights = asked.group_id, asked.topics, context.rights
     try:
+        if not rights.allows("describe", "group", group_id):
+            raise context.refusal("describe", "group", group_id)
         parts.coordinator.check_owner(group_id)
         refused = await _refuse_member(parts, context, asked)
         if refused is not None:
@@ -234,9 +236,14 @@ async def _group(parts: Parts, context: RequestContext, asked: Any, require_stab
         number, _ = error_of(error)
         return {"group_id": group_id, "topics": (), "error_code": number}
     if topics is None:
+        by_key = {
+            key: offset
+            for key, offset in by_key.items()
+            if rights.allows("describe", "topic", key[0])
+        }
         answers = _all_topics(parts, by_key, unstable, by_id=context.version >= TOPIC_IDS_VERSION)
     else:
-        answers = [_topic(parts, topic, by_key, unstable) for topic in topics]
+        answers = [_topic(parts, context, topic, by_key, unstable) for topic in topics]
     return {"group_id": group_id, "topics": answers, "error_code": 0}
 
 
@@ -281,11 +288,17 @@ def _name(parts: Parts, asked: Any) -> str | None:
 
 
 def _topic(
-    parts: Parts, asked: Any, by_key: Committed, unstable: Collection[PartitionKey]
+    parts: Parts,
+    context: RequestContext,
+    asked: Any,
+    by_key: Committed,
+    unstable: Collection[PartitionKey],
 ) -> Entry:
     name = _name(parts, asked)
     if name is None:
         return _failed_topic(asked, error_number(UnknownTopicId.code))
+    if not context.rights.allows("describe", "topic", name):
+        return _failed_topic(asked, error_of(context.refusal("describe", "topic", name))[0])
     return {
         **_identity(asked),
         "partitions": [

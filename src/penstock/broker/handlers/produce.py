@@ -44,9 +44,10 @@ from penstock.broker.handlers.verification import (
 from penstock.broker.identity import endpoints_of
 from penstock.broker.partition_registry import ServedTopic
 from penstock.partitions.errors import NotEnoughReplicas
-from penstock.records import InvalidRecord
+from penstock.records import InvalidRecord, says_transactional
 from penstock.records.appends import AppendResult
 from penstock.records.transactions import UNGUARDED, Guard
+from penstock.security import EVERYTHING
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.produce import (
@@ -102,17 +103,39 @@ def produce(
 ) -> None:
     """Handle one Produce request; answers by `context.reply` once it is durable."""
     request = decode_request(frame, offset, context.version)
-    refusal = _refusal(request)
-    if refusal is not None:
-        refuse(parts, context, request, refusal)
+    problem = _problem(context, request)
+    if problem is not None:
+        refuse(parts, context, request, problem)
         return
     if parts.quotas.active:
         parts.quotas.producing(context, len(frame))
+    refused: list[TopicResult] = []
+    if context.rights is not EVERYTHING:
+        refused = _take_refused(parts, context, request)
     context.no_answer = request.acks == 0
     if request.transactional_id is None:
-        _append(parts, context, request, lease, None)
+        _append(parts, context, request, lease, None, refused)
     else:
-        _begin(parts, context, request, lease, request.transactional_id)
+        _begin(parts, context, request, lease, request.transactional_id, refused)
+
+
+def _take_refused(
+    parts: Parts, context: RequestContext, request: ProduceRequest
+) -> list[TopicResult]:
+    """Take the topics out of a request that may not be written, and answer them."""
+    rights, refused = context.rights, []
+    by_id = context.version >= TOPIC_IDS_FROM
+    for topic in list(request.topics):
+        key, rows = topic
+        known = parts.partitions.topics_by_id.get(key) if by_id else None
+        name = key.decode(errors="replace") if known is None else known.topic.name
+        if (by_id and known is None) or rights.allows("write", "topic", name):
+            continue
+        request.topics.remove(topic)
+        number, message = error_of(context.refusal("write", "topic", name))
+        results = [PartitionResult(index, number, message=message) for index, _ in rows]
+        refused.append((key, results))
+    return refused
 
 
 def _append(
@@ -121,11 +144,12 @@ def _append(
     request: ProduceRequest,
     lease: Lease | None,
     guards: Guards | None,
+    results: list[TopicResult],
 ) -> None:
+    """Append, and answer; `results` has what is answered beside that."""
     now_ms, acks = parts.clock.now_ms(), request.acks
     by_id = context.version >= TOPIC_IDS_FROM
     topics = parts.partitions.topics_by_id if by_id else parts.partitions.topics_by_name
-    results: list[TopicResult] = []
     pending = _Pending(parts, context, request, results)
     for key, partitions in request.topics:
         topic = topics.get(key)
@@ -166,6 +190,7 @@ def _begin(
     request: ProduceRequest,
     lease: Lease | None,
     transactional_id: str,
+    refused: list[TopicResult],
 ) -> None:
     """Append what belongs to a transaction, after a look at what would begin one."""
     verifier, version = parts.verifier, context.version
@@ -177,17 +202,17 @@ def _begin(
         known = verified_now(verifier, transactional_id, wanted, version, now_ms)
         if known is not None:
             guards.update(known)
-            _append(parts, context, request, lease, guards)
+            _append(parts, context, request, lease, guards, refused)
             return
         if lease is not None:
             lease.retain()
         work = verified(verifier, transactional_id, wanted, version, parts.clock)
         task = asyncio.get_running_loop().create_task(
-            _append_verified(parts, context, request, lease, guards, work)
+            _append_verified(parts, context, request, lease, guards, work, refused)
         )
         context.connection.waits_for(task)
         return
-    _append(parts, context, request, lease, guards)
+    _append(parts, context, request, lease, guards, refused)
 
 
 async def _append_verified(
@@ -197,11 +222,12 @@ async def _append_verified(
     lease: Lease | None,
     guards: dict[Place, Guard | PenstockError],
     work: Awaitable[dict[Place, Guard | PenstockError]],
+    refused: list[TopicResult],
 ) -> None:
     try:
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             guards.update(await work)
-        _append(parts, context, request, lease, guards)
+        _append(parts, context, request, lease, guards, refused)
     except TimeoutError:
         refuse(parts, context, request, NotEnoughReplicas(
             f"the coordinator of the transaction has not answered within {request.timeout_ms} ms"
@@ -251,10 +277,26 @@ def _fail(result: PartitionResult, topic: ServedTopic | None, error: Exception) 
     result.record_errors = [(record, result.message) for record in records]
 
 
-def _refusal(request: ProduceRequest) -> PenstockError | None:
+def _problem(context: RequestContext, request: ProduceRequest) -> PenstockError | None:
+    """Why nothing of a request may be appended."""
     if request.acks not in (0, 1, _ALL):
         return InvalidRequiredAcks(f"acks = {request.acks} is none of 0, 1 and -1 (all)")
+    rights = context.rights
+    if rights is EVERYTHING or not has_transactions(request):
+        return None
+    name = request.transactional_id
+    if name is None or not rights.allows("write", "transactional_id", name):
+        return context.refusal("write", "transactional_id", name or "")
     return None
+
+
+def has_transactions(request: ProduceRequest) -> bool:
+    """Whether batches of a request say that they belong to a transaction."""
+    return any(
+        records is not None and says_transactional(records)
+        for _, partitions in request.topics
+        for _, records in partitions
+    )
 
 
 def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]:

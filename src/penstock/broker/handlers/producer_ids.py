@@ -4,7 +4,7 @@ Ids come from the control plane in blocks and are never used twice, also when a 
 with the process. A producer without a transactional id that comes back with its producer id simply
 gets a new one: nothing refers to the old one. Of transactional ones their coordinator decides.
 
-Source: KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED).
+Source: KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED), KIP-679 (who may be idempotent).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.transactions import InitProducerId, ProducerIdentity
 from penstock.broker.handlers.transactions import identity_answer
+from penstock.security import CLUSTER
 from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
@@ -38,8 +39,22 @@ class Parts:
     transactions: TransactionCoordinator
 
 
+def _ask(context: RequestContext, transactional_id: str | None) -> None:
+    """A producer without a transactional id may be idempotent if it may write to any topic."""
+    rights = context.rights
+    if transactional_id is None:
+        if not (
+            rights.allows("idempotent_write", "cluster", CLUSTER)
+            or rights.allows_some("write", "topic")
+        ):
+            raise context.refusal("idempotent_write", "cluster", CLUSTER)
+    elif not rights.allows("write", "transactional_id", transactional_id):
+        raise context.refusal("write", "transactional_id", transactional_id)
+
+
 async def init_producer_id(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
     """Answer with a fresh producer id and epoch 0, or those of a transactional id."""
+    _ask(context, request.transactional_id)
     if request.transactional_id is None:
         return {"producer_id": await parts.producer_ids.next(), "producer_epoch": 0}
     if not request.transactional_id:

@@ -73,7 +73,7 @@ async def share_fetch(parts: Parts, context: RequestContext, request: Any) -> li
             for index in topic.partitions
         ]
         session.update(places, forgotten)
-    answers = await _acknowledge(parts, session, said)
+    answers = await _acknowledge(parts, context, session, said)
     throttled = parts.quotas.active and parts.quotas.before_fetch(context)
     if not last and not throttled:
         fetching = ShareFetching(
@@ -103,7 +103,7 @@ async def share_acknowledge(parts: Parts, context: RequestContext, request: Any)
         raise InvalidShareSessionEpoch("a share session is not opened by ShareAcknowledge")
     _, said = _named(request)
     session = _session(parts, context, request)
-    answers = await _acknowledge(parts, session, said)
+    answers = await _acknowledge(parts, context, session, said)
     await answers.acknowledged()
     if request.share_session_epoch == FINAL_EPOCH:
         parts.share.sessions.end(session, said=True)
@@ -157,7 +157,9 @@ def _session(parts: Parts, context: RequestContext, request: Any) -> ShareSessio
     return sessions.go_on(key, epoch, context.connection, now=now)
 
 
-async def _acknowledge(parts: Parts, session: ShareSession, said: Said) -> Answers:
+async def _acknowledge(
+    parts: Parts, context: RequestContext, session: ShareSession, said: Said
+) -> Answers:
     group_id, member = session.key
     answers = Answers(
         group_id,
@@ -165,6 +167,7 @@ async def _acknowledge(parts: Parts, session: ShareSession, said: Said) -> Answe
         shares=parts.share.shares,
         partitions=parts.partitions,
         renews=parts.share.settings_of(group_id).renews,
+        context=context,
     )
     await answers.open([place for place, _ in said])
     for place, batches in said:

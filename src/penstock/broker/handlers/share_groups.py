@@ -53,7 +53,7 @@ async def share_group_heartbeat(parts: Parts, context: RequestContext, request: 
 
 
 async def share_group_describe(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    return await described_groups(parts, request, DescribedShareGroup, "share", _member)
+    return await described_groups(parts, context, request, DescribedShareGroup, "share", _member)
 
 
 def _member(member: DescribedShareMember, names: Mapping[bytes, str]) -> Entry:

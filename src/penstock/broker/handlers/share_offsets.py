@@ -66,11 +66,14 @@ async def _group(parts: Parts, group_id: str, *, empty: bool) -> DescribedShareG
 async def describe_share_group_offsets(
     parts: Parts, context: RequestContext, request: Any
 ) -> Entry:
-    return {"groups": [await _described(parts, group) for group in request.groups]}
+    return {"groups": [await _described(parts, context, one) for one in request.groups]}
 
 
-async def _described(parts: Parts, group: Any) -> Entry:
+async def _described(parts: Parts, context: RequestContext, group: Any) -> Entry:
+    rights = context.rights
     try:
+        if not rights.allows("describe", "group", group.group_id):
+            raise context.refusal("describe", "group", group.group_id)
         await _group(parts, group.group_id, empty=False)
         states = await parts.share.offsets.of_group(group.group_id)
     except PenstockError as error:
@@ -83,14 +86,32 @@ async def _described(parts: Parts, group: Any) -> Entry:
         names = {topic.topic_id: name for name, topic in parts.cluster.image.topics.items()}
         wanted: dict[str, list[int]] = {}
         for topic_id, index in sorted(states):
-            if topic_id in names:
+            if topic_id in names and rights.allows("describe", "topic", names[topic_id]):
                 wanted.setdefault(names[topic_id], []).append(index)
     else:
         wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
     return {
         "group_id": group.group_id,
-        "topics": [_topic(parts, name, indexes, states) for name, indexes in wanted.items()],
+        "topics": [
+            _topic(parts, name, indexes, states)
+            if rights.allows("describe", "topic", name)
+            else _failed_topic(name, indexes, context.refusal("describe", "topic", name))
+            for name, indexes in wanted.items()
+        ],
     }
+
+
+def _failed_topic(name: str, indexes: Iterable[int], error: PenstockError) -> Entry:
+    number, message = error_of(error)
+    return {
+        "topic_name": name,
+        "topic_id": None,
+        "partitions": [
+            {"partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1,
+             "error_code": number, "error_message": message}
+            for index in indexes
+        ],
+    }  # fmt: skip
 
 
 def _topic(
@@ -98,16 +119,7 @@ def _topic(
 ) -> Entry:
     topic = parts.cluster.image.topics.get(name)
     if topic is None:
-        unknown = error_number(UnknownTopicOrPartition.code)
-        return {
-            "topic_name": name,
-            "topic_id": None,
-            "partitions": [
-                {"partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1,
-                 "error_code": unknown, "error_message": f"there is no topic {name!r}"}
-                for index in indexes
-            ],
-        }  # fmt: skip
+        return _failed_topic(name, indexes, UnknownTopicOrPartition(f"there is no topic {name!r}"))
     partitions = []
     for index in indexes:
         state = states.get((topic.topic_id, index))

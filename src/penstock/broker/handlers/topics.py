@@ -31,6 +31,8 @@ from penstock.broker.errors import (
 from penstock.broker.topic_admin import CONCURRENT_CHANGES_MAX
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions
 from penstock.control import Topic, UnknownTopic
+from penstock.security import CLUSTER, Rights
+from penstock.security.authoriser import TopicAuthorisationFailed
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
@@ -78,7 +80,7 @@ async def create_topics(parts: Parts, context: RequestContext, request: Any) -> 
     else:
         outcomes = list(await parts.topic_admin.create(plans))
     answers = {
-        spec.name: _created(parts, plan, outcome)
+        spec.name: _created(parts, context.rights, plan, outcome)
         for spec, plan, outcome in zip(specs, plans, outcomes, strict=True)
     }
     twice = failed(BadRequest("Duplicate topic name."))
@@ -109,12 +111,24 @@ def _spec(topic: Any) -> TopicSpec:
 
 
 def _created(
-    parts: Parts, plan: TopicPlan | PenstockError, outcome: TopicPlan | Topic | PenstockError
+    parts: Parts,
+    rights: Rights,
+    plan: TopicPlan | PenstockError,
+    outcome: TopicPlan | Topic | PenstockError,
 ) -> Entry:
     if isinstance(outcome, PenstockError):
         return {**failed(outcome), "configs": ()}
     if isinstance(plan, PenstockError):
         return {**failed(plan), "configs": ()}
+    topic_id = outcome.topic_id if isinstance(outcome, Topic) else None
+    if not rights.allows("describe_configs", "topic", plan.name):
+        return {
+            "topic_id": topic_id,
+            "topic_config_error_code": error_number(TopicAuthorisationFailed.code),
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "configs": (),
+        }
     configs = [
         {
             "name": entry.name,
@@ -129,7 +143,7 @@ def _created(
     if notes and isinstance(outcome, Topic):
         logger.warning("topic %s: %s", plan.name, "; ".join(notes))
     return {
-        "topic_id": outcome.topic_id if isinstance(outcome, Topic) else None,
+        "topic_id": topic_id,
         "error_message": "; ".join(notes) or None,
         "num_partitions": len(plan.partitions),
         "replication_factor": len(plan.partitions[0]),
@@ -156,7 +170,7 @@ async def delete_topics(parts: Parts, context: RequestContext, request: Any) -> 
     for start in range(0, len(asked), CONCURRENT_CHANGES_MAX):
         chunk = dict.fromkeys(asked[start : start + CONCURRENT_CHANGES_MAX])
         responses += await asyncio.gather(
-            *(_delete(parts, name, topic_id, counts, quota) for name, topic_id in chunk)
+            *(_delete(parts, context, name, topic_id, counts, quota) for name, topic_id in chunk)
         )
     await parts.cluster.refresh()
     return {"throttle_time": parts.quotas.mutated(quota), "responses": responses}
@@ -168,8 +182,24 @@ def _resolved(parts: Parts, name: str | None, topic_id: UUID | None) -> object:
     return topic.topic_id if topic is not None else (topic_id or name)
 
 
+def _deletable(
+    parts: Parts, context: RequestContext, name: str | None, topic_id: UUID | None
+) -> Topic:
+    """The topic; whether one is there is told only to who may describe it."""
+    rights = context.rights
+    if rights.allows("delete", "cluster", CLUSTER):
+        return _find(parts, name, topic_id)
+    if name is not None and topic_id is None and not rights.allows("describe", "topic", name):
+        raise context.refusal("describe", "topic", name)
+    topic = _find(parts, name, topic_id)
+    if not rights.allows("delete", "topic", topic.name):
+        raise context.refusal("delete", "topic", topic.name if name else str(topic_id))
+    return topic
+
+
 async def _delete(
     parts: Parts,
+    context: RequestContext,
     name: str | None,
     topic_id: UUID | None,
     counts: Mapping[object, int],
@@ -179,7 +209,7 @@ async def _delete(
     try:
         if counts[_resolved(parts, name, topic_id)] > 1:
             raise BadRequest("Duplicate topic name or id.")
-        topic = _find(parts, name, topic_id)
+        topic = _deletable(parts, context, name, topic_id)
         quota.take(len(topic.partitions))
         await parts.control.delete_topic(topic.topic_id)
         return {"name": topic.name, "topic_id": topic.topic_id}

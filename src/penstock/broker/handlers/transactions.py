@@ -38,13 +38,14 @@ from penstock.broker.coordination.transactions import (
     Verified,
     VerifyPartitions,
 )
-from penstock.broker.errors import error_number, error_of
+from penstock.broker.errors import UnknownTopicOrPartition, error_number, error_of
 from penstock.broker.limits import LOOK_FOR_TOPICS_SECONDS
 
 if TYPE_CHECKING:
     from penstock.broker.connection import RequestContext
     from penstock.broker.coordination.transaction_coordinator import TransactionCoordinator
     from penstock.broker.metadata import ClusterMetadata
+    from penstock.security import Rights
 
 FENCED: Final = "producer_fenced"
 OLD_EPOCH: Final = "invalid_producer_epoch"
@@ -109,13 +110,21 @@ async def add_partitions_to_txn(parts: Parts, context: RequestContext, request: 
     producer = ProducerIdentity(
         int(request.v3_and_below_producer_id), int(request.v3_and_below_producer_epoch)
     )
+    partitions = _partitions(request.v3_and_below_topics)
+    refused = {
+        one: context.refusal("write", "topic", one.topic).code
+        for one in partitions
+        if not context.rights.allows("write", "topic", one.topic)
+    }
+    if refused:
+        return {"results_by_topic_v3_and_below": _refused(partitions, refused)}
     return {
         "results_by_topic_v3_and_below": await _added(
             parts,
             context.version,
             request.v3_and_below_transactional_id,
             producer,
-            _partitions(request.v3_and_below_topics),
+            partitions,
             kind=AddToTransaction,
         )
     }
@@ -148,9 +157,7 @@ async def _added(
     """The results of one transaction: all partitions are added, or none."""
     unknown = await _unknown(parts, partitions)
     if unknown:
-        missing = error_number("unknown_topic_or_partition")
-        others = error_number("operation_not_attempted")
-        return _results({one: missing if one in unknown else others for one in partitions})
+        return _refused(partitions, dict.fromkeys(unknown, UnknownTopicOrPartition.code))
     try:
         response = await parts.transactions.call(
             kind(
@@ -171,6 +178,14 @@ async def _added(
         raise unexpected(response)
     abortable = error_number("transaction_abortable")
     return _results({one: abortable if one in response.missing else 0 for one in partitions})
+
+
+def _refused(
+    partitions: Sequence[TopicPartition], errors: Mapping[TopicPartition, str]
+) -> list[Entry]:
+    """The errors of some partitions, for which the others were not added either."""
+    others = "operation_not_attempted"
+    return _results({one: error_number(errors.get(one, others)) for one in partitions})
 
 
 async def _unknown(parts: Parts, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
@@ -239,11 +254,13 @@ async def end_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
 
 async def describe_transactions(parts: Parts, context: RequestContext, request: Any) -> Entry:
     return {
-        "transaction_states": [await _described(parts, one) for one in request.transactional_ids]
+        "transaction_states": [
+            await _described(parts, context.rights, one) for one in request.transactional_ids
+        ]
     }
 
 
-async def _described(parts: Parts, transactional_id: str) -> Entry:
+async def _described(parts: Parts, rights: Rights, transactional_id: str) -> Entry:
     nothing = {
         "transactional_id": transactional_id,
         "transaction_state": "",
@@ -275,6 +292,7 @@ async def _described(parts: Parts, transactional_id: str) -> Entry:
         "topics": [
             {"topic": name, "partitions": indexes}
             for name, indexes in by_topic(sorted(response.unmarked)).items()
+            if rights.allows("describe", "topic", name)
         ],
     }
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from penstock.base.errors import RetriableError
 from penstock.broker.quotas.keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
@@ -34,7 +34,6 @@ from penstock.broker.quotas.metrics import Throttles, quota_samples
 from penstock.broker.quotas.rates import TokenBucket, Windows
 from penstock.broker.quotas.table import UNBOUNDED, Bounds, QuotaTable
 from penstock.broker.quotas.timing import Timed
-from penstock.wire.kafka.apis import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -47,9 +46,6 @@ if TYPE_CHECKING:
     from penstock.control.values import EntityConfigs
 
 T = TypeVar("T")
-_ADD_PARTITIONS_TO_TXN: Final = BY_NAME["AddPartitionsToTxn"].key
-_BATCHED_FROM: Final = 4
-"""The version of AddPartitionsToTxn from which leaders of partitions ask, not producers."""
 
 
 class ThrottlingQuotaExceeded(RetriableError):
@@ -69,9 +65,11 @@ class QuotaParts:
 
 def between_brokers(context: RequestContext) -> bool:
     """Whether only other brokers send such a request: none of it is a client's."""
-    api = context.api
-    batched = api.key == _ADD_PARTITIONS_TO_TXN and context.version >= _BATCHED_FROM
-    return batched or api.operation == "cluster_action"
+    return any(
+        check.scope == "whole" and check.operation == "cluster_action"
+        for check in context.api.checks
+        if check.asked_of(context.version)
+    )
 
 
 class MutationQuota:

@@ -15,6 +15,7 @@ from penstock.broker.share.values import Acknowledge, Acknowledged, InvalidAckno
 from penstock.wire.kafka.share_fetch import SharePartitionAnswer
 
 if TYPE_CHECKING:
+    from penstock.broker.connection import RequestContext
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.share.shares import Shares
     from penstock.broker.share.stored import StoredShare
@@ -80,9 +81,11 @@ class Answers:
         shares: Shares,
         partitions: PartitionRegistry,
         renews: bool,
+        context: RequestContext,
     ) -> None:
-        """`renews`: the group lets its members renew locks."""
+        """`renews`: the group lets its members renew locks; the member asks by `context`."""
         self._renews = renews
+        self._context = context
         self.group_id = group_id
         self.member = member
         self._shares = shares
@@ -91,11 +94,13 @@ class Answers:
         self._acknowledging: list[tuple[Place, asyncio.Future[None]]] = []
 
     def source(self, place: Place) -> Partition:
-        """A partition that this broker leads; raises PenstockError."""
+        """A partition that this broker leads, and the member may read; raises PenstockError."""
         topic_id, index = place
         topic = self._partitions.topics_by_id.get(topic_id.bytes)
         if topic is None:
             raise UnknownTopicId(f"there is no topic of id {topic_id}")
+        if not self._context.rights.allows("read", "topic", topic.topic.name):
+            raise self._context.refusal("read", "topic", topic.topic.name)
         return self._partitions.partition_of(topic, index)
 
     async def open(self, places: Sequence[Place]) -> None:

@@ -243,10 +243,10 @@ def set_entity_configs(
         left.pop(entity, None)
         if configs:
             left[entity] = dict(configs)
-    if len(left) > max(len(known), ENTITY_CONFIGS_MAX):
+    count = sum(of == kind for of, _ in left)
+    if count > max(sum(of == kind for of, _ in known), ENTITY_CONFIGS_MAX):
         raise InvalidError(
-            f"quotas and subscriptions to metrics would be {len(left)}, allowed are"
-            f" {ENTITY_CONFIGS_MAX}"
+            f"entities of kind {kind} would be {count}, allowed are {ENTITY_CONFIGS_MAX}"
         )
     return image if left == known else _next(image, entity_configs=left)
 

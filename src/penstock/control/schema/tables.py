@@ -117,7 +117,7 @@ TABLES: Final[Sequence[Table]] = (
         name="entity_configs",
         key=("kind", "name"),
         value=("configs",),
-        doc="Configs of other things: quotas by their entity, subscriptions to clients' metrics.",
+        doc="Configs of other things: quotas, subscriptions to metrics, ACLs, SCRAM credentials.",
         writer="metadata/statements.py",
     ),
     Table(

@@ -13,6 +13,14 @@ expression of whoever asks. Two numbers may differ from kio's range:
 - `flexible_from` is the first version with tagged fields (KIP-482); a request header must be
   read before any schema is loaded, so the number stands here, and a test compares it with kio.
 
+`checks` say what a principal must be allowed to do, in the order in which it is asked
+(`broker/access.py` enforces them):
+
+- `whole`: what a request names, all of it; else the request is refused as a whole;
+- `each`: each element of the request on its own; those that are refused are taken out of it;
+- `listed`: each element of the answer; those that are refused are left out of it;
+- `asked`: the handler asks, because what is named depends on what it knows.
+
 `handler` names a function in `penstock.broker.handlers` as `module:function`; it is text because
 `wire` knows nothing of the broker, and because handlers are imported at first use.
 
@@ -22,12 +30,10 @@ KIP-482, KIP-511.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 Operation = Literal[
-    "none",
     "read",
     "write",
     "create",
@@ -39,7 +45,9 @@ Operation = Literal[
     "alter_configs",
     "idempotent_write",
 ]
-Resource = Literal["none", "topic", "group", "transactional_id", "cluster"]
+Resource = Literal["topic", "group", "transactional_id", "cluster", "config"]
+"""`config` is what an element with `resource_type` and `resource_name` is about."""
+Scope = Literal["whole", "each", "listed", "asked"]
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -47,7 +55,33 @@ LIST_OFFSETS: Final = 2
 METADATA: Final = 3
 API_VERSIONS: Final = 18
 
-NEVER_FLEXIBLE: Final = 32767
+VERSION_MAX: Final = 32767
+NEVER_FLEXIBLE: Final = VERSION_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that a principal must be allowed to do."""
+
+    scope: Scope
+    operation: Operation
+    resource: Resource
+    unless: Operation | None = None
+    """It is not asked of who may do this on the cluster."""
+    since: int = 0
+    until: int = VERSION_MAX
+    """The versions in which it is asked."""
+
+    def asked_of(self, version: int) -> bool:
+        return self.since <= version <= self.until
+
+    def __str__(self) -> str:
+        text = f"{self.scope}: {self.operation} on {self.resource}"
+        if self.unless is not None:
+            text += f", or {self.unless} on cluster"
+        if self.since:
+            text += f" (from version {self.since})"
+        return text if self.until == VERSION_MAX else f"{text} (to version {self.until})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +95,8 @@ class Api:
     served_from: int
     flexible_from: int
     handler: str
-    resource: Resource
-    operation: Operation
+    checks: tuple[Check, ...]
+    """Of no API without any is anything asked, so the few that have none are named in a test."""
 
     def serves(self, version: int) -> bool:
         return self.served_from <= version <= self.maximum
@@ -77,153 +111,217 @@ class Api:
         return 1 if version >= self.flexible_from else 0
 
 
-_ROWS: Final[tuple[tuple[int, str, int, int, int, str, Resource, Operation], ...]] = (
-    # key, name, minimum, maximum, flexible from, handler, resource, operation
-    (0, "Produce", 0, 13, 9, "produce:produce", "topic", "write"),
-    (1, "Fetch", 4, 18, 12, "fetch:fetch", "topic", "read"),
-    (2, "ListOffsets", 1, 11, 6, "list_offsets:list_offsets", "topic", "describe"),
-    (3, "Metadata", 0, 13, 9, "metadata:metadata", "topic", "describe"),
-    (8, "OffsetCommit", 2, 10, 8, "offsets:offset_commit", "group", "read"),
-    (9, "OffsetFetch", 1, 10, 6, "offsets:offset_fetch", "group", "describe"),
-    (10, "FindCoordinator", 0, 6, 3, "groups:find_coordinator", "group", "describe"),
-    (11, "JoinGroup", 0, 9, 6, "groups:join_group", "group", "read"),
-    (12, "Heartbeat", 0, 4, 4, "groups:heartbeat", "group", "read"),
-    (13, "LeaveGroup", 0, 5, 4, "groups:leave_group", "group", "read"),
-    (14, "SyncGroup", 0, 5, 4, "groups:sync_group", "group", "read"),
-    (15, "DescribeGroups", 0, 6, 5, "groups:describe_groups", "group", "describe"),
-    (16, "ListGroups", 0, 5, 3, "groups:list_groups", "cluster", "describe"),
-    (18, "ApiVersions", 0, 4, 3, "api_versions:api_versions", "none", "none"),
-    (19, "CreateTopics", 2, 7, 5, "topics:create_topics", "cluster", "create"),
-    (20, "DeleteTopics", 1, 6, 4, "topics:delete_topics", "topic", "delete"),
-    (21, "DeleteRecords", 0, 2, 2, "topics:delete_records", "topic", "delete"),
-    (
-        22, "InitProducerId", 0, 5, 2,
-        "producer_ids:init_producer_id", "cluster", "idempotent_write",
+def whole(operation: Operation, resource: Resource, **more: Any) -> Check:
+    return Check(scope="whole", operation=operation, resource=resource, **more)
+
+
+def each(operation: Operation, resource: Resource, **more: Any) -> Check:
+    return Check(scope="each", operation=operation, resource=resource, **more)
+
+
+def listed(operation: Operation, resource: Resource, **more: Any) -> Check:
+    return Check(scope="listed", operation=operation, resource=resource, **more)
+
+
+def asked(operation: Operation, resource: Resource, **more: Any) -> Check:
+    return Check(scope="asked", operation=operation, resource=resource, **more)
+
+
+def _api(
+    key: int,
+    name: str,
+    minimum: int,
+    maximum: int,
+    flexible_from: int,
+    handler: str,
+    *checks: Check,
+) -> Api:
+    return Api(
+        key=key,
+        name=name,
+        minimum=minimum,
+        maximum=maximum,
+        served_from=3 if key == PRODUCE else minimum,
+        flexible_from=flexible_from,
+        handler=handler,
+        checks=checks,
+    )
+
+
+_ROWS: Final = (
+    # key, name, minimum, maximum, flexible from, handler, checks
+    _api(
+        0, "Produce", 0, 13, 9, "produce:produce",
+        asked("write", "transactional_id"), asked("write", "topic"),
     ),
-    (
-        23, "OffsetForLeaderEpoch", 2, 4, 4,
-        "list_offsets:offset_for_leader_epoch", "topic", "describe",
+    _api(1, "Fetch", 4, 18, 12, "fetch:fetch", asked("read", "topic")),
+    _api(2, "ListOffsets", 1, 11, 6, "list_offsets:list_offsets", each("describe", "topic")),
+    _api(
+        3, "Metadata", 0, 13, 9, "metadata:metadata",
+        asked("describe", "topic"), asked("create", "topic", unless="create"),
     ),
-    (
-        24, "AddPartitionsToTxn", 0, 5, 3,
-        "transactions:add_partitions_to_txn", "transactional_id", "write",
+    _api(
+        8, "OffsetCommit", 2, 10, 8, "offsets:offset_commit",
+        whole("read", "group"), each("read", "topic"),
     ),
-    (
-        25, "AddOffsetsToTxn", 0, 4, 3,
-        "transactions:add_offsets_to_txn", "transactional_id", "write",
+    _api(
+        9, "OffsetFetch", 1, 10, 6, "offsets:offset_fetch",
+        asked("describe", "group"), asked("describe", "topic"),
     ),
-    (26, "EndTxn", 0, 5, 3, "transactions:end_txn", "transactional_id", "write"),
-    (
-        27, "WriteTxnMarkers", 1, 2, 1,
-        "markers:write_txn_markers", "cluster", "cluster_action",
+    _api(
+        10, "FindCoordinator", 0, 6, 3, "groups:find_coordinator",
+        asked("describe", "group"),
+        asked("describe", "transactional_id"),
+        asked("cluster_action", "cluster"),
     ),
-    (
-        28, "TxnOffsetCommit", 0, 5, 3,
-        "transaction_offsets:txn_offset_commit", "transactional_id", "write",
+    _api(11, "JoinGroup", 0, 9, 6, "groups:join_group", whole("read", "group")),
+    _api(12, "Heartbeat", 0, 4, 4, "groups:heartbeat", whole("read", "group")),
+    _api(13, "LeaveGroup", 0, 5, 4, "groups:leave_group", whole("read", "group")),
+    _api(14, "SyncGroup", 0, 5, 4, "groups:sync_group", whole("read", "group")),
+    _api(15, "DescribeGroups", 0, 6, 5, "groups:describe_groups", each("describe", "group")),
+    _api(
+        16, "ListGroups", 0, 5, 3, "groups:list_groups",
+        listed("describe", "group", unless="describe"),
     ),
-    (
-        32, "DescribeConfigs", 1, 4, 4,
-        "configs:describe_configs", "cluster", "describe_configs",
+    _api(18, "ApiVersions", 0, 4, 3, "api_versions:api_versions"),
+    _api(
+        19, "CreateTopics", 2, 7, 5, "topics:create_topics",
+        each("create", "topic", unless="create"), asked("describe_configs", "topic"),
     ),
-    (33, "AlterConfigs", 0, 2, 2, "configs:alter_configs", "cluster", "alter_configs"),
-    (35, "DescribeLogDirs", 1, 5, 2, "log_dirs:describe_log_dirs", "cluster", "describe"),
-    (37, "CreatePartitions", 0, 3, 2, "topics:create_partitions", "topic", "alter"),
-    (42, "DeleteGroups", 0, 2, 2, "groups:delete_groups", "group", "delete"),
-    (43, "ElectLeaders", 0, 2, 2, "elections:elect_leaders", "cluster", "alter"),
-    (
-        44, "IncrementalAlterConfigs", 0, 1, 1,
-        "configs:incremental_alter_configs", "cluster", "alter_configs",
+    _api(
+        20, "DeleteTopics", 1, 6, 4, "topics:delete_topics",
+        asked("describe", "topic", unless="delete"), asked("delete", "topic", unless="delete"),
     ),
-    (
-        45, "AlterPartitionReassignments", 0, 1, 0,
-        "reassignments:alter_partition_reassignments", "cluster", "alter",
+    _api(21, "DeleteRecords", 0, 2, 2, "topics:delete_records", each("delete", "topic")),
+    _api(
+        22, "InitProducerId", 0, 5, 2, "producer_ids:init_producer_id",
+        asked("write", "transactional_id"),
+        asked("idempotent_write", "cluster"),
+        asked("write", "topic"),
     ),
-    (
-        46, "ListPartitionReassignments", 0, 0, 0,
-        "reassignments:list_partition_reassignments", "cluster", "describe",
+    _api(
+        23, "OffsetForLeaderEpoch", 2, 4, 4, "list_offsets:offset_for_leader_epoch",
+        each("describe", "topic", unless="cluster_action"),
     ),
-    (47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete", "group", "delete"),
-    (
-        48, "DescribeClientQuotas", 0, 1, 1,
-        "quotas:describe_client_quotas", "cluster", "describe_configs",
+    _api(
+        24, "AddPartitionsToTxn", 0, 5, 3, "transactions:add_partitions_to_txn",
+        whole("write", "transactional_id", until=3),
+        asked("write", "topic", until=3),
+        whole("cluster_action", "cluster", since=4),
     ),
-    (
-        49, "AlterClientQuotas", 0, 1, 1,
-        "quotas:alter_client_quotas", "cluster", "alter_configs",
+    _api(
+        25, "AddOffsetsToTxn", 0, 4, 3, "transactions:add_offsets_to_txn",
+        whole("write", "transactional_id"), whole("read", "group"),
     ),
-    (60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", "cluster", "describe"),
-    (61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", "topic", "read"),
-    (64, "UnregisterBroker", 0, 0, 0, "cluster:unregister_broker", "cluster", "alter"),
-    (
-        65, "DescribeTransactions", 0, 0, 0,
-        "transactions:describe_transactions", "transactional_id", "describe",
+    _api(26, "EndTxn", 0, 5, 3, "transactions:end_txn", whole("write", "transactional_id")),
+    _api(
+        27, "WriteTxnMarkers", 1, 2, 1, "markers:write_txn_markers",
+        whole("cluster_action", "cluster", unless="alter"),
     ),
-    (
-        66, "ListTransactions", 0, 1, 0,
-        "transactions:list_transactions", "cluster", "describe",
+    _api(
+        28, "TxnOffsetCommit", 0, 5, 3, "transaction_offsets:txn_offset_commit",
+        whole("write", "transactional_id"), whole("read", "group"), each("read", "topic"),
     ),
-    (
-        68, "ConsumerGroupHeartbeat", 0, 1, 0,
-        "consumer_groups:consumer_group_heartbeat", "group", "read",
+    _api(29, "DescribeAcls", 1, 3, 2, "acls:describe_acls", whole("describe", "cluster")),
+    _api(30, "CreateAcls", 1, 3, 2, "acls:create_acls", whole("alter", "cluster")),
+    _api(31, "DeleteAcls", 1, 3, 2, "acls:delete_acls", whole("alter", "cluster")),
+    _api(
+        32, "DescribeConfigs", 1, 4, 4, "configs:describe_configs",
+        each("describe_configs", "config"),
     ),
-    (
-        69, "ConsumerGroupDescribe", 0, 1, 0,
-        "consumer_groups:consumer_group_describe", "group", "describe",
+    _api(33, "AlterConfigs", 0, 2, 2, "configs:alter_configs", each("alter_configs", "config")),
+    _api(
+        35, "DescribeLogDirs", 1, 5, 2, "log_dirs:describe_log_dirs",
+        whole("describe", "cluster"),
     ),
-    (
-        71, "GetTelemetrySubscriptions", 0, 0, 0,
-        "telemetry:get_telemetry_subscriptions", "none", "none",
+    _api(37, "CreatePartitions", 0, 3, 2, "topics:create_partitions", each("alter", "topic")),
+    _api(42, "DeleteGroups", 0, 2, 2, "groups:delete_groups", each("delete", "group")),
+    _api(43, "ElectLeaders", 0, 2, 2, "elections:elect_leaders", whole("alter", "cluster")),
+    _api(
+        44, "IncrementalAlterConfigs", 0, 1, 1, "configs:incremental_alter_configs",
+        each("alter_configs", "config"),
     ),
-    (72, "PushTelemetry", 0, 0, 0, "telemetry:push_telemetry", "none", "none"),
-    (
-        74, "ListConfigResources", 0, 1, 0,
-        "configs:list_config_resources", "cluster", "describe_configs",
+    _api(
+        45, "AlterPartitionReassignments", 0, 1, 0, "reassignments:alter_partition_reassignments",
+        whole("alter", "cluster"),
     ),
-    (
-        75, "DescribeTopicPartitions", 0, 0, 0,
-        "cluster:describe_topic_partitions", "topic", "describe",
+    _api(
+        46, "ListPartitionReassignments", 0, 0, 0, "reassignments:list_partition_reassignments",
+        whole("describe", "cluster"),
     ),
-    (
-        76, "ShareGroupHeartbeat", 1, 1, 0,
-        "share_groups:share_group_heartbeat", "group", "read",
+    _api(
+        47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete",
+        whole("delete", "group"), each("read", "topic"),
     ),
-    (
-        77, "ShareGroupDescribe", 1, 1, 0,
-        "share_groups:share_group_describe", "group", "describe",
+    _api(
+        48, "DescribeClientQuotas", 0, 1, 1, "quotas:describe_client_quotas",
+        whole("describe_configs", "cluster"),
     ),
-    (78, "ShareFetch", 1, 2, 0, "share:share_fetch", "group", "read"),
-    (79, "ShareAcknowledge", 1, 2, 0, "share:share_acknowledge", "group", "read"),
-    (
-        90, "DescribeShareGroupOffsets", 0, 1, 0,
-        "share_offsets:describe_share_group_offsets", "group", "describe",
+    _api(
+        49, "AlterClientQuotas", 0, 1, 1, "quotas:alter_client_quotas",
+        whole("alter_configs", "cluster"),
     ),
-    (
-        91, "AlterShareGroupOffsets", 0, 0, 0,
-        "share_offsets:alter_share_group_offsets", "group", "read",
+    _api(60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", asked("describe", "cluster")),
+    _api(61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", each("read", "topic")),
+    _api(64, "UnregisterBroker", 0, 0, 0, "cluster:unregister_broker", whole("alter", "cluster")),
+    _api(
+        65, "DescribeTransactions", 0, 0, 0, "transactions:describe_transactions",
+        each("describe", "transactional_id"), asked("describe", "topic"),
     ),
-    (
-        92, "DeleteShareGroupOffsets", 0, 0, 0,
-        "share_offsets:delete_share_group_offsets", "group", "delete",
+    _api(
+        66, "ListTransactions", 0, 1, 0, "transactions:list_transactions",
+        listed("describe", "transactional_id"),
+    ),
+    _api(
+        68, "ConsumerGroupHeartbeat", 0, 1, 0, "consumer_groups:consumer_group_heartbeat",
+        whole("read", "group"), whole("describe", "topic"),
+    ),
+    _api(
+        69, "ConsumerGroupDescribe", 0, 1, 0, "consumer_groups:consumer_group_describe",
+        each("describe", "group"), asked("describe", "topic"),
+    ),
+    _api(71, "GetTelemetrySubscriptions", 0, 0, 0, "telemetry:get_telemetry_subscriptions"),
+    _api(72, "PushTelemetry", 0, 0, 0, "telemetry:push_telemetry"),
+    _api(
+        74, "ListConfigResources", 0, 1, 0, "configs:list_config_resources",
+        whole("describe_configs", "cluster"),
+    ),
+    _api(
+        75, "DescribeTopicPartitions", 0, 0, 0, "cluster:describe_topic_partitions",
+        asked("describe", "topic"),
+    ),
+    _api(
+        76, "ShareGroupHeartbeat", 1, 1, 0, "share_groups:share_group_heartbeat",
+        whole("read", "group"), whole("describe", "topic"),
+    ),
+    _api(
+        77, "ShareGroupDescribe", 1, 1, 0, "share_groups:share_group_describe",
+        each("describe", "group"), asked("describe", "topic"),
+    ),
+    _api(
+        78, "ShareFetch", 1, 2, 0, "share:share_fetch",
+        whole("read", "group"), asked("read", "topic"),
+    ),
+    _api(
+        79, "ShareAcknowledge", 1, 2, 0, "share:share_acknowledge",
+        whole("read", "group"), asked("read", "topic"),
+    ),
+    _api(
+        90, "DescribeShareGroupOffsets", 0, 1, 0, "share_offsets:describe_share_group_offsets",
+        asked("describe", "group"), asked("describe", "topic"),
+    ),
+    _api(
+        91, "AlterShareGroupOffsets", 0, 0, 0, "share_offsets:alter_share_group_offsets",
+        whole("read", "group"), each("read", "topic"),
+    ),
+    _api(
+        92, "DeleteShareGroupOffsets", 0, 0, 0, "share_offsets:delete_share_group_offsets",
+        whole("delete", "group"), each("read", "topic"),
     ),
 )  # fmt: skip
 
 
-def _table() -> Iterator[Api]:
-    for key, name, minimum, maximum, flexible_from, handler, resource, operation in _ROWS:
-        yield Api(
-            key=key,
-            name=name,
-            minimum=minimum,
-            maximum=maximum,
-            served_from=3 if key == PRODUCE else minimum,
-            flexible_from=flexible_from,
-            handler=handler,
-            resource=resource,
-            operation=operation,
-        )
-
-
-APIS: Final[dict[int, Api]] = {api.key: api for api in _table()}
+APIS: Final[dict[int, Api]] = {api.key: api for api in _ROWS}
 BY_NAME: Final[dict[str, Api]] = {api.name: api for api in APIS.values()}
 
 
@@ -234,15 +332,18 @@ def reference_page() -> str:
         "",
         "Generated from `penstock.wire.kafka.apis`; do not edit.",
         "",
-        "| key | name | versions | flexible from | resource | operation |",
-        "|---:|---|---|---:|---|---|",
+        "What a principal must be allowed to do, in the order in which it is asked: *whole*, on all"
+        " that the request names; *each*, elements that are refused get an error of their own;"
+        " *listed*, what is refused is left out of the answer; *asked*, what the request leads to.",
+        "",
+        "| key | name | versions | flexible from | needs |",
+        "|---:|---|---|---:|---|",
     ]
     for api in APIS.values():
         served = f"{api.served_from}–{api.maximum}"
         if api.served_from != api.minimum:
             served += f" (advertised from {api.minimum}, refused below {api.served_from})"
         flexible = "never" if api.flexible_from == NEVER_FLEXIBLE else str(api.flexible_from)
-        lines.append(
-            f"| {api.key} | {api.name} | {served} | {flexible} | {api.resource} | {api.operation} |"
-        )
+        needs = "; ".join(map(str, api.checks)) or "nothing"
+        lines.append(f"| {api.key} | {api.name} | {served} | {flexible} | {needs} |")
     return "\n".join(lines) + "\n"

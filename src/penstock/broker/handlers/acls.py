@@ -1,0 +1,181 @@
+"""DescribeAcls, CreateAcls, DeleteAcls.
+
+Each binding is a row of the control plane; what one request changes is stored in one write by
+compare-and-set, and is in force on this broker when it is answered.
+
+Source: KIP-140, KIP-290; Kafka's `AclApis` and `AclControlManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.base.errors import PenstockError
+from penstock.broker.connection import RequestContext
+from penstock.broker.errors import error_of
+from penstock.control.access import bindings_of, change_acls
+from penstock.security import SecurityDisabled
+from penstock.security.acls import (
+    OPERATIONS,
+    PATTERN_TYPES,
+    PERMISSIONS,
+    RESOURCE_TYPES,
+    AclBinding,
+    AclFilter,
+    InvalidAcl,
+    checked,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.metadata import ClusterMetadata
+    from penstock.control import ControlPlane
+    from penstock.security import Authoriser
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What these handlers use."""
+
+    control: ControlPlane
+    cluster: ClusterMetadata
+    authoriser: Authoriser
+
+
+async def describe_acls(parts: Parts, context: RequestContext, request: Any) -> Answer:
+    await _refresh(parts)
+    wanted = _filter(request)
+    resources: dict[tuple[str, str, str], list[AclBinding]] = {}
+    for one in bindings_of(parts.cluster.image):
+        if wanted.matches(one):
+            pattern = (one.resource_type, one.name, one.pattern_type)
+            resources.setdefault(pattern, []).append(one)
+    return {
+        "resources": [
+            {
+                "resource_type": RESOURCE_TYPES.index(kind),
+                "resource_name": name,
+                "pattern_type": PATTERN_TYPES.index(pattern),
+                "acls": [_entry(one) for one in found],
+            }
+            for (kind, name, pattern), found in resources.items()
+        ]
+    }
+
+
+async def create_acls(parts: Parts, context: RequestContext, request: Any) -> Answer:
+    await _refresh(parts)
+    results: list[Answer] = []
+    added: list[AclBinding] = []
+    for creation in request.creations:
+        try:
+            added.append(_binding(creation))
+            results.append({})
+        except PenstockError as error:
+            results.append(_failed(error))
+    await change_acls(parts.control, lambda known: (added, ()))
+    await parts.cluster.refresh()
+    return {"results": results}
+
+
+async def delete_acls(parts: Parts, context: RequestContext, request: Any) -> Answer:
+    await _refresh(parts)
+    filters: list[AclFilter | PenstockError] = []
+    for asked in request.filters:
+        try:
+            filters.append(_filter(asked))
+        except PenstockError as error:
+            filters.append(error)
+    found: list[list[AclBinding]] = []
+
+    def matched(known: Sequence[AclBinding]) -> tuple[Sequence[AclBinding], Sequence[AclBinding]]:
+        found[:] = [
+            [one for one in known if isinstance(wanted, AclFilter) and wanted.matches(one)]
+            for wanted in filters
+        ]
+        return (), [one for matching in found for one in matching]
+
+    await change_acls(parts.control, matched)
+    await parts.cluster.refresh()
+    return {
+        "filter_results": [
+            _failed(wanted)
+            if isinstance(wanted, PenstockError)
+            else {"matching_acls": [{**_pattern(one), **_entry(one)} for one in matching]}
+            for wanted, matching in zip(filters, found, strict=True)
+        ]
+    }
+
+
+async def _refresh(parts: Parts) -> None:
+    """Know the newest bindings, if anything is decided by them."""
+    if not parts.authoriser.refuses:
+        raise SecurityDisabled("authorizer.class.name is empty: nothing is decided by ACLs")
+    await parts.cluster.refresh()
+
+
+def _failed(error: PenstockError) -> Answer:
+    number, message = error_of(error)
+    return {"error_code": number, "error_message": message}
+
+
+def _word(kind: str, words: Sequence[str], number: int) -> str:
+    if not 1 <= number < len(words):
+        raise InvalidAcl(f"there is no {kind} of number {number}")
+    return words[number]
+
+
+def _binding(creation: Any) -> AclBinding:
+    """What a client wants to add.
+
+    Raises:
+        InvalidAcl: it cannot be.
+    """
+    return checked(
+        AclBinding(
+            resource_type=_word("resource type", RESOURCE_TYPES, creation.resource_type),
+            name=creation.resource_name,
+            pattern_type=_word("pattern type", PATTERN_TYPES, creation.resource_pattern_type),
+            principal=creation.principal,
+            host=creation.host,
+            operation=_word("operation", OPERATIONS, creation.operation),
+            permission=_word("permission type", PERMISSIONS, creation.permission_type),
+        )
+    )
+
+
+def _filter(asked: Any) -> AclFilter:
+    """What a client asks for.
+
+    Raises:
+        InvalidAcl: it has a number that nothing has.
+    """
+    return AclFilter(
+        resource_type=_word("resource type", RESOURCE_TYPES, asked.resource_type_filter),
+        name=asked.resource_name_filter,
+        pattern_type=_word("pattern type", PATTERN_TYPES, asked.pattern_type_filter),
+        principal=asked.principal_filter,
+        host=asked.host_filter,
+        operation=_word("operation", OPERATIONS, asked.operation),
+        permission=_word("permission type", PERMISSIONS, asked.permission_type),
+    )
+
+
+def _pattern(binding: AclBinding) -> Answer:
+    return {
+        "resource_type": RESOURCE_TYPES.index(binding.resource_type),
+        "resource_name": binding.name,
+        "pattern_type": PATTERN_TYPES.index(binding.pattern_type),
+    }
+
+
+def _entry(binding: AclBinding) -> Answer:
+    return {
+        "principal": binding.principal,
+        "host": binding.host,
+        "operation": OPERATIONS.index(binding.operation),
+        "permission_type": PERMISSIONS.index(binding.permission),
+    }

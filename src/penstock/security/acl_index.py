@@ -1,0 +1,128 @@
+"""The bindings of a cluster, arranged so that a decision looks at few of them.
+
+A decision about a resource looks at what is bound to its name, to each of its prefixes that has
+bindings, and to `*`. What denies comes first, then what allows; where nothing that names the
+resource matches, the principal may not, unless no binding at all names the resource and the broker
+is told to allow that.
+
+Source: Kafka's `StandardAuthorizerData`, and `Authorizer.authorizeByResourceType` (KIP-679).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from penstock.security.acls import ALL, EVERYBODY, GRANTED_BY, WILDCARD, AclBinding
+
+Entries = list[AclBinding]
+
+
+@dataclass(slots=True)
+class _OfType:
+    """The bindings of one type of resource."""
+
+    literal: dict[str, Entries] = field(default_factory=dict)
+    prefixed: dict[str, Entries] = field(default_factory=dict)
+    lengths: list[int] = field(default_factory=list)
+    """Of the prefixes, ascending."""
+
+    def naming(self, name: str) -> Iterator[Entries]:
+        """What is bound to a resource, by each of the patterns that match it."""
+        for found in {name, WILDCARD}:
+            if found in self.literal:
+                yield self.literal[found]
+        for length in self.lengths:
+            if length > len(name):
+                break
+            if (prefix := name[:length]) in self.prefixed:
+                yield self.prefixed[prefix]
+
+
+class AclIndex:
+    """Immutable: of one state of the bindings."""
+
+    def __init__(self, bindings: Iterable[AclBinding], *, allow_unbound: bool = False) -> None:
+        """`allow_unbound`: everybody may do anything on resources that no binding names."""
+        self._types: dict[str, _OfType] = {}
+        self._allow_unbound = allow_unbound
+        for binding in bindings:
+            of_type = self._types.setdefault(binding.resource_type, _OfType())
+            literal = binding.pattern_type == "literal"
+            patterns = of_type.literal if literal else of_type.prefixed
+            entries = patterns.setdefault(binding.name, [])
+            entries.append(replace(binding, host=address_of(binding.host)))
+        for of_type in self._types.values():
+            of_type.lengths = sorted({len(prefix) for prefix in of_type.prefixed})
+
+    def allows(
+        self, operation: str, resource_type: str, name: str, *, principal: str, host: str
+    ) -> bool:
+        """Whether a principal may do this from an address, which is as `address_of` gives it."""
+        of_type = self._types.get(resource_type)
+        found = [] if of_type is None else list(of_type.naming(name))
+        if not found:
+            return self._allow_unbound
+        granted_by = GRANTED_BY.get(operation, (ALL, operation))
+        allowed = False
+        for entries in found:
+            for one in entries:
+                if not _applies(one, principal, host):
+                    continue
+                if one.permission == "deny":
+                    if one.operation in (ALL, operation):
+                        return False
+                elif one.operation in granted_by:
+                    allowed = True
+        return allowed
+
+    def allows_some(self, operation: str, resource_type: str, *, principal: str, host: str) -> bool:
+        """Whether there may be any resource of a type that a principal may do this on.
+
+        As Kafka decides it: a literal that is allowed counts unless it is denied itself, a literal
+        or a prefix unless it begins with a prefix that is denied.
+        """
+        if self.allows(operation, resource_type, "hardcode", principal=principal, host=host):
+            return True
+        of_type = self._types.get(resource_type, _OfType())
+        literal = _by_permission(of_type.literal, operation, principal, host)
+        prefixed = _by_permission(of_type.prefixed, operation, principal, host)
+        if WILDCARD in literal["deny"]:
+            return False
+        if WILDCARD in literal["allow"]:
+            return True
+        names = [*(literal["allow"] - literal["deny"]), *prefixed["allow"]]
+        return any(
+            not any(name.startswith(denied) for denied in prefixed["deny"]) for name in names
+        )
+
+
+def _by_permission(
+    patterns: dict[str, Entries], operation: str, principal: str, host: str
+) -> dict[str, set[str]]:
+    """The names of patterns by which an operation itself is allowed, and denied."""
+    names: dict[str, set[str]] = {"allow": set(), "deny": set()}
+    for name, entries in patterns.items():
+        for one in entries:
+            if one.operation in (ALL, operation) and _applies(one, principal, host):
+                names[one.permission].add(name)
+    return names
+
+
+def _applies(binding: AclBinding, principal: str, host: str) -> bool:
+    if binding.principal != principal and binding.principal != EVERYBODY:
+        return False
+    return binding.host == WILDCARD or binding.host == host
+
+
+def address_of(host: str) -> str:
+    """One text for each address, however it was written; IPv4 where it is mapped into IPv6."""
+    if host == WILDCARD:
+        return host
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host.partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None)
+        return str(mapped or address)
+    return host
