@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.control.drivers.socket_notices import SocketNotices
     from penstock.control.postgres import PostgresControlPlane
     from penstock.diskless.service import DisklessService
+    from penstock.security import Authoriser
     from penstock.security.audit import Audit, AuditSettings
     from penstock.storage import LogConfig
 
@@ -157,10 +158,24 @@ def build(
             clock=SYSTEM_CLOCK,
             randomness=SYSTEM_RANDOMNESS,
         ),
+        authoriser=_authoriser(configuration.broker),
         audit=audit_log(configuration.audit, registry, {"broker": configuration.broker.node_id}),
     )
     topics.bind(lambda: server.cluster.loaded)
     return server
+
+
+def _authoriser(settings: BrokerSettings) -> Authoriser:
+    """What decides who may do what."""
+    from penstock.broker.settings import super_users_of
+    from penstock.security import PERMISSIVE, AclAuthoriser
+
+    if not settings.authorizer_class_name:
+        return PERMISSIVE
+    return AclAuthoriser(
+        super_users=super_users_of(settings),
+        allow_unbound=settings.allow_everyone_if_no_acl_found,
+    )
 
 
 def _control(

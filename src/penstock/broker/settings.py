@@ -74,6 +74,16 @@ class BrokerSettings(TopicDefaults):
         30_000, "A replica that has not had all of its leader's log for this long is not in sync.",
         1, INT_MAX,
     )  # fmt: skip
+    authorizer_class_name: str = setting(
+        "", "What decides who may do what: empty, everybody may do everything; acls, or Kafka's"
+        " name org.apache.kafka.metadata.authorizer.StandardAuthorizer, by ACLs.",
+    )  # fmt: skip
+    super_users: str = setting(
+        "", "Principals that may do anything, as User:a;User:b; asked only where ACLs decide."
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        False, "Where ACLs decide: everybody may do anything on resources that no ACL names."
+    )
     max_connections: int = setting(
         10_000, "Kafka connections open at a time; more are closed at once.", 1, INT_MAX
     )
@@ -333,6 +343,7 @@ class BrokerSettings(TopicDefaults):
                 "must not exceed group.max.session.timeout.ms = "
                 f"{self.group_max_session_timeout_ms}",
             )
+        check_access(self)
         check_consumer_groups(self)
         check_broker_ids(self.placement_excluded_brokers)
         roles = self.broker_roles
@@ -341,6 +352,26 @@ class BrokerSettings(TopicDefaults):
             raise InvalidSetting("broker.roles", ",".join(roles), known)
         if not self.listeners:
             raise InvalidSetting("listeners", "", "must name at least one address")
+
+
+AUTHORIZERS: Final = ("acls", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+
+
+def check_access(settings: BrokerSettings) -> None:
+    """Raise InvalidSetting unless it is known what decides, and who may do anything."""
+    name = settings.authorizer_class_name
+    if name and name not in AUTHORIZERS:
+        known = f"must be empty, or one of {', '.join(AUTHORIZERS)}"
+        raise InvalidSetting("authorizer.class.name", name, known)
+    for user in super_users_of(settings):
+        kind, colon, rest = user.partition(":")
+        if not (kind and colon and rest):
+            raise InvalidSetting("super.users", user, "must read TYPE:NAME, as User:admin")
+
+
+def super_users_of(settings: BrokerSettings) -> list[str]:
+    """The principals that may do anything, as `User:admin`."""
+    return [user.strip() for user in settings.super_users.split(";") if user.strip()]
 
 
 def check_consumer_groups(settings: BrokerSettings) -> None:

@@ -140,8 +140,13 @@ def _check_name(kind: str, name: object) -> None:
         raise InvalidAcl(
             f"the {kind} of an ACL has {len(name)} characters, allowed are {NAME_CHARS_MAX}"
         )
-    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+    if has_control_characters(name):
         raise InvalidAcl(f"the {kind} of an ACL has control characters")
+
+
+def has_control_characters(text: str) -> bool:
+    """Whether a text has what no name may have: control characters, NULs, halves of pairs."""
+    return any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

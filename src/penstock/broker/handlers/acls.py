@@ -102,7 +102,7 @@ async def delete_acls(parts: Parts, context: RequestContext, request: Any) -> An
     await parts.cluster.refresh()
     return {
         "filter_results": [
-            _failed(wanted)
+            {**_failed(wanted), "matching_acls": ()}
             if isinstance(wanted, PenstockError)
             else {"matching_acls": [{**_pattern(one), **_entry(one)} for one in matching]}
             for wanted, matching in zip(filters, found, strict=True)

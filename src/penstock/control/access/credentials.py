@@ -3,21 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.control.access.acls import ATTEMPTS_MAX
 from penstock.control.errors import StaleConfigs
 from penstock.control.values import SCRAM
-from penstock.security.credentials import ScramCredential, parse_credential
+from penstock.security.acls import has_control_characters
+from penstock.security.credentials import (
+    InvalidCredential,
+    ScramCredential,
+    parse_credential,
+)
 
 if TYPE_CHECKING:
     from penstock.control.plane import ControlPlane
     from penstock.control.values import MetadataImage
 
+USER_CHARS_MAX: Final = 249
+
 Credentials = Mapping[str, Mapping[str, ScramCredential]]
 """By user and mechanism."""
 CredentialChange = Callable[[Credentials], Mapping[str, Mapping[str, ScramCredential]]]
 """From what all users have to what some have from now on; nothing ends a user."""
+
+
+class ClusterUsers:
+    """The users of an image that may be another by the next question; a `Credentials`."""
+
+    def __init__(self, image: Callable[[], MetadataImage | None]) -> None:
+        self._image = image
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """See `Credentials`."""
+        image = self._image()
+        if image is None:
+            return None
+        text = image.entity_configs.get((SCRAM, user), {}).get(mechanism)
+        return None if text is None else parse_credential(text)
+
+
+def check_user(name: str) -> None:
+    """Refuse a name that no user may have.
+
+    Raises:
+        InvalidCredential: it is empty, too long, or has control characters.
+    """
+    if not name:
+        raise InvalidCredential("the name of a user must not be empty")
+    if len(name) > USER_CHARS_MAX:
+        raise InvalidCredential(
+            f"the name of a user has {len(name)} characters, allowed are {USER_CHARS_MAX}"
+        )
+    if has_control_characters(name):
+        raise InvalidCredential("the name of a user has control characters")
 
 
 def credentials_of(image: MetadataImage) -> dict[str, dict[str, ScramCredential]]:

@@ -261,6 +261,14 @@ _ROWS: Final = (
         49, "AlterClientQuotas", 0, 1, 1, "quotas:alter_client_quotas",
         whole("alter_configs", "cluster"),
     ),
+    _api(
+        50, "DescribeUserScramCredentials", 0, 0, 0, "users:describe_user_scram_credentials",
+        whole("describe", "cluster"),
+    ),
+    _api(
+        51, "AlterUserScramCredentials", 0, 0, 0, "users:alter_user_scram_credentials",
+        whole("alter", "cluster"),
+    ),
     _api(60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", asked("describe", "cluster")),
     _api(61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", each("read", "topic")),
     _api(64, "UnregisterBroker", 0, 0, 0, "cluster:unregister_broker", whole("alter", "cluster")),
