@@ -30,6 +30,8 @@ _COMMANDS: Final = {
     "broker": ("log.brokers", "broker", "Brokers that are to go: drain, remove."),
     "config": ("log.configs", "config", "Configurations of topics and brokers."),
     "quota": ("log.quotas", "quota", "Quotas: what clients may use of each broker."),
+    "acl": ("access.acls", "acl", "ACLs: who may do what: list, add, remove."),
+    "user": ("access.users", "user", "Users with passwords: add, list, remove, passwd."),
     "log": ("log.command", "log", "What is stored: dump, verify, repair, count."),
     "diskless": ("diskless.command", "diskless", "Objects of diskless topics."),
     "host": ("host.command", "host", "The agent that producers of this host send to."),

@@ -87,7 +87,7 @@ async def _held_alone(
     from penstock.base.ids import TopicPartition
     from penstock.broker.diskless import is_diskless
 
-    control = _control(configuration.places.control_url, configuration.directory, notices)
+    control = control_of(configuration.places.control_url, configuration.directory, notices)
     try:
         await control.start()
         topics = (await control.image()).topics.values()
@@ -140,7 +140,7 @@ def build(
     except StoreLocked as error:
         error.add_note("stop that broker, or choose another directory with --data-dir")
         raise
-    control = _control(configuration.places.control_url, directory, notices)
+    control = control_of(configuration.places.control_url, directory, notices)
     archive = _diskless(configuration, control, topics.config_of)
     registry = Registry()
     server = BrokerServer(
@@ -178,9 +178,10 @@ def _authoriser(settings: BrokerSettings) -> Authoriser:
     )
 
 
-def _control(
-    url: str, directory: Path, notices: SocketNotices | None
+def control_of(
+    url: str, directory: Path, notices: SocketNotices | None = None
 ) -> SqliteControlPlane | PostgresControlPlane:
+    """The control plane of a broker, not yet started."""
     if notices is not None:
         from penstock.control.sqlite_shared import SharedSqliteControlPlane
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.client import limits
+from penstock.client.access import AccessCalls
 from penstock.client.arguments import (
     optional_whole,
     partition_list,
@@ -93,7 +94,7 @@ class Waits:
     unanswered: tuple[Unanswered, ...]
 
 
-class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls):
+class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls):
     """A connection to a cluster, for any number of threads.
 
     Args:

@@ -1,0 +1,176 @@
+"""`penstock acl`: who may do what on which resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import wraps
+from typing import Any, Final
+
+import click
+
+from penstock.apps.session import State, client_options, say, show
+from penstock.security.acls import (
+    ANY,
+    CLUSTER,
+    OPERATIONS,
+    PERMISSIONS,
+    SUPPORTED,
+    AclBinding,
+    AclFilter,
+)
+
+COLUMNS: Final = (
+    "permission", "principal", "operation", "resource=resource_type", "name",
+    "pattern=pattern_type", "host",
+)  # fmt: skip
+Resource = tuple[str, str]
+
+
+def resource_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name resources; they are one argument, `resources`."""
+
+    @click.option("--topic", multiple=True, metavar="NAME", help="A topic; * is all of them.")
+    @click.option("--group", multiple=True, metavar="ID", help="A consumer or share group.")
+    @click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id.")
+    @click.option("--user-resource", multiple=True, metavar="USER", help="A user, as a resource.")
+    @click.option("--cluster", is_flag=True, help="The cluster itself.")
+    @wraps(command)
+    def wrapped(
+        topic: tuple[str, ...],
+        group: tuple[str, ...],
+        transactional_id: tuple[str, ...],
+        user_resource: tuple[str, ...],
+        cluster: bool,
+        **arguments: Any,
+    ) -> None:
+        named = {
+            "topic": topic, "group": group, "transactional_id": transactional_id,
+            "user": user_resource, "cluster": (CLUSTER,) if cluster else (),
+        }  # fmt: skip
+        resources = [(kind, name) for kind, names in named.items() for name in names]
+        command(resources=resources, **arguments)
+
+    return wrapped
+
+
+def _words(words: tuple[str, ...], begin: int) -> click.Choice[str]:
+    return click.Choice([word.replace("_", "-") for word in words[begin:]], case_sensitive=False)
+
+
+@click.group("acl", short_help="ACLs: who may do what: list, add, remove.")
+def acl() -> None:
+    """Who may do what on which resources, where authorizer.class.name is set.
+
+    What denies wins; read, write, delete and alter allow describe, alter-configs allows
+    describe-configs. Changes are in force on every broker within a second.
+    """
+
+
+@acl.command("list")
+@resource_options
+@click.option("--match", is_flag=True, help="With a name: all that decides about it.")
+@click.option("--principal", metavar="TYPE:NAME", help="Entries of this principal.")
+@client_options
+def list_acls(state: State, resources: list[Resource], match: bool, principal: str | None) -> None:
+    """Show the entries that there are, or those of what is named."""
+    pattern = "match" if match else ANY
+    filters = [
+        AclFilter(resource_type=kind, name=name, pattern_type=pattern, principal=principal)
+        for kind, name in resources
+    ] or [AclFilter(principal=principal)]
+    with state.client() as client:
+        found = sorted({one for wanted in filters for one in client.list_acls(wanted)})
+    show(state, [asdict(one) for one in found], COLUMNS, title="ACLs")
+
+
+@acl.command("add")
+@resource_options
+@click.option("--prefix", is_flag=True, help="All resources whose names begin so.")
+@click.option(
+    "--principal", multiple=True, required=True, metavar="TYPE:NAME", help="As User:a; User:*."
+)
+@click.option("--operation", multiple=True, type=_words(OPERATIONS, 2), help="What is meant.")
+@click.option("--host", multiple=True, default=("*",), show_default=True, help="From where.")
+@click.option("--deny", is_flag=True, help="Deny it, whatever allows it.")
+@client_options
+def add_acls(
+    state: State,
+    resources: list[Resource],
+    prefix: bool,
+    principal: tuple[str, ...],
+    operation: tuple[str, ...],
+    host: tuple[str, ...],
+    deny: bool,
+) -> None:
+    """Allow principals operations on resources, or deny them."""
+    if not resources or not operation:
+        raise click.UsageError("say on what (--topic, --group, --cluster, …) and --operation")
+    bindings = [
+        AclBinding(
+            resource_type=kind,
+            name=name,
+            pattern_type="prefixed" if prefix else "literal",
+            principal=who,
+            host=where,
+            operation=what,
+            permission="deny" if deny else "allow",
+        )
+        for kind, name in resources
+        for who in principal
+        for what in [one.replace("-", "_") for one in operation]
+        for where in host
+    ]
+    _check(bindings)
+    with state.client() as client:
+        client.create_acls(bindings)
+    say(state, f"{len(bindings)} entries are in force", added=[asdict(one) for one in bindings])
+
+
+def _check(bindings: list[AclBinding]) -> None:
+    """What would never decide anything is most likely a mistake."""
+    for one in bindings:
+        known = SUPPORTED[one.resource_type]
+        if one.operation != "all" and one.operation not in known:
+            words = ", ".join(word.replace("_", "-") for word in (*known, "all"))
+            raise click.UsageError(
+                f"{one.operation.replace('_', '-')} means nothing on a {one.resource_type}, only"
+                f" {words}"
+            )
+
+
+@acl.command("remove")
+@resource_options
+@click.option("--prefix", is_flag=True, help="Entries of prefixes, not of names.")
+@click.option("--principal", metavar="TYPE:NAME", help="Entries of this principal.")
+@click.option("--operation", type=_words(OPERATIONS, 2), help="Entries of this operation.")
+@click.option("--host", help="Entries of this host.")
+@click.option("--permission", type=_words(PERMISSIONS, 2), help="Entries that deny, or allow.")
+@click.option("--all", "everything", is_flag=True, help="All entries, where nothing is named.")
+@client_options
+def remove_acls(
+    state: State,
+    resources: list[Resource],
+    prefix: bool,
+    principal: str | None,
+    operation: str | None,
+    host: str | None,
+    permission: str | None,
+    everything: bool,
+) -> None:
+    """Remove all entries that are of what is named."""
+    pattern = "prefixed" if prefix else "literal" if resources else ANY
+    wanted = AclFilter(
+        pattern_type=pattern,
+        principal=principal,
+        host=host,
+        operation=(operation or ANY).replace("-", "_"),
+        permission=permission or ANY,
+    )
+    named = resources or principal or host or operation or permission
+    if not named and not everything:
+        raise click.UsageError("say which entries, or --all")
+    filters = [replace(wanted, resource_type=kind, name=name) for kind, name in resources]
+    with state.client() as client:
+        removed = [one for each in filters or [wanted] for one in client.delete_acls(each)]
+    say(state, f"{len(removed)} entries removed", removed=[asdict(one) for one in removed])

@@ -1,0 +1,264 @@
+"""`penstock user`: users with passwords, of the cluster.
+
+A password comes from a prompt, a file or standard input, never from an argument, which every
+process of the host could read. `--offline` writes to the database of a cluster no broker of which
+runs: so the first user is made, before there is one who may make users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import click
+
+from penstock.apps.session import BadInput, State, client_options, say, show
+from penstock.base.errors import UnavailableError
+from penstock.security.credentials import (
+    HASHES,
+    ITERATIONS,
+    PASSWORD_BYTES_MAX,
+    SALT_BYTES,
+    SCRAM_SHA_512,
+    ScramCredential,
+    derive,
+)
+
+if TYPE_CHECKING:
+    from penstock.apps.configuration import Configuration
+    from penstock.control import ControlPlane
+
+STDIN: Final = "-"
+
+
+class Users(Protocol):
+    """Where users are kept."""
+
+    def list_users(self) -> dict[str, dict[str, int]]: ...
+    def set_password(
+        self, user: str, password: str, *, mechanism: str, iterations: int
+    ) -> None: ...
+    def delete_user(self, user: str, mechanisms: list[str]) -> None: ...
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say where users are kept; they are one argument, `offline`."""
+
+    @click.option("--offline", is_flag=True, help="In the database, while no broker runs.")
+    @click.option(
+        "--config", "file", type=click.Path(path_type=Path), help="The broker's settings file."
+    )
+    @click.option("--data-dir", help="The broker's directory (log.dirs).")
+    @wraps(command)
+    def wrapped(offline: bool, file: Path | None, data_dir: str | None, **arguments: Any) -> None:
+        if not offline and (file is not None or data_dir is not None):
+            raise click.UsageError("--config and --data-dir belong to --offline")
+        place = OfflineUsers(_configuration(file, data_dir)) if offline else None
+        command(offline=place, **arguments)
+
+    return wrapped
+
+
+def password_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a password; `password` is an argument that asks for it."""
+
+    @click.option(
+        "--password-file", metavar="FILE|-", help="Its first line is the password; -: stdin."
+    )
+    @click.option(
+        "--mechanism",
+        "mechanisms",
+        multiple=True,
+        type=click.Choice(list(HASHES)),
+        default=(SCRAM_SHA_512,),
+        show_default=True,
+        help="For what it is kept; PLAIN goes by any of them.",
+    )
+    @click.option("--iterations", type=int, default=ITERATIONS, show_default=True)
+    @wraps(command)
+    def wrapped(password_file: str | None, **arguments: Any) -> None:
+        command(password=lambda: _password(password_file), **arguments)
+
+    return wrapped
+
+
+@click.group("user", short_help="Users with passwords: add, list, remove, passwd.")
+def user() -> None:
+    """Users of the cluster, for SCRAM and PLAIN. What is kept is a salted hash of the password."""
+
+
+@user.command("list")
+@place_options
+@client_options
+def list_users(state: State, offline: OfflineUsers | None) -> None:
+    """Show the users, and for what their passwords are kept."""
+    found = _with(state, offline, lambda users: users.list_users())
+    rows = [
+        {"user": name, "mechanism": mechanism, "iterations": count}
+        for name, kept in found.items()
+        for mechanism, count in sorted(kept.items())
+    ]
+    show(state, rows, ("user", "mechanism", "iterations"), title="users")
+
+
+@user.command("add")
+@click.argument("name")
+@password_options
+@place_options
+@client_options
+def add_user(state: State, name: str, offline: OfflineUsers | None, **password: Any) -> None:
+    """Make a user."""
+    _set(state, name, offline, exists=False, **password)
+    say(state, f"user {name} made", user=name)
+
+
+@user.command("passwd")
+@click.argument("name")
+@password_options
+@place_options
+@client_options
+def change_password(state: State, name: str, offline: OfflineUsers | None, **password: Any) -> None:
+    """Give a user another password, for these mechanisms; of others it stays."""
+    _set(state, name, offline, exists=True, **password)
+    say(state, f"password of {name} changed", user=name)
+
+
+@user.command("remove")
+@click.argument("name")
+@place_options
+@client_options
+def remove_user(state: State, name: str, offline: OfflineUsers | None) -> None:
+    """Remove a user. Connections that are open stay until they authenticate again."""
+
+    def remove(users: Users) -> None:
+        known = users.list_users().get(name)
+        if not known:
+            raise BadInput(f"there is no user {name}")
+        users.delete_user(name, list(known))
+
+    _with(state, offline, remove)
+    say(state, f"user {name} removed", user=name)
+
+
+def _set(
+    state: State,
+    name: str,
+    offline: OfflineUsers | None,
+    *,
+    exists: bool,
+    password: Callable[[], str],
+    mechanisms: tuple[str, ...],
+    iterations: int,
+) -> None:
+    def change(users: Users) -> None:
+        known = name in users.list_users()
+        if known != exists:
+            hint = "`penstock user passwd` changes" if known else "`penstock user add` makes"
+            there = "is" if known else "is no"
+            raise BadInput(f"there {there} user {name}; {hint} one")
+        text = password()
+        for mechanism in mechanisms:
+            users.set_password(name, text, mechanism=mechanism, iterations=iterations)
+
+    _with(state, offline, change)
+
+
+def _with(state: State, offline: OfflineUsers | None, ask: Callable[[Any], Any]) -> Any:
+    if offline is not None:
+        return ask(offline)
+    with state.client() as client:
+        return ask(client)
+
+
+def _password(file: str | None) -> str:
+    """The password, from a prompt unless a file is named."""
+    if file is None:
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    if file == STDIN:
+        text = sys.stdin.readline(PASSWORD_BYTES_MAX + 2)
+    else:
+        try:
+            with Path(file).open(encoding="utf-8") as opened:
+                text = opened.readline(PASSWORD_BYTES_MAX + 2)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise BadInput(f"password file {file}: {reason}") from None
+    password = text.rstrip("\r\n")
+    if not password:
+        raise BadInput("the password is empty")
+    return password
+
+
+def _configuration(file: Path | None, data_dir: str | None) -> Configuration:
+    import os
+
+    from penstock.apps.configuration import Given, configure
+
+    flags = {} if data_dir is None else {"log.dirs": Given(data_dir, "flag --data-dir")}
+    return configure(file=file, environment=os.environ, flags=flags)
+
+
+class OfflineUsers:
+    """Users in the database of a cluster no broker of which runs."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    def list_users(self) -> dict[str, dict[str, int]]:
+        from penstock.control.access import credentials_of
+
+        async def read(control: ControlPlane) -> dict[str, dict[str, ScramCredential]]:
+            return credentials_of(await control.image())
+
+        return {
+            name: {mechanism: one.iterations for mechanism, one in kept.items()}
+            for name, kept in sorted(self._run(read).items())
+        }
+
+    def set_password(self, user: str, password: str, *, mechanism: str, iterations: int) -> None:
+        from penstock.base.system import SYSTEM_RANDOMNESS
+        from penstock.control.access import check_user
+
+        check_user(user)
+        salt = SYSTEM_RANDOMNESS.bits(8 * SALT_BYTES).to_bytes(SALT_BYTES)
+        kept = derive(mechanism, password, salt=salt, iterations=iterations)
+        self._change(user, lambda known: {**known, mechanism: kept})
+
+    def delete_user(self, user: str, mechanisms: list[str]) -> None:
+        self._change(user, lambda known: {})
+
+    def _change(
+        self,
+        user: str,
+        change: Callable[[Mapping[str, ScramCredential]], Mapping[str, ScramCredential]],
+    ) -> None:
+        from penstock.control.access import change_credentials
+
+        async def write(control: ControlPlane) -> None:
+            await change_credentials(control, lambda known: {user: change(known.get(user, {}))})
+
+        self._run(write)
+
+    def _run(self, use: Callable[[ControlPlane], Any]) -> Any:
+        from penstock.apps.wiring import control_of, prepare
+
+        configuration = self._configuration
+
+        async def run() -> Any:
+            control = control_of(configuration.places.control_url, configuration.directory)
+            try:
+                await control.start()
+                return await use(control)
+            except UnavailableError as error:
+                error.add_note("if a broker runs, leave --offline out")
+                raise
+            finally:
+                await control.close()
+
+        if not configuration.places.control_url:
+            prepare(configuration.directory / configuration.log)
+        return asyncio.run(run())

@@ -1,0 +1,171 @@
+"""Calls about who may do what, and about users with passwords.
+
+A password is salted here: no broker gets it.
+
+Source: KIP-140, KIP-290 (ACLs), KIP-554 (users).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from penstock.client.errors import broker_error
+from penstock.client.session import Session
+from penstock.security.acls import (
+    OPERATIONS,
+    PATTERN_TYPES,
+    PERMISSIONS,
+    RESOURCE_TYPES,
+    AclBinding,
+    AclFilter,
+)
+from penstock.security.credentials import (
+    ITERATIONS,
+    SALT_BYTES,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    salted_password,
+)
+
+MECHANISMS: Final = ("", SCRAM_SHA_256, SCRAM_SHA_512)
+"""Where a mechanism stands is its number in the protocol."""
+
+
+class AccessCalls:
+    """The part of `Client` that is about ACLs and users."""
+
+    _session: Session
+
+    def list_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
+        """The bindings that a filter matches, or all; ordered."""
+        body = _filter(wanted or AclFilter())
+
+        def once() -> list[AclBinding]:
+            answer = self._session.call_any("DescribeAcls", body)
+            _check(answer, "ACLs")
+            return sorted(
+                _binding(resource, entry)
+                for resource in answer.resources
+                for entry in resource.acls
+            )
+
+        return self._session.retrying(once)
+
+    def create_acls(self, bindings: Sequence[AclBinding]) -> None:
+        """Add bindings; those that are there stay.
+
+        Raises:
+            BrokerRefused: one of them cannot be, and is not added.
+        """
+        body = {"creations": [_creation(one) for one in bindings]}
+
+        def once() -> None:
+            answer = self._session.call_any("CreateAcls", body)
+            for binding, result in zip(bindings, answer.results, strict=True):
+                _check(result, f"ACL {binding}")
+
+        self._session.retrying(once)
+
+    def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
+        """Remove the bindings that a filter matches, and return them."""
+
+        def once() -> list[AclBinding]:
+            answer = self._session.call_any("DeleteAcls", {"filters": [_filter(wanted)]})
+            (result,) = answer.filter_results
+            _check(result, "ACLs")
+            return sorted(_binding(one, one) for one in result.matching_acls)
+
+        return self._session.retrying(once)
+
+    def list_users(self) -> dict[str, dict[str, int]]:
+        """The users of the cluster: iterations by mechanism."""
+
+        def once() -> dict[str, dict[str, int]]:
+            answer = self._session.call_any("DescribeUserScramCredentials", {"users": None})
+            _check(answer, "users")
+            return {
+                one.user: {MECHANISMS[info.mechanism]: info.iterations
+                           for info in one.credential_infos}
+                for one in sorted(answer.results, key=lambda one: str(one.user))
+            }  # fmt: skip
+
+        return self._session.retrying(once)
+
+    def set_password(
+        self, user: str, password: str, *, mechanism: str = SCRAM_SHA_512,
+        iterations: int = ITERATIONS,
+    ) -> None:  # fmt: skip
+        """Set a user's password for one mechanism; the user is made if there is none.
+
+        Raises:
+            InvalidCredential: the password is empty or too long.
+            BrokerRefused: the name or the iterations cannot be.
+        """
+        salt = self._session.randomness.bits(8 * SALT_BYTES).to_bytes(SALT_BYTES)
+        upsertion = {
+            "name": user,
+            "mechanism": MECHANISMS.index(mechanism),
+            "iterations": iterations,
+            "salt": salt,
+            "salted_password": salted_password(mechanism, password, salt, iterations),
+        }
+        self._alter_users({"deletions": [], "upsertions": [upsertion]})
+
+    def delete_user(self, user: str, mechanisms: Sequence[str]) -> None:
+        """Delete what is kept of a user's password for some mechanisms.
+
+        Raises:
+            BrokerRefused: nothing is kept for one of them.
+        """
+        for mechanism in mechanisms:  # one request may name a user once
+            deletion = {"name": user, "mechanism": MECHANISMS.index(mechanism)}
+            self._alter_users({"deletions": [deletion], "upsertions": []})
+
+    def _alter_users(self, body: Mapping[str, Any]) -> None:
+        def once() -> None:
+            for result in self._session.call_any("AlterUserScramCredentials", body).results:
+                _check(result, f"user {result.user}")
+
+        self._session.retrying(once)
+
+
+def _check(answer: Any, what: str) -> None:
+    if int(answer.error_code):
+        raise broker_error(int(answer.error_code), what, answer.error_message)
+
+
+def _filter(wanted: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": RESOURCE_TYPES.index(wanted.resource_type),
+        "resource_name_filter": wanted.name,
+        "pattern_type_filter": PATTERN_TYPES.index(wanted.pattern_type),
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": OPERATIONS.index(wanted.operation),
+        "permission_type": PERMISSIONS.index(wanted.permission),
+    }
+
+
+def _creation(binding: AclBinding) -> dict[str, Any]:
+    return {
+        "resource_type": RESOURCE_TYPES.index(binding.resource_type),
+        "resource_name": binding.name,
+        "resource_pattern_type": PATTERN_TYPES.index(binding.pattern_type),
+        "principal": binding.principal,
+        "host": binding.host,
+        "operation": OPERATIONS.index(binding.operation),
+        "permission_type": PERMISSIONS.index(binding.permission),
+    }
+
+
+def _binding(resource: Any, entry: Any) -> AclBinding:
+    return AclBinding(
+        resource_type=RESOURCE_TYPES[resource.resource_type],
+        name=resource.resource_name,
+        pattern_type=PATTERN_TYPES[resource.pattern_type],
+        principal=entry.principal,
+        host=entry.host,
+        operation=OPERATIONS[entry.operation],
+        permission=PERMISSIONS[entry.permission_type],
+    )
