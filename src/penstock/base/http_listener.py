@@ -6,13 +6,21 @@ what matters more at start-up does not wait for them.
 
 Bounds: request heads by `HEAD_BYTES_MAX`, requests at a time by `connections_max`, idle
 connections by `KEEP_ALIVE_SECONDS`; bodies are the application's to bound.
+
+A request whose length can be read in two ways is refused before the application sees it: one that
+has both Content-Length and Transfer-Encoding, or a coding other than chunked (h11 itself refuses
+lengths that differ). `PEER_CERTIFICATE` of a request's scope is the certificate (DER) that the
+client has shown in TLS, None where there is none.
+
+Source: RFC 9112, 6.1 and 6.3 (request smuggling).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from penstock.base.errors import InvalidSetting
 
@@ -21,6 +29,12 @@ KEEP_ALIVE_SECONDS: Final = 30
 STOP_SECONDS: Final = 1.0
 """Time that open requests get to finish when the listener stops."""
 BACKLOG: Final = 128
+PEER_CERTIFICATE: Final = "penstock.peer_certificate"
+_CODING: Final = b"transfer-encoding"
+_LENGTHS: Final = (b"content-length", _CODING)
+_TWO_LENGTHS: Final = (
+    b'{"error":"invalid_request","message":"the request says in two ways how long its body is"}'
+)
 
 
 def parse_address(text: str, *, setting: str) -> tuple[str, int]:
@@ -54,11 +68,40 @@ def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> 
     return ""
 
 
+def _one_length(app: Any) -> Any:
+    """An application that only gets requests of which everybody reads the same length."""
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        headers = [one for one in scope.get("headers", ()) if one[0] in _LENGTHS]
+        codings = [value.strip().lower() for name, value in headers if name == _CODING]
+        if len(headers) > 1 or codings not in ([], [b"chunked"]):
+            own = [(b"content-type", b"application/json"), (b"connection", b"close")]
+            own.append((b"content-length", str(len(_TWO_LENGTHS)).encode()))
+            await send({"type": "http.response.start", "status": 400, "headers": own})
+            await send({"type": "http.response.body", "body": _TWO_LENGTHS})
+            return
+        await app(scope, receive, send)
+
+    return checked
+
+
+class Server(Protocol):
+    """Accepts connections."""
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]: ...
+    def close(self) -> None: ...
+
+
+Bind = Callable[[Callable[[], asyncio.BaseProtocol], str, int], Awaitable[Server]]
+"""Takes what makes a connection's protocol, a host and a port; accepts from then on."""
+
+
 class HttpListener:
     """One application's listener: `start`, `address`, `leave`, `stop`."""
 
     def __init__(self) -> None:
-        self._server: asyncio.Server | None = None
+        self._server: Server | None = None
         self._protocols: Any = None
         self.address: tuple[str, int] = ("", 0)
 
@@ -69,8 +112,11 @@ class HttpListener:
         *,
         connections_max: int,
         reuse_port: bool = False,
+        bind: Bind | None = None,
     ) -> tuple[str, int]:
         """Listen; returns the address with the real port.
+
+        `bind` accepts connections in another way, as with TLS.
 
         Raises:
             OSError: the address cannot be bound.
@@ -78,8 +124,10 @@ class HttpListener:
         from uvicorn.config import Config
         from uvicorn.server import ServerState
 
+        from penstock.base.http_protocol import protocol_class
+
         config = Config(
-            app,
+            _one_length(app),
             http="h11",
             ws="none",
             lifespan="off",
@@ -95,16 +143,19 @@ class HttpListener:
         )
         config.load()
         self._protocols = protocols = ServerState()
+        kind = protocol_class()
         host, port = address
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: config.http_protocol_class(  # type: ignore[call-arg]
-                config=config, server_state=protocols, app_state={}
-            ),
-            host,
-            port,
-            backlog=BACKLOG,
-            reuse_port=reuse_port or None,
-        )
+
+        def make() -> asyncio.BaseProtocol:
+            made: asyncio.BaseProtocol = kind(config=config, server_state=protocols, app_state={})
+            return made
+
+        if bind is not None:
+            self._server = await bind(make, host, port)
+        else:
+            self._server = await asyncio.get_running_loop().create_server(
+                make, host, port, backlog=BACKLOG, reuse_port=reuse_port or None
+            )
         self.address = (host, self._server.sockets[0].getsockname()[1])
         return self.address
 

@@ -3,7 +3,8 @@
 `ask` makes one attempt (and another where the kept connection turns out to be closed). `call` is
 for what may be repeated: it goes on while the broker is away (connection refused, reset, answer
 503 or another 5xx) until its time is over. Every other answer is the caller's to judge. No proxy
-of the environment is used: admin addresses are inside.
+of the environment is used: admin addresses are inside. No redirection is followed, which might lead
+credentials elsewhere, and none are sent without TLS but to this machine.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import limits
 from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 
+if TYPE_CHECKING:
+    import ssl
+
+LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _TROUBLE: Final = (OSError, UnicodeError, http.client.HTTPException)
 
 
@@ -45,6 +50,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSecurity:
+    """How an admin address is spoken to: the context of TLS (the system's authorities without one),
+    and what makes the Authorization header of each request."""
+
+    tls: ssl.SSLContext | None = None
+    authorization: Callable[[], str] | None = field(default=None, repr=False)
+
+
+NO_SECURITY: Final = AdminSecurity()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
     """What a request sends: pieces of bytes, `size_bytes` in all; may be sent again."""
 
@@ -66,6 +83,7 @@ class AdminHttp:
         *,
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
+        security: AdminSecurity = NO_SECURITY,
     ) -> None:
         try:
             parts = urlsplit(url)
@@ -74,12 +92,19 @@ class AdminHttp:
             host = None
         if host is None or parts.scheme not in {"http", "https"}:
             raise InvalidArgument(f"admin address {url!r}: must look like http://host:9644")
+        if parts.username is not None or parts.password is not None:
+            raise InvalidArgument("an admin address has no user and no password in it")
         self.url = url
+        self._security = security
         self._clock = clock
         self._randomness = randomness
         self._prefix = parts.path.rstrip("/")
         self._host = host
         self._secure = parts.scheme == "https"
+        if security.authorization and not (self._secure or host in LOCAL_HOSTS):
+            raise InvalidArgument(
+                f"admin address {url!r}: credentials are sent over https:// alone, or to localhost"
+            )
         self._connection: http.client.HTTPConnection | None = None
 
     def __enter__(self) -> AdminHttp:
@@ -159,11 +184,12 @@ class AdminHttp:
 
     def _once(self, method: str, path: str, body: Body | None, timeout_seconds: float) -> Answer:
         if self._connection is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            self._connection = kind(self._host, self._port, timeout=timeout_seconds)
+            self._connection = self._new(timeout_seconds)
         elif self._connection.sock is not None:
             self._connection.sock.settimeout(timeout_seconds)
         headers = {"Accept": "application/json"}
+        if self._security.authorization is not None:
+            headers["Authorization"] = self._security.authorization()
         if body is not None:
             headers |= {
                 "Content-Length": str(body.size_bytes),
@@ -181,6 +207,13 @@ class AdminHttp:
             date=response.getheader("Date"),
             content=content,
             body=_json(content),
+        )
+
+    def _new(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        if not self._secure:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=timeout_seconds, context=self._security.tls
         )
 
     def _pause(self, attempt: int, deadline: float) -> None:
