@@ -9,8 +9,7 @@ connections by `KEEP_ALIVE_SECONDS`; bodies are the application's to bound.
 
 A request whose length can be read in two ways is refused before the application sees it: one that
 has both Content-Length and Transfer-Encoding, or a coding other than chunked (h11 itself refuses
-lengths that differ). `PEER_CERTIFICATE` of a request's scope is the certificate (DER) that the
-client has shown in TLS, None where there is none.
+lengths that differ). A scope has the certificate that the client has shown (`http_protocol.py`).
 
 Source: RFC 9112, 6.1 and 6.3 (request smuggling).
 """
@@ -29,7 +28,6 @@ KEEP_ALIVE_SECONDS: Final = 30
 STOP_SECONDS: Final = 1.0
 """Time that open requests get to finish when the listener stops."""
 BACKLOG: Final = 128
-PEER_CERTIFICATE: Final = "penstock.peer_certificate"
 _CODING: Final = b"transfer-encoding"
 _LENGTHS: Final = (b"content-length", _CODING)
 _TWO_LENGTHS: Final = (

@@ -5,11 +5,11 @@ Apart from `http_listener`, since the web packages are imported when it starts.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock.base.http_listener import PEER_CERTIFICATE
+PEER_CERTIFICATE: Final = "penstock.peer_certificate"
 
 
 class _Protocol(H11Protocol):

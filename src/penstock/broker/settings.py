@@ -59,6 +59,21 @@ class BrokerSettings(TopicDefaults):
         "127.0.0.1:9644", "host:port of the admin HTTP interface; empty turns it off, port 0 picks"
         " a free one.",
     )  # fmt: skip
+    admin_basic_loopback: bool = setting(
+        False, "Take passwords (basic credentials) without TLS from this machine."
+    )
+    admin_loopback_trusted: bool = setting(
+        False, "Whoever asks the admin interface from this machine without credentials may do"
+        " everything, ACLs or not. The ready line says so.",
+    )  # fmt: skip
+    admin_metrics_open: bool = setting(
+        False, "Answer /metrics to everybody; otherwise an authoriser wants describe on the"
+        " cluster.",
+    )  # fmt: skip
+    admin_hosts: tuple[str, ...] = setting(
+        (), "Names by which the admin interface may be asked for changes, beside addresses,"
+        " localhost, the machine's name and the hosts of advertised.listeners.",
+    )  # fmt: skip
     admin_request_max_bytes: int = setting(
         65_536, "Largest request body that the admin HTTP interface reads.", 0, INT_MAX
     )

@@ -171,7 +171,8 @@ async def test_sizes_that_nobody_here_can_know_are_null(
 async def test_every_route_refuses_parameters_that_it_does_not_know(
     broker: BrokerServer, admin: AdminServer
 ) -> None:
-    app: Any = build_app(broker, Readiness(parts_of(Parts, broker)))
+    readiness = Readiness(parts_of(Parts, broker))
+    app: Any = build_app(broker, readiness, admin.access)
     routes = app._app.routes
     assert len(routes) >= 18
     for route in routes:

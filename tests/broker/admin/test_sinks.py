@@ -234,3 +234,28 @@ async def test_a_commit_to_a_diskless_topic_wakes_a_consumer(broker: Broker) -> 
     assert (again.body["outcome"], again.body["offsets"]) == ("replayed", body["offsets"])
     assert client.sink("diskless")["state"] == "done"
     await consumer.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/staging/..%2f..%2fescaped",
+        "/v1/staging/%2e%2e%2fescaped",
+        "/v1/staging/%2e%2e",
+        "/v1/staging/../escaped",
+        "/v1/staging/a%00b",
+        "/v1/staging/a%2fb",
+        "/v1/staging/.penstock-staging",
+        "/v1/staging/%2fetc%2fescaped",
+        "//v1/staging/escaped",
+    ],
+)
+def test_no_path_leads_out_of_the_staging_directory(broker: Broker, path: str) -> None:
+    before = sorted(broker.directory.parent.glob("*escaped*"))
+    connection = raw(broker, path)
+    connection.request("PUT", path, body=b"x" * 100)
+    answer = connection.getresponse()
+    assert answer.status in (400, 404, 405), answer.read()
+    connection.close()
+    assert sorted(broker.directory.parent.glob("*escaped*")) == before
+    assert not list(broker.directory.rglob("*escaped*"))

@@ -2,7 +2,8 @@
 
 Every answer but `/metrics` is JSON. An error is `{"error": <Kafka's error name>, "message":
 <the cause>}` with the HTTP status that fits: 400 for what the caller must change, 404 for what
-is not there, 413 and 416 for what is too large or out of range, 503 for what is not up.
+is not there, 413 and 416 for what is too large or out of range, 503 for what is not up; 401 for
+credentials that are worth nothing, 403 for what their owner may not do (`access.py`).
 
 `/metrics` takes its samples on the loop, which owns the counters, and writes them out on a
 worker thread, so that a scrape of many partitions holds up nobody.
@@ -13,14 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -38,20 +41,25 @@ from penstock.broker.admin import (
     tiers,
     views,
 )
+from penstock.broker.admin.authentication import CHALLENGE
 from penstock.broker.admin.health import Health, Readiness
 from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
 from penstock.broker.parts import parts_of
+from penstock.security import AuthorisationFailed
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from penstock.base.metrics import Registry
     from penstock.base.system import Clock
+    from penstock.broker.admin.access import AdminAccess
     from penstock.broker.settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+REFUSED_BYTES_MAX: Final = 1 << 20
+"""Bytes that are read of a request whose sender may not make it."""
 DRAINED_BYTES_MAX: Final = 64 << 20
 """Bytes of a refused upload or manifest that are read and dropped before it is answered."""
 _STATUS_OF_CODE: Final = {
@@ -68,9 +76,16 @@ _STATUS_OF_CODE: Final = {
     "concurrent_transactions": 409,
     "invalid_update_version": 409,
     "message_too_large": 413,
+    "sasl_authentication_failed": 401,
+    "cluster_authorization_failed": 403,
+    "topic_authorization_failed": 403,
+    "group_authorization_failed": 403,
+    "transactional_id_authorization_failed": 403,
+    "throttling_quota_exceeded": 429,
 }
 _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Any, Request], Awaitable[Any]]
 """Takes its room's parts."""
 
@@ -85,10 +100,11 @@ class Parts:
     registry: Registry
 
 
-def build_app(broker: object, readiness: Readiness) -> ASGIApp:
+def build_app(broker: object, readiness: Readiness, access: AdminAccess) -> ASGIApp:
     """The ASGI application of one broker, which has the parts that the views name."""
     app = Starlette(
-        routes=_routes(broker, readiness), exception_handlers={HTTPException: _http_error}
+        routes=[access_checked(one, access) for one in _routes(broker, readiness)],
+        exception_handlers={HTTPException: _http_error},
     )
     settings = parts_of(Parts, broker).settings
     return _BodyLimit(
@@ -166,7 +182,7 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
 
 def _route(
     path: str,
-    endpoint: Callable[[Request], Awaitable[Response]],
+    endpoint: Endpoint,
     parameters: tuple[str, ...] = (),
     methods: list[str] | None = None,
 ) -> Route:
@@ -178,6 +194,45 @@ def _route(
         return await endpoint(request)
 
     return Route(path, checked, methods=methods)
+
+
+def access_checked(route: Route, access: AdminAccess) -> Route:
+    """A route whose endpoint is only reached by those who may.
+
+    Raises:
+        KeyError: the table of routes has no row for it.
+    """
+    endpoint: Endpoint = route.endpoint
+    method = next(iter(sorted(route.methods or ())), "GET")
+    needs = access.needs(method, route.path)
+
+    async def checked(request: Request) -> Response:
+        try:
+            asker = request.state.asker = await access.admit(request, needs)
+        except PenstockError as error:
+            return await _refused(request, error)
+        response = await endpoint(request)
+        if needs.audited:
+            asker.changed(response.status_code)
+        return response
+
+    return Route(route.path, checked, methods=list(route.methods or ()))
+
+
+async def _refused(request: Request, error: PenstockError) -> Response:
+    """An answer to who may not ask; some of the body is read: its sender may see no answer else."""
+    left = REFUSED_BYTES_MAX
+    with suppress(ClientDisconnect):
+        async for piece in request.stream():
+            left -= len(piece)
+            if left < 0:
+                break
+    response = error_response(error)
+    if response.status_code == HTTPStatus.UNAUTHORIZED:
+        response.headers["www-authenticate"] = CHALLENGE
+    if left < 0:
+        response.headers["connection"] = "close"
+    return response
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -202,11 +257,13 @@ def status_of(error: PenstockError) -> int:
     return 500
 
 
-def _json(parts: Any, view: View, status: int = 200) -> Callable[[Request], Awaitable[Response]]:
+def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         try:
             return json_response(await view(parts, request), status)
         except PenstockError as error:
+            if isinstance(error, AuthorisationFailed):
+                request.state.asker.denied(error)
             return error_response(error)
         except Exception:
             logger.exception("%s failed", request.url.path)
@@ -221,9 +278,7 @@ def _json(parts: Any, view: View, status: int = 200) -> Callable[[Request], Awai
     return endpoint
 
 
-def _health(
-    parts: Parts, look: Callable[[], Awaitable[Health]]
-) -> Callable[[Request], Awaitable[Response]]:
+def _health(parts: Parts, look: Callable[[], Awaitable[Health]]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         report = await look()
         response = json_response(report.as_json(parts.node_id), 200 if report.good else 503)
@@ -234,7 +289,7 @@ def _health(
     return endpoint
 
 
-def _metrics(registry: Registry, groups: metrics.Parts) -> Callable[[Request], Awaitable[Response]]:
+def _metrics(registry: Registry, groups: metrics.Parts) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         samples = [*registry.collect(), *await metrics.group_samples(groups)]
         text = await asyncio.to_thread(render, samples)

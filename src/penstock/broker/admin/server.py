@@ -6,17 +6,35 @@ rest as `base.http_listener` has it.
 
 from __future__ import annotations
 
+import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from penstock.base.http_listener import HttpListener, parse_address
 from penstock.broker.admin import health
+from penstock.broker.admin.access import AdminAccess
+from penstock.broker.admin.authentication import Authentication, Identities
 from penstock.broker.admin.health import Readiness
 from penstock.broker.parts import parts_of
+from penstock.security.http_credentials import PasswordVerifier
 
 if TYPE_CHECKING:
+    from penstock.base.system import Randomness
     from penstock.broker.settings import BrokerSettings
+    from penstock.security import Authoriser
+    from penstock.security.audit import Audit
 
 SETTING: Final = "admin.listener"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the interface itself uses."""
+
+    authoriser: Authoriser
+    audit: Audit
+    randomness: Randomness
 
 
 class AdminServer:
@@ -28,6 +46,7 @@ class AdminServer:
         self._broker = broker
         self._readiness = Readiness(parts_of(health.Parts, broker))
         self._listener = HttpListener()
+        self.access = self._access()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -44,12 +63,37 @@ class AdminServer:
 
         settings = self._settings
         return await self._listener.start(
-            build_app(self._broker, self._readiness),
+            build_app(self._broker, self._readiness, self.access),
             parse_address(settings.admin_listener, setting=SETTING),
             connections_max=settings.admin_max_connections,
+        )
+
+    def _access(self) -> AdminAccess:
+        settings, parts = self._settings, parts_of(Parts, self._broker)
+        authentication = Authentication(
+            Identities,
+            PasswordVerifier(parts.randomness),
+            parts.audit,
+            basic_loopback=settings.admin_basic_loopback,
+            loopback_trusted=settings.admin_loopback_trusted,
+        )
+        return AdminAccess(
+            authoriser=parts.authoriser,
+            authentication=authentication,
+            audit=parts.audit,
+            hosts=names_of(settings),
+            metrics_open=settings.admin_metrics_open,
         )
 
     async def stop(self) -> None:
         """Stop listening, let open requests finish for a moment, close connections."""
         await self._listener.stop()
         await self._readiness.stop()
+
+
+def names_of(settings: BrokerSettings) -> frozenset[str]:
+    """The names by which the admin interface is known, in small letters."""
+    host, _ = parse_address(settings.admin_listener, setting=SETTING)
+    told = [urlsplit(one).hostname or "" for one in settings.advertised_listeners]
+    names = ["localhost", host, socket.gethostname(), *told, *settings.admin_hosts]
+    return frozenset(name.lower() for name in names if name)

@@ -8,6 +8,9 @@
 | GET /v1/sinks, GET /v1/sinks/{query}       | the newest commit of each query, or of one      |
 | DELETE /v1/sinks/{query}                   | forgets a query; `?abandon=true` an open intent |
 
+With an authoriser a query is a transactional id: who commits needs write on it, and on each topic
+that the manifest names; who stages, on some topic.
+
 A commit may name diskless topics, whose offsets one transaction assigns; the answer has them. Where
 all of its topics are, it is recorded as done or not at all.
 
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.broker.batch_commits import SinkService
+    from penstock.broker.batch_commits.manifest import Manifest
+    from penstock.broker.partition_registry import PartitionRegistry
     from penstock.control import ControlPlane, SinkCommit
 
 
@@ -43,6 +48,7 @@ class Parts:
     """What these views use."""
 
     control: ControlPlane
+    partitions: PartitionRegistry
     sinks: SinkService | None
 
 
@@ -98,6 +104,7 @@ async def commit(parts: Parts, request: Request) -> dict[str, Any]:
                 f"the manifest has more than {MANIFEST_BYTES_MAX} bytes: commit smaller batches"
             )
     owner, manifest = await asyncio.to_thread(parse_post, bytes(body))
+    request.state.asker.check("write", "topic", sorted(_topics(parts, manifest)))
     done = await sinks.post(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
     return {
         "query": done.query,
@@ -114,6 +121,15 @@ async def commit(parts: Parts, request: Request) -> dict[str, Any]:
             for target in done.targets
         ],
     }
+
+
+def _topics(parts: Parts, manifest: Manifest) -> set[str]:
+    """The topics that a manifest names, and those that its ids are of."""
+    names = set[str]()
+    for target, (name, _) in manifest.targets().items():
+        known = parts.partitions.topics_by_id.get(target.topic_id.bytes)
+        names |= {name} if known is None else {name, known.topic.name}
+    return names
 
 
 async def sinks(parts: Parts, request: Request) -> list[dict[str, Any]]:

@@ -1,0 +1,230 @@
+"""Who may ask the admin interface for what: one table of routes, checked in one place.
+
+Each route has a row here, by its method and path, or it does not come into the application. A row
+says which operation on which resource the route needs, by the words of ACLs, and where the
+resource's name stands; a view that finds more resources in a body asks for those by `Asker`.
+Whoever asks without credentials is `User:ANONYMOUS`.
+
+Requests that change something must be meant for this listener: their Host, and the Origin that a
+browser adds, name it, so that no page of somebody else's sends them, also not by a name that it has
+made to lead here (DNS rebinding).
+
+Source: Kafka's `AclOperation`; OWASP, "Cross-Site Request Forgery Prevention".
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, ClassVar, Final
+from urllib.parse import urlsplit
+
+from penstock.base.errors import InvalidError
+from penstock.broker.admin.authentication import Authentication, address_of
+from penstock.security import CLUSTER, AuthorisationFailed, Principal, Rights, refusal
+from penstock.security.audit import Audit, AuditEvent
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.security import Authoriser
+
+READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a route needs: an operation on the resource that the path's parameter `named` names, on
+    the cluster without one, on any resource of the type with `some`. Without an operation it is
+    open."""
+
+    operation: str = ""
+    resource_type: str = "cluster"
+    named: str = ""
+    some: bool = False
+    audited: bool = False
+    """Whether it is an administrative change."""
+
+
+OPEN: Final = Needs()
+DESCRIBE: Final = Needs(operation="describe")
+_TOPIC: Final = Needs(operation="describe", resource_type="topic", named="topic")
+_GROUP: Final = Needs(operation="describe", resource_type="group", named="group")
+_STAGE: Final = Needs(operation="write", resource_type="topic", some=True)
+_CONSOLIDATE: Final = Needs(operation="alter")
+
+METRICS: Final = ("GET", "/metrics")
+NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
+    ("GET", "/health"): OPEN,
+    ("GET", "/livez"): OPEN,
+    ("GET", "/readyz"): OPEN,
+    METRICS: DESCRIBE,
+    ("GET", "/v1/cluster"): DESCRIBE,
+    ("GET", "/v1/compaction"): DESCRIBE,
+    ("GET", "/v1/copies"): DESCRIBE,
+    ("GET", "/v1/losses"): DESCRIBE,
+    ("GET", "/v1/tiers"): DESCRIBE,
+    ("GET", "/v1/topics"): DESCRIBE,
+    ("GET", "/v1/topics/{topic}"): _TOPIC,
+    ("GET", "/v1/topics/{topic}/partitions/{partition}/extents"): Needs(
+        operation="read", resource_type="topic", named="topic"
+    ),
+    ("GET", "/v1/groups"): DESCRIBE,
+    ("GET", "/v1/groups/{group:path}"): _GROUP,
+    ("GET", "/v1/dead-letters"): DESCRIBE,
+    ("GET", "/v1/queues/{group:path}"): _GROUP,
+    ("GET", "/v1/diskless/backlogs"): DESCRIBE,
+    ("POST", "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs"): _CONSOLIDATE,
+    ("POST", "/v1/diskless/topics/{topic_id}/partitions/{partition}/segments"): _CONSOLIDATE,
+    ("GET", "/v1/staging"): _STAGE,
+    ("PUT", "/v1/staging/{name}"): _STAGE,
+    ("GET", "/v1/sinks"): DESCRIBE,
+    ("POST", "/v1/sinks/{query:path}/commits/{batch}"): Needs(
+        operation="write", resource_type="transactional_id", named="query"
+    ),
+    ("GET", "/v1/sinks/{query:path}"): Needs(
+        operation="describe", resource_type="transactional_id", named="query"
+    ),
+    ("DELETE", "/v1/sinks/{query:path}"): Needs(
+        operation="write", resource_type="transactional_id", named="query", audited=True
+    ),
+}
+"""By method and path. A commit needs write on each of its topics too, which its view asks for."""
+
+
+class NotForHere(InvalidError):
+    """A request that was not meant for this listener."""
+
+    code: ClassVar[str] = "invalid_request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who sent a request, and what that principal may do."""
+
+    principal: Principal
+    mechanism: str
+    rights: Rights
+    audit: Audit
+    request: Request
+
+    def check(self, operation: str, resource_type: str, names: Iterable[str]) -> None:
+        """Raise AuthorisationFailed unless an operation is allowed on all of these."""
+        for name in names:
+            if not self.rights.allows(operation, resource_type, name):
+                raise refusal(operation, resource_type, name, self.principal)
+
+    def check_needs(self, needs: Needs) -> None:
+        """Raise AuthorisationFailed unless a route's needs are met."""
+        operation, resource_type = needs.operation, needs.resource_type
+        if needs.some:
+            if not self.rights.allows_some(operation, resource_type):
+                raise refusal(operation, resource_type, "(any)", self.principal)
+        elif operation:
+            name = self.request.path_params[needs.named] if needs.named else CLUSTER
+            self.check(operation, resource_type, [name])
+
+    def denied(self, error: AuthorisationFailed) -> None:
+        """Tell the audit log of a refusal."""
+        self._record("denial", "denied", error.resource_type, [error.name], str(error))
+
+    def changed(self, status: int) -> None:
+        """Tell the audit log how a change was answered."""
+        named = [str(value) for value in self.request.path_params.values()]
+        failed = f"status {status}" if status >= HTTPStatus.BAD_REQUEST else ""
+        self._record("change", "failure" if failed else "success", "", named, failed)
+
+    def _record(
+        self, event: str, outcome: str, resource_type: str, names: list[str], reason: str
+    ) -> None:
+        self.audit.record(
+            AuditEvent(
+                event=event,  # type: ignore[arg-type]
+                outcome=outcome,  # type: ignore[arg-type]
+                principal=str(self.principal),
+                mechanism=self.mechanism,
+                address=address_of(self.request),
+                listener="admin.listener",
+                operation=f"{self.request.method} {self.request.url.path}",
+                resource_type=resource_type,
+                resources=names,
+                reason=reason,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminAccess:
+    """The admin interface's own check, for one listener. `hosts` are the names that it has."""
+
+    authoriser: Authoriser
+    authentication: Authentication
+    audit: Audit
+    hosts: Collection[str]
+    metrics_open: bool = False
+
+    def needs(self, method: str, path: str) -> Needs:
+        """The row of a route.
+
+        Raises:
+            KeyError: there is none.
+        """
+        needs = NEEDS[method, path]
+        return OPEN if self.metrics_open and (method, path) == METRICS else needs
+
+    async def admit(self, request: Request, needs: Needs) -> Asker:
+        """Let a request through to its view.
+
+        Raises:
+            NotAuthenticated: its credentials are worth nothing.
+            AuthorisationFailed: its sender may not do this.
+            NotForHere: it was not meant for this listener.
+            TooManyLogins: too many passwords wait to be verified.
+        """
+        if request.method not in READS:
+            check_meant(request.headers, self.hosts)
+        who = await self.authentication.who(request)
+        rights = who.rights or self.authoriser.rights(who.principal, address_of(request))
+        asker = Asker(
+            principal=who.principal,
+            mechanism=who.mechanism,
+            rights=rights,
+            audit=self.audit,
+            request=request,
+        )
+        try:
+            asker.check_needs(needs)
+        except AuthorisationFailed as error:
+            asker.denied(error)
+            raise
+        return asker
+
+
+def check_meant(headers: Mapping[str, str], hosts: Collection[str]) -> None:
+    """Raise NotForHere unless Host and Origin, where there is one, name this listener."""
+    host = headers.get("host", "")
+    if not names_listener(host, hosts):
+        raise NotForHere(
+            f"Host {host[:100]!r} is no name of this listener; admin.hosts has more of them"
+        )
+    origin = headers.get("origin")
+    if origin is not None and (
+        urlsplit(origin).netloc.lower() != host.lower() or not origin.startswith("http")
+    ):
+        raise NotForHere(f"Origin {origin[:100]!r} is not this listener, {host[:100]}")
+
+
+def names_listener(host: str, hosts: Collection[str]) -> bool:
+    """Whether a Host header names a listener: by an address, which no name server makes another
+    one's, or by a name of `hosts`."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return name in hosts
+    return True

@@ -1,0 +1,331 @@
+"""Who may ask the admin interface for what, and what it makes of requests that are not meant so."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from penstock.broker.admin import AdminServer
+from penstock.broker.admin.access import NEEDS, NotForHere, check_meant
+from penstock.broker.admin.app import build_app
+from penstock.broker.admin.authentication import Identities
+from penstock.broker.admin.health import Parts, Readiness
+from penstock.broker.parts import parts_of
+from penstock.broker.server import BrokerServer
+from penstock.security import CLUSTER, AclAuthoriser
+from penstock.security.acls import AclBinding
+from penstock.security.audit import AuditEvent
+from penstock.security.credentials import SCRAM_SHA_256, derive
+from penstock.security.users_file import FileCredentials
+from tests.broker.admin.test_admin import fetch
+from tests.broker.handlers.test_topics import create, creation
+
+PASSWORD = "correct horse"
+CREDENTIAL = derive(SCRAM_SHA_256, PASSWORD, salt=b"0123456789abcdef", iterations=4096)
+NAMES = {"topic": "orders", "group": "g/h", "transactional_id": "q", "cluster": CLUSTER}
+ROUTES = sorted(key for key, needs in NEEDS.items() if needs.operation)
+
+
+class Noted:
+    """An audit in memory."""
+
+    def __init__(self) -> None:
+        self.events: list[AuditEvent] = []
+
+    def record(self, event: AuditEvent) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def short(self) -> list[tuple[str, str, str, str, list[str]]]:
+        return [
+            (one.event, one.outcome, one.principal, one.mechanism, list(one.resources))
+            for one in self.events
+        ]
+
+
+class Guarded:
+    """An admin interface with an authoriser and one user, alice."""
+
+    def __init__(self, broker: BrokerServer, **settings: Any) -> None:
+        self.authoriser = AclAuthoriser(super_users=["User:root"])
+        self.audit = Noted()
+        broker.authoriser = self.authoriser
+        broker.audit = self.audit
+        from dataclasses import replace
+
+        self.server = AdminServer(replace(broker.settings, **settings), broker)
+        users = FileCredentials({(SCRAM_SHA_256, "alice"): CREDENTIAL})
+        identities = Identities(credentials=users)
+        self.server.access.authentication._identities = lambda: identities
+
+    def allow(self, operation: str, resource_type: str, name: str, user: str = "ANONYMOUS") -> None:
+        self.authoriser.replace(
+            [
+                AclBinding(
+                    resource_type=resource_type,
+                    pattern_type="literal",
+                    name=name,
+                    principal=f"User:{user}",
+                    host="*",
+                    operation=operation,
+                    permission="allow",
+                )
+            ]
+        )
+
+
+@pytest.fixture
+async def guarded(broker: BrokerServer) -> AsyncIterator[Guarded]:
+    guarded = Guarded(broker)
+    await guarded.server.start()
+    await create(broker, creation("orders"), creation("secrets"))
+    guarded.audit.events.clear()
+    yield guarded
+    await guarded.server.stop()
+
+
+def path_of(path: str) -> str:
+    path = path.replace("{topic}", "orders").replace("{group:path}", "g%2Fh")
+    path = path.replace("{query:path}", "q").replace("{partition}", "0").replace("{batch}", "1")
+    return re.sub(r"\{[^}]*\}", "x", path)
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
+
+
+# The table
+
+
+def test_every_route_of_the_application_has_a_row(broker: BrokerServer, guarded: Guarded) -> None:
+    app: Any = build_app(broker, Readiness(parts_of(Parts, broker)), guarded.server.access)
+    routes = {
+        (method, route.path) for route in app._app.routes for method in route.methods - {"HEAD"}
+    }
+    assert routes == NEEDS.keys()
+
+
+def test_a_route_without_a_row_does_not_come_up(
+    broker: BrokerServer, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.broker.admin import access
+
+    rows = {key: needs for key, needs in NEEDS.items() if key[1] != "/v1/losses"}
+    monkeypatch.setattr(access, "NEEDS", rows)
+    with pytest.raises(KeyError, match="/v1/losses"):
+        build_app(broker, Readiness(parts_of(Parts, broker)), guarded.server.access)
+
+
+def test_open_routes_tell_of_health_alone() -> None:
+    opened = {path for (_, path), needs in NEEDS.items() if not needs.operation}
+    assert opened == {"/health", "/livez", "/readyz"}
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_each_route_needs_its_operation_on_its_resource(
+    guarded: Guarded, method: str, path: str
+) -> None:
+    needs = NEEDS[method, path]
+    name, url = NAMES[needs.resource_type], path_of(path)
+    refused = [
+        ("describe", "cluster", CLUSTER)
+        if needs.operation != "describe"
+        else ("read", "group", "x"),
+        (needs.operation, needs.resource_type, "another"),
+    ]
+    for binding in refused if not needs.some else [("read", "topic", "orders")]:
+        guarded.allow(*binding)
+        status, answer = await fetch(guarded.server, url, method)
+        assert status == 403, (binding, answer)
+        assert answer["error"] == f"{needs.resource_type}_authorization_failed"
+        words = f"{needs.operation} {needs.resource_type}".replace("_", " ")
+        assert answer["message"].startswith(f"User:ANONYMOUS may not {words} ")
+    guarded.allow(needs.operation, needs.resource_type, name)
+    status, answer = await fetch(guarded.server, url, method)
+    assert status not in (401, 403), answer
+    denials = [one for one in guarded.audit.events if one.event == "denial"]
+    assert {one.operation for one in denials} == {f"{method} {url.replace('%2F', '/')}"}
+
+
+async def test_health_is_open_and_metrics_if_they_are_told_to_be(
+    broker: BrokerServer, guarded: Guarded
+) -> None:
+    for path in ("/health", "/livez", "/readyz"):
+        assert (await fetch(guarded.server, path))[0] == 200
+    assert (await fetch(guarded.server, "/metrics"))[0] == 403
+    opened = Guarded(broker, admin_metrics_open=True)
+    await opened.server.start()
+    assert (await fetch(opened.server, "/metrics"))[0] == 200
+    assert (await fetch(opened.server, "/v1/cluster"))[0] == 403
+    await opened.server.stop()
+
+
+async def test_without_an_authoriser_everything_is_as_ever(
+    broker: BrokerServer, admin: AdminServer
+) -> None:
+    assert (await fetch(admin, "/v1/cluster"))[0] == 200
+    assert (await fetch(admin, "/metrics"))[0] == 200
+
+
+# Who it is
+
+
+async def test_a_password_without_tls_counts_for_nothing(guarded: Guarded) -> None:
+    status, answer = await fetch(guarded.server, "/v1/topics", headers=basic("alice", PASSWORD))
+    assert (status, answer) == (
+        401,
+        {
+            "error": "sasl_authentication_failed",
+            "message": "the credentials are not accepted here",
+        },
+    )
+    (event,) = guarded.audit.events
+    assert (event.outcome, event.reason) == ("failure", "a password without TLS")
+
+
+async def test_a_user_has_the_rights_of_its_name(broker: BrokerServer) -> None:
+    guarded = Guarded(broker, admin_basic_loopback=True)
+    await guarded.server.start()
+    await create(broker, creation("orders"))
+    guarded.audit.events.clear()
+    guarded.allow("describe", "topic", "orders", user="alice")
+    alice = basic("alice", PASSWORD)
+    for _ in range(2):
+        assert (await fetch(guarded.server, "/v1/topics/orders", headers=alice))[0] == 200
+    assert (await fetch(guarded.server, "/v1/topics", headers=alice))[0] == 403
+    assert (await fetch(guarded.server, "/v1/topics/orders"))[0] == 403
+    for bad in (basic("alice", "wrong"), basic("bob", PASSWORD), {"authorization": "Basic x"}):
+        status, answer = await fetch(guarded.server, "/v1/topics/orders", headers=bad)
+        assert (status, answer["message"]) == (401, "the credentials are not accepted here")
+    await guarded.server.stop()
+    assert guarded.audit.short == [
+        ("authentication", "success", "User:alice", "basic", []),
+        ("denial", "denied", "User:alice", "basic", [CLUSTER]),
+        ("denial", "denied", "User:ANONYMOUS", "", ["orders"]),
+        ("authentication", "failure", "User:ANONYMOUS", "basic", []),
+        ("authentication", "failure", "User:ANONYMOUS", "basic", []),
+        ("authentication", "failure", "User:ANONYMOUS", "SSL", []),
+    ]
+    assert PASSWORD not in repr(guarded.audit.events)
+
+
+async def test_bad_credentials_are_no_way_to_be_anonymous(guarded: Guarded) -> None:
+    guarded.allow("describe", "cluster", CLUSTER)
+    assert (await fetch(guarded.server, "/v1/cluster"))[0] == 200
+    for value in ("Bearer abc", "Basic x", "Negotiate abc"):
+        headers = {"authorization": value}
+        assert (await fetch(guarded.server, "/v1/cluster", headers=headers))[0] == 401
+
+
+async def test_loopback_is_trusted_if_it_is_told_to_be(broker: BrokerServer) -> None:
+    guarded = Guarded(broker, admin_loopback_trusted=True, admin_basic_loopback=True)
+    await guarded.server.start()
+    assert (await fetch(guarded.server, "/v1/cluster"))[0] == 200
+    alice = basic("alice", PASSWORD)  # has said who it is
+    assert (await fetch(guarded.server, "/v1/cluster", headers=alice))[0] == 403
+    await guarded.server.stop()
+
+
+async def test_a_change_is_audited(guarded: Guarded) -> None:
+    guarded.allow("write", "transactional_id", "q")
+    assert (await fetch(guarded.server, "/v1/sinks/q", "DELETE"))[0] == 503  # there is no staging
+    assert guarded.audit.short == [("change", "failure", "User:ANONYMOUS", "", ["q"])]
+
+
+# What is meant for others
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "meant"),
+    [
+        ("127.0.0.1:9644", None, True),
+        ("[::1]:9644", None, True),
+        ("10.1.2.3", None, True),
+        ("localhost:9644", None, True),
+        ("LOCALHOST", None, True),
+        ("broker-1:9644", None, True),
+        ("attacker.example:9644", None, False),
+        ("localhost.attacker.example", None, False),
+        ("127.0.0.1.attacker.example", None, False),
+        ("", None, False),
+        ("[::1", None, False),
+        ("localhost@attacker.example", None, False),
+        ("localhost:9644", "http://localhost:9644", True),
+        ("localhost:9644", "https://localhost:9644", True),
+        ("localhost:9644", "http://localhost:8080", False),
+        ("localhost:9644", "http://attacker.example", False),
+        ("localhost:9644", "null", False),
+        ("localhost:9644", "", False),
+        ("127.0.0.1:9644", "file://127.0.0.1:9644", False),
+    ],
+)
+def test_host_and_origin_name_the_listener(host: str, origin: str | None, meant: bool) -> None:
+    headers = {"host": host} | ({} if origin is None else {"origin": origin})
+    if meant:
+        check_meant(headers, {"localhost", "broker-1"})
+    else:
+        with pytest.raises(NotForHere):
+            check_meant(headers, {"localhost", "broker-1"})
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+async def test_changes_for_other_names_are_refused(admin: AdminServer, method: str) -> None:
+    path = {"PUT": "/v1/staging/a", "POST": "/v1/sinks/q/commits/1", "DELETE": "/v1/sinks/q"}
+    for headers in ({"host": "attacker.example"}, {"origin": "http://attacker.example"}):
+        status, answer = await fetch(admin, path[method], method, headers)
+        assert (status, answer["error"]) == (400, "invalid_request"), answer
+    assert (await fetch(admin, "/v1/cluster", headers={"host": "a-load-balancer"}))[0] == 200
+
+
+# Requests that are read in two ways
+
+
+async def raw(admin: AdminServer, request: bytes) -> bytes:
+    """All that is answered to some bytes, before the connection is closed from the other side."""
+
+    def ask() -> bytes:
+        with socket.create_connection(admin.address, 20) as connection:
+            connection.sendall(request)
+            answer = b""
+            while piece := connection.recv(65536):
+                answer += piece
+            return answer
+
+    return await asyncio.to_thread(ask)
+
+
+SMUGGLED = b"GET /v1/cluster HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+        b"Content-Length: 4\r\nContent-Length: 5\r\n",
+        b"Content-Length: 4, 5\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: identity\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Content-Length: +5\r\n",
+        b"Content-Length: -1\r\n",
+        b"Content-Length: 0x5\r\n",
+        b"Content-Length: 5\r\n\tX: y\r\nTransfer-Encoding:\x0bchunked\r\n",
+    ],
+)
+async def test_a_body_of_two_lengths_is_refused(admin: AdminServer, lengths: bytes) -> None:
+    head = b"PUT /v1/staging/a HTTP/1.1\r\nHost: localhost\r\n" + lengths + b"\r\n"
+    answer = await raw(admin, head + b"0\r\n\r\n" + SMUGGLED)
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 ")), answer
+    assert answer.count(b"HTTP/1.1 ") == 1, answer
