@@ -24,6 +24,7 @@ from penstock.apps.configuration import DirectorySettings, PlaceSettings
 from penstock.base.metrics import Metric
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
 from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
+from penstock.broker.security.settings import SecuritySettings
 from penstock.broker.settings import UNSET, BrokerSettings
 from penstock.control.schema import tables
 from penstock.diskless.settings import DisklessSettings
@@ -172,6 +173,9 @@ def configuration_page() -> str:
         ),
         "## Audit\n\nOf brokers and host agents; read at start.\n",
         _table(describe(AuditSettings)),
+        "## Security\n\nSettings of `ssl.*`, `sasl.*` and `connections.max.reauth.ms` may be given"
+        " for one listener as `listener.name.<name>.<setting>`, its name in small letters.\n",
+        _table(describe(SecuritySettings)),
         "## Host agent\n\nOf `penstock host serve`; read at start.\n",
         _table(
             sorted([*describe(HostSettings), *describe(SinkSettings)], key=lambda info: info.name),

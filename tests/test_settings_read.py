@@ -16,6 +16,7 @@ from typing import Any
 from penstock.apps.configuration import DirectorySettings, PlaceSettings
 from penstock.base.settings import describe, setting
 from penstock.broker.configs import TOPIC_SYNONYMS
+from penstock.broker.security.settings import SecuritySettings
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_defaults import TopicDefaults
 from penstock.diskless.settings import DisklessSettings
@@ -36,6 +37,7 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     DisklessSettings: ("diskless", "apps/wiring.py"),
     FetchSettings: ("objects",),
     TierSettings: ("partitions/tiering",),
+    SecuritySettings: ("broker/security",),
     AuditSettings: ("apps/wiring.py", "broker"),
     HostSettings: ("host/server", "apps/host/wiring.py"),
     SinkSettings: ("host/sinks", "apps/host/wiring.py"),

@@ -13,6 +13,7 @@ import uvloop
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.broker.security.settings import Security
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs
@@ -21,7 +22,13 @@ from penstock.storage import LogStore, StorageSettings
 from tests.broker.fake_store import FakeStore
 from tests.broker.wire_client import WireClient
 
-BOTH_LOOPS = {"test_server.py", "test_bad_input.py", "test_quotas.py"}
+BOTH_LOOPS = {
+    "test_server.py",
+    "test_bad_input.py",
+    "test_quotas.py",
+    "test_door.py",
+    "test_abuse.py",
+}
 StartBroker = Callable[..., Awaitable[BrokerServer]]
 
 
@@ -38,12 +45,16 @@ def pytest_asyncio_loop_factories(
 async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
     """Starts brokers with settings by their dotted names; they are stopped at the end.
 
-    `store` replaces the real store, for tests that hold its syncs back or plant failures.
+    `store` replaces the real store, for tests that hold its syncs back or plant failures;
+    `parts` are more parts of the server.
     """
     started: list[BrokerServer] = []
 
     async def start(
-        settings: dict[str, Any] | None = None, store: FakeStore | None = None
+        settings: dict[str, Any] | None = None,
+        store: FakeStore | None = None,
+        security: Security | None = None,
+        **parts: Any,
     ) -> BrokerServer:
         values = {
             "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -61,6 +72,8 @@ async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
             clock=SYSTEM_CLOCK,
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
+            security=security,
+            **parts,
         )
         configs.bind(lambda: server.cluster.loaded)
         started.append(server)

@@ -19,7 +19,10 @@ from penstock.wire.kafka.apis import APIS, Api, Check
 from penstock.wire.kafka.schema import Field, Struct, load_struct
 from tests.broker.wire_client import WireClient, batch, fetch_request
 
-FREE = {"ApiVersions", "GetTelemetrySubscriptions", "PushTelemetry"}
+FREE = {
+    "ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions",
+    "PushTelemetry",
+}  # fmt: skip
 TOPIC, GROUP, CLUSTER_CODE, TRANSACTIONAL_ID = 29, 30, 31, 53
 REFUSALS = {TOPIC, GROUP, CLUSTER_CODE, TRANSACTIONAL_ID}
 Connect = Callable[[BrokerServer], Awaitable[WireClient]]

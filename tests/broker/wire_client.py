@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -24,8 +25,13 @@ class WireClient:
         self._correlation_id = 0
 
     @classmethod
-    async def connect(cls, address: tuple[str, int]) -> WireClient:
-        return cls(*await asyncio.open_connection(*address, limit=1 << 26))
+    async def connect(
+        cls, address: tuple[str, int], context: ssl.SSLContext | None = None
+    ) -> WireClient:
+        """Connect; by TLS with a `context`, to a certificate for localhost."""
+        host = None if context is None else "localhost"
+        opened = asyncio.open_connection(*address, limit=1 << 26, ssl=context, server_hostname=host)
+        return cls(*await opened)
 
     async def close(self) -> None:
         self.writer.close()

@@ -12,11 +12,11 @@ from cryptography.x509.oid import NameOID
 from penstock.base.errors import InvalidSetting
 from penstock.security.certificate_names import (
     NAME_CHARACTERS_MAX,
-    NobodysName,
     PrincipalMapper,
     distinguished_name,
 )
 from penstock.security.development_ca import common_name
+from penstock.security.sasl import NobodysName
 from tests.security.certificates import authority, now_ms
 
 TITLE = "".join(["78"] * 200)

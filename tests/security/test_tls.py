@@ -11,11 +11,10 @@ from typing import Final
 import pytest
 
 from penstock.security.development_ca import authority_in
+from penstock.security.files import Reloading, UnusableFile
 from penstock.security.tls import (
     PROTOCOLS,
     ClientAuth,
-    InvalidTlsFile,
-    Reloading,
     TlsFiles,
     TlsOptions,
     check_keystore,
@@ -190,7 +189,7 @@ def broken(tmp_path: Path, name: str) -> TlsFiles:
 )
 def test_what_is_wrong_with_a_keystore_is_said(tmp_path: Path, name: str, match: str) -> None:
     files = broken(tmp_path, name)
-    with pytest.raises(InvalidTlsFile, match=match) as refused:
+    with pytest.raises(UnusableFile, match=match) as refused:
         server(files)
     assert files.keystore in str(refused.value)
     assert "PRIVATE" not in str(refused.value)
@@ -198,13 +197,13 @@ def test_what_is_wrong_with_a_keystore_is_said(tmp_path: Path, name: str, match:
 
 
 def test_client_certificates_need_a_truststore(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTlsFile, match="verified by a truststore"):
+    with pytest.raises(UnusableFile, match="verified by a truststore"):
         server(TlsFiles(keystore=keystore(tmp_path)), "requested")
     empty = tmp_path / "empty.pem"
     empty.write_bytes(b"")
-    with pytest.raises(InvalidTlsFile, match=r"empty\.pem has no certificates"):
+    with pytest.raises(UnusableFile, match=r"empty\.pem has no certificates"):
         server(TlsFiles(keystore=keystore(tmp_path), truststore=str(empty)), "required")
-    with pytest.raises(InvalidTlsFile, match="no cipher"):
+    with pytest.raises(UnusableFile, match="no cipher"):
         server(TlsFiles(keystore=keystore(tmp_path)), options=TlsOptions(ciphers="none such"))
 
 
@@ -215,8 +214,8 @@ def test_facts_of_a_certificate(tmp_path: Path) -> None:
     assert 9.9 < facts.days_left(now_ms()) <= 10
 
 
-def reloading(files: TlsFiles) -> Reloading:
-    return Reloading(files, lambda: server(files))
+def reloading(files: TlsFiles) -> Reloading[ssl.SSLContext]:
+    return Reloading(files.paths(), lambda: server(files))
 
 
 def later(path: str, seconds: int) -> None:

@@ -20,6 +20,12 @@ from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.settings import by_name, load, setting, unknown, without_effect
+from penstock.broker.security.settings import (
+    Security,
+    SecuritySettings,
+    check_override,
+    split_override,
+)
 from penstock.broker.settings import BrokerSettings
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects.settings import FetchSettings
@@ -118,6 +124,7 @@ class Configuration:
     fetching: FetchSettings = field(default_factory=FetchSettings)
     tiering: TierSettings = field(default_factory=TierSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    security: Security = field(default_factory=Security)
     processes: int = 1
     log: str = "log"
     """The directory of the broker's log below `directory`."""
@@ -134,6 +141,7 @@ _TYPES: Final[Kinds] = (
     FetchSettings,
     TierSettings,
     AuditSettings,
+    SecuritySettings,
 )
 
 
@@ -150,7 +158,9 @@ def configure(
     Raises:
         InvalidConfiguration: the file cannot be read, a name is unknown, a value is not allowed.
     """
-    loaded, notes = load_all(_TYPES, file=file, environment=environment, flags=flags)
+    given = gather(_TYPES, file=file, environment=environment, flags=flags)
+    overrides = take_overrides(given)
+    loaded, notes = load_given(_TYPES, given)
     directories: DirectorySettings = loaded[DirectorySettings]
     return Configuration(
         broker=loaded[BrokerSettings],
@@ -161,6 +171,7 @@ def configure(
         fetching=loaded[FetchSettings],
         tiering=loaded[TierSettings],
         audit=loaded[AuditSettings],
+        security=Security(settings=loaded[SecuritySettings], overrides=overrides),
         processes=directories.processes,
         notes=notes,
     )
@@ -175,11 +186,50 @@ def load_all(
         InvalidConfiguration: the file cannot be read; names that are unknown and values that are
             not allowed, all of them.
     """
+    return load_given(kinds, gather(kinds, file=file, environment=environment, flags=flags))
+
+
+def gather(
+    kinds: Kinds, *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
+) -> dict[str, Given]:
+    """What is given, by its dotted name.
+
+    Raises:
+        InvalidConfiguration: the file cannot be read.
+    """
     given: dict[str, Given] = {}
     if file is not None:
         given.update(read_file(file))
     given.update(read_environment(environment, kinds))
     given.update(flags)
+    return given
+
+
+def take_overrides(given: dict[str, Given]) -> dict[str, dict[str, object]]:
+    """Take out what is given for one listener alone: by the listener and the setting's name.
+
+    Raises:
+        InvalidConfiguration: a value is not allowed.
+    """
+    taken: dict[str, dict[str, object]] = {}
+    wrong = []
+    for name in [name for name in given if split_override(name)]:
+        item, split = given.pop(name), split_override(name)
+        try:
+            check_override(name, item.value)
+        except InvalidSetting as error:
+            wrong.append(f"{error} ({item.origin})")
+        if split is not None:
+            taken.setdefault(split[0], {})[split[1]] = item.value
+    if wrong:
+        raise InvalidConfiguration("; ".join(wrong))
+    return taken
+
+
+def load_given(
+    kinds: Kinds, given: Mapping[str, Given]
+) -> tuple[dict[type[Any], Any], tuple[str, ...]]:
+    """As `load_all`, of what was gathered."""
     known = {name: info for kind in kinds for name, info in by_name(kind).items()}
     wrong, notes, loaded = list[str](), list[str](), dict[type[Any], Any]()
     for name, item in given.items():
@@ -258,7 +308,7 @@ def read_environment(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> d
         for variable, value in environment.items():
             if variable.startswith(prefix):
                 name = dotted(variable.removeprefix(prefix))
-                if name in known:
+                if name in known or (SecuritySettings in kinds and split_override(name)):
                     given[name] = Given(value, f"environment variable {variable}")
     return given
 

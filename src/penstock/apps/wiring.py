@@ -141,8 +141,7 @@ def build(
         error.add_note("stop that broker, or choose another directory with --data-dir")
         raise
     control = control_of(configuration.places.control_url, directory, notices)
-    archive = _diskless(configuration, control, topics.config_of)
-    registry = Registry()
+    archive, registry = _diskless(configuration, control, topics.config_of), Registry()
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
         control=control,
@@ -159,6 +158,7 @@ def build(
             randomness=SYSTEM_RANDOMNESS,
         ),
         authoriser=_authoriser(configuration.broker),
+        security=configuration.security,
         audit=audit_log(configuration.audit, registry, {"broker": configuration.broker.node_id}),
     )
     topics.bind(lambda: server.cluster.loaded)

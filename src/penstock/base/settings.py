@@ -26,6 +26,9 @@ _UNITS: Final = frozenset({"bytes", "ms", "minutes", "hours"})
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
 
+HIDDEN: Final = "[hidden]"
+"""What is shown instead of a secret."""
+
 S = TypeVar("S")
 Value = int | float | bool | str | tuple[str, ...]
 
@@ -78,6 +81,7 @@ class SettingInfo:
     like: str
     kind: Kind | None
     shown: str
+    secret: bool
     type_name: str
     attribute: str
 
@@ -95,13 +99,14 @@ def setting(
     no_effect: NoEffect | None = None,
     kind: Kind | None = None,
     shown: str = "",
+    secret: bool = False,
 ) -> Any:
     """Declare one field of a settings class.
 
     The field's annotation gives the type: `int`, `float`, `bool`, `str` or `tuple[str, ...]`
     (a comma-separated list in text form), unless `kind` does; `MISSING` is no default. Bounds are
     inclusive; `choices` bounds each word, the regular expression `pattern` the text form. What has
-    `no_effect` says so in its documentation.
+    `no_effect` says so in its documentation. The value of what is `secret` is never shown.
 
     The name is the attribute's with dots (or the class' `SEPARATOR`), behind the `PREFIX` of the
     class if it has one, unless `name` is given; the unit is the one that the name ends in
@@ -119,8 +124,9 @@ def setting(
         "like": "",
         "kind": kind,
         "shown": shown,
+        "secret": secret,
     }
-    return field(default=default, metadata={_KEY: metadata})
+    return field(default=default, repr=not secret, metadata={_KEY: metadata})
 
 
 def like(info: SettingInfo, *, name: str = "", **changes: Any) -> Any:
@@ -216,7 +222,8 @@ def parse(
     try:
         return _parsed(info, value)
     except ValueError as error:
-        raise refusal(info.name, value, str(error)) from error
+        shown = HIDDEN if info.secret else value
+        raise refusal(info.name, shown, str(error)) from error
 
 
 def _parsed(info: SettingInfo, value: object) -> Value:
@@ -271,9 +278,10 @@ def render(value: Value) -> str:
 
 
 def to_mapping(settings: Any) -> dict[str, str]:
-    """Write a settings object as dotted names and text values."""
+    """Write a settings object as dotted names and text values; secrets are hidden."""
     return {
-        info.name: render(getattr(settings, info.attribute)) for info in describe(type(settings))
+        info.name: HIDDEN if info.secret else render(getattr(settings, info.attribute))
+        for info in describe(type(settings))
     }
 
 

@@ -40,6 +40,7 @@ from penstock.wire.kafka.framing import UntrustworthyFrame, check_length
 
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease, ReceivePool
+    from penstock.broker.security.authentication import Authentication
     from penstock.security import AuthorisationFailed, Rights
     from penstock.wire.kafka.apis import Api
 
@@ -141,14 +142,16 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog", "_closing", "_door", "_filled", "_frame", "_frame_deadline", "_head",
         "_head_filled", "_held", "_lease", "_muted", "_pending", "_reading", "_task", "_transport",
-        "_writable", "client_host", "client_port", "fetch_errors", "last_request", "listener",
-        "principal", "software",
+        "_writable", "authentication", "client_host", "client_port", "fetch_errors",
+        "last_request", "listener", "principal", "software",
     )  # fmt: skip
 
     def __init__(self, door: ConnectionOwner, listener: str) -> None:
         self._door = door
         self.listener = listener
         self.principal = ANONYMOUS
+        self.authentication: Authentication | None = None
+        """How far it is with saying who it is, where it has to."""
         self.client_host = ""
         self.client_port = 0
         self.software = ("unknown", "unknown")
@@ -185,6 +188,15 @@ class Connection(asyncio.BufferedProtocol):
         if not self._door.connected(self):
             self._closing = True
             transport.close()
+
+    def enter(self, door: ConnectionOwner) -> None:
+        """From the next request on, somebody else owns the connection."""
+        self._door = door
+
+    def peer_certificate(self) -> bytes | None:
+        """The certificate (DER) that the peer has shown in TLS; it has been verified."""
+        encrypted = self._transport.get_extra_info("ssl_object")
+        return None if encrypted is None else encrypted.getpeercert(binary_form=True)
 
     def size_buffers(self, send_bytes: int, receive_bytes: int) -> None:
         """Set the sizes of the kernel's buffers; negative ones are left as they are."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.listeners import REPLICATION
+from penstock.client.security import NO_SECURITY, ClientSecurity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from penstock.control import Broker, MetadataImage
     from penstock.wire.kafka.leader_hints import Endpoint
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
 class Identity:
     """The broker's id, and what clients of each listener are told; known once it listens."""
 
-    __slots__ = ("endpoints", "node_id")
+    __slots__ = ("as_client", "endpoints", "listener", "node_id")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.endpoints: dict[str, tuple[str, int]] = {}
-        """Host and port by the listener's name; the first one is the broker's own."""
+        """Host and port by the listener's name."""
+        self.listener = ""
+        """The listener by which brokers call each other, and this one itself."""
+        self.as_client: Callable[[], ClientSecurity] = lambda: NO_SECURITY
+        """What it needs for that."""
 
 
 def endpoints_of(image: MetadataImage, broker_ids: Iterable[int], listener: str) -> list[Endpoint]:
@@ -46,5 +51,5 @@ def address_of(broker: Broker, listener: str) -> dict[str, Any]:
 
 def own_address(identity: Identity) -> str:
     """Where this broker is its own client."""
-    host, port = next(iter(identity.endpoints.values()))
+    host, port = identity.endpoints[identity.listener]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,21 +1,22 @@
 """Listeners, as Kafka writes them: `NAME://host:port`, IPv6 hosts in brackets.
 
-A listener has a name, by which `listener.security.protocol.map` gives it a protocol; for now there
-is none but PLAINTEXT. Each is advertised by itself: clients are told the addresses of the listener
-that they came by, those of `advertised.listeners` where it has its name.
+A listener has a name, by which `listener.security.protocol.map` gives it a protocol. Each is
+advertised by itself: clients are told the addresses of the listener that they came by, those of
+`advertised.listeners` where it has its name.
 
 Source: KIP-103 (several listeners), KIP-291; Kafka's `SocketServerConfigs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.base.errors import InvalidSetting
 
 PLAINTEXT: Final = "PLAINTEXT"
+SERVED: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 LISTENERS: Final = "listeners"
 ADVERTISED: Final = "advertised.listeners"
 PROTOCOLS: Final = "listener.security.protocol.map"
@@ -32,6 +33,20 @@ class Listener:
     name: str
     host: str
     port: int
+    protocol: str = PLAINTEXT
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+    @property
+    def secured(self) -> bool:
+        """Whether clients are not simply anybody."""
+        return self.protocol != PLAINTEXT
 
 
 def parse_listeners(texts: Iterable[str], protocols: Iterable[str]) -> list[Listener]:
@@ -41,18 +56,35 @@ def parse_listeners(texts: Iterable[str], protocols: Iterable[str]) -> list[List
         InvalidSetting: no name, a name without a protocol, one that is not served, or no port.
     """
     known = _parse_protocols(protocols)
-    found = [_parse(LISTENERS, text) for text in texts]
-    for listener in found:
+    found = []
+    for text in texts:
+        listener = _parse(LISTENERS, text)
         protocol = known.get(listener.name)
-        if protocol != PLAINTEXT:
-            served = ", ".join(sorted(name for name, one in known.items() if one == PLAINTEXT))
+        if protocol not in SERVED:
             said = f"has protocol {protocol}" if protocol else f"has no entry in {PROTOCOLS}"
             raise InvalidSetting(
-                LISTENERS,
-                listener.name,
-                f"{said}; only PLAINTEXT is served, which is that of {served or 'none'}",
+                LISTENERS, listener.name, f"{said}; protocols are {', '.join(SERVED)}"
             )
+        found.append(replace(listener, protocol=protocol))
     return found
+
+
+def between_brokers(listeners: Sequence[Listener], name: str, protocol: str) -> Listener:
+    """The listener by which brokers call each other: by its name, its protocol, or the first one.
+
+    Raises:
+        InvalidSetting: there is none of this name or protocol.
+    """
+    found = [
+        one
+        for one in listeners
+        if (one.name == name.upper() if name else protocol in ("", one.protocol))
+    ]
+    if not found:
+        setting = "inter.broker.listener.name" if name else "security.inter.broker.protocol"
+        known = ", ".join([f"{one.name} ({one.protocol})" for one in listeners])
+        raise InvalidSetting(setting, name or protocol, f"there is no such listener, only {known}")
+    return found[0]
 
 
 def advertised(

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from penstock.base.errors import PenstockError
 from penstock.client.errors import BrokerBusy, ClientClosed, Disconnected
 from penstock.client.pipeline import Pipeline, connect
+from penstock.client.security import NO_SECURITY, ClientSecurity
 
 CLIENT_ID: Final = b"penstock-broker"
 TIMEOUT_MS: Final = 10_000
@@ -26,7 +27,8 @@ T = TypeVar("T")
 class _Peer:
     """One broker: its connection, or the attempt at one."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Callable[[], ClientSecurity]) -> None:
+        self._security = security
         self.address: Address | None = None
         self.pipeline: Pipeline[asyncio.Future[Any]] | None = None
         self.connecting: asyncio.Task[None] | None = None
@@ -65,6 +67,7 @@ class _Peer:
             timeout_ms=TIMEOUT_MS,
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
             name="ApiVersions",
+            security=self._security(),
         )
 
     def close(self, reason: str) -> None:
@@ -77,8 +80,14 @@ class _Peer:
 class Peers:
     """The other brokers, by id; belongs to the event loop."""
 
-    def __init__(self, address_of: Callable[[int], Address | None]) -> None:
+    def __init__(
+        self,
+        address_of: Callable[[int], Address | None],
+        security: Callable[[], ClientSecurity] = lambda: NO_SECURITY,
+    ) -> None:
+        """`security` says how a new connection is secured."""
         self._address_of = address_of
+        self._security = security
         self._peers: dict[int, _Peer] = {}
 
     async def call(self, broker_id: int, name: str, body: Mapping[str, Any]) -> Any:
@@ -90,7 +99,8 @@ class Peers:
         address = self._address_of(broker_id)
         if address is None:
             raise Disconnected(f"broker {broker_id} is not registered")
-        pipeline = await self._peers.setdefault(broker_id, _Peer()).connected(address)
+        peer = self._peers.setdefault(broker_id, _Peer(self._security))
+        pipeline = await peer.connected(address)
         if not pipeline.writable:
             raise BrokerBusy(f"too many calls to broker {broker_id} wait for their answers")
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -35,7 +35,7 @@ from penstock.broker.fetch.sessions import FetchSessions
 from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.identity import Identity
 from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
-from penstock.broker.listeners import Listener, advertised, parse_listeners
+from penstock.broker.listeners import advertised, parse_listeners
 from penstock.broker.liveness import Liveness, LivenessParts
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.metrics import RequestMetrics
@@ -45,12 +45,16 @@ from penstock.broker.parts import parts_of
 from penstock.broker.peers import Peers
 from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.quotas.service import QuotaParts, Quotas
+from penstock.broker.security.listening import bind_all
+from penstock.broker.security.service import SecurityParts, SecurityService
+from penstock.broker.security.settings import Security
 from penstock.broker.seen_database import DatabaseWatch, SeenParts
 from penstock.broker.share.service import ShareParts, ShareService
 from penstock.broker.telemetry.service import Telemetry, TelemetryParts
 from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
-from penstock.control.access import bindings_of
+from penstock.control.access import ClusterUsers, bindings_of
+from penstock.control.cluster_secret import cluster_secret
 from penstock.partitions import GroupCommits
 from penstock.security import PERMISSIVE, AclAuthoriser
 from penstock.security.audit import NO_AUDIT
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
     from penstock.broker.batch_commits import SinkService
     from penstock.broker.connection import Expiring
     from penstock.broker.replicas import Replicas
+    from penstock.broker.security.listening import Server
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.verifier import Verifier
     from penstock.control import ControlPlane
@@ -92,6 +97,7 @@ class BrokerServer:
         tiers: TierService | None = None,
         authoriser: Authoriser = PERMISSIVE,
         audit: Audit = NO_AUDIT,
+        security: Security | None = None,
     ) -> None:
         # The parts: whoever uses some names them (`parts_of`).
         self.settings = settings
@@ -105,11 +111,12 @@ class BrokerServer:
         self.tiers = tiers
         self.audit = audit
         self.authoriser = authoriser
+        self.security = security or Security()
         self.sinks: SinkService | None = None
         """None where no directory for staged blobs is set."""
         self._make_services()
 
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Server] = []
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
         self._warnings = AddressWarnings()
@@ -153,6 +160,8 @@ class BrokerServer:
         self.bytes_out = 0
         self.now: Callable[[], float] = self.clock.monotonic
         self.request: Callable[..., object] = self._dispatcher.request
+        self.door = SecurityService(parts_of(SecurityParts, self), self)
+        self.door.cluster_users = ClusterUsers(lambda: self.cluster.loaded)
 
     def _make_services(self) -> None:
         """Make the other parts of those that were given."""
@@ -201,8 +210,9 @@ class BrokerServer:
         self.metadata_cache = MetadataCache()
         self.producer_ids = ProducerIds(self.control)
         self.coordinator = GroupCoordinator(parts_of(CoordinatorParts, self))
-        self.peers = Peers(self._peer_address)
-        self.marker_peers = Peers(self._peer_address)
+        self.identity.as_client = lambda: self.door.as_client()
+        self.peers = Peers(self._peer_address, self.identity.as_client)
+        self.marker_peers = Peers(self._peer_address, self.identity.as_client)
         """By connections of their own: what is asked of a coordinator may wait for markers."""
         self.transactions = TransactionCoordinator(parts_of(TransactionParts, self))
         self.transaction_link = TransactionLink(
@@ -224,9 +234,9 @@ class BrokerServer:
         return None if self._admin is None else self._admin.address
 
     def _peer_address(self, broker_id: int) -> tuple[str, int] | None:
-        """Where another broker is called: at its first listener."""
+        """Where another broker is called: at the listener for brokers, else at its first one."""
         broker = self.cluster.image.broker(broker_id)
-        return None if broker is None else (broker.host, broker.port)
+        return None if broker is None else broker.endpoint(self.identity.listener)
 
     # Start and stop
 
@@ -352,6 +362,7 @@ class BrokerServer:
         await self.migrations.stop()
         for connection in list(self._connections):
             connection.close("the broker stops")
+        await self.door.close()
         await self._stop_writing()
         self.store.close()
         if self._liveness is not None:
@@ -402,23 +413,17 @@ class BrokerServer:
         """Bind all listeners, and know what clients of each are told."""
         settings = self.settings
         listeners = parse_listeners(settings.listeners, settings.listener_security_protocol_map)
-        for listener in listeners:
-            server = await self._bind(listener)
-            self._servers.append(server)
-            host, port = server.sockets[0].getsockname()[:2]
-            self.bound.setdefault(listener.name, (str(host), int(port)))
+        await self.door.open(listeners, await cluster_secret(self.control, self.randomness))
+        self._servers = await bind_all(
+            listeners,
+            self.door,
+            lambda name: Connection(self.door.owner_of(name), name),
+            backlog=settings.socket_listen_backlog_size,
+            bound=self.bound,
+        )
         told = advertised(settings.advertised_listeners, listeners, self.bound)
         self.identity.endpoints = told
-
-    async def _bind(self, listener: Listener) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(
-            lambda: Connection(self, listener.name),
-            listener.host or None,
-            listener.port,
-            backlog=self.settings.socket_listen_backlog_size,
-            start_serving=False,
-        )
+        self.identity.listener = self.door.between_brokers
 
     def _image_changed(self) -> None:
         """By the new image's ACLs and quotas requests are decided and charged from now on."""
@@ -500,6 +505,7 @@ class BrokerServer:
         """
         idle_ms = self.settings.connections_max_idle_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else -1.0
+        self.door.end_overdue(now)
         for connection in list(self._connections):
             reason = connection.overdue(now, idle_seconds)
             if reason is not None:
@@ -553,6 +559,7 @@ class BrokerServer:
         yield Sample(broker_metrics.FETCH_SESSIONS, len(self.fetch_sessions))
         yield from self.metrics.samples()
         yield from self.quotas.samples()
+        yield from self.door.samples()
         yield from self.telemetry.samples()
         yield from broker_metrics.log_samples(self.cluster, self.partitions)
         yield from self.store.samples()

@@ -49,7 +49,8 @@ class BrokerSettings(TopicDefaults):
     )  # fmt: skip
     listener_security_protocol_map: tuple[str, ...] = setting(
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
-        "The protocol of each listener, as NAME:PROTOCOL; only PLAINTEXT is served for now.",
+        "The protocol of each listener, as NAME:PROTOCOL, one of PLAINTEXT, SSL, SASL_PLAINTEXT and"
+        " SASL_SSL.",
     )
     advertised_listeners: tuple[str, ...] = setting(
         (), "Addresses that clients of each listener are told to connect to, by its name; one that"

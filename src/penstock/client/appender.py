@@ -50,6 +50,7 @@ from penstock.client.producer_partitions import (
     Settled,
 )
 from penstock.client.producers import ProducerIdentities
+from penstock.client.security import NO_SECURITY, ClientSecurity, read_security
 from penstock.client.session import Session
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class Appender:
         client_id: how the broker's logs name this client.
         retry: how long a batch is tried; beyond it its append fails with `TimedOut`.
         api_timeout_ms: longest time for `start`, `producer_id` and `partitions`.
+        security: as a `Client` has it.
 
     Raises:
         InvalidArgument: an address that is none. Nothing is connected yet.
@@ -130,8 +132,10 @@ class Appender:
         connect_timeout_ms: int = limits.APPENDER_CONNECT_TIMEOUT_MS,
         api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
         randomness: Randomness = SYSTEM_RANDOMNESS,
+        security: Mapping[str, str] | ClientSecurity = NO_SECURITY,
     ) -> None:
         self._retry = retry
+        self._security = read_security(security)
         self._client_id = client_id.encode()
         self._request_timeout_ms = request_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
@@ -143,6 +147,7 @@ class Appender:
             connect_timeout_ms=connect_timeout_ms,
             api_timeout_ms=api_timeout_ms,
             retry=self._retry,
+            security=self._security,
         )
         self._identities = ProducerIdentities(self._session)
         # Look-ups that producer partitions wait for never stand behind calls of the owner.
@@ -466,6 +471,7 @@ class Appender:
                 client_id=self._client_id,
                 timeout_ms=self._request_timeout_ms,
                 connect_timeout_ms=self._connect_timeout_ms,
+                security=self._security,
             )
         except Exception as error:
             node.connecting = False

@@ -5,18 +5,22 @@ that has one outstanding. Pieces go to the socket by gathered writes (`sendmsg`)
 never joined; an answer's length is read first, then exactly that many bytes into a buffer, by
 one system call when the kernel allows it (`MSG_WAITALL`). The time limit is the socket's own
 (`SO_RCVTIMEO`, `SO_SNDTIMEO`): the socket stays blocking, so a large transfer costs few calls,
-and the interpreter lock is free meanwhile.
+and the interpreter lock is free meanwhile. Over TLS it is Python's, for each step.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.errors import InvalidError
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.client import limits
 from penstock.client.errors import Disconnected, InvalidArgument, MalformedResponse, TimedOut
 from penstock.client.protocol import (
@@ -27,6 +31,15 @@ from penstock.client.protocol import (
     make_call,
     read_response,
 )
+from penstock.client.security import (
+    NO_SECURITY,
+    RENEW_SHARE,
+    ClientSecurity,
+    authentication,
+    gathered,
+    next_call,
+)
+from penstock.security.sasl import ServerUntrusted
 
 if TYPE_CHECKING:
     from penstock.client.frames import Frames
@@ -40,7 +53,14 @@ class Connection:
     """A connection with its negotiated versions and its calls under way, oldest first."""
 
     def __init__(
-        self, host: str, port: int, *, client_id: str, timeout_ms: int, connect_timeout_ms: int
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_ms: int,
+        connect_timeout_ms: int,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.negotiated = Negotiated()
@@ -52,6 +72,9 @@ class Connection:
         self._timeout_ms = timeout_ms
         self._correlation_id = 0
         self._small = memoryview(bytearray(_SMALL_BYTES))
+        self._security = security
+        self._renew_at = math.inf
+        self._all = socket.MSG_WAITALL if security.tls is None else 0
         self._socket = self._open(host, port, connect_timeout_ms)
 
     def _open(self, host: str, port: int, connect_timeout_ms: int) -> socket.socket:
@@ -63,13 +86,34 @@ class Connection:
             ) from None
         except (OSError, UnicodeError) as error:
             raise Disconnected(f"{self.where} refused the connection: {error}") from error
-        opened.settimeout(None)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._security.tls is not None:
+            return self._encrypt(opened, self._security.tls, host)
+        opened.settimeout(None)
         seconds, rest_ms = divmod(self._timeout_ms, 1000)
         timeval = _TIMEVAL.pack(seconds, rest_ms * 1000)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         return opened
+
+    def _encrypt(self, opened: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
+        """TLS over a connection, whose time limit is that of each step then."""
+        try:
+            encrypted = context.wrap_socket(opened, server_hostname=host)
+        except (OSError, ValueError) as error:
+            opened.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise ServerUntrusted(f"{self.where}: {error.verify_message}") from None
+            if isinstance(error, TimeoutError):
+                raise TimedOut(f"{self.where} did not answer with TLS in time") from None
+            raise Disconnected(f"{self.where} did not come to terms with TLS: {error}") from error
+        encrypted.settimeout(self._timeout_ms / 1000)
+        return encrypted
+
+    @property
+    def readable(self) -> bool:
+        """Whether bytes have come that the socket does not tell of: TLS has them."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -102,6 +146,24 @@ class Connection:
         )
         self.send(call)
         self.negotiated.update(self.receive())
+        self._authenticate()
+
+    def _authenticate(self) -> None:
+        """Say who this is, where that is wished; nothing may be under way.
+
+        Raises:
+            NotAuthenticated, ServerUntrusted: the one side refuses the other.
+        """
+        self._renew_at = math.inf
+        calls, answer = authentication(self._security, self.where), None
+        try:
+            while not isinstance(step := next_call(calls, answer), int):
+                answer = self.call(*step)
+            if step:
+                self._renew_at = SYSTEM_CLOCK.monotonic() + step / 1000 * RENEW_SHARE
+        except InvalidError:
+            self.close()
+            raise
 
     @property
     def oldest_call(self) -> Call | None:
@@ -144,11 +206,13 @@ class Connection:
         Raises:
             Disconnected, TimedOut: the connection is of no more use.
         """
+        if self._renew_at < math.inf:
+            self._renew()
         if answered:
             self.under_way.append(call)
         try:
             self._write(call.pieces)
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             self.close()
             raise TimedOut(
                 f"{self.where} did not read {call.api.name} within {self._timeout_ms} ms"
@@ -159,7 +223,19 @@ class Connection:
                 f"{self.where} closed the connection during {call.api.name}: {error}"
             ) from error
 
+    def _renew(self) -> None:
+        """Authenticate anew before the session ends, unless answers are still to come.
+
+        Who always has some is closed by the broker, and connects anew.
+        """
+        if not self.under_way and SYSTEM_CLOCK.monotonic() >= self._renew_at:
+            self._authenticate()
+
     def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
+        if self._security.tls is not None:
+            for piece in gathered(pieces):
+                self._socket.sendall(piece)
+            return
         start = 0
         while start < len(pieces):
             window = pieces[start : start + limits.BUFFERS_PER_SEND_MAX]
@@ -210,7 +286,7 @@ class Connection:
             frame = self._target(length, frames)
             self._read(frame)
             check_correlation(call, frame, self.where)
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             self.close()
             raise TimedOut(
                 f"{self.where} did not answer {call.api.name} within {self._timeout_ms} ms"
@@ -234,7 +310,7 @@ class Connection:
     def _read(self, target: memoryview) -> None:
         done, size = 0, len(target)
         while done < size:
-            count = self._socket.recv_into(target[done:], size - done, socket.MSG_WAITALL)
+            count = self._socket.recv_into(target[done:], size - done, self._all)
             if count == 0:
                 raise Disconnected(f"{self.where} closed the connection")
             done += count

@@ -16,6 +16,7 @@ Source: Kafka's protocol guide (answers come in the order of the requests); KIP-
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -30,6 +31,14 @@ from penstock.client.protocol import (
     make_call,
     read_response,
 )
+from penstock.client.security import (
+    NO_SECURITY,
+    RENEW_SHARE,
+    ClientSecurity,
+    authentication,
+    next_call,
+)
+from penstock.security.sasl import ServerUntrusted
 
 _LENGTH_BYTES: Final = 4
 T = TypeVar("T")
@@ -68,6 +77,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         client_id: bytes,
         timeout_ms: int,
         loop: asyncio.AbstractEventLoop,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         self.where = where
         self.client_id = client_id
@@ -75,6 +85,9 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         self._owner = owner
         self._timeout_ms = timeout_ms
         self._loop = loop
+        self._security = security
+        self._renewing: asyncio.Task[None] | None = None
+        self._renewal: asyncio.TimerHandle | None = None
         self._negotiated = Negotiated()
         self._greeting: asyncio.Future[Any] | None = None
         self._transport: asyncio.Transport | None = None
@@ -91,6 +104,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         return (
             not self._paused
             and self._error is None
+            and self._renewing is None
             and len(self._under_way) < limits.APPENDER_UNDER_WAY_MAX
         )
 
@@ -137,10 +151,58 @@ class Pipeline(asyncio.Protocol, Generic[T]):
             correlation_id=self.next_correlation_id(),
             client_id=self.client_id,
         )
+        self._negotiated.update(await self._own_call(call))
+        await self._authenticate()
+        return self._negotiated.version(name, self.where)
+
+    async def _own_call(self, call: Call) -> Any:
+        """A call of this connection's own, which its owner knows nothing of."""
         self._greeting = self._loop.create_future()
         self._write(call, None)
-        self._negotiated.update(await self._greeting)
-        return self._negotiated.version(name, self.where)
+        return await self._greeting
+
+    async def _authenticate(self) -> None:
+        """Say who this is, where that is wished; answers of the owner's calls may still come.
+
+        Raises:
+            NotAuthenticated, ServerUntrusted: the one side refuses the other.
+        """
+        if self._security.begin is None:
+            return
+        calls = authentication(self._security, self.where)
+        answer: Any = None
+        while True:
+            # Passwords are hashed in between, which must not hold up the loop.
+            step = await self._loop.run_in_executor(None, next_call, calls, answer)
+            if isinstance(step, int):
+                break
+            name, body = step
+            call = make_call(
+                name,
+                self._negotiated.version(name, self.where),
+                body,
+                correlation_id=self.next_correlation_id(),
+                client_id=self.client_id,
+            )
+            answer = await self._own_call(call)
+        if step:
+            self._renewal = self._loop.call_later(step / 1000 * RENEW_SHARE, self._renew)
+
+    def _renew(self) -> None:
+        """Authenticate anew: the owner's calls wait meanwhile."""
+        self._renewal = None
+        if self._error is None:
+            self._renewing = self._loop.create_task(self._renew_now())
+
+    async def _renew_now(self) -> None:
+        try:
+            await self._authenticate()
+        except PenstockError as error:
+            self.abort(error)
+        finally:
+            self._renewing = None
+        if self.writable:
+            self._owner.may_send()
 
     def abort(self, error: PenstockError) -> None:
         """End the connection at once; `lost` follows, with this error."""
@@ -174,8 +236,9 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         self._rest = data[offset:]
 
     def connection_lost(self, reason: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._renewal):
+            if timer is not None:
+                timer.cancel()
         error = self._error or Disconnected(
             f"{self.where} closed the connection: {reason or 'end of stream'}"
         )
@@ -257,6 +320,7 @@ async def connect(
     timeout_ms: int,
     connect_timeout_ms: int,
     name: str = "Produce",
+    security: ClientSecurity = NO_SECURITY,
 ) -> Pipeline[T]:
     """Open a connection that can carry requests of a name.
 
@@ -264,18 +328,34 @@ async def connect(
 
     Raises:
         Disconnected, TimedOut, MalformedResponse, UnsupportedByBroker: there is none.
+        NotAuthenticated, ServerUntrusted: the one side refuses the other.
     """
     loop = asyncio.get_running_loop()
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    pipeline = Pipeline(owner, where=where, client_id=client_id, timeout_ms=timeout_ms, loop=loop)
+    pipeline = Pipeline(
+        owner,
+        where=where,
+        client_id=client_id,
+        timeout_ms=timeout_ms,
+        loop=loop,
+        security=security,
+    )
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
-            await loop.create_connection(lambda: pipeline, host, port)
+            await loop.create_connection(
+                lambda: pipeline,
+                host,
+                port,
+                ssl=security.tls,
+                server_hostname=security.server_name(host),
+            )
             await pipeline.negotiate(name)
     except TimeoutError:
         error = TimedOut(f"{where} did not open a connection in {connect_timeout_ms} ms")
         pipeline.abort(error)
         raise error from None
+    except ssl.SSLCertVerificationError as reason:
+        raise ServerUntrusted(f"{where}: {reason.verify_message}") from None
     except (OSError, UnicodeError) as reason:
         raise Disconnected(f"{where} refused the connection: {reason}") from reason
     except (PenstockError, asyncio.CancelledError) as reason:

@@ -15,6 +15,7 @@ from penstock.base.errors import PenstockError
 from penstock.client import limits
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokersUnreachable, ClientClosed
+from penstock.client.security import NO_SECURITY, ClientSecurity
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,16 @@ class Unanswered:
 class ConnectionPool:
     """Opens, lends and keeps connections; safe to use from several threads."""
 
-    def __init__(self, *, client_id: str, timeout_ms: int, connect_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        timeout_ms: int,
+        connect_timeout_ms: int,
+        security: ClientSecurity = NO_SECURITY,
+    ) -> None:
         self._client_id = client_id
+        self._security = security
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._lock = threading.Lock()
@@ -76,6 +85,7 @@ class ConnectionPool:
             client_id=self._client_id,
             timeout_ms=self._timeout_ms,
             connect_timeout_ms=self._connect_timeout_ms,
+            security=self._security,
         )
         try:
             connection.negotiate()

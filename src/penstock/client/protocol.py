@@ -57,6 +57,8 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "UnregisterBroker": 0,
     "AddPartitionsToTxn": 5,
     "AddOffsetsToTxn": 4,
+    "SaslHandshake": 1,
+    "SaslAuthenticate": 2,
     "WriteTxnMarkers": 2,
     "DescribeTransactions": 0,
     "ListTransactions": 1,

@@ -180,7 +180,9 @@ class Reader:
         by_descriptor = {self._connections[node].fileno(): node for node in self._requests}
         for descriptor in by_descriptor:
             poller.register(descriptor, select.POLLIN)
-        ready = [by_descriptor[descriptor] for descriptor, _ in poller.poll(wait_ms)]
+        readable = {node for node in self._requests if self._connections[node].readable}
+        polled = poller.poll(0 if readable else wait_ms)
+        ready = list(readable | {by_descriptor[descriptor] for descriptor, _ in polled})
         for node_id in set(self._requests).difference(ready):
             self._check_overdue(node_id)
         return ready

@@ -32,6 +32,7 @@ from penstock.client.metadata import (
     from_response,
 )
 from penstock.client.pool import ConnectionPool, unreachable
+from penstock.client.security import NO_SECURITY, ClientSecurity
 
 DEFAULT_PORT: Final = 9092
 LEADER_NOT_AVAILABLE: Final = 5
@@ -85,6 +86,7 @@ class Session:
         retry: RetryPolicy,
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap)
         self.clock = clock
@@ -95,6 +97,7 @@ class Session:
             client_id=client_id,
             timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
+            security=security,
         )
         self._call_retry = replace(retry, timeout_ms=api_timeout_ms)
         self._lock = threading.Lock()

@@ -349,7 +349,10 @@ class Writer:
         poller = select.poll()
         for descriptor in waiting:
             poller.register(descriptor, select.POLLIN)
-        for descriptor, _ in poller.poll(wait_ms):
+        connections = self._connections
+        readable = {one for one, node in waiting.items() if connections[node].readable}
+        polled = {descriptor for descriptor, _ in poller.poll(0 if readable else wait_ms)}
+        for descriptor in readable | polled:
             self._take_answer(waiting.pop(descriptor))
         for node_id in waiting.values():
             self._check_overdue(node_id)

@@ -33,6 +33,8 @@ ACL: Final = "acl"
 SCRAM: Final = "scram"
 """Kinds: quotas, by their entities as text; subscriptions to clients' metrics, by their names; ACL
 bindings, by their stored form; SCRAM credentials, by their user."""
+BETWEEN_BROKERS: Final = "between-brokers"
+"""A kind too: what brokers know of each other, and nobody is shown."""
 
 WatermarksListener = Callable[[Sequence[tuple[UUID, int, Watermarks]]], None]
 """Takes (topic id, partition, where it begins and ends but for its size), any number of them."""

@@ -35,6 +35,10 @@ class Principal:
 ANONYMOUS: Final = Principal("User", "ANONYMOUS")
 """Whoever did not authenticate."""
 
+PEER: Final = Principal("Broker", "cluster")
+"""Another broker of the cluster, which may do everything; no user, certificate or token is of this
+kind."""
+
 DECISIONS_MAX: Final = 200_000
 """Decisions that are remembered, of all principals together."""
 
@@ -119,7 +123,7 @@ class AclAuthoriser:
 
     def _new(self, principal: Principal, host: str) -> Rights:
         rights: Rights = EVERYTHING
-        if str(principal) not in self._super_users:
+        if principal != PEER and str(principal) not in self._super_users:
             rights = _Remembered(self, str(principal), address_of(host))
         self.count()
         self._rights[principal.kind, principal.name, host] = rights

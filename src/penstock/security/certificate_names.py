@@ -25,6 +25,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from penstock.base.errors import InvalidSetting
+from penstock.security.sasl.exchange import NobodysName
 
 SETTING: Final = "ssl.principal.mapping.rules"
 NAME_CHARACTERS_MAX: Final = 4096
@@ -49,10 +50,6 @@ _RULE: Final = re.compile(
     r"\s*(?:,|$)"
 )
 _GROUP: Final = re.compile(r"\\(.)|\$([0-9])")
-
-
-class NobodysName(Exception):
-    """No rule matches a certificate's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +117,12 @@ def distinguished_name(certificate: bytes) -> str:
     """The subject of a certificate (DER), as Java writes it.
 
     Raises:
-        ValueError: it is no certificate.
+        NobodysName: it is no certificate, or has no name.
     """
-    subject = x509.load_der_x509_certificate(certificate).subject
+    try:
+        subject = x509.load_der_x509_certificate(certificate).subject
+    except ValueError as error:
+        raise NobodysName(f"the name of a certificate cannot be read: {error}") from None
     return ",".join(["+".join(map(_part, rdn)) for rdn in reversed(subject.rdns)])
 
 

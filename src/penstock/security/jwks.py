@@ -114,13 +114,20 @@ def loader(url: str, truststore: str, clock: Clock) -> Callable[[], bytes]:
     Raises:
         ValueError: another kind of URL.
     """
+    check_url(url)
     parts = urlsplit(url)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+    if parts.scheme == "file":
         path = Path(unquote(parts.path))
         return lambda: _read_file(path)
-    if parts.scheme != "https" or not parts.hostname:
-        raise ValueError("must be a file:// or an https:// URL")
     return lambda: _fetch(url, truststore, clock)
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError unless keys may be loaded from a URL."""
+    parts = urlsplit(url)
+    is_file = parts.scheme == "file" and parts.netloc in ("", "localhost")
+    if not is_file and (parts.scheme != "https" or not parts.hostname):
+        raise ValueError("must be a file:// or an https:// URL")
 
 
 def _read_file(path: Path) -> bytes:

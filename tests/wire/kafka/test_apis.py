@@ -27,8 +27,9 @@ def test_the_range_is_as_wide_as_the_schemas(api: Api) -> None:
     if api.name not in ("InitProducerId", "ListTransactions"):
         with pytest.raises(UnsupportedVersion):
             load_struct(api.name, api.maximum + 1, "request")
-    with pytest.raises(UnsupportedVersion):
-        load_struct(api.name, api.served_from - 1, "request")
+    if api.name != "SaslHandshake":
+        with pytest.raises(UnsupportedVersion):
+            load_struct(api.name, api.served_from - 1, "request")
 
 
 def test_keys_are_unique_and_never_flexible_means_never() -> None:

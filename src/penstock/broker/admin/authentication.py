@@ -19,7 +19,7 @@ from penstock.base.errors import InvalidError
 from penstock.base.http_protocol import PEER_CERTIFICATE
 from penstock.security import ANONYMOUS, EVERYTHING, Principal, Rights
 from penstock.security.audit import AuditEvent
-from penstock.security.certificate_names import NobodysName, distinguished_name
+from penstock.security.certificate_names import distinguished_name
 from penstock.security.http_credentials import (
     BadAuthorization,
     Basic,
@@ -27,6 +27,7 @@ from penstock.security.http_credentials import (
     PasswordVerifier,
     read_authorization,
 )
+from penstock.security.sasl import NobodysName
 from penstock.security.tokens import InvalidToken, UnknownKey
 
 if TYPE_CHECKING:

@@ -101,6 +101,10 @@ class ReplicatedAppends:
     async def start(self) -> Appender:
         """Become a client of this broker, if this is none yet."""
         if self._appender is None:
-            self._appender = Appender(own_address(self._identity), client_id=CLIENT_ID)
+            self._appender = Appender(
+                own_address(self._identity),
+                client_id=CLIENT_ID,
+                security=self._identity.as_client(),
+            )
             await self._appender.start()
         return self._appender

@@ -57,7 +57,9 @@ class SinkTransaction:
         self.transactional_id = transactional_id_of(row.query_id)
         self._version = row.version
         timeout_ms = min(TRANSACTION_TIMEOUT_MS, parts.settings.transaction_max_timeout_ms)
-        self._client = Client(own_address(parts.identity), client_id=CLIENT_ID)
+        self._client = Client(
+            own_address(parts.identity), client_id=CLIENT_ID, security=parts.identity.as_client()
+        )
         self._producer = self._client.transactional(self.transactional_id, timeout_ms=timeout_ms)
         # Of its own: what these calls wait for must not wait for a thread that they have.
         self._calls = ThreadPoolExecutor(1, "penstock-sink-transaction")

@@ -14,6 +14,7 @@ from penstock.security.credentials import (
     ScramCredential,
     parse_credential,
 )
+from penstock.security.peers import USER
 
 if TYPE_CHECKING:
     from penstock.control.plane import ControlPlane
@@ -46,8 +47,10 @@ def check_user(name: str) -> None:
     """Refuse a name that no user may have.
 
     Raises:
-        InvalidCredential: it is empty, too long, or has control characters.
+        InvalidCredential: it is empty, too long, that of brokers, or has control characters.
     """
+    if name == USER:
+        raise InvalidCredential(f"{USER} is the name by which brokers call each other")
     if not name:
         raise InvalidCredential("the name of a user must not be empty")
     if len(name) > USER_CHARS_MAX:

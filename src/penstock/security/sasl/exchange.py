@@ -31,6 +31,12 @@ class AuthenticationFailed(InvalidError):
         """Who the client said that it is, if it did."""
 
 
+class NobodysName(InvalidError):
+    """A certificate whose name makes its owner nobody."""
+
+    code: ClassVar[str] = "sasl_authentication_failed"
+
+
 class ServerUntrusted(InvalidError):
     """The server did not prove that it knows the password, or did not speak the mechanism."""
 

@@ -3,8 +3,9 @@
 The dispatcher, the ApiVersions answer and `docs/reference/api-keys.md` are made from this table,
 so nothing is advertised that is not implemented. Version ranges are as wide as kio's schemas,
 but for InitProducerId, whose version 6 is for transactions in two phases (KIP-939), which Apache
-Kafka 4.3 does not advertise either, and ListTransactions, whose version 2 matches ids by a regular
-expression of whoever asks. Two numbers may differ from kio's range:
+Kafka 4.3 does not advertise either, ListTransactions, whose version 2 matches ids by a regular
+expression of whoever asks, and SaslHandshake, whose version 0 goes on outside of Kafka's frames.
+Two numbers may differ from kio's range:
 
 - `minimum` is what ApiVersions advertises, `served_from` what is really served. Produce is
   advertised from version 0, because librdkafka turns compression off when it does not see the
@@ -183,6 +184,7 @@ _ROWS: Final = (
         16, "ListGroups", 0, 5, 3, "groups:list_groups",
         listed("describe", "group", unless="describe"),
     ),
+    _api(17, "SaslHandshake", 1, 1, NEVER_FLEXIBLE, "sasl:sasl_handshake"),
     _api(18, "ApiVersions", 0, 4, 3, "api_versions:api_versions"),
     _api(
         19, "CreateTopics", 2, 7, 5, "topics:create_topics",
@@ -234,6 +236,7 @@ _ROWS: Final = (
         35, "DescribeLogDirs", 1, 5, 2, "log_dirs:describe_log_dirs",
         whole("describe", "cluster"),
     ),
+    _api(36, "SaslAuthenticate", 0, 2, 2, "sasl:sasl_authenticate"),
     _api(37, "CreatePartitions", 0, 3, 2, "topics:create_partitions", each("alter", "topic")),
     _api(42, "DeleteGroups", 0, 2, 2, "groups:delete_groups", each("delete", "group")),
     _api(43, "ElectLeaders", 0, 2, 2, "elections:elect_leaders", whole("alter", "cluster")),

@@ -371,6 +371,7 @@ class DeadLetterWriter:
             own_address(self._parts.identity),
             client_id=CLIENT_ID,
             retry=replace(limits.RETRY, timeout_ms=LETTER_TIMEOUT_MS),
+            security=self._parts.identity.as_client(),
         )
         await appender.start()
         return appender

@@ -1,0 +1,93 @@
+"""What one address may cost before anybody there has said who it is.
+
+A connection counts from the moment that it is accepted until it has authenticated, in all and by
+its address. Failures are counted by address too, within a minute from the first one; above the
+limit nothing more is accepted from there until the minute is over. TLS handshakes are work for the
+event loop: so many a second of an address begin at once, what is more waits its turn.
+
+Of addresses as many are remembered as `ADDRESSES_MAX`; beyond, one that came first is forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ADDRESSES_MAX: Final = 10_000
+WINDOW_SECONDS: Final = 60.0
+WAIT_SECONDS_MAX: Final = 3.0
+"""A handshake that would have to wait longer is not made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressBounds:
+    """See the settings of the same names."""
+
+    waiting: int
+    waiting_per_address: int
+    failures_per_address: int
+    handshakes_per_second: int
+
+
+class AddressLimits:
+    """Counts; `now` is monotonic seconds."""
+
+    def __init__(self, bounds: AddressBounds) -> None:
+        self._bounds = bounds
+        self._waiting: dict[str, int] = {}
+        self._failures: dict[str, tuple[float, int]] = {}
+        """From when on failures are counted, and how many there were."""
+        self._turns: dict[str, float] = {}
+        """When the next handshake's turn is."""
+        self.waiting = 0
+        """Connections that have not authenticated yet."""
+
+    def refusal(self, address: str, now: float) -> str | None:
+        """The setting because of which a new connection is refused; None if it is not."""
+        if self.waiting >= self._bounds.waiting:
+            return "max.unauthenticated.connections"
+        if self._waiting.get(address, 0) >= self._bounds.waiting_per_address:
+            return "max.unauthenticated.connections.per.ip"
+        since, count = self._failures.get(address, (now, 0))
+        if now - since >= WINDOW_SECONDS:
+            del self._failures[address]
+        elif count >= self._bounds.failures_per_address:
+            return "max.failed.authentications.per.ip"
+        return None
+
+    def entered(self, address: str) -> None:
+        """A connection was accepted."""
+        self.waiting += 1
+        self._waiting[address] = self._waiting.get(address, 0) + 1
+
+    def left(self, address: str) -> None:
+        """It has authenticated, or it is gone."""
+        self.waiting -= 1
+        count = self._waiting.pop(address) - 1
+        if count:
+            self._waiting[address] = count
+
+    def failed(self, address: str, now: float) -> None:
+        """Somebody there did not authenticate."""
+        since, count = self._failures.pop(address, (now, 0))
+        fresh = now - since >= WINDOW_SECONDS
+        _forget(self._failures)
+        self._failures[address] = (now, 1) if fresh else (since, count + 1)
+
+    def handshake_delay(self, address: str, now: float) -> float | None:
+        """How long a handshake has to wait, in seconds; None if that is too long.
+
+        A second's share may begin at once.
+        """
+        step = 1 / self._bounds.handshakes_per_second
+        turn = max(self._turns.pop(address, 0.0), now - 1.0)
+        delay = max(0.0, turn - now)
+        _forget(self._turns)
+        self._turns[address] = turn if delay > WAIT_SECONDS_MAX else turn + step
+        return None if delay > WAIT_SECONDS_MAX else delay
+
+
+def _forget(counts: dict[str, float] | dict[str, tuple[float, int]]) -> None:
+    """Make room for one more."""
+    if len(counts) >= ADDRESSES_MAX:
+        del counts[next(iter(counts))]

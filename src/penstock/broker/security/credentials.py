@@ -1,0 +1,40 @@
+"""Where a listener's users are looked up: the brokers, a file, the cluster, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.security import Credentials, ScramCredential
+from penstock.security.peers import USER, PeerSecret
+
+Lookup = Callable[[], Credentials]
+"""Credentials that may be others by the next question."""
+
+
+class UserCredentials:
+    """Those of a file, and of the cluster; a `Credentials`."""
+
+    def __init__(self, lookups: Sequence[Lookup]) -> None:
+        self._lookups = lookups
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """See `Credentials`."""
+        for lookup in self._lookups:
+            found = lookup().credential(mechanism, user)
+            if found is not None:
+                return found
+        return None
+
+
+class PeerCredentials:
+    """As `users`, but that the name of brokers is theirs alone; a `Credentials`."""
+
+    def __init__(self, secret: PeerSecret, users: Credentials) -> None:
+        self._secret = secret
+        self._users = users
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """See `Credentials`."""
+        if user == USER:
+            return self._secret.credential(mechanism)
+        return self._users.credential(mechanism, user)

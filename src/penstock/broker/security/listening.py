@@ -1,0 +1,104 @@
+"""Binds a broker's listeners, with TLS or without; what accepts is the same to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.broker.security.tls_server import TlsServer
+
+if TYPE_CHECKING:
+    from penstock.broker.connection import Connection
+    from penstock.broker.listeners import Address, Listener
+    from penstock.broker.security.materials import TlsContexts
+    from penstock.broker.security.service import SecurityService
+    from penstock.security.files import Reloading
+
+
+class Server(Protocol):
+    """Accepts connections."""
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]: ...
+    async def start_serving(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Gate:
+    """The door, for the addresses of one listener (`tls_server.Gate`)."""
+
+    def __init__(self, door: SecurityService, listener: str, now: Callable[[], float]) -> None:
+        self._door = door
+        self._listener = listener
+        self._now = now
+
+    def admitted(self, address: str) -> bool:
+        return self._door.admitted(self._listener, address)
+
+    def entered(self, address: str) -> None:
+        self._door.limits.entered(address)
+
+    def left(self, address: str) -> None:
+        self._door.limits.left(address)
+
+    def handshake_delay(self, address: str) -> float | None:
+        return self._door.limits.handshake_delay(address, self._now())
+
+    def handshake_failed(self, address: str) -> None:
+        self._door.handshake_failed(self._listener, address)
+
+
+def tls_server(
+    door: SecurityService,
+    listener: str,
+    contexts: Reloading[TlsContexts],
+    protocol: Callable[[], asyncio.BaseProtocol],
+) -> TlsServer:
+    """What accepts connections with the certificate of a listener."""
+    return TlsServer(
+        protocol=protocol,
+        context=lambda: contexts.current.server,
+        gate=_Gate(door, listener, asyncio.get_running_loop().time),
+    )
+
+
+async def bind_all(
+    listeners: Sequence[Listener],
+    door: SecurityService,
+    connection: Callable[[str], Connection],
+    *,
+    backlog: int,
+    bound: dict[str, Address],
+) -> list[Server]:
+    """Bind listeners, not yet accepting; `bound` gets their addresses by their names.
+
+    Raises:
+        OSError: an address cannot be bound; the others are closed again.
+    """
+    loop = asyncio.get_running_loop()
+    servers: list[Server] = []
+    try:
+        for listener in listeners:
+            name, host, port = listener.name, listener.host or None, listener.port
+
+            def make(name: str = name) -> Connection:
+                return connection(name)
+
+            contexts = door.tls_of(name)
+            if contexts is None:
+                server: Server = await loop.create_server(
+                    make, host, port, backlog=backlog, start_serving=False
+                )
+            else:
+                server = made = tls_server(door, name, contexts, make)
+                await made.bind(host, port, backlog)
+            servers.append(server)
+            address = server.sockets[0].getsockname()
+            bound.setdefault(name, (str(address[0]), int(address[1])))
+    except OSError:
+        for server in servers:
+            server.close()
+        raise
+    return servers

@@ -1,0 +1,429 @@
+"""The broker's door as one object: who is let in, by which listener, and what it needs for that.
+
+What is slow happens on two threads of its own, one for passwords (PLAIN) and one for files and keys
+of tokens, so neither holds up the other, nor the event loop, nor takes a second processor. What
+waits for them is bounded by the connections that have not authenticated.
+
+A failed authentication is answered, but not before `connection.failed.authentication.delay.ms` have
+passed since the client's message: whatever was wrong, it takes the same time. Then the connection
+is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.base.errors import PenstockError
+from penstock.base.metrics import Sample
+from penstock.base.pause import pause
+from penstock.broker.errors import error_of
+from penstock.broker.listeners import between_brokers
+from penstock.broker.security import metrics
+from penstock.broker.security.addresses import AddressBounds, AddressLimits
+from penstock.broker.security.authentication import Authentication, IllegalState
+from penstock.broker.security.door import Door, Sessions
+from penstock.broker.security.materials import ListenerMaterials, TlsContexts
+from penstock.broker.security.settings import OAUTHBEARER
+from penstock.client.security import NO_SECURITY, ClientSecurity
+from penstock.security import ANONYMOUS, Principal
+from penstock.security.audit import Audit, AuditEvent
+from penstock.security.authoriser import PEER
+from penstock.security.credentials import HASHES
+from penstock.security.peers import USER
+from penstock.security.sasl import (
+    Accepted,
+    AuthenticationFailed,
+    Challenge,
+    Later,
+    NobodysName,
+    Outcome,
+)
+from penstock.security.users_file import FileCredentials
+
+if TYPE_CHECKING:
+    from penstock.base.system import Clock, Randomness
+    from penstock.broker.connection import Connection, ConnectionOwner
+    from penstock.broker.listeners import Listener
+    from penstock.broker.security.settings import Security
+    from penstock.security import Credentials
+    from penstock.security.files import Reloading
+    from penstock.security.peers import PeerSecret
+    from penstock.security.sasl import ServerExchange
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 5.0
+"""How often files are looked at."""
+_NONCE_BITS: Final = 192
+_NOBODY: Final = FileCredentials({})
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityParts:
+    """What the door uses of a broker."""
+
+    security: Security
+    clock: Clock
+    randomness: Randomness
+    audit: Audit
+
+
+class SecurityService:
+    """See the module's text; belongs to the event loop."""
+
+    def __init__(self, parts: SecurityParts, owner: ConnectionOwner) -> None:
+        settings = parts.security.settings
+        self._parts = parts
+        self._settings = settings
+        self._owner = owner
+        self.limits = AddressLimits(
+            AddressBounds(
+                waiting=settings.max_unauthenticated_connections,
+                waiting_per_address=settings.max_unauthenticated_connections_per_ip,
+                failures_per_address=settings.max_failed_authentications_per_ip,
+                handshakes_per_second=settings.max_tls_handshakes_per_ip,
+            )
+        )
+        self.listeners: dict[str, ListenerMaterials] = {}
+        self.cluster_users: Credentials = _NOBODY
+        """Users that the control plane has."""
+        self.secret: PeerSecret | None = None
+        """That of the cluster's brokers; there once the control plane has answered."""
+        self.between_brokers = ""
+        """The listener by which brokers call each other."""
+        self._doors: dict[str, Door] = {}
+        self._sessions: Sessions | None = None
+        self._waiting: dict[Connection, float] = {}
+        """Connections that have not authenticated, and until when they have to."""
+        self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
+        self._files = ThreadPoolExecutor(1, thread_name_prefix="security-files")
+        self._looking: asyncio.Task[None] | None = None
+        self._outcomes: Counter[tuple[str, str, str]] = Counter()
+        self._refused: Counter[tuple[str, str]] = Counter()
+        self._handshakes_failed: Counter[str] = Counter()
+
+    # Start and stop
+
+    async def open(self, listeners: Sequence[Listener], secret: PeerSecret) -> None:
+        """Load what the listeners need.
+
+        Raises:
+            InvalidError: a file cannot be used.
+        """
+        self.secret = secret
+        settings = self._settings
+        self.between_brokers = between_brokers(
+            listeners, settings.inter_broker_listener_name, settings.security_inter_broker_protocol
+        ).name
+        self._sessions = Sessions(self._owner, self)
+        loop = asyncio.get_running_loop()
+        for listener in listeners:
+            made = await loop.run_in_executor(self._files, self._load, listener, secret)
+            self.listeners[listener.name] = made
+            self._doors[listener.name] = Door(self._owner, self)
+        self._looking = loop.create_task(self._look())
+
+    def _load(self, listener: Listener, secret: PeerSecret) -> ListenerMaterials:
+        for mechanism in HASHES:
+            secret.credential(mechanism)  # is slow the first time
+        made = ListenerMaterials(
+            listener,
+            self._parts.security.of(listener.name, listener.protocol),
+            secret=secret,
+            cluster_users=lambda: self.cluster_users,
+            clock=self._parts.clock,
+        )
+        if made.tokens is not None:
+            made.tokens.refresh()
+        return made
+
+    async def _look(self) -> None:
+        while True:
+            await pause(LOOK_SECONDS)
+            await self.reload(look_closely=False)
+
+    async def reload(self, *, look_closely: bool = True) -> list[str]:
+        """Take changed files into use; what could not be, in sentences."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._files, self._reload, look_closely)
+
+    def _reload(self, look_closely: bool) -> list[str]:
+        made = list(self.listeners.values())
+        return [one for each in made for one in each.reload(look_closely=look_closely)]
+
+    async def close(self) -> None:
+        """End what runs. Idempotent."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        for pool in (self._passwords, self._files):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # Other brokers
+
+    def as_client(self) -> ClientSecurity:
+        """How this broker calls the others, and itself: by TLS if they have it, and as a broker."""
+        secret = self.secret
+        if secret is None:
+            return NO_SECURITY
+        contexts = self.tls_of(self.between_brokers)
+        mechanism = self._settings.sasl_mechanism_inter_broker_protocol
+        return ClientSecurity(
+            tls=None if contexts is None else contexts.current.client,
+            begin=lambda: (mechanism, secret.client(mechanism, self._nonce())),
+        )
+
+    def _nonce(self) -> str:
+        return f"{self._parts.randomness.bits(_NONCE_BITS):048x}"
+
+    # Connections (`door.Doorkeeper`)
+
+    def owner_of(self, listener: str) -> ConnectionOwner:
+        """What a new connection of a listener sees."""
+        door = self._doors.get(listener)
+        return (
+            self._owner if door is None or not self.listeners[listener].listener.secured else door
+        )
+
+    def tls_of(self, listener: str) -> Reloading[TlsContexts] | None:
+        """The contexts of a listener with TLS."""
+        found = self.listeners.get(listener)
+        return None if found is None else found.tls
+
+    def admitted(self, listener: str, address: str) -> bool:
+        """Whether a connection from an address may be accepted now."""
+        limit = self.limits.refusal(address, self._owner.now())
+        if limit is not None:
+            self._refused[listener, limit] += 1
+        return limit is None
+
+    def handshake_failed(self, listener: str, address: str) -> None:
+        """A client did not come through TLS."""
+        self._handshakes_failed[listener] += 1
+        self.limits.failed(address, self._owner.now())
+
+    def arrived(self, connection: Connection) -> bool:
+        """Whether a new connection may stay."""
+        made = self.listeners[connection.listener]
+        if not made.listener.has_tls and not self.admitted(
+            connection.listener, connection.client_host
+        ):
+            return False
+        if made.listener.has_sasl:
+            self._wait(
+                connection, self._authentication(made, made.settings.sasl_enabled_mechanisms)
+            )
+            return True
+        return self._let_in_by_certificate(connection, made)
+
+    def _authentication(self, made: ListenerMaterials, mechanisms: Sequence[str]) -> Authentication:
+        def begin(mechanism: str) -> ServerExchange:
+            return made.begin(mechanism, self._nonce())
+
+        return Authentication(mechanisms, begin, self._owner.now())
+
+    def _wait(self, connection: Connection, authentication: Authentication) -> None:
+        connection.authentication = authentication
+        seconds = self._settings.authentication_timeout_ms / 1000
+        self._waiting[connection] = self._owner.now() + seconds
+        self.limits.entered(connection.client_host)
+
+    def gone(self, connection: Connection) -> None:
+        """A connection has ended, or need not be watched any more."""
+        if self._waiting.pop(connection, None) is not None:
+            self.limits.left(connection.client_host)
+
+    def end_overdue(self, now: float) -> None:
+        """Close connections that have taken too long to authenticate."""
+        for connection in [one for one, until in self._waiting.items() if until < now]:
+            self._count(connection, "", "timeout")
+            self.limits.failed(connection.client_host, now)
+            connection.close("no authentication within authentication.timeout.ms")
+
+    def _let_in_by_certificate(self, connection: Connection, made: ListenerMaterials) -> bool:
+        certificate = connection.peer_certificate()
+        principal = ANONYMOUS
+        if certificate is not None:
+            try:
+                principal = Principal("User", made.principal_of(certificate))
+            except NobodysName as error:
+                self.limits.failed(connection.client_host, self._owner.now())
+                self._record(connection, "SSL", "failure", "", str(error))
+                return False
+        connection.principal = principal
+        connection.enter(self._owner)
+        self._record(connection, "SSL", "success", str(principal))
+        return True
+
+    # Requests (`handlers/sasl.py`)
+
+    def handshake(self, connection: Connection, mechanism: str) -> Mapping[str, Any]:
+        """The answer to SaslHandshake.
+
+        Raises:
+            IllegalState: there is nothing to authenticate.
+        """
+        authentication = connection.authentication
+        if authentication is None:
+            authentication = self._authentication_of_brokers(connection, mechanism)
+        try:
+            authentication.handshake(mechanism, self._owner.now())
+        except IllegalState:
+            raise
+        except PenstockError as error:
+            number, _ = error_of(error)
+            self._refuse(connection, authentication, mechanism, "", str(error))
+            return {"error_code": number, "mechanisms": authentication.mechanisms}
+        if self._sessions is not None and authentication.principal is not None:
+            connection.enter(self._sessions)
+        return {"error_code": 0, "mechanisms": authentication.mechanisms}
+
+    def _authentication_of_brokers(self, connection: Connection, mechanism: str) -> Authentication:
+        """On a listener without SASL only other brokers say who they are."""
+        made = self.listeners.get(connection.listener)
+        if made is None or self._sessions is None or mechanism not in HASHES:
+            raise IllegalState(f"listener {connection.listener} has no SASL")
+        authentication = self._authentication(made, tuple(HASHES))
+        connection.enter(self._sessions)
+        self._wait(connection, authentication)
+        return authentication
+
+    async def authenticate(
+        self, connection: Connection, message: bytes, started: float
+    ) -> Mapping[str, Any]:
+        """The answer to SaslAuthenticate.
+
+        Raises:
+            IllegalState: no SaslHandshake came before.
+        """
+        authentication = connection.authentication
+        if authentication is None:
+            raise IllegalState("SaslAuthenticate comes after SaslHandshake")
+        try:
+            outcome = await self._outcome(authentication, message)
+            if isinstance(outcome, Challenge):
+                return {"error_code": 0, "auth_bytes": outcome.data}
+            lifetime_ms = self._accept(connection, authentication, outcome)
+        except AuthenticationFailed as error:
+            await self._delay(started)
+            mechanism = authentication.mechanism
+            self._refuse(connection, authentication, mechanism, error.user or "", error.reason)
+            number, text = error_of(error)
+            return {"error_code": number, "error_message": text, "auth_bytes": b""}
+        return {"error_code": 0, "auth_bytes": outcome.data, "session_lifetime": lifetime_ms}
+
+    async def _outcome(self, authentication: Authentication, message: bytes) -> Outcome:
+        found = authentication.step(message)
+        if isinstance(found, Later):
+            pool = self._files if authentication.mechanism == OAUTHBEARER else self._passwords
+            found = await asyncio.get_running_loop().run_in_executor(pool, found.find)
+        by_scram = authentication.mechanism in HASHES  # of which `USER` has no other credential
+        if by_scram and isinstance(found, Accepted) and found.principal.name == USER:
+            return replace(found, principal=PEER)
+        return found
+
+    def _accept(
+        self, connection: Connection, authentication: Authentication, accepted: Accepted
+    ) -> int:
+        made = self.listeners[connection.listener]
+        if not made.listener.has_sasl and accepted.principal != PEER:
+            raise AuthenticationFailed(
+                f"listener {connection.listener} has no SASL", user=accepted.principal.name
+            )
+        again = authentication.principal is not None
+        lifetime_ms = authentication.accept(
+            accepted,
+            self._owner.now(),
+            self._parts.clock.now_ms(),
+            made.settings.connections_max_reauth_ms if accepted.principal != PEER else 0,
+        )
+        connection.principal = accepted.principal
+        ends = authentication.expires != float("inf")
+        connection.enter(self._sessions if ends and self._sessions is not None else self._owner)
+        self.gone(connection)
+        outcome = "reauthenticated" if again else "success"
+        self._count(connection, authentication.mechanism, outcome)
+        self._record(connection, authentication.mechanism, "success", str(accepted.principal))
+        return lifetime_ms
+
+    async def _delay(self, started: float) -> None:
+        delay = self._settings.connection_failed_authentication_delay_ms / 1000
+        await pause(started + delay - self._owner.now())
+
+    def _refuse(
+        self,
+        connection: Connection,
+        authentication: Authentication,
+        mechanism: str,
+        user: str,
+        reason: str,
+    ) -> None:
+        """Take nothing more; the connection is closed behind the answer."""
+        authentication.fail()
+        self.limits.failed(connection.client_host, self._owner.now())
+        known = mechanism if mechanism in authentication.mechanisms else ""
+        self._count(connection, known, "failure")
+        self._record(connection, known, "failure", f"User:{user}" if user else "", reason)
+        # The answer is written in this turn of the loop, and closing lets it leave.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(connection.close, "it did not authenticate")
+
+    # What is told
+
+    def _count(self, connection: Connection, mechanism: str, outcome: str) -> None:
+        self._outcomes[connection.listener, mechanism, outcome] += 1
+
+    def _record(
+        self,
+        connection: Connection,
+        mechanism: str,
+        outcome: Any,
+        principal: str,
+        reason: str = "",
+    ) -> None:
+        if mechanism == "SSL":
+            self._count(connection, mechanism, outcome)
+        self._parts.audit.record(
+            AuditEvent(
+                event="authentication",
+                outcome=outcome,
+                principal=principal,
+                mechanism=mechanism,
+                address=connection.client_host,
+                listener=connection.listener,
+                reason=reason,
+            )
+        )
+
+    def samples(self) -> Iterator[Sample]:
+        """What is counted, for the registry."""
+        yield Sample(metrics.UNAUTHENTICATED, self.limits.waiting)
+        for labels, count in self._outcomes.items():
+            yield Sample(metrics.AUTHENTICATIONS, count, labels)
+        for limit, count in self._refused.items():
+            yield Sample(metrics.REFUSED, count, limit)
+        for listener, count in self._handshakes_failed.items():
+            yield Sample(metrics.HANDSHAKES_FAILED, count, (listener,))
+        yield from self._file_samples()
+
+    def _file_samples(self) -> Iterator[Sample]:
+        reloads, failures = Counter[str](), Counter[str]()
+        for name, made in self.listeners.items():
+            for word, one in made.reloading():
+                reloads[word] += one.reloads
+                failures[word] += one.failures
+            if made.tokens is not None:
+                reloads["keys"] += made.tokens.loads.succeeded
+                failures["keys"] += made.tokens.loads.failed
+            if made.tls is not None:
+                ends = made.tls.current.certificate.not_after
+                yield Sample(metrics.CERTIFICATE_ENDS, ends, (name,))
+        for word, count in reloads.items():
+            yield Sample(metrics.RELOADS, count, (word,))
+            yield Sample(metrics.RELOADS_FAILED, failures[word], (word,))

@@ -1,0 +1,294 @@
+"""How a client encrypts its connections and says who it is, by Kafka's own option names.
+
+`ClientSecurity` is made once of options and used by every connection: it has the TLS context, and
+begins a SASL exchange for each. `authentication` is the calls that follow, without any I/O: the
+blocking connection and the pipelined one send them.
+
+Options are those of Kafka's Java client and of librdkafka, where they differ in name both. Files
+are PEM. A server's certificate is always verified.
+
+Source: Kafka's `SslConfigs`, `SaslConfigs`; librdkafka's CONFIGURATION.md; KIP-152, KIP-368.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import unquote, urlsplit
+
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import by_name, load, setting
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
+from penstock.client.errors import BrokerRefused, broker_error
+from penstock.security.credentials import HASHES
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.security.sasl import ClientExchange
+
+PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
+NONCE_BITS: Final = 192
+TOKEN_BYTES_MAX: Final = 16 << 10
+AUTHENTICATION_FAILED: Final = 58
+SYNONYMS: Final[Mapping[str, str]] = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.certificate.location": "ssl.keystore.location",
+}
+"""librdkafka's names, and Kafka's for them."""
+_JAAS: Final = re.compile(
+    r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.PlainLoginModule|scram\.ScramLoginModule)"
+    r")\s+required(?P<options>(?:\s+\w+\s*=\s*(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s;]+))*)\s*;\s*"
+)
+_JAAS_OPTION: Final = re.compile(
+    r"(?P<name>\w+)\s*=\s*(?:\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>(?:[^'\\]|\\.)*)'"
+    r"|(?P<bare>[^\s;]+))"
+)
+
+
+class NotAuthenticated(BrokerRefused):
+    """The broker did not take who the client says that it is."""
+
+    code: ClassVar[str] = "sasl_authentication_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecuritySettings:
+    """Options of a client, by Kafka's names."""
+
+    security_protocol: str = setting(
+        "PLAINTEXT", "How brokers are spoken to.",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    )  # fmt: skip
+    sasl_mechanism: str = setting(
+        "SCRAM-SHA-512", "How the client says who it is.", choices=MECHANISMS
+    )
+    sasl_username: str = setting("", "The user's name, for PLAIN and SCRAM.")
+    sasl_password: str = setting("", "The user's password.", secret=True)
+    sasl_jaas_config: str = setting(
+        "", "The same as one text, as Kafka's Java client has it: PlainLoginModule or"
+        " ScramLoginModule with username and password.", secret=True,
+    )  # fmt: skip
+    sasl_oauthbearer_token: str = setting("", "A token, for OAUTHBEARER.", secret=True)
+    sasl_oauthbearer_token_endpoint_url: str = setting(
+        "", "File of the token as file:///path, which is read anew for each connection."
+    )
+    ssl_truststore_type: str = setting("PEM", "Format of the truststore.", choices=("PEM",))
+    ssl_truststore_location: str = setting(
+        "", "File with the authorities that servers' certificates are verified by; empty is the"
+        " system's.",
+    )  # fmt: skip
+    ssl_keystore_type: str = setting("PEM", "Format of the keystore.", choices=("PEM",))
+    ssl_keystore_location: str = setting(
+        "", "File with the client's certificate chain, and its private key unless that has a file."
+    )
+    ssl_key_location: str = setting("", "File with the private key.")
+    ssl_key_password: str = setting("", "Password of the private key.", secret=True)
+    ssl_endpoint_identification_algorithm: str = setting(
+        "https", "Whether a server's certificate must be for its host: https, or none.",
+        choices=("https", "none", ""),
+    )  # fmt: skip
+    ssl_enabled_protocols: tuple[str, ...] = setting(
+        ("TLSv1.2", "TLSv1.3"), "Versions of TLS that are spoken.", choices=("TLSv1.2", "TLSv1.3")
+    )
+
+    def __post_init__(self) -> None:
+        if not self.security_protocol.startswith("SASL_"):
+            return
+        if self.sasl_mechanism == OAUTHBEARER:
+            url = self.sasl_oauthbearer_token_endpoint_url
+            if not self.sasl_oauthbearer_token and urlsplit(url).scheme != "file":
+                raise InvalidSetting(
+                    "sasl.oauthbearer.token.endpoint.url", url, "must be a file:// URL of the token"
+                )
+        else:
+            _credentials(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """What connections need; nothing for PLAINTEXT. It is not for other processes: options are."""
+
+    tls: ssl.SSLContext | None = None
+    begin: Callable[[], tuple[str, ClientExchange]] | None = field(default=None, repr=False)
+    """A mechanism, and an exchange by it."""
+
+    def server_name(self, host: str) -> str | None:
+        """Whose certificate a server of a host has to show."""
+        return None if self.tls is None else host
+
+
+NO_SECURITY: Final = ClientSecurity()
+
+
+def is_option(name: str) -> bool:
+    """Whether a name is that of an option of security."""
+    return SYNONYMS.get(name, name) in by_name(ClientSecuritySettings)
+
+
+def client_security(
+    options: Mapping[str, str], randomness: Randomness = SYSTEM_RANDOMNESS
+) -> ClientSecurity:
+    """Read options; files are read now.
+
+    Raises:
+        InvalidSetting: an unknown option, a value that is not allowed, or what is missing.
+        UnusableFile: a file of keys or certificates cannot be used.
+    """
+    settings = load(
+        ClientSecuritySettings, {SYNONYMS.get(name, name): value for name, value in options.items()}
+    )
+    return ClientSecurity(tls=_context(settings), begin=_begin(settings, randomness))
+
+
+def read_security(given: Mapping[str, str] | ClientSecurity) -> ClientSecurity:
+    """As `client_security`, unless it was made already."""
+    return given if isinstance(given, ClientSecurity) else client_security(given)
+
+
+def _context(settings: ClientSecuritySettings) -> ssl.SSLContext | None:
+    if not settings.security_protocol.endswith("SSL"):
+        return None
+    from penstock.security.tls import TlsFiles, TlsOptions, client_context
+
+    files = TlsFiles(
+        keystore=settings.ssl_keystore_location,
+        key=settings.ssl_key_location,
+        key_password=settings.ssl_key_password,
+        truststore=settings.ssl_truststore_location,
+    )
+    return client_context(
+        files,
+        TlsOptions(protocols=settings.ssl_enabled_protocols),
+        check_host=settings.ssl_endpoint_identification_algorithm == "https",
+        now_ms=SYSTEM_CLOCK.now_ms(),
+    )
+
+
+def _begin(
+    settings: ClientSecuritySettings, randomness: Randomness
+) -> Callable[[], tuple[str, ClientExchange]] | None:
+    mechanism = settings.sasl_mechanism
+    if not settings.security_protocol.startswith("SASL_"):
+        return None
+    if mechanism == OAUTHBEARER:
+        from penstock.security.sasl.oauthbearer import OAuthBearerClient
+
+        return lambda: (mechanism, OAuthBearerClient(lambda: _token(settings)))
+    user, password = _credentials(settings)
+    if mechanism == PLAIN:
+        from penstock.security.sasl.plain import PlainClient
+
+        return lambda: (mechanism, PlainClient(user, password))
+
+    from penstock.security.sasl.scram import ScramClient
+
+    def begin() -> tuple[str, ClientExchange]:
+        nonce = f"{randomness.bits(NONCE_BITS):048x}"
+        return mechanism, ScramClient(mechanism, user, password, nonce=nonce)
+
+    return begin
+
+
+def _credentials(settings: ClientSecuritySettings) -> tuple[str, str]:
+    user, password = settings.sasl_username, settings.sasl_password
+    if settings.sasl_jaas_config:
+        found = _JAAS.fullmatch(settings.sasl_jaas_config)
+        if found is None:
+            raise InvalidSetting(
+                "sasl.jaas.config", "[hidden]",
+                "must read ….PlainLoginModule required username=… password=…; or ScramLoginModule",
+            )  # fmt: skip
+        options = {one["name"]: _value(one) for one in _JAAS_OPTION.finditer(found["options"])}
+        user, password = options.get("username", user), options.get("password", password)
+    if not user or not password:
+        raise InvalidSetting(
+            "sasl.username",
+            user,
+            f"{settings.sasl_mechanism} needs sasl.username and sasl.password",
+        )
+    return user, password
+
+
+def _value(found: re.Match[str]) -> str:
+    quoted = found["double"] if found["double"] is not None else found["single"]
+    return found["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+
+
+def _token(settings: ClientSecuritySettings) -> str:
+    if settings.sasl_oauthbearer_token:
+        return settings.sasl_oauthbearer_token
+    path = Path(unquote(urlsplit(settings.sasl_oauthbearer_token_endpoint_url).path))
+    try:
+        with path.open("rb") as file:
+            return file.read(TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise NotAuthenticated(f"the token {path} cannot be read: {error.strerror}") from None
+
+
+RENEW_SHARE: Final = 0.85
+"""Of a session's length, after which a connection authenticates anew (as Kafka's clients do)."""
+RECORD_BYTES: Final = 16 << 10
+
+
+def gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Pieces with the small ones joined, for TLS makes a record of each write."""
+    small: list[bytes | memoryview] = []
+    size = 0
+    for piece in pieces:
+        if size and size + len(piece) > RECORD_BYTES:
+            yield b"".join(small)
+            small, size = [], 0
+        if len(piece) >= RECORD_BYTES:
+            yield piece
+        else:
+            small.append(piece)
+            size += len(piece)
+    if small:
+        yield b"".join(small)
+
+
+Authenticating = Generator[tuple[str, Mapping[str, Any]], Any, int]
+"""Yields calls by name and body, is sent their answers; returns the session's length (ms) or 0."""
+
+
+def authentication(security: ClientSecurity, where: str) -> Authenticating:
+    """Authenticate one connection; may take milliseconds between two calls.
+
+    Raises:
+        NotAuthenticated: the broker refused, or has no such mechanism.
+        ServerUntrusted: it did not prove itself.
+    """
+    if security.begin is None:
+        return 0
+    mechanism, exchange = security.begin()
+    agreed = yield "SaslHandshake", {"mechanism": mechanism}
+    if agreed.error_code:
+        offered = ", ".join(agreed.mechanisms) or "none"
+        raise NotAuthenticated(f"{where} has no mechanism {mechanism} here, only {offered}")
+    message = exchange.respond(b"")
+    while True:
+        answer = yield "SaslAuthenticate", {"auth_bytes": message}
+        if answer.error_code == AUTHENTICATION_FAILED:
+            raise NotAuthenticated(f"{where} did not authenticate: {answer.error_message}")
+        if answer.error_code:
+            raise broker_error(int(answer.error_code), f"authenticating at {where}")
+        if not exchange.done:
+            message = exchange.respond(answer.auth_bytes)
+        if exchange.done:
+            lifetime = getattr(answer, "session_lifetime", None)
+            return 0 if lifetime is None else int(lifetime.total_seconds() * 1000)
+
+
+def next_call(calls: Authenticating, answer: Any) -> tuple[str, Mapping[str, Any]] | int:
+    """The next call of an authentication, or what it returns; for threads, which know no ends."""
+    try:
+        return calls.send(answer)
+    except StopIteration as end:
+        return int(end.value)

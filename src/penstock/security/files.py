@@ -1,0 +1,103 @@
+"""Files that are loaded anew when they change: certificates, users.
+
+`Reloading` looks whether files have changed, by their times and by what is in them, and makes of
+them what it is for. Files that are no good leave in use what was made before, and `failure` says
+why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar, Final, Generic, TypeVar
+
+from penstock.base.errors import InvalidError
+
+FILE_BYTES_MAX: Final = 4 << 20
+"""All authorities of a system are a quarter of a megabyte."""
+
+
+class UnusableFile(InvalidError):
+    """A file that cannot be used; the text has its path, and nothing of what is in it."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+def read_file(path: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """Read a file.
+
+    Raises:
+        UnusableFile: it cannot be read, or is too large.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(bytes_max + 1)
+    except OSError as error:
+        raise UnusableFile(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > bytes_max:
+        raise UnusableFile(f"{path} has more than {bytes_max} bytes")
+    return data
+
+
+T = TypeVar("T")
+
+
+class Reloading(Generic[T]):
+    """What is made of files, made anew when they change; reading them blocks.
+
+    `current` is what was made last of good files.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], make: Callable[[], T], bytes_max: int = FILE_BYTES_MAX
+    ) -> None:
+        """`make` raises InvalidError where files are no good, and so does this."""
+        self._paths = paths
+        self._make = make
+        self._bytes_max = bytes_max
+        self._times = self._look()
+        self._digest = self._read_all()
+        self.current = make()
+        self.failure = ""
+        """Why the files as they are now are not in use; empty where they are."""
+        self.reloads = 0
+        self.failures = 0
+
+    def reload(self, *, look_closely: bool = False) -> bool:
+        """Load what has changed; whether there is a new context.
+
+        Files whose times are as they were are only looked into if they should be.
+        """
+        times = self._look()
+        if times == self._times and not look_closely:
+            return False
+        try:
+            digest = self._read_all()
+            if digest == self._digest and not self.failure:
+                self._times = times
+                return False
+            self.current = self._make()
+        except InvalidError as error:
+            self._times, self.failure = times, str(error)
+            self.failures += 1
+            return False
+        self._times, self._digest, self.failure = times, digest, ""
+        self.reloads += 1
+        return True
+
+    def _look(self) -> list[tuple[int, int, int]]:
+        found = []
+        for path in self._paths:
+            try:
+                status = Path(path).stat()
+                found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+            except OSError:
+                found.append((0, 0, 0))
+        return found
+
+    def _read_all(self) -> bytes:
+        whole = hashlib.sha256()
+        for path in self._paths:
+            whole.update(hashlib.sha256(read_file(path, self._bytes_max)).digest())
+        return whole.digest()
