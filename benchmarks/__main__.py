@@ -54,6 +54,7 @@ ALL = (
     "spark_pipelines_1kib",
     "spark_triggers",
     "table_codecs",
+    "field_protection",
     "host_socket",
     "outbox",
     "diskless_fetch",

@@ -206,7 +206,10 @@ def cli_page() -> str:
 def pipeline_page() -> str:
     """The text of `docs/reference/pipeline-file.md`."""
     parts = [PIPELINE_HEAD + _keys("key", keys.TOP.keys)]
-    tables = (keys.RUN, keys.SOURCE, keys.STEP, keys.RULE, keys.SINK, keys.ERRORS, keys.SPARK)
+    tables = (
+        keys.RUN, keys.SOURCE, keys.STEP, keys.RULE, keys.PROTECT, keys.SINK, keys.ERRORS,
+        keys.SPARK,
+    )  # fmt: skip
     for table in tables:
         title = f"`{table.heading}`" if table.heading.startswith("[") else table.heading
         parts.append(f"## {title}\n\n{table.meaning}\n")

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock.spark.pipeline.keys import NAMED, RULE, SINGLE, TOP
+from penstock.spark.pipeline.keys import NAMED, PROTECT, RULE, SINGLE, TOP
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "reference.py"
 
@@ -46,7 +46,7 @@ def test_the_command_line_is_whole(reference: ModuleType) -> None:
 
 def test_the_pipeline_file_and_the_options_of_spark_are_whole(reference: ModuleType) -> None:
     text = reference.pipeline_page()
-    for table in (TOP, RULE, *NAMED.values(), *SINGLE.values()):
+    for table in (TOP, RULE, PROTECT, *NAMED.values(), *SINGLE.values()):
         assert table.heading in text or table is TOP
         for key in table.keys:
             assert key.kind is not None

@@ -114,7 +114,9 @@ def whoami() -> str:
 def _session(state: State, spec: PipelineSpec, master: str | None) -> Iterator[SparkSession]:
     from penstock.apps.pipeline.spark import running_session
     from penstock.spark.pipeline.broker_check import check_topics
+    from penstock.spark.pipeline.keyring import check_keys
 
+    check_keys(spec)
     check_topics(spec)
     with running_session(spec, master=master, remote=None, settings={}, loud=state.debug) as spark:
         yield spark

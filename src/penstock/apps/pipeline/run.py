@@ -73,6 +73,7 @@ def run(
     from penstock.apps.pipeline.spark import parse_settings, running_session
     from penstock.spark.pipeline.at_rest import at_rest
     from penstock.spark.pipeline.broker_check import check_topics
+    from penstock.spark.pipeline.keyring import check_keys
     from penstock.spark.pipeline.queries import ONCE
 
     if master is not None and remote is not None:
@@ -83,6 +84,7 @@ def run(
     if once:
         spec = replace(spec, run=replace(spec.run, trigger="once"))
     _refuse_a_second(spec)
+    check_keys(spec)
     check_topics(spec)
     if spec.run.trigger == ONCE and (states := at_rest(spec)):
         _show_at_rest(spec, states, json_lines=state.json, master=remote or master)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.security.data.key_ring import KeyRing, SubjectKey
-from penstock.security.data.masks import Mask
+from penstock.security.data.masks import PATTERNS, STAR, Mask
 from penstock.security.data.sealing import seal, unseal_all
 from penstock.security.data.tokens import DEFAULT_FORM, TokenForm, tokens
 
@@ -42,7 +42,7 @@ def mask_column(column: Any, mask: Mask) -> Any:
     if column.type not in _TEXT:
         raise UnfitColumn(f"a column of {column.type} cannot be masked: cast it to text")
     encoded = _encoded(column.cast(pa.string()))
-    return pc.take(mask.over(encoded.dictionary), encoded.indices)
+    return pc.take(_masked(encoded.dictionary, mask), encoded.indices)
 
 
 def tokenize_column(column: Any, ring: KeyRing, field: str, form: TokenForm = DEFAULT_FORM) -> Any:
@@ -116,6 +116,29 @@ def as_bytes(column: Any) -> Any:
     if kind in _BYTES or pa.types.is_null(kind) or pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.binary())
     raise UnfitColumn(f"a column of {kind} cannot be protected: cast it to text")
+
+
+def _masked(column: Any, mask: Mask) -> Any:
+    """The mask over text that has no nulls."""
+    if mask.kind == "keep":
+        return _kept(column, mask)
+    fixed = pa.array([mask.text] * len(column), pa.string())
+    if mask.kind == "all":
+        return fixed
+    pattern, shown = PATTERNS[mask.kind]
+    template = "".join(f"\\{part}" if isinstance(part, int) else part for part in shown)
+    fits = pc.match_substring_regex(column, pattern)
+    return pc.if_else(fits, pc.replace_substring_regex(column, pattern, template), fixed)
+
+
+def _kept(column: Any, mask: Mask) -> Any:
+    length = pc.utf8_length(column)
+    hidden = pc.subtract(length, mask.first + mask.last)
+    short = pc.less_equal(hidden, 0)
+    stars = pc.binary_repeat(STAR, pc.if_else(short, length, hidden).cast(pa.int64()))
+    front = pc.utf8_slice_codeunits(column, 0, mask.first)
+    back = pc.utf8_slice_codeunits(column, -mask.last) if mask.last else ""
+    return pc.if_else(short, stars, pc.binary_join_element_wise(front, stars, back, ""))
 
 
 def _subjects(column: Any) -> Any:

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol
-
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from penstock.base.errors import InvalidError, UnavailableError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES: Final = 32
 KEY_ID_BYTES: Final = 8
 SUBJECT_BYTES_MAX: Final = 1024
+ENVIRONMENT: Final = "env:"
+"""What a master key's place begins with where it is a variable, and no file."""
 
 
 class KeyRingUnusable(InvalidError):

@@ -1,9 +1,9 @@
 """Masks: what of a value stays readable. No key is needed, and nothing leads back.
 
-Every mask has two forms that agree to the letter: over an Arrow column, and as an expression of
-Spark's SQL, which its own engine computes. Both use the same regular expressions, which RE2 and
-Java read alike. What does not look as its kind should is masked as a whole: a number in a column
-of names is not shown because it is not a name.
+Every mask has two forms that agree to the letter: over an Arrow column (`columns.py`), and as an
+expression of Spark's SQL, which its own engine computes. Both use the same regular expressions,
+which RE2 and Java read alike. What does not look as its kind should is masked as a whole: a number
+in a column of addresses is not shown because it is none.
 
     kind    shows                                          otherwise
     all     nothing: a fixed text
@@ -16,18 +16,15 @@ of names is not shown because it is not a name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import ClassVar, Final
 
 from penstock.base.errors import InvalidError
 
 FIXED: Final = "***"
 KEPT_MAX: Final = 1_000
 KINDS: Final = ("all", "keep", "email", "card", "phone")
-_STAR: Final = "*"
-_PATTERNS: Final = {
+STAR: Final = "*"
+PATTERNS: Final = {
     "email": (r"\A([^@ \t\r\n])[^@ \t\r\n]+@([^@ \t\r\n]+)\z", (1, "***@", 2)),
     "card": (
         r"\A(?:[0-9][ -]?){8,15}([0-9])[ -]?([0-9])[ -]?([0-9])[ -]?([0-9])\z",
@@ -70,42 +67,19 @@ class Mask:
             if not 0 <= value <= KEPT_MAX:
                 raise InvalidMask(f"{name} is {value}, must be from 0 to {KEPT_MAX}")
 
-    def over(self, column: Any) -> Any:
-        """The mask over an Arrow array of text; nulls stay."""
-        if self.kind == "keep":
-            return self._kept(column)
-        fixed = pc.if_else(pc.is_valid(column), self.text, pa.scalar(None, column.type))
-        if self.kind == "all":
-            return fixed.cast(column.type)
-        pattern, shown = _PATTERNS[self.kind]
-        template = "".join(f"\\{part}" if isinstance(part, int) else part for part in shown)
-        fits = pc.match_substring_regex(column, pattern)
-        seen = pc.replace_substring_regex(column, pattern, template)
-        return pc.if_else(fits, seen, fixed).cast(column.type)
-
-    def _kept(self, column: Any) -> Any:
-        length = pc.utf8_length(column)
-        short = pc.less_equal(length, self.first + self.last)
-        hidden = pc.if_else(short, length, pc.subtract(length, self.first + self.last))
-        stars = pc.binary_repeat(pa.scalar(_STAR, column.type), hidden.cast(pa.int64()))
-        front = pc.utf8_slice_codeunits(column, 0, self.first)
-        back = pc.utf8_slice_codeunits(column, -self.last) if self.last else ""
-        shown = pc.binary_join_element_wise(front, stars, back, pa.scalar("", column.type))
-        return pc.if_else(short, stars, shown)
-
     def in_sql(self, column: str) -> str:
         """The mask as an expression of Spark's SQL over a column of text, quoted as SQL wants."""
         if self.kind == "keep":
             hidden = f"char_length({column}) - {self.first + self.last}"
             return (
-                f"case when {hidden} <= 0 then repeat('{_STAR}', char_length({column})) else "
-                f"concat(left({column}, {self.first}), repeat('{_STAR}', {hidden}), "
+                f"case when {hidden} <= 0 then repeat('{STAR}', char_length({column})) else "
+                f"concat(left({column}, {self.first}), repeat('{STAR}', {hidden}), "
                 f"right({column}, {self.last})) end"
             )
         fixed = f"if({column} is null, null, {_text(self.text)})"
         if self.kind == "all":
             return fixed
-        pattern, shown = _PATTERNS[self.kind]
+        pattern, shown = PATTERNS[self.kind]
         template = "".join(f"${part}" if isinstance(part, int) else part for part in shown)
         return (
             f"case when {column} rlike {_text(pattern)} then "

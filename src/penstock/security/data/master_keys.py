@@ -23,11 +23,14 @@ from typing import Final, Protocol
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from penstock.base.files import MACHINE_FILES, read_file, sync_directory
-from penstock.security.data.key_ring import KEY_BYTES, KEY_ID_BYTES, KeyRingUnusable
+from penstock.security.data.key_ring import (
+    ENVIRONMENT,
+    KEY_BYTES,
+    KEY_ID_BYTES,
+    KeyRingUnusable,
+)
 from penstock.security.data.secret_files import check_private, write_private
 
-ENVIRONMENT: Final = "env:"
-"""What the name of a variable begins with, where a file could be named as well."""
 _TEXT_BYTES_MAX: Final = 256
 
 

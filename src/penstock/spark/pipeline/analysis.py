@@ -9,7 +9,7 @@ adds is told from what it reads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,17 +18,18 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from penstock.base.errors import PenstockError
 from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import document, frames, rules, schemas
+from penstock.spark.pipeline import document, frames, protecting, rules, schemas
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
+from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.passes import HELD, Passes, passes
 from penstock.spark.pipeline.paths import PipelinePaths
@@ -167,6 +168,8 @@ class _Analysis:
         self.problems: list[Problem] = []
         self.stateful: set[str] = set()
         self.views: dict[str, DataFrame] = {}
+        self._clear: dict[str, DataFrame] = {}  # views as their rules see them
+        self._keys = keys_of(spec)
         self.steps: dict[str, DataFrame] = {}
         self.explained: dict[str, str] = {}
         self._ranking: list[str] = []
@@ -175,7 +178,7 @@ class _Analysis:
         for name, source in self._spec.sources.items():
             if name not in self._unsure:
                 self._try(("source", name), partial(self._source, name, inferred))
-            self._check_rules(("source", name), source.rules, self.views.get(name))
+            self._check_rules(("source", name), source.rules, self._clear.get(name))
         for name in order(self._spec):
             step = self._spec.steps[name]
             key = ("step", name, "sql" if step.sql is not None else "python")
@@ -183,7 +186,7 @@ class _Analysis:
                 self._try(key, partial(self._step, step))
             elif step.sql is not None:
                 self._try(key, partial(self._spark.sql, step.sql), syntax=True)
-            self._check_rules(("step", name), step.rules, self.views.get(name))
+            self._check_rules(("step", name), step.rules, self._clear.get(name))
         for name, sink in self._spec.sinks.items():
             if sink.view in self.views:
                 self._try(("sink", name), partial(self._sink, sink))
@@ -207,7 +210,7 @@ class _Analysis:
     def _source(self, name: str, inferred: Mapping[str, str] | None) -> None:
         source = self._spec.sources[name]
         if source.table is not None:
-            self.views[name] = read_table(self._spark, source.table).limit(0)
+            self.views[name] = self._clear[name] = read_table(self._spark, source.table).limit(0)
         else:
             if inferred is None:
                 alone = replace(self._spec, sources={name: source})
@@ -218,7 +221,11 @@ class _Analysis:
             read = frames.decoders(replace(self._spec, sources={name: source}), inferred)[name]
             self.decoders[name] = read
             empty = self._stub(spark_schema(COLUMN_NAMES))
-            frame = frames.opened(empty, source, read).drop(ERROR)
+            opened = frames.opened(empty, source, read)
+            if self._can_protect(("source", name), source, opened.drop(ERROR), ("decrypt",)):
+                opened = protecting.decrypted(opened, source, self._keys)
+            self._clear[name] = self._stub(opened.drop(ERROR).schema)
+            frame = self._protected(("source", name), source, self._clear[name])
             self.views[name] = self._stub(frame.schema)
             self._check_columns(("source", name), source, frame)
         self._streams[name] = source.streaming
@@ -227,7 +234,9 @@ class _Analysis:
         self.views[name].createOrReplaceTempView(name)
 
     def _step(self, step: Step) -> None:
-        made = self.steps[step.name] = frames.run_step(self._spark, step, self.views)
+        clear = frames.run_step(self._spark, step, self.views)
+        made = self._protected(("step", step.name), step, clear)
+        self.steps[step.name] = made
         text = self.explained[step.name] = analysed_plan(made)
         streaming = any(self._streams[view] for view in step.inputs)
         self._streams[step.name] = streaming
@@ -238,6 +247,7 @@ class _Analysis:
             if _WINDOW.search(text):
                 self._ranking.append(step.name)
         self._check_columns(("step", step.name), step, made)
+        self._clear[step.name] = self._stub(clear.schema) if streaming else clear.limit(0)
         stands = self._stub(made.schema) if streaming else made.limit(0)
         self.views[step.name] = stands
         stands.createOrReplaceTempView(step.name)
@@ -252,7 +262,47 @@ class _Analysis:
         ]
         return rate.select(*nothing)
 
+    def _protected(self, key: tuple[str, ...], part: Source | Step, clear: DataFrame) -> DataFrame:
+        if not self._can_protect(key, part, clear, ("mask", "tokenize", "encrypt")):
+            return clear
+        return protecting.protected(clear, part, self._keys)
+
     # Checks
+
+    def _can_protect(
+        self, key: tuple[str, ...], part: Source | Step, frame: DataFrame, by: Sequence[str]
+    ) -> bool:
+        """Whether the columns and subjects are there, and of types that can be protected so."""
+        before = len(self.problems)
+        for one in part.protections:
+            if one.by not in by:
+                continue
+            place = (*key, "protect", one.column)
+            if one.column not in frame.columns or one.column == RECORD:
+                self._no_column(place, one.column, frame)
+            else:
+                self._check_type(place, frame, one.column, protecting.TYPES[one.by], one.by)
+            if one.subject:
+                self._try((*place, "subject"), partial(self._subject, place, frame, one.subject))
+        return len(self.problems) == before
+
+    def _subject(self, place: tuple[str, ...], frame: DataFrame, subject: str) -> None:
+        [column] = (found := frame.selectExpr(f"({subject}\n)")).columns
+        self._check_type(
+            (*place, "subject"), found, column, protecting.SUBJECT_TYPES, "be subjects"
+        )
+
+    def _check_type(
+        self, place: tuple[str, ...], frame: DataFrame, column: str,
+        fit: tuple[type[DataType], ...], what: str,
+    ) -> None:  # fmt: skip
+        kind = frame.schema[column].dataType
+        if not isinstance(kind, fit):
+            names = [one().simpleString() for one in fit]
+            self._problem(
+                place, f"is {kind.simpleString()}; to {what}, it must be {' or '.join(names)}",
+                "cast it in a step before",
+            )  # fmt: skip
 
     def _sink(self, sink: Sink) -> None:
         key = ("sink", sink.name)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.base.settings import describe
-from penstock.spark.pipeline import connections, files
+from penstock.spark.pipeline import connections, files, protections
 from penstock.spark.pipeline.draft import NAME_CHARS_MAX, Draft, Section
 from penstock.spark.pipeline.keys import FORMAT, NAMED
 from penstock.spark.pipeline.kinds import nearest
@@ -45,6 +45,7 @@ def check(draft: Draft) -> tuple[Problem, ...]:
     for sink in draft.sinks.values():
         _sink(draft, sink)
     _errors(draft)
+    protections.check(draft)
     files.check(draft)
     connections.check(draft)
     return in_order(draft.problems, draft.document.file)
@@ -118,7 +119,7 @@ def _needs(draft: Draft, section: Section, name: str, why: str, example: str) ->
 def _source(draft: Draft, source: Section) -> None:
     kind = _exactly_one(draft, source, "topic", "topics", "pattern", "table")
     if kind == "table":
-        decoding = (*(info.name for info in FORMAT), "start", "outbox")
+        decoding = (*(info.name for info in FORMAT), "start", "outbox", "protect")
         _only_for(draft, source, decoding, "topics, and this is a table")
     else:
         _format(draft, source)

@@ -21,6 +21,10 @@ from penstock.spark.pipeline.spec import KEEPING
 
 _TO_DEAD_LETTERS: Final = frozenset({"dead-letter", "retry"})
 """Retried records are dead-lettered in the end."""
+_WHOSE: Final = {
+    "format": "records that cannot be decoded",
+    "protect": "values that cannot be decrypted",
+}
 VIEWS_MAX: Final = 300
 """Sources and steps of a pipeline."""
 
@@ -262,15 +266,23 @@ def _dead_letters_apart(draft: Draft, topic: str) -> None:
             draft.refuse(key, f"sink.{sink.name} writes {topic}", fix)
 
 
+def _unreadable(draft: Draft, view: Section) -> Iterator[Key]:
+    """What of a source says that values may not be readable."""
+    decrypts = any(one.get("by") == "decrypt" for one in draft.protections.get(view.key, ()))
+    if view.key[0] == "source" and not view.given("table"):
+        if view.get("format") not in {None, "raw"}:
+            yield (*view.key, "format")
+        elif decrypts:
+            yield (*view.key, "protect")
+
+
 def _dead_letters_missing(draft: Draft) -> None:
     """One problem for all that the default sends there, and one for each rule that says so."""
     fix = f'add to [errors]: dead_letters = "{draft.name}.dead"'
     default = default_otherwise(draft.errors)
     by_default: list[Key] = []
     for view in draft.views():
-        decodes = view.key[0] == "source" and view.get("format") not in {None, "raw"}
-        if decodes and not view.given("table"):
-            by_default.append((*view.key, "format"))
+        by_default += _unreadable(draft, view)
         for rule in draft.rules.get(view.key, ()):
             if rule.otherwise is None:
                 by_default.append(rule.key)
@@ -282,9 +294,7 @@ def _dead_letters_missing(draft: Draft) -> None:
     if draft.errors.given("on_invalid"):
         draft.refuse(("errors", "on_invalid"), f"{default} needs errors.dead_letters", fix)
     else:
-        whose = "records that cannot be decoded"
-        if by_default[0][-1] != "format":
-            whose = "rows that do not meet the rule"
+        whose = _WHOSE.get(str(by_default[0][-1]), "rows that do not meet the rule")
         draft.refuse(
             ("errors", "dead_letters"),
             f"names no topic, but {whose} are dead-lettered by default",

@@ -41,6 +41,7 @@ _KINDS: Final[Mapping[str, type]] = {
         ValueFormat,
         QueryPlan,
         language.Rule,
+        language.Protection,
         language.Source,
         language.PythonStep,
         language.Step,

@@ -14,7 +14,7 @@ from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import Kind
 from penstock.spark.pipeline.document import Document
-from penstock.spark.pipeline.keys import NAMED, RULE, SINGLE, TOP, Table
+from penstock.spark.pipeline.keys import NAMED, PROTECT, RULE, SINGLE, TOP, Table
 from penstock.spark.pipeline.kinds import SETTINGS, TEXT, Unfit, nearest, type_name
 from penstock.spark.pipeline.locations import Key
 from penstock.spark.pipeline.problems import Problem
@@ -74,6 +74,8 @@ class Draft:
     sinks: Mapping[str, Section]
     rules: Mapping[Key, tuple[RuleDraft, ...]]
     """By the table of their source or step."""
+    protections: Mapping[Key, tuple[Section, ...]]
+    """The same; each is named as its column."""
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> None:
@@ -105,6 +107,11 @@ class _Drafting:
             for kind in ("source", "step")
             for section in named[kind].values()
         }
+        protections = {
+            section.key: tuple(self._protections(section))
+            for kind in ("source", "step")
+            for section in named[kind].values()
+        }
         return Draft(
             document=self.document,
             name=self._pipeline_name(),
@@ -115,6 +122,7 @@ class _Drafting:
             steps=named["step"],
             sinks=named["sink"],
             rules=rules,
+            protections=protections,
             problems=self.problems,
         )
 
@@ -210,6 +218,30 @@ class _Drafting:
             rule = self._rule((*key, name), raw)
             if rule is not None:
                 yield rule
+
+    def _protections(self, section: Section) -> Iterator[Section]:
+        if not section.given("protect"):
+            return
+        key = (*section.key, "protect")
+        given = section.raw["protect"]
+        if not isinstance(given, dict):
+            self._refuse(
+                key,
+                f"must be a table of columns, but is {type_name(given)}",
+                'write protect = {phone = "mask"}',
+            )
+            return
+        for column, raw in given.items():
+            part = (*key, column)
+            if isinstance(raw, dict):
+                found = self._section(part, raw, PROTECT)
+                if not found.given("by"):
+                    self._refuse(part, "does not say what becomes of it", 'add by = "mask"')
+                yield found
+                continue
+            by = self._convert(part, PROTECT.keys[0].kind or TEXT, raw)
+            if by is not None:
+                yield Section(part, {"by": by}, {"by": by})
 
     def _rule(self, key: Key, raw: object) -> RuleDraft | None:
         if not isinstance(raw, dict):

@@ -19,8 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
+from penstock.security.data.places import KeyPlace
 from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
+from penstock.spark.pipeline import protecting
 from penstock.spark.pipeline.reads import Read
 from penstock.spark.pipeline.rules import judged
 from penstock.spark.pipeline.spec import RECORD, RECORD_FIELDS, PipelineSpec, Source, Step
@@ -137,9 +139,17 @@ def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
     )
 
 
-def source_view(records: DataFrame, source: Source, read: Decoder, *, on_error: str) -> DataFrame:
+def source_view(
+    records: DataFrame,
+    source: Source,
+    read: Decoder,
+    *,
+    on_error: str,
+    keys: KeyPlace | None,
+) -> DataFrame:
     """The judged frame of a source; see `rules.py`."""
-    return judged(opened(records, source, read), source.rules, error=ERROR, on_error=on_error)
+    values = protecting.decrypted(opened(records, source, read), source, keys)
+    return judged(values, source.rules, error=ERROR, on_error=on_error)
 
 
 def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:

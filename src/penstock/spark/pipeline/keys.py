@@ -141,5 +141,12 @@ RULE: Final = Table(
     " is not met.",
     _keys(spec.Rule),
 )
+PROTECT: Final = Table(
+    "Protection",
+    "In `[source.NAME.protect]` and `[step.NAME.protect]`, a column and what becomes of it:"
+    ' `phone = "mask"`, or a table with these keys:'
+    " [the guide](../guides/field-protection.md) has examples.",
+    _keys(spec.Protection),
+)
 NAMED: Final[Mapping[str, Table]] = {"source": SOURCE, "step": STEP, "sink": SINK}
 SINGLE: Final[Mapping[str, Table]] = {"run": RUN, "spark": SPARK, "errors": ERRORS}

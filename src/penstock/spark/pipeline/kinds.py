@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import Kind
+from penstock.security.data.key_ring import ENVIRONMENT
 
 LIST_ENTRIES_MAX: Final = 1_000
 """Of topics, of columns, of views."""
@@ -334,6 +335,15 @@ def settings(value: object) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def master_key(value: object) -> str:
+    """A file, or a variable of the environment; never the key."""
+    given = text(value)
+    name = given.removeprefix(ENVIRONMENT)
+    if name != given and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise Unfit("does not name a variable", 'write "env:PENSTOCK_MASTER_KEY"')
+    return given
+
+
 def choice(*words: str) -> Kind:
     """The kind of a word of a few."""
     return Kind(", ".join(f"`{word}`" for word in words), one_of(*words))
@@ -366,3 +376,6 @@ FUNCTION: Final = Kind("`file.py:function`", function)
 SETTINGS: Final = Kind("", settings)
 RULES: Final = Kind("table of rules", lambda value: value)
 """Rules are tables of names that the file chooses; `draft.py` reads them."""
+PROTECTIONS: Final = Kind("table of columns", lambda value: value)
+"""The same, by the names of columns."""
+MASTER_KEY: Final = Kind("path or `env:NAME`", master_key)

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from penstock.base.settings import describe
 from penstock.formats import ValueFormat
+from penstock.security.data.key_ring import ENVIRONMENT as ENVIRONMENT_KEY
 from penstock.spark.pipeline.checking import check
 from penstock.spark.pipeline.connections import step_inputs, table_path, view_named
 from penstock.spark.pipeline.document import read
@@ -34,6 +35,7 @@ from penstock.spark.pipeline.spec import (
     ErrorPolicy,
     Otherwise,
     PipelineSpec,
+    Protection,
     PythonStep,
     Rule,
     RunOptions,
@@ -177,7 +179,13 @@ def _run(drafted: Draft, bootstrap: str, admin: str, state: Path | str | None) -
     directory = drafted.document.path(drafted.run.get("state") or default)
     if state is not None:
         directory = Path(state).expanduser().resolve()
-    places = {"bootstrap": bootstrap, "admin_url": admin, "state": directory}
+    places = {
+        "bootstrap": bootstrap,
+        "admin_url": admin,
+        "state": directory,
+        "keys": _path(drafted, drafted.run.get("keys")),
+        "master_key": _master_key(drafted, drafted.run.get("master_key")),
+    }
     return RunOptions(**_fields(RunOptions, drafted.run, **places))
 
 
@@ -196,12 +204,19 @@ def _source(drafted: Draft, source: Section) -> Source:
             outbox=_path(drafted, source.get("outbox")),
             value_format=ValueFormat(**formats),
             rules=_rules(drafted, source),
+            protections=_protections(drafted, source),
         )
     )
 
 
 def _path(drafted: Draft, given: str | None) -> Path | None:
     return None if given is None else drafted.document.path(given)
+
+
+def _master_key(drafted: Draft, given: str | None) -> str | None:
+    if given is None or given.startswith(ENVIRONMENT_KEY):
+        return given
+    return str(drafted.document.path(given))
 
 
 def _step(drafted: Draft, step: Section) -> Step:
@@ -217,7 +232,16 @@ def _step(drafted: Draft, step: Section) -> Step:
             python=python,
             inputs=step_inputs(drafted, step),
             rules=_rules(drafted, step),
+            protections=_protections(drafted, step),
         )
+    )
+
+
+def _protections(drafted: Draft, view: Section) -> tuple[Protection, ...]:
+    return tuple(
+        Protection(**_fields(Protection, one, column=one.name))
+        for one in drafted.protections.get(view.key, ())
+        if one.get("by") is not None
     )
 
 

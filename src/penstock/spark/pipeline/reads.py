@@ -132,6 +132,9 @@ def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
     source = spec.sources[name]
     yield frozenset(word.lower() for word in (*source.deduplicate, source.time or ""))
     yield from (words_of(rule.condition) for rule in source.rules)
+    for one in source.protections:
+        yield frozenset({one.column.lower()})
+        yield words_of(one.subject) if one.subject else frozenset()
     for step in _steps(spec, plan):
         if name in step.inputs:
             yield None if step.sql is None else words_of(step.sql)
@@ -154,6 +157,7 @@ def _columns(spec: PipelineSpec, plan: QueryPlan, names: Sequence[str]) -> set[s
     parts: list[Source | Step] = [*sources, *steps]
     texts = [step.sql or "" for step in steps]
     texts += [rule.condition for part in parts for rule in part.rules]
+    texts += [one.subject for part in parts for one in part.protections if one.subject]
     texts += [text for sink in sinks for text in _expressions(sink)]
     named = any(words is None or RECORD in words for words in map(words_of, texts))
     # A query with a stateful root leaves out what is rejected: a record query sees to that.

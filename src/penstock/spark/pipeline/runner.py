@@ -34,6 +34,7 @@ from penstock.spark.pipeline.causes import cause_of, is_lasting
 from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Journal
+from penstock.spark.pipeline.keyring import check_keys
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.progress_listener import ProgressBook
 from penstock.spark.pipeline.queries import Prepared, group_id
@@ -94,12 +95,13 @@ class PipelineRunner:
 
         Raises:
             PipelineRuns: another process runs it.
-            PipelineInvalid: the file has problems that only Spark sees.
+            PipelineInvalid: the file has problems that only Spark sees, or names no usable keyring.
             QueryFailed: a query cannot be started, and trying again does not help.
             NothingToInfer, InvalidFormat: a schema cannot be had.
         """
         self._take_lock()
         try:
+            check_keys(self._spec)
             files = {step.python.file for step in self._spec.steps.values() if step.python}
             ship(self._spark, sorted(files))
             if not is_connect(self._spark):

@@ -41,6 +41,9 @@ from typing import Any, ClassVar, Final, Literal
 
 from penstock.base.settings import setting
 from penstock.formats import ValueFormat
+from penstock.security.data.masks import FIXED, Mask
+from penstock.security.data.masks import KINDS as MASKS
+from penstock.security.data.tokens import DEFAULT_LENGTH, LENGTHS_MAX, TokenForm
 from penstock.spark.pipeline import kinds
 
 Otherwise = Literal["warn", "drop", "dead-letter", "park", "retry", "fail"]
@@ -75,6 +78,75 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """What becomes of one column, so that it cannot be read, or can be again.
+
+    `subject` is whose key encrypts it: an expression over the row.
+    """
+
+    column: str
+    by: Literal["mask", "tokenize", "encrypt", "decrypt"] = setting(
+        MISSING, "Required: what becomes of the column. `decrypt` is for sources of topics.",
+        kind=kinds.choice("mask", "tokenize", "encrypt", "decrypt"),
+    )  # fmt: skip
+    kind: str = setting(
+        "all", "Of `mask`: what stays. `all` shows a fixed text, `keep` the `first` and `last`"
+        " characters, `email` the first character and the domain, `card` the last four digits,"
+        " `phone` the last two. What does not look as its kind should is masked as a whole.",
+        kind=kinds.choice(*MASKS),
+    )  # fmt: skip
+    first: int = setting(
+        0, "Of the mask `keep`: characters shown at the front.", kind=kinds.COUNT_OR_NONE
+    )
+    last: int = setting(
+        0, "Of the mask `keep`: characters shown at the end.", kind=kinds.COUNT_OR_NONE
+    )
+    text: str = setting(
+        FIXED, "Of other masks: what stands for a value that shows nothing.", kind=kinds.TEXT
+    )
+    field: str | None = setting(
+        None, "Of `tokenize`: which tokens they are. Columns that are to join name the same.",
+        kind=kinds.TEXT, shown="the column's name",
+    )  # fmt: skip
+    form: str = setting(
+        "hex", "Of `tokenize`: the characters of tokens.", kind=kinds.choice(*LENGTHS_MAX)
+    )
+    length: int = setting(
+        DEFAULT_LENGTH, "Of `tokenize`: how many characters they have, 8 and more.",
+        kind=kinds.COUNT,
+    )  # fmt: skip
+    subject: str = setting(
+        "", "Of `encrypt` and `decrypt`, required: an expression for the subject whose key it is.",
+        kind=kinds.SQL, shown="–",
+    )  # fmt: skip
+    gives: Literal["text", "bytes"] = setting(
+        "text", "Of `decrypt`: what the column was.", kind=kinds.choice("text", "bytes")
+    )
+
+    @property
+    def needs_keys(self) -> bool:
+        return self.by != "mask"
+
+    @property
+    def mask(self) -> Mask:
+        """The mask that it names.
+
+        Raises:
+            InvalidMask: its numbers are out of their bounds.
+        """
+        return Mask(kind=self.kind, first=self.first, last=self.last, text=self.text)
+
+    @property
+    def token_form(self) -> TokenForm:
+        """How its tokens are written.
+
+        Raises:
+            InvalidTokenForm: a length that its form does not have.
+        """
+        return TokenForm(form=self.form, length=self.length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What sources and steps have in common.
 
@@ -99,6 +171,10 @@ class View:
     rules: tuple[Rule, ...] = setting(
         (), "Rules that rows should meet: see [Rules](#rules).", name="expect", kind=kinds.RULES
     )
+    protections: tuple[Protection, ...] = setting(
+        (), "Columns that are masked, tokenised, encrypted or decrypted: see"
+        " [Protection](#protection).", name="protect", kind=kinds.PROTECTIONS,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +211,11 @@ class Source(View):
     @property
     def can_fail(self) -> bool:
         """Whether a record's value may turn out not to be readable."""
-        return self.streaming and (self.value_format.kind != "raw" or self.outbox is not None)
+        return self.streaming and (
+            self.value_format.kind != "raw"
+            or self.outbox is not None
+            or any(one.by == "decrypt" for one in self.protections)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +395,14 @@ class RunOptions:
     state: Path = setting(
         MISSING, "The directory of checkpoints, held records and the journal. A flag wins over the"
         " file. Without it the pipeline starts anew.", kind=kinds.PATH, shown="`.penstock/<name>`",
+    )  # fmt: skip
+    keys: Path | None = setting(
+        None, "The directory of the keyring that tokens and encrypted columns need;"
+        " `penstock keys init` makes one. Workers open it, too.", kind=kinds.PATH,
+    )  # fmt: skip
+    master_key: str | None = setting(
+        None, "Where the keyring's master key is: a file, or `env:NAME` for a variable of the"
+        " environment.", kind=kinds.MASTER_KEY, shown="`master.key` in `keys`",
     )  # fmt: skip
     trigger: str = setting(
         "now", "When a batch begins: as soon as the last one ended, or at each interval. `once`"

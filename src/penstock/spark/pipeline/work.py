@@ -18,10 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import blocking, frames, rules
+from penstock.spark.pipeline import blocking, frames, protecting, rules
 from penstock.spark.pipeline.dead_letters import dead_letters
 from penstock.spark.pipeline.graph import QueryPlan, keeps
 from penstock.spark.pipeline.journal import Entry
+from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.retry_store import SCHEMA, TooManyHeld
 from penstock.spark.pipeline.rules import OTHERWISE, RULE
 from penstock.spark.pipeline.spec import HOLDING, RECORD, PipelineSpec, Source, Step
@@ -59,6 +60,7 @@ class Work:
         self.decoders = decoders
         self.spark = spark
         self.entry = entry
+        self._keys = keys_of(spec)
         self.counts: Counter[str] = Counter()
         self.released: dict[str, int] = {}
         self.views: dict[str, DataFrame] = {}
@@ -113,7 +115,11 @@ class Work:
             if len(self.plan.sources) > 1:
                 records = frames.records_of(batch, source)
             judged = frames.source_view(
-                records, source, self.decoders[name], on_error=self.spec.errors.on_invalid
+                records,
+                source,
+                self.decoders[name],
+                on_error=self.spec.errors.on_invalid,
+                keys=self._keys,
             )
             judged = self._with_last_try(judged)
             self._judged[name] = self.keep(judged) if keep else judged
@@ -121,7 +127,8 @@ class Work:
 
     def _show_good_records(self, *, observe: bool = False) -> None:
         for name, judged in self._judged.items():
-            self.register(name, rules.accepted(self._watched(name, judged, observe=observe)))
+            good = rules.accepted(self._watched(name, judged, observe=observe))
+            self._show(name, good, self.spec.sources[name])
 
     def _with_last_try(self, judged: DataFrame) -> DataFrame:
         """After its last try, a record that would be tried again is a dead letter."""
@@ -139,15 +146,18 @@ class Work:
             step = self.spec.steps[name]
             frame = frames.run_step(self.spark, step, self.views)
             if not step.rules:
-                self.register(name, frame)
+                self._show(name, frame, step)
                 continue
             judged = rules.judged(frame, step.rules, error=None, on_error="")
             if keeps(step):
                 judged = self._with_last_try(judged)
             self._steps[name] = self.keep(judged) if keep else judged
-            self.register(
-                name, rules.accepted(self._watched(name, self._steps[name], observe=observe))
-            )
+            good = rules.accepted(self._watched(name, self._steps[name], observe=observe))
+            self._show(name, good, step)
+
+    def _show(self, name: str, clear: DataFrame, part: Source | Step) -> None:
+        """Register a view's good rows, with their columns protected."""
+        self.register(name, protecting.protected(clear, part, self._keys))
 
     # Verdicts
 

@@ -30,9 +30,10 @@ from penstock.base.errors import CorruptError
 from penstock.base.files import write_durably
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
-from penstock.spark.pipeline import frames, joining, rules, schemas
+from penstock.spark.pipeline import frames, joining, protecting, rules, schemas
 from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.chunks import Ranges, chunk, chunk_count, records_in
 from penstock.spark.pipeline.replay.locking import locked
@@ -306,6 +307,7 @@ class Backfill:
     ) -> None:
         """Make and register the views, as a batch does; `views` takes them one by one."""
         batch = records.select(*COLUMN_NAMES)
+        keys = keys_of(self._spec)
         for name in self._views():
             if name in progress.tables:
                 table = self._spec.sources[name].table or ""
@@ -317,11 +319,13 @@ class Backfill:
                     source,
                     self._decoders[name],
                     on_error=self._spec.errors.on_invalid,
+                    keys=keys,
                 )
-                frame = rules.accepted(judged)
+                frame = protecting.protected(rules.accepted(judged), source, keys)
             else:
                 step = self._spec.steps[name]
-                frame = rules.met(frames.run_step(self._spark, step, views), step.rules)
+                made = rules.met(frames.run_step(self._spark, step, views), step.rules)
+                frame = protecting.protected(made, step, keys)
             frame.createOrReplaceTempView(name)
             views[name] = frame
 
