@@ -5,7 +5,8 @@ is mostly imports. One line goes to stdout, when clients can connect:
 
     penstock ready kafka=HOST:PORT admin=HOST:PORT
 
-With several processes there is an address of each broker, with commas between.
+With several processes there is an address of each broker, with commas between. The line says at its
+end where whoever asks from this machine may do everything over the admin interface, ACLs or not.
 
 SIGTERM and SIGINT end it in good order with status 0; a second one ends it at once. It ends on its
 own, with an error, when another process has registered under its node.id.
@@ -107,6 +108,10 @@ def _check_alone(configuration: Configuration) -> None:
 
 async def _serve(configuration: Configuration) -> None:
     def announce(ready: Ready) -> None:
-        click.echo(f"penstock ready kafka={address(ready.kafka)} admin={address(ready.admin)}")
+        trusted = configuration.broker.admin_loopback_trusted
+        note = " admin.loopback.trusted=true" if trusted and ready.admin else ""
+        click.echo(
+            f"penstock ready kafka={address(ready.kafka)} admin={address(ready.admin)}{note}"
+        )
 
     await serve_until(stop_event(), configuration, announce)

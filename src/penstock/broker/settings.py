@@ -60,6 +60,11 @@ class BrokerSettings(TopicDefaults):
         "127.0.0.1:9644", "host:port of the admin HTTP interface; empty turns it off, port 0 picks"
         " a free one.",
     )  # fmt: skip
+    admin_security_protocol: str = setting(
+        "PLAINTEXT", "Whether the admin HTTP interface is encrypted. Its settings ssl.* and sasl.*"
+        " may differ from those of listeners: listener.name.admin.….",
+        choices=("PLAINTEXT", "SSL"),
+    )  # fmt: skip
     admin_basic_loopback: bool = setting(
         False, "Take passwords (basic credentials) without TLS from this machine."
     )
@@ -74,6 +79,11 @@ class BrokerSettings(TopicDefaults):
     admin_hosts: tuple[str, ...] = setting(
         (), "Names by which the admin interface may be asked for changes, beside addresses,"
         " localhost, the machine's name and the hosts of advertised.listeners.",
+    )  # fmt: skip
+    extents_direct_files_enable: str = setting(
+        "auto", "Tell those who may read a topic which bytes of which files hold it, so that Spark"
+        " reads them without the broker: it needs rights on the files, and those are rights on all"
+        " topics. auto: unless there is an authoriser.", choices=("auto", "true", "false"),
     )  # fmt: skip
     admin_request_max_bytes: int = setting(
         65_536, "Largest request body that the admin HTTP interface reads.", 0, INT_MAX

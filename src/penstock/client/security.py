@@ -13,6 +13,7 @@ Source: Kafka's `SslConfigs`, `SaslConfigs`; librdkafka's CONFIGURATION.md; KIP-
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import by_name, load, setting
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
+from penstock.client.admin_http import AdminSecurity
 from penstock.client.errors import BrokerRefused, broker_error
 from penstock.security.credentials import HASHES
 
@@ -141,10 +143,31 @@ def client_security(
         InvalidSetting: an unknown option, a value that is not allowed, or what is missing.
         UnusableFile: a file of keys or certificates cannot be used.
     """
-    settings = load(
-        ClientSecuritySettings, {SYNONYMS.get(name, name): value for name, value in options.items()}
-    )
+    settings = _loaded(options)
     return ClientSecurity(tls=_context(settings), begin=_begin(settings, randomness))
+
+
+def admin_security(options: Mapping[str, str]) -> AdminSecurity:
+    """The same options for admin addresses: name and password as basic credentials, a token as a
+    bearer's. Whether there is TLS, the address says; files are read now.
+
+    Raises:
+        InvalidSetting, UnusableFile: as `client_security`.
+    """
+    settings = _loaded(options)
+    named = settings.ssl_truststore_location or settings.ssl_keystore_location
+    return AdminSecurity(
+        tls=_new_context(settings) if named else None, authorization=_authorization(settings)
+    )
+
+
+def _authorization(settings: ClientSecuritySettings) -> Callable[[], str] | None:
+    if not settings.security_protocol.startswith("SASL_"):
+        return None
+    if settings.sasl_mechanism == OAUTHBEARER:
+        return lambda: f"Bearer {_token(settings)}"
+    said = "Basic " + b64encode(":".join(_credentials(settings)).encode()).decode()
+    return lambda: said
 
 
 def read_security(given: Mapping[str, str] | ClientSecurity) -> ClientSecurity:
@@ -152,9 +175,16 @@ def read_security(given: Mapping[str, str] | ClientSecurity) -> ClientSecurity:
     return given if isinstance(given, ClientSecurity) else client_security(given)
 
 
+def _loaded(options: Mapping[str, str]) -> ClientSecuritySettings:
+    named = {SYNONYMS.get(name, name): value for name, value in options.items()}
+    return load(ClientSecuritySettings, named)
+
+
 def _context(settings: ClientSecuritySettings) -> ssl.SSLContext | None:
-    if not settings.security_protocol.endswith("SSL"):
-        return None
+    return _new_context(settings) if settings.security_protocol.endswith("SSL") else None
+
+
+def _new_context(settings: ClientSecuritySettings) -> ssl.SSLContext:
     from penstock.security.tls import TlsFiles, TlsOptions, client_context
 
     files = TlsFiles(

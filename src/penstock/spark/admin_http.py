@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.client.admin_http import AdminHttp, Answer, Body
+from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity, Answer, Body
 from penstock.client.errors import InvalidArgument, NotHttp
 from penstock.spark.errors import InvalidOption, NotPenstock
 
@@ -16,13 +16,17 @@ class BrokerAdmin(AdminHttp):
     """
 
     def __init__(
-        self, url: str, *, clock: Clock = SYSTEM_CLOCK, randomness: Randomness = SYSTEM_RANDOMNESS
+        self,
+        url: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        randomness: Randomness = SYSTEM_RANDOMNESS,
+        security: AdminSecurity = NO_SECURITY,
     ) -> None:
         try:
-            super().__init__(url, clock=clock, randomness=randomness)
-        except InvalidArgument:
-            reason = "must look like http://host:9644"
-            raise InvalidOption("penstock.admin.url", url, reason) from None
+            super().__init__(url, clock=clock, randomness=randomness, security=security)
+        except InvalidArgument as error:
+            raise InvalidOption("penstock.admin.url", url.rpartition("@")[2], str(error)) from None
 
     def call(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float

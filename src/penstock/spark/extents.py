@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from penstock.archive.formats.extent_json import NoExtent, extent_from_json
 from penstock.base.ids import TopicPartition
+from penstock.client.admin_http import NO_SECURITY, AdminSecurity
 from penstock.client.errors import AdminUnavailable
 from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent, file_extent
@@ -77,8 +78,14 @@ def extents_of(options: SourceOptions) -> HttpExtents | None:
 class HttpExtents:
     """`ExtentSource` over admin addresses, separated by commas; they are asked in turns."""
 
-    def __init__(self, admin_urls: str, isolation: str = "read_uncommitted") -> None:
-        self._addresses = [BrokerAdmin(url.strip()) for url in admin_urls.split(",")]
+    def __init__(
+        self,
+        admin_urls: str,
+        isolation: str = "read_uncommitted",
+        security: AdminSecurity = NO_SECURITY,
+    ) -> None:
+        urls = admin_urls.split(",")
+        self._addresses = [BrokerAdmin(url.strip(), security=security) for url in urls]
         self._isolation = isolation
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:

@@ -107,7 +107,8 @@ class Broker:
         self.bootstrap = self._listener = kafka
         if admin != "-":
             self._admin_listener = admin
-            self.admin_url = f"http://{admin}"
+            encrypted = self._settings.get("admin.security.protocol") == "SSL"
+            self.admin_url = f"{'https' if encrypted else 'http'}://{admin}"
         return self
 
     def stop(self) -> None:

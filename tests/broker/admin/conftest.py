@@ -6,6 +6,7 @@ import pytest
 
 from penstock.broker.admin import AdminServer
 from penstock.broker.server import BrokerServer
+from penstock.security.peers import PeerSecret
 from tests.broker.handlers.conftest import broker
 
 __all__ = ["admin", "broker"]
@@ -13,6 +14,7 @@ __all__ = ["admin", "broker"]
 
 @pytest.fixture
 async def admin(broker: BrokerServer) -> AsyncIterator[AdminServer]:
+    broker.door.secret = PeerSecret(bytes(32))
     server = AdminServer(broker.settings, broker)
     await server.start()
     yield server

@@ -14,7 +14,6 @@ import pytest
 from penstock.broker.admin import AdminServer
 from penstock.broker.admin.access import NEEDS, NotForHere, check_meant
 from penstock.broker.admin.app import build_app
-from penstock.broker.admin.authentication import Identities
 from penstock.broker.admin.health import Parts, Readiness
 from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
@@ -22,6 +21,7 @@ from penstock.security import CLUSTER, AclAuthoriser
 from penstock.security.acls import AclBinding
 from penstock.security.audit import AuditEvent
 from penstock.security.credentials import SCRAM_SHA_256, derive
+from penstock.security.peers import PeerSecret
 from penstock.security.users_file import FileCredentials
 from tests.broker.admin.test_admin import fetch
 from tests.broker.handlers.test_topics import create, creation
@@ -62,10 +62,9 @@ class Guarded:
         broker.audit = self.audit
         from dataclasses import replace
 
+        broker.door.secret = PeerSecret(bytes(32))
+        broker.door.cluster_users = FileCredentials({(SCRAM_SHA_256, "alice"): CREDENTIAL})
         self.server = AdminServer(replace(broker.settings, **settings), broker)
-        users = FileCredentials({(SCRAM_SHA_256, "alice"): CREDENTIAL})
-        identities = Identities(credentials=users)
-        self.server.access.authentication._identities = lambda: identities
 
     def allow(self, operation: str, resource_type: str, name: str, user: str = "ANONYMOUS") -> None:
         self.authoriser.replace(

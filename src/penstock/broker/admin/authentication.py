@@ -19,7 +19,6 @@ from penstock.base.errors import InvalidError
 from penstock.base.http_protocol import PEER_CERTIFICATE
 from penstock.security import ANONYMOUS, EVERYTHING, Principal, Rights
 from penstock.security.audit import AuditEvent
-from penstock.security.certificate_names import distinguished_name
 from penstock.security.http_credentials import (
     BadAuthorization,
     Basic,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
     from penstock.security import Credentials
     from penstock.security.audit import Audit
-    from penstock.security.certificate_names import PrincipalMapper
     from penstock.security.sasl.oauthbearer import Verifier
 
 CHALLENGE: Final = 'Basic realm="penstock", Bearer'
@@ -69,7 +67,8 @@ class Identities:
 
     credentials: Credentials | None = None
     tokens: Verifier | None = None
-    names: PrincipalMapper | None = None
+    name_of: Callable[[bytes], str] | None = None
+    """Of a certificate (DER); raises NobodysName."""
 
 
 class Authentication:
@@ -152,9 +151,9 @@ class Authentication:
         return Known(principal=Principal("User", owner.name), mechanism="bearer")
 
     def _by_connection(self, request: Request) -> Known:
-        certificate, names = request.scope.get(PEER_CERTIFICATE), self._identities().names
-        if certificate is not None and names is not None:
-            name = names.name(distinguished_name(certificate))
+        certificate, name_of = request.scope.get(PEER_CERTIFICATE), self._identities().name_of
+        if certificate is not None and name_of is not None:
+            name = name_of(certificate)
             return Known(principal=Principal("User", name), mechanism="SSL")
         trusted = self._loopback_trusted and is_loopback(request)
         return Known(principal=ANONYMOUS, rights=EVERYTHING if trusted else None)

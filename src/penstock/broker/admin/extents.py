@@ -7,7 +7,10 @@ segment files, for `[start, min(end, high watermark))`; left out, `start` is the
 offset. A range that does not lie in the log is 416. `machine_id` tells a
 reader whether the files are on its own machine. What lies in an object store is named as objects
 of it (`diskless.formats.extent_json`), in pages: `next_start` is where the next one begins, null on
-the last. It is the store that a reader opens, by itself.
+the last. It is the store that a reader opens, by itself, with its own credentials.
+
+Where files are not to be read directly (`extents.direct.files.enable`) none are named, and readers
+fetch what no extent holds from the broker.
 """
 
 from __future__ import annotations
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
 
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.settings import BrokerSettings
     from penstock.partitions import Partition
     from penstock.records.extents import Extent
     from penstock.records.transactions import AbortedTransaction
+    from penstock.security import Authoriser
 
 OBJECT_EXTENTS_PER_PAGE: Final = 1_000
 """Extents in one answer; `next_start` says where to go on."""
@@ -57,8 +62,16 @@ ISOLATION_LEVELS: Final = {
 class Parts:
     """What these views use."""
 
+    settings: BrokerSettings
+    authoriser: Authoriser
     cluster: ClusterMetadata
     partitions: PartitionRegistry
+
+    @property
+    def names_files(self) -> bool:
+        """Whether answers name files."""
+        word = self.settings.extents_direct_files_enable
+        return word == "true" or (word == "auto" and not self.authoriser.refuses)
 
 
 class BadParameter(InvalidError):
@@ -193,7 +206,11 @@ async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
         "high_watermark": partition.high_watermark,
         "last_stable_offset": partition.last_stable_offset,
         "machine_id": machine_id(),
-        "extents": [_in_file(partition, one) for one in page.extents if one.kind == "file"],
+        "extents": [
+            _in_file(partition, one)
+            for one in page.extents
+            if one.kind == "file" and parts.names_files
+        ],
         "next_start": page.end if page.end < end else None,
     }
     if committed:

@@ -11,21 +11,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from penstock.base.http_listener import HttpListener, parse_address
+from penstock.base.errors import BugError
+from penstock.base.http_listener import BACKLOG, HttpListener, parse_address
 from penstock.broker.admin import health
 from penstock.broker.admin.access import AdminAccess
 from penstock.broker.admin.authentication import Authentication, Identities
 from penstock.broker.admin.health import Readiness
+from penstock.broker.listeners import Listener
 from penstock.broker.parts import parts_of
+from penstock.broker.security.listening import tls_server
+from penstock.broker.security.settings import PLAIN
+from penstock.security.credentials import HASHES
 from penstock.security.http_credentials import PasswordVerifier
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from penstock.base.system import Randomness
+    from penstock.broker.security.materials import ListenerMaterials
+    from penstock.broker.security.service import SecurityService
+    from penstock.broker.security.tls_server import TlsServer
     from penstock.broker.settings import BrokerSettings
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
 
 SETTING: Final = "admin.listener"
+NAME: Final = "ADMIN"
+"""Of its settings: `listener.name.admin.…`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +48,7 @@ class Parts:
     authoriser: Authoriser
     audit: Audit
     randomness: Randomness
+    door: SecurityService
 
 
 class AdminServer:
@@ -46,6 +60,8 @@ class AdminServer:
         self._broker = broker
         self._readiness = Readiness(parts_of(health.Parts, broker))
         self._listener = HttpListener()
+        self._parts = parts_of(Parts, broker)
+        self._materials: ListenerMaterials | None = None
         self.access = self._access()
 
     @property
@@ -57,21 +73,29 @@ class AdminServer:
 
         Raises:
             InvalidSetting: the setting is no address.
+            InvalidError: a file of certificates or users cannot be used.
             OSError: the address cannot be bound.
         """
         from penstock.broker.admin.app import build_app
 
         settings = self._settings
+        host, port = parse_address(settings.admin_listener, setting=SETTING)
+        encrypted = settings.admin_security_protocol == "SSL"
+        protocol = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
+        self._materials = await self._parts.door.open_admin(
+            Listener(name=NAME, host=host, port=port, protocol=protocol)
+        )
         return await self._listener.start(
             build_app(self._broker, self._readiness, self.access),
-            parse_address(settings.admin_listener, setting=SETTING),
+            (host, port),
             connections_max=settings.admin_max_connections,
+            bind=self._bind if encrypted else None,
         )
 
     def _access(self) -> AdminAccess:
-        settings, parts = self._settings, parts_of(Parts, self._broker)
+        settings, parts = self._settings, self._parts
         authentication = Authentication(
-            Identities,
+            self._identities,
             PasswordVerifier(parts.randomness),
             parts.audit,
             basic_loopback=settings.admin_basic_loopback,
@@ -83,6 +107,29 @@ class AdminServer:
             audit=parts.audit,
             hosts=names_of(settings),
             metrics_open=settings.admin_metrics_open,
+        )
+
+    async def _bind(
+        self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> TlsServer:
+        """Accept connections with TLS, and the certificate that is in use by then."""
+        contexts = self._parts.door.tls_of(NAME)
+        if contexts is None:
+            raise BugError("the admin interface has TLS without a certificate")
+        server = tls_server(self._parts.door, NAME, contexts, protocol)
+        await server.bind(host, port, BACKLOG)
+        await server.start_serving()
+        return server
+
+    def _identities(self) -> Identities:
+        made = self._materials
+        if made is None:
+            return Identities()
+        passwords = {*made.settings.sasl_enabled_mechanisms} & {PLAIN, *HASHES}
+        return Identities(
+            credentials=made.credentials if passwords else None,
+            tokens=made.tokens,
+            name_of=made.principal_of,
         )
 
     async def stop(self) -> None:

@@ -70,8 +70,8 @@ class ListenerMaterials:
                 self.tokens = self._verifier()
         users = self.users
         file_users: list[Lookup] = [] if users is None else [lambda: users.current]
-        self._users = UserCredentials([*file_users, cluster_users])
-        self._everybody = PeerCredentials(secret, self._users)
+        self.credentials = UserCredentials([*file_users, cluster_users])
+        self._everybody = PeerCredentials(secret, self.credentials)
 
     def _paths(self) -> list[str]:
         settings = self.settings
@@ -163,7 +163,7 @@ class ListenerMaterials:
         if mechanism == PLAIN:
             from penstock.security.sasl.plain import PlainServer
 
-            return PlainServer(self._users, self._secret.decoys)
+            return PlainServer(self.credentials, self._secret.decoys)
         if self.tokens is None:
             raise BugError(f"listener {self.listener.name} has no {mechanism}")
         from penstock.security.sasl.oauthbearer import OAuthBearerServer

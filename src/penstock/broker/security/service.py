@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import InvalidSetting, PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.broker.errors import error_of
@@ -128,6 +128,19 @@ class SecurityService:
             self.listeners[listener.name] = made
             self._doors[listener.name] = Door(self._owner, self)
         self._looking = loop.create_task(self._look())
+
+    async def open_admin(self, listener: Listener) -> ListenerMaterials:
+        """Load what the admin interface needs, which is no listener of Kafka's protocol.
+
+        Raises:
+            InvalidError: a file cannot be used, or a listener has its name.
+        """
+        if self.secret is None or listener.name in self._doors:
+            raise InvalidSetting("listeners", listener.name, "is the admin interface's name")
+        loop = asyncio.get_running_loop()
+        made = await loop.run_in_executor(self._files, self._load, listener, self.secret)
+        self.listeners[listener.name] = made
+        return made
 
     def _load(self, listener: Listener, secret: PeerSecret) -> ListenerMaterials:
         for mechanism in HASHES:
