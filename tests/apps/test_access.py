@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -107,9 +108,8 @@ def test_the_first_user_is_made_before_the_first_start(bare: Run, tmp_path: Path
     made = bare("user", "add", "admin", "--password-file", "-", *place, stdin="s3cret\n")
     assert (made.status, made.err) == (0, "")
     assert "SCRAM-SHA-512" in bare("user", "list", *place).out
-    (row,) = sqlite3.connect(directory / "control.sqlite").execute(
-        "SELECT kind, name, configs FROM entity_configs"
-    )
+    with closing(sqlite3.connect(directory / "control.sqlite")) as database:
+        (row,) = database.execute("SELECT kind, name, configs FROM entity_configs")
     assert row[:2] == ("scram", "admin")
     assert "s3cret" not in row[2]
     with Broker(SETTINGS, directory=directory, admin=False) as broker:
