@@ -20,16 +20,22 @@ from penstock.wire.kafka.apis import Api
 from penstock.wire.kafka.schema import MISSING, Field, Struct, load_struct
 
 _NUMBERS: Final = frozenset({"int32", "int64"})
+_EVERYWHERE: Final = ("ElectLeaders",)
+"""Whose elements have the error of the whole as well: Apache Kafka's clients look at no other."""
+_USERS: Final = {"deletions", "upsertions"}
 _CODES: Final = ("error_code", "partition_error_code")
 _TEXT_NAMES: Final = ("name", "key", "topic", "group_id", "transactional_id")
 """What an element of a request that is a text is called in the answer."""
-_PARTITION_NAMES: Final = ("partition_index", "partition", "index")
+_PARTITION_NAMES: Final = ("partition_index", "partition", "index", "partition_id")
+_NAMES_OF: Final = {**dict.fromkeys(_PARTITION_NAMES, _PARTITION_NAMES), "user": ("name",)}
+"""What a field of an answer may be called in the request, where that is not the same."""
 _ZERO: Final[dict[str, Any]] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
 
 
 def error_answer(api: Api, version: int, request: Any, number: int, message: str) -> dict[str, Any]:
     """The response to a request that failed as a whole; `request` is None if it was unreadable."""
-    return _fill(load_struct(api.name, version, "response"), request, number, message)
+    schema = load_struct(api.name, version, "response")
+    return _fill(schema, request, number, message, everywhere=api.name in _EVERYWHERE)
 
 
 def element_answers(
@@ -43,8 +49,10 @@ def element_answers(
     raise BugError(f"the response of {api.name} version {version} has no errors of elements")
 
 
-def _fill(schema: Struct, source: Any, number: int, message: str) -> dict[str, Any]:
-    has_code = any(field.name in _CODES for field in schema.fields)
+def _fill(
+    schema: Struct, source: Any, number: int, message: str, *, everywhere: bool = False
+) -> dict[str, Any]:
+    has_code = not everywhere and any(field.name in _CODES for field in schema.fields)
     answer: dict[str, Any] = {}
     for field in schema.fields:
         if field.name in _CODES:
@@ -69,6 +77,8 @@ def _elements(field: Field, source: Any, *, number: int, message: str) -> list[d
 def _counterpart(field: Field, source: Any) -> Any:
     """The request's array that the response's array answers: by name, else the first one."""
     slots = getattr(type(source), "__slots__", ())
+    if {*slots} >= _USERS:
+        return tuple([one for name in slots if name in _USERS for one in getattr(source, name)])
     if field.name in slots and isinstance(getattr(source, field.name), tuple):
         return getattr(source, field.name)
     for name in slots:
@@ -94,7 +104,7 @@ def _value(field: Field, source: Any) -> Any:
         return source if field.name in _TEXT_NAMES else _default(field)
     if isinstance(source, int):
         return source if field.name in _PARTITION_NAMES else _default(field)
-    for name in _PARTITION_NAMES if field.name in _PARTITION_NAMES else (field.name,):
+    for name in _NAMES_OF.get(field.name, (field.name,)):
         if hasattr(source, name):
             return getattr(source, name)
     return _default(field)

@@ -360,7 +360,8 @@ def _wanted_topic(
         return _missing(name, None, error_of(error)[0])
     if name in errors:
         return _missing(name, None, error_of(errors[name])[0])
-    return _missing(name, None, error_number("unknown_topic_or_partition"))
+    unknown = _missing(name, None, error_number("unknown_topic_or_partition"))
+    return {**unknown, "topic_authorized_operations": operations(name)}
 
 
 def _missing(name: str | None, topic_id: Any, number: int) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Who may do what: the same requests by the same principals to Penstock and to Apache Kafka."""

@@ -1,0 +1,149 @@
+"""Who may do what, as Apache Kafka with its StandardAuthorizer decides it.
+
+Each principal has ACLs of its own; each sends one request of every API to both servers, and is
+told the same of every element. Some of the principals are compared at each run, all of them in
+the long one. `DIFFERENT` has what is answered otherwise, and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+from tests.broker.wire_client import WireClient
+
+from compat.authorization.observing import Path as Place
+from compat.authorization.observing import observed
+from compat.authorization.principals import SUPER_USER, Holder, holders
+from compat.authorization.requests import NEVER_ASKED, Ask, asks, share_member
+from compat.authorization.servers import Guarded, kafka, penstock, prepare
+from compat.conftest import missing
+from compat.parts import PartMissing
+from penstock.wire.kafka.apis import BY_NAME
+
+EVERY: Final = 29
+"""A number that no part of the matrix is a multiple of."""
+SETTLE_TRIES: Final = 100
+UNSETTLED: Final = ("coordinator_load", "coordinator_not_available", "not_coordinator")
+
+PASSED, ALL = "what is not refused", "all"
+DIFFERENT: Final = {
+    ("Metadata", "topics/m-auto"): (PASSED, "a topic is there when its creation is answered"),
+    ("DescribeTopicPartitions", "topics/m-auto"): (PASSED, "the same"),
+    ("ShareFetch", "responses/"): (PASSED, "partitions without records are left out"),
+    ("DescribeShareGroupOffsets", "groups/m-none/topics"): (
+        ALL, "the error of a group that is not there is the group's, it has no topics",
+    ),
+    ("DescribeShareGroupOffsets", "groups/m-share/topics/m-x"): (
+        PASSED, "a topic that is not there is said to be unknown",
+    ),
+    ("DescribeUserScramCredentials", "results/"): (
+        ALL, "who may not ask is told so once; Apache Kafka adds an element without a name",
+    ),
+}  # fmt: skip
+"""Where answers differ: an API, how the place begins, what of it, and why."""
+
+
+def test_every_api_is_in_the_matrix() -> None:
+    ids = {"m-t": UUID(int=1), "m-u": UUID(int=2)}
+    assert {one.name for one in asks(ids)} | set(NEVER_ASKED) == set(BY_NAME)
+
+
+async def test_some_of_the_principals_are_told_the_same(tmp_path: Path) -> None:
+    await compare(tmp_path, holders()[::EVERY])
+
+
+@pytest.mark.long
+async def test_all_principals_are_told_the_same(tmp_path: Path) -> None:
+    await compare(tmp_path, holders())
+
+
+async def compare(directory: Path, chosen: Sequence[Holder]) -> None:
+    try:
+        with kafka(directory / "kafka", [one.name for one in chosen]) as theirs:
+            async with penstock(directory / "penstock") as ours:
+                found = await asyncio.gather(told(ours, chosen), told(theirs, chosen))
+    except PartMissing as error:
+        missing(error)
+    differences = []
+    for holder, (mine, other) in zip(chosen, zip(*found, strict=True), strict=True):
+        for (ask, here), (_, there) in zip(mine, other, strict=True):
+            here, there = same(ask, here), same(ask, there)
+            if here != there:
+                differences.append(shown(holder, ask, here, there))
+    assert not differences, "\n".join([f"{len(differences)} answers differ", *differences[:200]])
+
+
+def same(ask: Ask, answer: Mapping[Place, str]) -> Mapping[Place, str]:
+    """What of an answer must be the same."""
+    return {place: verdict for place, verdict in answer.items() if _counts(ask, place, verdict)}
+
+
+def _counts(ask: Ask, place: Place, verdict: str) -> bool:
+    for (name, begin), (what, _) in DIFFERENT.items():
+        if name == ask.name and "/".join(place).startswith(begin):
+            return what == PASSED and verdict.endswith("authorization_failed")
+    return True
+
+
+def shown(holder: Holder, ask: Ask, here: Mapping[Place, str], there: Mapping[Place, str]) -> str:
+    """How two answers differ."""
+    places = [one for one in sorted({*here, *there}) if here.get(one) != there.get(one)]
+    said = [f"{'/'.join(one)}: {here.get(one)} for {there.get(one)}" for one in places[:3]]
+    return f"{ask.name} v{ask.asked_version} [{holder}]: {'; '.join(said)}"
+
+
+Told = list[tuple[Ask, Mapping[Place, str]]]
+
+
+async def told(server: Guarded, chosen: Sequence[Holder]) -> list[Told]:
+    """What each principal is told of each request."""
+    ids = await prepare(server, chosen)
+    names = {topic_id: name for name, topic_id in ids.items()}
+    root = await server.connect(SUPER_USER)
+    # The server's own topics are made at the first question for a coordinator.
+    for ask in sorted(asks(ids), key=lambda one: one.name != "FindCoordinator"):
+        await settled(root, ask)
+    for epoch in (0, -1):
+        beat = Ask(name="ShareGroupHeartbeat", body=share_member(epoch))
+        await settled(root, beat)
+    answers = []
+    for holder in chosen:
+        client = await server.connect(holder.name)
+        told_of: Told = []
+        for ask in asks(ids):
+            if ask.before is not None:
+                await root.call(ask.before[0], _version(ask), ask.before[1])
+            try:
+                answer = await client.call(ask.name, ask.asked_version, ask.body)
+            except (TimeoutError, EOFError) as error:
+                error.add_note(f"{server.name}, {ask.name} v{ask.asked_version} [{holder}]")
+                raise
+            told_of.append((ask, observed(answer, names)))
+        answers.append(told_of)
+        await client.close()
+    await root.close()
+    return answers
+
+
+def _version(ask: Ask) -> int:
+    name, _ = ask.before or ("", {})
+    return {"DeleteTopics": 5, "OffsetCommit": 9}.get(name, BY_NAME[name].maximum)
+
+
+async def settled(root: WireClient, ask: Ask) -> None:
+    """Ask as the super user until no coordinator says that it is not there yet."""
+    for number in itertools.count():
+        if ask.before is not None:
+            await root.call(ask.before[0], _version(ask), ask.before[1])
+        answer: Any = await root.call(ask.name, ask.asked_version, ask.body)
+        said = repr(answer)
+        if not any(word in said for word in UNSETTLED):
+            return
+        assert number < SETTLE_TRIES, said
+        await asyncio.sleep(0.1)
