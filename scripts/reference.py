@@ -128,7 +128,9 @@ of Spark's are refused too: there is no Kafka client underneath.
 
 Exactly one of `subscribe`, `subscribePattern` and `assign` is given. What follows
 `penstock.store.options.` are options of the object store of diskless topics, which tasks else
-find in their environment.
+find in their environment. `kafka.security.protocol`, `kafka.sasl.*` and `kafka.ssl.*` are options
+of both, by the names of Kafka's clients, for brokers and admin addresses; without any, those of the
+file that `PENSTOCK_CLIENT_CONFIG` names hold.
 
 """
 

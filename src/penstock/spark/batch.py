@@ -44,7 +44,8 @@ class PenstockReader(DataSourceReader):
     def partitions(self) -> list[Task]:
         """The tasks; called once per plan, on the driver."""
         extents = extents_of(self._options)
-        log = BrokerLog(self._options.bootstrap, self._options.isolation_level)
+        options = self._options
+        log = BrokerLog(options.bootstrap, options.isolation_level, options.security)
         try:
             tasks = plan(self._ranges(log), extents, parallelism=self._options.parallelism)
         finally:

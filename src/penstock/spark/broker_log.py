@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.client.decoding import Isolation
 
 
+NO_OPTIONS: Final[Mapping[str, str]] = {}
 FETCH_WAIT_MS: Final = 500
 """How long a broker may gather what is asked for, before it answers that there is nothing."""
 
@@ -26,8 +27,14 @@ FETCH_ATTEMPTS_MAX: Final = 120
 class BrokerLog:
     """One client, opened when first needed."""
 
-    def __init__(self, bootstrap: str, isolation: int = READ_UNCOMMITTED) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        isolation: int = READ_UNCOMMITTED,
+        security: Mapping[str, str] = NO_OPTIONS,
+    ) -> None:
         """`isolation` says where the log ends, and which transactions' records are left out."""
+        self._security = security
         self._bootstrap = bootstrap
         self._isolation = isolation
         self._client: Client | None = None
@@ -86,7 +93,9 @@ class BrokerLog:
         if self._client is None:
             from penstock.client import Client
 
-            self._client = Client(self._bootstrap, client_id="penstock-spark")
+            self._client = Client(
+                self._bootstrap, client_id="penstock-spark", security=self._security
+            )
         return self._client
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ from penstock.client.admin_http import Body
 from penstock.control.batch_index.values import ObjectLease, SegmentSwap
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.object_chunks import open_here
+from penstock.spark.security import environment_options, of_admin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +133,7 @@ class _WorkQueue:
     """The broker's side, by its admin address."""
 
     def __init__(self, admin_url: str) -> None:
-        self._address = BrokerAdmin(admin_url)
+        self._address = BrokerAdmin(admin_url, security=of_admin(environment_options()))
 
     def runs(self, topic: str | None, *, all_ages: bool, outcome: Outcome) -> Iterator[Run]:
         """Runs of all partitions, each asked for when the one before was taken."""

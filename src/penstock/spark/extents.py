@@ -27,6 +27,7 @@ from penstock.records.extents import Extent, file_extent
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import ExtentsUnavailable
 from penstock.spark.options import SourceOptions
+from penstock.spark.security import of_admin
 from penstock.spark.slices import trimmed
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
@@ -72,7 +73,9 @@ class ExtentSource(Protocol):
 
 def extents_of(options: SourceOptions) -> HttpExtents | None:
     """Where to ask for extents, with these options; None if only the broker can be asked."""
-    return HttpExtents(options.admin_url, options.isolation) if options.admin_url else None
+    if not options.admin_url:
+        return None
+    return HttpExtents(options.admin_url, options.isolation, of_admin(options.security))
 
 
 class HttpExtents:

@@ -23,6 +23,7 @@ from penstock.records.positions import EARLIEST, LATEST, READ_COMMITTED, READ_UN
 from penstock.spark import given
 from penstock.spark.errors import InvalidOption
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, HEADERS
+from penstock.spark.security import taken_from
 
 PARALLELISM_MAX: Final = 10_000
 STORE_OPTIONS: Final = "penstock.store.options."
@@ -201,6 +202,8 @@ class SourceOptions(Limits):
     value_fields: tuple[str, ...] | None = None
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """How tasks open the object store of diskless topics; may be credentials, so never shown."""
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How brokers and admin addresses are spoken to; secrets, so never shown."""
 
     @property
     def isolation_level(self) -> int:
@@ -220,6 +223,7 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
     Raises:
         InvalidOption: unknown name, malformed value, or options that exclude each other.
     """
+    security, raw = taken_from(raw)
     store = {
         name.lower(): value for name, value in raw.items()
         if name.lower().startswith(STORE_OPTIONS) and name.lower() != STORE_OPTIONS
@@ -236,6 +240,7 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         missing_timestamp_is_latest=choices.missing == "latest",
         columns=_columns(choices),
         **_values(given.checked(Values, found)),
+        security=security,
         store_options={name.removeprefix(STORE_OPTIONS): value for name, value in store.items()},
     )
 

@@ -63,6 +63,7 @@ def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
         fail_on_data_loss=options.fail_on_data_loss,
         isolation=options.isolation_level,
         store_options=options.store_options,
+        security=options.security,
         opening=opening,
     )
 
@@ -79,6 +80,7 @@ class TaskReader:
         isolation: int = READ_UNCOMMITTED,
         fetcher: Fetcher | None = None,
         store_options: Mapping[str, str] = _NO_OPTIONS,
+        security: Mapping[str, str] = _NO_OPTIONS,
         opening: Opening | None = None,
     ) -> None:
         self._columns = tuple(columns)
@@ -87,6 +89,7 @@ class TaskReader:
         self._isolation = isolation
         self._fetcher = fetcher
         self._store_options = store_options
+        self._security = security
         self._opening = opening
         added = () if opening is None else opening.arrow_fields()
         self._schema = pa.schema([*arrow_schema(self._columns), *added])
@@ -143,7 +146,7 @@ class TaskReader:
         if self._fetcher is None:
             from penstock.spark.broker_log import BrokerLog
 
-            self._fetcher = BrokerLog(self._bootstrap, self._isolation)
+            self._fetcher = BrokerLog(self._bootstrap, self._isolation, self._security)
         return self._fetcher
 
     def _shape(self, item: Slice, chunk: Chunk) -> Iterator[pa.RecordBatch]:

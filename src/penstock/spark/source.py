@@ -104,7 +104,8 @@ class PenstockSource(DataSource):
         return LogStreamWriter(parse_sink(self._given), schema, overwrite)
 
     def _resolved_end(self) -> Positions:
-        log = BrokerLog(self._parsed.bootstrap, self._parsed.isolation_level)
+        parsed = self._parsed
+        log = BrokerLog(parsed.bootstrap, parsed.isolation_level, parsed.security)
         try:
             return resolve(log, self._parsed, self._parsed.end or TO_END)
         finally:

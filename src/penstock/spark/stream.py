@@ -59,7 +59,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._opening = opening
         self._clock = clock
-        self._log = BrokerLog(options.bootstrap, options.isolation_level)
+        self._log = BrokerLog(options.bootstrap, options.isolation_level, options.security)
         self._extents = extents_of(options)
         self._frozen: Positions | None = None
         self._last_batch_at = clock.monotonic()

@@ -39,7 +39,8 @@ class Broker:
     """A running broker, as a context manager.
 
     Args:
-        settings: broker and storage settings by their dotted names.
+        settings: broker and storage settings by their dotted names; `listeners` are further ones
+            than the plaintext one of `bootstrap`.
         directory: where its data lies; by default a temporary directory that is removed.
         process: run it in a process of its own.
         admin: start the admin HTTP interface too.
@@ -96,7 +97,9 @@ class Broker:
         """
         flags = {name: Given(value, "settings") for name, value in self._settings.items()}
         flags["log.dirs"] = Given(str(self.directory), "directory")
-        flags["listeners"] = Given(f"PLAINTEXT://{self._listener}", "listener")
+        more = self._settings.get("listeners")
+        listeners = [f"PLAINTEXT://{self._listener}", *([str(more)] if more else [])]
+        flags["listeners"] = Given(",".join(listeners), "listener")
         flags["admin.listener"] = Given(self._admin_listener, "listener")
         if self._in_process:
             self._thread = _BrokerThread(flags)

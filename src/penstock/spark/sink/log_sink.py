@@ -29,6 +29,7 @@ from penstock.client.limits import BATCH_BYTES
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import query_of
+from penstock.spark.security import of_admin
 from penstock.spark.sink import limits
 from penstock.spark.sink.blobs import Blob, blob_from_json
 from penstock.spark.sink.columns import KEY, PARTITION, TOPIC, written_columns
@@ -132,14 +133,14 @@ class LogSink:
         if owner is None:
             owner = query_of(batch)
         options = self._options
-        with closing(BrokerAdmin(options.admin_url)) as address:
+        with closing(self._admin()) as address:
             if self._commits(address).has(batch_id, owner):
                 done = Appended(batch_id=batch_id, records=0, replayed=True, offsets={})
                 return Staged(rows=0, commit=lambda: done, replayed=True)
             place = staging_location(address)
         topics = {}
         if options.topic is not None:
-            topics[options.topic] = find_topic(options.bootstrap, options.topic)
+            topics[options.topic] = find_topic(options.bootstrap, options.topic, options.security)
         task = _Task(
             options=options, batch_id=batch_id, columns=columns, place=place, topics=topics
         )
@@ -150,8 +151,12 @@ class LogSink:
         )
 
     def _finish(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
-        with closing(BrokerAdmin(self._options.admin_url)) as address:
+        with closing(self._admin()) as address:
             return self._commits(address).commit(batch_id, owner, blobs)
+
+    def _admin(self) -> BrokerAdmin:
+        options = self._options
+        return BrokerAdmin(options.admin_url, security=of_admin(options.security))
 
     def _commits(self, address: BrokerAdmin) -> Commits:
         options = self._options

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from penstock.base.settings import Kind, by_name, setting
@@ -16,6 +16,7 @@ from penstock.client.limits import BATCH_BYTES
 from penstock.records import Codec
 from penstock.spark import given
 from penstock.spark.errors import InvalidOption
+from penstock.spark.security import taken_from
 from penstock.spark.sink import limits
 
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
@@ -84,6 +85,8 @@ class SinkOptions:
         limits.COMMIT_TIMEOUT_SECONDS, "Longest time for a commit.", name="commitTimeoutSeconds",
         kind=Kind("number of seconds", _seconds),
     )  # fmt: skip
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How brokers and the admin address are spoken to; secrets, so never shown."""
 
 
 def check(**options: Any) -> SinkOptions:
@@ -95,7 +98,9 @@ def check(**options: Any) -> SinkOptions:
         InvalidOption: what is missing or not allowed, by name.
     """
     names = {info.attribute: name for name, info in by_name(SinkOptions).items()}
-    return _checked({names[key]: value for key, value in options.items() if value is not None})
+    security = options.pop("security", None) or taken_from({})[0]
+    found = _checked({names[key]: value for key, value in options.items() if value is not None})
+    return replace(found, security=security)
 
 
 def parse(raw: Mapping[str, str]) -> SinkOptions:
@@ -111,12 +116,13 @@ def parse(raw: Mapping[str, str]) -> SinkOptions:
                 "a data source cannot move rows between tasks; use LogSink(ordered_by=…) in"
                 " foreachBatch",
             )  # fmt: skip
+    security, raw = taken_from(raw)
     own = {name: value for name, value in raw.items() if name.lower() not in _IGNORED}
     unknown = "the sink has no such option; it has"
     found = given.named((SinkOptions,), own, ALIASES, unknown)
     if "batchId" in found and "application" not in found:
         raise InvalidOption("batchId", found["batchId"], "needs option application beside it")
-    return _checked(found)
+    return replace(_checked(found), security=security)
 
 
 def _checked(found: Mapping[str, Any]) -> SinkOptions:

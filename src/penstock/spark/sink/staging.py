@@ -13,8 +13,8 @@ would try the task again, and show the driver a trace with the cause buried in i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,8 +26,9 @@ from penstock.formats.json.writing import json_rows
 from penstock.records import RecordTooLarge
 from penstock.records.columnar import encode_batches, read_input
 from penstock.spark.admin_http import BrokerAdmin
-from penstock.spark.broker_log import BrokerLog
+from penstock.spark.broker_log import NO_OPTIONS, BrokerLog
 from penstock.spark.errors import UnknownTopics
+from penstock.spark.security import of_admin
 from penstock.spark.sink import limits
 from penstock.spark.sink.blobs import Blob, BlobParts
 from penstock.spark.sink.columns import KEY, VALUE
@@ -67,6 +68,7 @@ class Topics:
     """Topics by name: those known from the driver, others asked for once."""
 
     bootstrap: str
+    security: Mapping[str, str] = field(repr=False)
     known: dict[str, Target]
 
     def __call__(self, name: str) -> Target:
@@ -81,17 +83,17 @@ class Topics:
                 raise InvalidRows(
                     f"column topic names more than {limits.TOPICS_MAX} topics in one task"
                 )
-            found = self.known[name] = find_topic(self.bootstrap, name)
+            found = self.known[name] = find_topic(self.bootstrap, name, self.security)
         return found
 
 
-def find_topic(bootstrap: str, name: str) -> Target:
+def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIONS) -> Target:
     """A topic's id and number of partitions, freshly asked for.
 
     Raises:
         UnknownTopics: there is none of this name.
     """
-    log = BrokerLog(bootstrap)
+    log = BrokerLog(bootstrap, security=security)
     try:
         state = log.topics((name,)).get(name)
     finally:
@@ -149,9 +151,16 @@ class _Stager:
         self._attempt = attempt
         self._clock = clock
         self._randomness = randomness
-        self._address = BrokerAdmin(options.admin_url, clock=clock, randomness=randomness)
+        self._address = BrokerAdmin(
+            options.admin_url,
+            clock=clock,
+            randomness=randomness,
+            security=of_admin(options.security),
+        )
         self._place = place
-        self._topics = Topics(bootstrap=options.bootstrap, known=dict(topics or {}))
+        self._topics = Topics(
+            bootstrap=options.bootstrap, security=options.security, known=dict(topics or {})
+        )
         self._turns = Turns(attempt.partition + attempt.batch_id)
         self._count = 0
 

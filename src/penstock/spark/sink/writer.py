@@ -33,6 +33,7 @@ from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import QUERY_PROPERTY
+from penstock.spark.security import of_admin
 from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.columns import written_columns
 from penstock.spark.sink.commits import Appended, Commits
@@ -183,7 +184,7 @@ def _commit(
     *,
     forget: bool = False,
 ) -> Appended:
-    address = BrokerAdmin(options.admin_url)
+    address = BrokerAdmin(options.admin_url, security=of_admin(options.security))
     try:
         commits = Commits(
             address,

@@ -1,0 +1,78 @@
+"""How brokers are spoken to, by the names that Spark's Kafka source has for it: `kafka.ssl.…`,
+`kafka.sasl.…`, `kafka.security.protocol`.
+
+They hold for admin addresses too. Where none is given, those of a file hold that
+`PENSTOCK_CLIENT_CONFIG` names on the driver, properties as Kafka's tools take them: so no secret
+has to be in a program. Their values go to tasks with the read or the write; no text shows them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.base.errors import InvalidSetting
+from penstock.client.admin_http import AdminSecurity
+from penstock.client.security import (
+    admin_security,
+    client_security,
+    is_option,
+)
+from penstock.spark.errors import InvalidOption
+
+CONFIG_VARIABLE: Final = "PENSTOCK_CLIENT_CONFIG"
+CONFIG_BYTES_MAX: Final = 1 << 20
+PREFIX: Final = "kafka."
+HIDDEN: Final = "[hidden]"
+
+Options = Mapping[str, str]
+
+
+def taken_from(raw: Options) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of security, without their prefix, and all others.
+
+    Raises:
+        InvalidOption: one is not allowed, or what looks like one is none; no value is shown.
+    """
+    security: dict[str, str] = {}
+    rest: dict[str, str] = {}
+    for name, value in raw.items():
+        own = name.lower().removeprefix(PREFIX)
+        if name.lower().startswith(PREFIX) and is_option(own):
+            security[own] = value
+        elif own.startswith(("sasl.", "ssl.", "security.")):
+            raise InvalidOption(name, HIDDEN, "there is no such option of security")
+        else:
+            rest[name] = value
+    try:
+        security = security or environment_options()
+        client_security(security)
+    except InvalidSetting as error:
+        raise InvalidOption(PREFIX + error.name, HIDDEN, error.reason) from None
+    return security, rest
+
+
+def environment_options() -> dict[str, str]:
+    """The options of the file that the environment names; none without it.
+
+    Raises:
+        InvalidSetting: it cannot be read, or a line is none; no value is shown.
+    """
+    path = os.environ.get(CONFIG_VARIABLE)
+    if not path:
+        return {}
+    try:
+        with open(path, "rb") as file:
+            text = file.read(CONFIG_BYTES_MAX).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no text"
+        raise InvalidSetting(CONFIG_VARIABLE, path, f"cannot be read: {why}") from None
+    pairs = [line.partition("=") for line in text.splitlines() if line.strip()]
+    named = {name.strip(): value.strip() for name, _, value in pairs}
+    return {name: value for name, value in named.items() if is_option(name)}
+
+
+def of_admin(security: Options) -> AdminSecurity:
+    """The same for admin addresses."""
+    return admin_security(security)
