@@ -55,6 +55,8 @@ VERSION: Final = 1
 CACHED_MAX: Final = 50_000
 """Keys that a process has in memory, of about 1 KB each."""
 BUSY_SECONDS: Final = 30.0
+_PAGES_KIB: Final = 32 << 10
+"""Of the file in memory; a transaction that changes more syncs in between."""
 _ROWS: Final = 500
 """Of one statement."""
 _NONCE_BYTES: Final = 12
@@ -116,7 +118,7 @@ class FileKeyRing:
         self._cached: dict[str, SubjectKey] = {}
         self._changes = -1
         self._master: MasterKey | None = None
-        self._secret = b""
+        self._secret = self._digest_key = b""
         self._process = 0
         self._connection = self._connect()
         with self._calling():
@@ -284,6 +286,7 @@ class FileKeyRing:
         if self._master is None or self._master.key_id != master_id:
             self._master = self._fitting(master_id)
         self._secret = _unwrap(self._master, secret, _SECRET, self._folder)
+        self._digest_key = self._derived("subject")
         self._changes = changes
 
     def _fitting(self, master_id: bytes) -> MasterKey:
@@ -330,7 +333,7 @@ class FileKeyRing:
             raise SubjectTooLong(
                 f"a subject's id has {len(encoded)} bytes, the limit is {SUBJECT_BYTES_MAX}"
             )
-        return hmac.digest(self._derived("subject"), encoded, "sha256")[:_DIGEST_BYTES]
+        return hmac.digest(self._digest_key, encoded, "sha256")[:_DIGEST_BYTES]
 
     # Keys
 
@@ -451,6 +454,7 @@ def _opened(folder: Path) -> sqlite3.Connection:
             "synchronous = extra",
             "secure_delete = on",
             "temp_store = memory",
+            f"cache_size = -{_PAGES_KIB}",
         ):
             connection.execute(f"pragma {pragma}")
         connection.execute("select 1 from sqlite_master").fetchall()
