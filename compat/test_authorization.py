@@ -59,6 +59,7 @@ async def test_some_of_the_principals_are_told_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 async def test_all_principals_are_told_the_same(tmp_path: Path) -> None:
     await compare(tmp_path, holders())
 

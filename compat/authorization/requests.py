@@ -374,5 +374,7 @@ def _cluster() -> Iterator[Ask]:
     yield Ask(name="UnregisterBroker", body={"broker_id": 999})
 
 
-NEVER_ASKED: Sequence[str] = ("ApiVersions", "GetTelemetrySubscriptions", "PushTelemetry")
+NEVER_ASKED: Sequence[str] = (
+    "ApiVersions", "GetTelemetrySubscriptions", "PushTelemetry", "SaslAuthenticate", "SaslHandshake",
+)  # fmt: skip
 """What everybody may do."""
