@@ -41,6 +41,7 @@ ALL = (
     "recovery",
     "tiering",
     "metadata_refresh",
+    "authorisation",
     "coordinator_saves",
     "share_saves",
     "group_targets",

@@ -35,6 +35,8 @@ PASSED, ALL = "what is not refused", "all"
 DIFFERENT: Final = {
     ("Metadata", "topics/m-auto"): (PASSED, "a topic is there when its creation is answered"),
     ("DescribeTopicPartitions", "topics/m-auto"): (PASSED, "the same"),
+    ("DescribeLogDirs", "results//topics/m-auto"): (PASSED, "the same"),
+    ("DeleteShareGroupOffsets", "responses/"): (PASSED, "what is deleted again is no error"),
     ("ShareFetch", "responses/"): (PASSED, "partitions without records are left out"),
     ("DescribeShareGroupOffsets", "groups/m-none/topics"): (
         ALL, "the error of a group that is not there is the group's, it has no topics",

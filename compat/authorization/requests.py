@@ -375,6 +375,7 @@ def _cluster() -> Iterator[Ask]:
 
 
 NEVER_ASKED: Sequence[str] = (
-    "ApiVersions", "GetTelemetrySubscriptions", "PushTelemetry", "SaslAuthenticate", "SaslHandshake",
+    "ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions",
+    "PushTelemetry",
 )  # fmt: skip
 """What everybody may do."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.error_answers import element_answers
@@ -85,13 +86,13 @@ def _is_seen(element: Any, check: Check, rights: Rights) -> bool:
     return rights.allows(check.operation, check.resource, name)
 
 
-def granted(context: RequestContext, request: Any, topic_name: TopicName) -> Granted:
-    """Ask what the table says of the request's API and version.
+def granted(context: RequestContext, request: Any, topic_name: TopicName) -> Granted | None:
+    """Ask what the table says of the request's API and version; None if all of it is granted.
 
     Raises:
         AuthorisationFailed: the request is refused as a whole.
     """
-    answer = Granted(request)
+    answer = None
     for check in context.api.checks:
         if not check.asked_of(context.version) or _is_free(check, context.rights):
             continue
@@ -100,7 +101,7 @@ def granted(context: RequestContext, request: Any, topic_name: TopicName) -> Gra
         elif check.scope == "each":
             answer = _sift(context, check, request, topic_name)
         elif check.scope == "listed":
-            answer = dataclasses.replace(answer, listed=check)
+            answer = Granted(request, listed=check)
     return answer
 
 
@@ -110,40 +111,49 @@ def _is_free(check: Check, rights: Rights) -> bool:
 
 def _ask_all(context: RequestContext, check: Check, request: Any) -> None:
     operation, resource = check.operation, check.resource
-    names = [CLUSTER] if resource == "cluster" else names_of(resource, request)
-    for name in names:
+    for name in (CLUSTER,) if resource == "cluster" else names_of(resource, request):
         if not context.rights.allows(operation, resource, name):
             raise context.refusal(operation, resource, name)
 
 
 def names_of(resource: str, request: Any) -> Iterator[str]:
     """The resources of a type that a request names."""
-    for field in FIELDS[resource]:
-        value = getattr(request, field, None)
+    for field in _fields_of(resource, request.__class__):
+        value = getattr(request, field)
         if isinstance(value, str):
             yield value
         elif value is not None:
             yield from map(_text, value)
 
 
-def _sift(context: RequestContext, check: Check, request: Any, topic_name: TopicName) -> Granted:
+@cache
+def _fields_of(resource: str, kind: type[Any]) -> tuple[str, ...]:
+    """Where a kind of request has its resources of a type."""
+    return tuple([field for field in FIELDS[resource] if hasattr(kind, field)])
+
+
+def _sift(
+    context: RequestContext, check: Check, request: Any, topic_name: TopicName
+) -> Granted | None:
     """Part the elements of a request into those that are left, and the answers of the others."""
-    array = next(field for field in FIELDS[check.resource] if hasattr(request, field))
+    kind, operation, allows = check.resource, check.operation, context.rights.allows
+    array = _fields_of(kind, request.__class__)[0]
     elements = getattr(request, array) or ()
-    kept: list[Any] = []
     refused: list[tuple[int, Mapping[str, Any]]] = []
+    gone: set[int] = set()
     field = ""
     for place, element in enumerate(elements):
-        resource = resource_of(check.resource, element, topic_name)
-        if resource is None or context.rights.allows(check.operation, *resource):
-            kept.append(element)
+        resource = resource_of(kind, element, topic_name)
+        if resource is None or allows(operation, *resource):
             continue
+        gone.add(place)
         error = error_of(context.refusal(check.operation, *resource))
         field, answers = element_answers(context.api, context.version, [element], *error)
         refused += [(place, one) for one in answers]
-    if not refused:
-        return Granted(request)
-    left = dataclasses.replace(request, **{array: tuple(kept)})
+    if not gone:
+        return None
+    kept = tuple([one for place, one in enumerate(elements) if place not in gone])
+    left = dataclasses.replace(request, **{array: kept})
     return Granted(left, field, refused, nothing_left=not kept)
 
 
@@ -154,8 +164,8 @@ def resource_of(kind: str, element: Any, topic_name: TopicName) -> Resource | No
         if found is None:
             return None
         return found, CLUSTER if found == "cluster" else element.resource_name
-    topic_id = getattr(element, "topic_id", None)
-    if kind == "topic" and topic_id is not None:
+    topic_id = getattr(element, "topic_id", None) if kind == "topic" else None
+    if topic_id is not None:
         name = topic_name(topic_id.bytes)
         return None if name is None else (kind, name)
     return kind, _text(element)
@@ -164,4 +174,11 @@ def resource_of(kind: str, element: Any, topic_name: TopicName) -> Resource | No
 def _text(element: Any) -> str:
     if isinstance(element, str):
         return element
-    return next((str(getattr(element, name)) for name in NAMES if hasattr(element, name)), "")
+    name = _name_of(element.__class__)
+    return str(getattr(element, name)) if name else ""
+
+
+@cache
+def _name_of(kind: type[Any]) -> str:
+    """What the name is called in a kind of element."""
+    return next((name for name in NAMES if hasattr(kind, name)), "")

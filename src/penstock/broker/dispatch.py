@@ -185,10 +185,11 @@ class Dispatcher:
             left = request
             if self._asks and api.checks:
                 one = granted(context, request, self._topic_name)
-                if one.nothing_left:
-                    self.answer(context, one.complete({}, context.rights))
-                    return
-                left, context.granted = one.request, one
+                if one is not None:
+                    if one.nothing_left:
+                        self.answer(context, one.complete({}, context.rights))
+                        return
+                    left, context.granted = one.request, one
             answer = (self._handlers.get(api.key) or self._handler(api))(context, left)
             if inspect.iscoroutine(answer):
                 self._await(context, request, answer)
