@@ -221,7 +221,7 @@ def test_an_agent_and_an_outbox(bare: Run, tmp_path: Path) -> None:
     words = ("--output", "json", "--local", "--data-dir", str(tmp_path))
     status, found = examined(bare, *words)
     assert (status, found["host agent"][0], found["outbox"][0]) == (0, "skip", "skip")
-    assert found["certificates"][:2] == ("skip", "nothing to check: no listener has TLS yet")
+    assert found["listeners"][:2] == ("ok", "PLAINTEXT is PLAINTEXT")
     assert not any(check.startswith(("broker", "database", "object")) for check in found)
     with Agent() as one:
         named = (*words, "--agent", str(one.socket), "--outbox", str(tmp_path))

@@ -71,6 +71,9 @@ def test_a_free_port_stays_a_brokers_own() -> None:
         ({"listeners": "A://127.0.0.1:9643"}, r"127\.0\.0\.1:9644'.*of admin\.listener and of"),
         ({"listeners": "A://h:65535"}, r"must leave room for port 65536"),
         ({"node_id": "2147483647"}, r"node\.id.*must leave room for 2147483648"),
+        ({"admin_loopback_trusted": "true"}, r"admin\.loopback\.trusted.*must be false"),
+        ({"admin_basic_loopback": "true"}, r"admin\.basic\.loopback.*must be false"),
+        ({"admin_security_protocol": "SSL"}, r"admin\.security\.protocol.*is not served"),
     ],
 )
 def test_what_cannot_be_counted_up(settings: dict[str, str], said: str) -> None:

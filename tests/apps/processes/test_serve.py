@@ -131,6 +131,15 @@ def _check_the_admin_address(admin: AdminHttp, client: Client) -> None:
     client.write_arrow("spread", VALUES)
     path = "/v1/topics/spread/partitions/{}/extents?start=0&end=1"
     assert {asked("GET", path.format(each))[0] for each in range(PARTITIONS)} == {200}
+    status, text = asked("DELETE", "/v1/sinks/none")
+    assert (status, "there is no" in text or "resource_not_found" in text) == (404, True)
+    from http.client import HTTPConnection
+    from urllib.parse import urlsplit
+
+    browser = HTTPConnection(urlsplit(admin.url).netloc, timeout=TIMEOUT_SECONDS)
+    browser.request("DELETE", "/v1/sinks/none", headers={"Origin": "http://attacker.example"})
+    assert browser.getresponse().status == 400
+    browser.close()
     _, text = asked("GET", "/metrics")
     for broker in (1, 2):
         assert f'penstock_process_up{{broker="{broker}"}} 1.0' in text

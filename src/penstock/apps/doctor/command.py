@@ -24,7 +24,8 @@ from penstock.apps.doctor.dead_letters import dead_letters_check
 from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import partitions
-from penstock.apps.doctor.places import agent, certificates, installation, outbox
+from penstock.apps.doctor.places import agent, installation, outbox
+from penstock.apps.doctor.security import security_checks
 from penstock.apps.doctor.tiers import tiers_check
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
@@ -57,7 +58,8 @@ def doctor(
     Asked are: every broker's advertised address, readiness and clock; whether partitions have
     leaders and copies in sync, stored records are whole, tiered ones come into the archive,
     compacted ones are compacted, and consumer groups can read on; the database and the object store
-    that --config or the environment names; a host agent; an outbox; the data directory; what
+    that --config or the environment names; a host agent; an outbox; certificates, files with
+    secrets, and what is open to everybody, by that configuration; the data directory; what
     pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
     """
     findings: list[Finding] = []
@@ -80,7 +82,7 @@ def doctor(
                 consumers(state),
             ]
         checks += installation(configuration)
-    checks += [agent(socket), outbox(root), certificates()]
+    checks += [agent(socket), outbox(root), *security_checks(configuration)]
     checks += [*data_directory(configuration.directory), *programs()]
     findings += look(checks)
     if state.json:

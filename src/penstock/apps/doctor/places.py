@@ -236,10 +236,5 @@ def _outbox(root: Path) -> list[Finding]:
     return [Finding(check=name, status="ok", cause=cause), space(f"{name}, space", root), synced]
 
 
-def certificates() -> Check:
-    """There is no TLS yet, which is to be said rather than passed over."""
-    return _nothing("certificates", "nothing to check: no listener has TLS yet")
-
-
 def _nothing(name: str, cause: str) -> Check:
     return Check(name, lambda: [Finding(check=name, status="skip", cause=cause)])

@@ -31,6 +31,8 @@ from starlette.routing import Route
 
 from penstock.apps.processes import admin_text
 from penstock.base.http_listener import HttpListener
+from penstock.broker.admin.access import READS, NotForHere, check_meant
+from penstock.broker.admin.server import names_of
 from penstock.client.limits import ADMIN_ANSWER_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ _ASK_ANOTHER: Final = frozenset(
     {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE}
 )
 _REFUSALS: Final = range(HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
-_KEPT_HEADERS: Final = frozenset({b"accept", b"content-type", b"content-length", b"date"})
+_KEPT_HEADERS: Final = frozenset(
+    {b"accept", b"authorization", b"content-type", b"content-length", b"date"}
+)
 _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
 _TROUBLE: Final = (OSError, TimeoutError, h11.ProtocolError)
 Headers = list[tuple[bytes, bytes]]
@@ -75,6 +79,7 @@ class Front:
         """`brokers` are the addresses at which each broker answers, by node.id."""
         self._brokers = dict(sorted(brokers.items()))
         self._connections_max = settings.admin_max_connections
+        self._hosts = names_of(settings)
         self._listener = HttpListener()
 
     async def start(self, address: Address) -> None:
@@ -95,8 +100,25 @@ class Front:
             Route("/{rest:path}", self._any, methods=_METHODS),
         ]
         await self._listener.start(
-            Starlette(routes=routes), address, connections_max=self._connections_max
+            self._meant(Starlette(routes=routes)), address, connections_max=self._connections_max
         )
+
+    def _meant(self, app: Starlette) -> Any:
+        """The application without changes that are meant for others: brokers see no Host of it."""
+
+        async def checked(scope: Any, receive: Any, send: Any) -> None:
+            request = Request(scope)
+            try:
+                if request.method not in READS:
+                    check_meant(request.headers, self._hosts)
+            except NotForHere as error:
+                refusal = _error(HTTPStatus.BAD_REQUEST, error.code, str(error))
+                refusal.headers["connection"] = "close"
+                await refusal(scope, receive, send)
+                return
+            await app(scope, receive, send)
+
+        return checked
 
     async def stop(self) -> None:
         await self._listener.stop()
@@ -135,9 +157,11 @@ class Front:
     async def _all(self, request: Request) -> Answers:
         """What each broker says to a request; None where it says nothing in time."""
 
+        headers = [one for one in request.headers.raw if one[0] == b"authorization"]
+
         async def asked(address: Address) -> Answer | None:
             try:
-                return await exchange(address, "GET", _target(request), [], HEALTH_SECONDS)
+                return await exchange(address, "GET", _target(request), headers, HEALTH_SECONDS)
             except _TROUBLE:
                 return None
 

@@ -62,6 +62,7 @@ class Plan:
                 f"processes = {configuration.processes}: brokers of one command share SQLite below"
                 " log.dirs; where control.url names a database, start each broker by itself"
             )
+        _check_admin(configuration.broker)
         self._keep = keep
         self.brokers = tuple(
             [self._broker(configuration, place) for place in range(configuration.processes)]
@@ -131,6 +132,20 @@ def _up(setting: str, text: str, place: int) -> str:
     if int(port) + place > PORT_MAX:
         raise InvalidSetting(setting, text, f"must leave room for port {int(port) + place}")
     return f"{head}:{int(port) + place}"
+
+
+def _check_admin(settings: BrokerSettings) -> None:
+    """Brokers hear of all requests from their front, which is on this machine and has no TLS."""
+    if settings.admin_security_protocol != "PLAINTEXT":
+        rule = "is not served where several processes share one admin address"
+        raise InvalidSetting("admin.security.protocol", settings.admin_security_protocol, rule)
+    for name, value in (
+        ("admin.loopback.trusted", settings.admin_loopback_trusted),
+        ("admin.basic.loopback", settings.admin_basic_loopback),
+    ):
+        if value:
+            rule = "must be false with several processes: all requests come from this machine then"
+            raise InvalidSetting(name, value, rule)
 
 
 def _check_ports(brokers: Iterable[BrokerSettings], admin: str) -> None:

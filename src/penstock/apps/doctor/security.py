@@ -1,0 +1,191 @@
+"""What is open that should not be: by the broker's configuration, and by the files that it names.
+
+Nothing is asked of a broker. Files are looked at as far as whoever asks may look.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.apps.doctor.findings import Check, Finding, Status, listed
+from penstock.base.errors import InvalidError
+from penstock.base.http_listener import parse_address
+from penstock.base.system import SYSTEM_CLOCK
+from penstock.broker.listeners import Listener, parse_listeners
+from penstock.security.tls import TlsFiles, check_keystore
+
+if TYPE_CHECKING:
+    from penstock.apps.configuration import Configuration
+    from penstock.broker.security.settings import SecuritySettings
+
+DAYS_MIN: Final = 30
+NAMED_MAX: Final = 5
+ADMIN: Final = "ADMIN"
+CONFIG_VARIABLE: Final = "PENSTOCK_CLIENT_CONFIG"
+EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
+
+
+def security_checks(configuration: Configuration) -> list[Check]:
+    """The checks of one broker's configuration."""
+    listeners = _listeners(configuration)
+    encrypted = [one for one in listeners if one.has_tls]
+    return [
+        *[
+            Check(f"certificate of {one.name}", partial(_certificate, configuration, one))
+            for one in {one.name: one for one in encrypted}.values()
+        ],
+        Check("files with secrets", partial(_files, configuration, listeners)),
+        Check("listeners", partial(_open_listeners, configuration, listeners)),
+        Check("ACLs", partial(_acls, configuration, listeners)),
+        Check("admin interface", partial(_admin, configuration)),
+    ]
+
+
+def _listeners(configuration: Configuration) -> list[Listener]:
+    """Those of Kafka's protocol, and the admin interface."""
+    broker = configuration.broker
+    found = parse_listeners(broker.listeners, broker.listener_security_protocol_map)
+    if broker.admin_listener:
+        host, port = parse_address(broker.admin_listener, setting="admin.listener")
+        encrypted = broker.admin_security_protocol == "SSL"
+        protocol = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
+        found.append(Listener(name=ADMIN, host=host, port=port, protocol=protocol))
+    return found
+
+
+def _settings(configuration: Configuration, listener: Listener) -> SecuritySettings:
+    return configuration.security.of(listener.name, listener.protocol)
+
+
+def _one(check: str, status: Status, cause: str, fix: str = "") -> list[Finding]:
+    return [Finding(check=check, status=status, cause=cause, fix=fix)]
+
+
+def _certificate(configuration: Configuration, listener: Listener) -> list[Finding]:
+    """Whether a listener's certificate is its key's, and for how long it holds."""
+    name = f"certificate of {listener.name}"
+    settings = _settings(configuration, listener)
+    files = TlsFiles(
+        keystore=settings.ssl_keystore_location,
+        key=settings.ssl_key_location,
+        key_password=settings.ssl_key_password,
+    )
+    now_ms = SYSTEM_CLOCK.now_ms()
+    try:
+        facts = check_keystore(files, now_ms)
+    except InvalidError as error:
+        return _one(name, "fail", str(error), "mend the files: no broker starts with them")
+    days = facts.days_left(now_ms)
+    fix = "put a new one in its place: a running broker takes it into use"
+    cause = f"{facts.path}: {facts.subject} ends in {days:.0f} days"
+    return _one(name, "ok", cause) if days > DAYS_MIN else _one(name, "warn", cause, fix)
+
+
+def _secret_files(configuration: Configuration, listeners: list[Listener]) -> Iterator[str]:
+    for listener in listeners:
+        settings = _settings(configuration, listener)
+        if listener.has_tls:
+            yield settings.ssl_key_location or settings.ssl_keystore_location
+        if listener.has_sasl:
+            yield settings.sasl_users_file
+    yield configuration.places.diskless_storage_options_file
+    yield configuration.audit.log_file
+    yield os.environ.get(CONFIG_VARIABLE, "")
+    yield str(configuration.directory / "control.sqlite")
+
+
+def _files(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
+    """Whether files with keys and passwords are readable by everybody."""
+    name = "files with secrets"
+    paths = sorted({path for path in _secret_files(configuration, listeners) if path})
+    there = [path for path in paths if Path(path).exists()]
+    wide = [path for path in there if _readable_by_all(Path(path))]
+    if wide:
+        fix = "take the rights away: chmod o= and the name"
+        cause = f"readable by everybody: {listed(wide, NAMED_MAX)}"
+        return _one(name, "fail", cause, fix)
+    return _one(name, "ok", f"{len(there)} files, readable by owner and group at most")
+
+
+def _readable_by_all(path: Path) -> bool:
+    """Whether others may read a file: it has the bit, and so has each directory above it."""
+    if not path.stat().st_mode & stat.S_IROTH:
+        return False
+    above = path.resolve().parents
+    return all(one.stat().st_mode & stat.S_IXOTH for one in above)
+
+
+def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
+    """Listeners on all addresses that let in whoever comes."""
+    name = "listeners"
+    kafka = [one for one in listeners if one.name != ADMIN]
+    opened = [
+        one.name
+        for one in kafka
+        if one.host in EVERYWHERE and not _authenticates(configuration, one)
+    ]
+    if opened:
+        fix = "give them SASL or client certificates, or one address each"
+        cause = f"on all addresses without authentication: {listed(opened, NAMED_MAX)}"
+        return _one(name, "warn", cause, fix)
+    plain = [one.name for one in kafka if one.protocol == "SASL_PLAINTEXT"]
+    if plain:
+        cause = f"passwords and records go unencrypted: {listed(plain, NAMED_MAX)}"
+        return _one(name, "warn", cause, "make them SASL_SSL")
+    return _one(name, "ok", ", ".join(f"{one.name} is {one.protocol}" for one in kafka))
+
+
+def _authenticates(configuration: Configuration, listener: Listener) -> bool:
+    if listener.has_sasl:
+        return True
+    return listener.has_tls and _settings(configuration, listener).ssl_client_auth == "required"
+
+
+def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
+    """Whether ACLs decide, and for whom they cannot."""
+    name, broker = "ACLs", configuration.broker
+    if not broker.authorizer_class_name:
+        fix = "set authorizer.class.name where others than you reach the broker"
+        return _one(name, "skip", "there is no authoriser: everybody may do everything", fix)
+    wrong = []
+    if broker.allow_everyone_if_no_acl_found:
+        wrong.append(
+            "allow.everyone.if.no.acl.found: everybody may do everything on what no ACL names"
+        )
+    nobody = [
+        one.name
+        for one in listeners
+        if one.name != ADMIN and not _authenticates(configuration, one)
+    ]
+    if nobody:
+        wrong.append(f"who comes by {listed(nobody, NAMED_MAX)} is User:ANONYMOUS")
+    if "User:ANONYMOUS" in broker.super_users.replace(" ", "").split(";"):
+        wrong.append("User:ANONYMOUS is a super user")
+    if wrong:
+        return _one(name, "warn", "; ".join(wrong), "leave these out where ACLs are to protect")
+    return _one(name, "ok", "ACLs decide, and everybody has a name")
+
+
+def _admin(configuration: Configuration) -> list[Finding]:
+    """Whether the admin interface lets others in than it should."""
+    name, broker = "admin interface", configuration.broker
+    if not broker.admin_listener:
+        return _one(name, "skip", "it is turned off")
+    host, _ = parse_address(broker.admin_listener, setting="admin.listener")
+    local = host == "localhost" or host.startswith("127.") or host == "::1"
+    wrong = []
+    if not broker.authorizer_class_name and not local:
+        wrong.append(f"at {broker.admin_listener} everybody may do everything")
+    if broker.authorizer_class_name and broker.admin_loopback_trusted:
+        wrong.append("admin.loopback.trusted: everybody on this machine may do everything")
+    if broker.authorizer_class_name and not local and broker.admin_security_protocol != "SSL":
+        wrong.append("tokens and answers go unencrypted: admin.security.protocol is PLAINTEXT")
+    if wrong:
+        fix = "set authorizer.class.name and admin.security.protocol=SSL, or listen on 127.0.0.1"
+        return _one(name, "warn", "; ".join(wrong), fix)
+    return _one(name, "ok", f"{broker.admin_listener}, {broker.admin_security_protocol}")

@@ -1,0 +1,136 @@
+"""What `penstock doctor` finds open, by a broker's configuration and the files that it names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.apps.conftest import Run
+from tests.security.certificates import keystore
+
+Examine = Callable[..., dict[str, tuple[str, str]]]
+TLS = {"listeners": "SASL_SSL://127.0.0.1:9093"}
+
+
+@pytest.fixture
+def examined(bare: Run, tmp_path: Path) -> Examine:
+    def examine(**settings: str) -> dict[str, tuple[str, str]]:
+        lines = [f'"{name.replace("__", ".")}" = "{value}"' for name, value in settings.items()]
+        file = tmp_path / "broker.toml"
+        file.write_text("\n".join(lines))
+        words = ("doctor", "--local", "--config", str(file), "--data-dir", str(tmp_path / "data"))
+        rows = json.loads(bare(*words, "--output", "json").out)
+        return {row["check"]: (row["status"], row["cause"]) for row in rows}
+
+    return examine
+
+
+def test_a_default_broker_is_on_this_machine_alone(examined: Examine) -> None:
+    found = examined()
+    assert found["listeners"] == ("ok", "PLAINTEXT is PLAINTEXT")
+    assert found["admin interface"] == ("ok", "127.0.0.1:9644, PLAINTEXT")
+    assert found["ACLs"][0] == "skip"
+    assert found["files with secrets"][0] == "ok"
+
+
+@pytest.mark.parametrize(("days", "status"), [(31.5, "ok"), (29.5, "warn"), (1, "warn")])
+def test_certificates_that_end_soon(
+    examined: Examine, tmp_path: Path, days: float, status: str
+) -> None:
+    path = keystore(tmp_path, days=days)
+    found = examined(ssl__keystore__location=path, **TLS)["certificate of SASL_SSL"]
+    assert found[0] == status
+    assert found[1].startswith(f"{path}: CN=broker ends in ")
+
+
+def test_a_key_of_another_certificate(examined: Examine, tmp_path: Path) -> None:
+    first, second = keystore(tmp_path, "one"), keystore(tmp_path, "two")
+    found = examined(ssl__keystore__location=first, ssl__key__location=second, **TLS)
+    assert found["certificate of SASL_SSL"] == (
+        "fail", f"{second}: the private key is not that of the first certificate",
+    )  # fmt: skip
+
+
+def test_no_certificate_at_all(examined: Examine) -> None:
+    found = examined(admin__security__protocol="SSL")["certificate of ADMIN"]
+    assert found[0] == "fail"
+    assert "there is no keystore" in found[1]
+
+
+def test_keys_that_everybody_may_read(examined: Examine, tmp_path: Path) -> None:
+    above = [tmp_path, *list(tmp_path.parents)[:-2]]
+    before = {one: one.stat().st_mode for one in above}
+    path, users = Path(keystore(tmp_path)), tmp_path / "users"
+    users.write_text("")
+    try:
+        for one in above:
+            one.chmod(0o755)
+        settings = {"ssl__keystore__location": str(path), "sasl__users__file": str(users), **TLS}
+        path.chmod(0o600)
+        users.chmod(0o640)
+        assert examined(**settings)["files with secrets"][0] == "ok"
+        path.chmod(0o644)
+        found = examined(**settings)["files with secrets"]
+        assert found == ("fail", f"readable by everybody: {path}")
+        tmp_path.chmod(0o700)
+        assert examined(**settings)["files with secrets"][0] == "ok"
+    finally:
+        for one, mode in before.items():
+            one.chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("listener", "status", "said"),
+    [
+        ("PLAINTEXT://0.0.0.0:9092", "warn", "on all addresses without authentication: PLAINTEXT"),
+        ("PLAINTEXT://:9092", "warn", "on all addresses without authentication: PLAINTEXT"),
+        ("SSL://[::]:9092", "warn", "on all addresses without authentication: SSL"),
+        ("SASL_PLAINTEXT://0.0.0.0:9092", "warn", "records go unencrypted: SASL_PLAINTEXT"),
+        ("SASL_SSL://0.0.0.0:9092", "ok", "SASL_SSL is SASL_SSL"),
+        ("PLAINTEXT://10.0.0.1:9092", "ok", "PLAINTEXT is PLAINTEXT"),
+    ],
+)
+def test_listeners_open_to_all(examined: Examine, listener: str, status: str, said: str) -> None:
+    found = examined(listeners=listener)["listeners"]
+    assert found[0] == status
+    assert said in found[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"allow__everyone__if__no__acl__found": "true", **TLS}, "allow.everyone.if.no.acl.found"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1"}, "who comes by PLAINTEXT is User:ANONYMOUS"),
+        ({"super__users": "User:a; User:ANONYMOUS", **TLS}, "User:ANONYMOUS is a super user"),
+        ({**TLS}, ""),
+    ],
+)
+def test_acls_that_do_not_protect(examined: Examine, settings: dict[str, str], said: str) -> None:
+    found = examined(authorizer__class__name="acls", **settings)["ACLs"]
+    assert found[0] == ("warn" if said else "ok")
+    assert said in found[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"admin__listener": "0.0.0.0:9644"}, "at 0.0.0.0:9644 everybody may do everything"),
+        (
+            {"admin__loopback__trusted": "true", "authorizer__class__name": "acls"},
+            "everybody on this machine may do everything",
+        ),
+        (
+            {"admin__listener": "10.0.0.1:9644", "authorizer__class__name": "acls"},
+            "tokens and answers go unencrypted",
+        ),
+    ],
+)
+def test_an_admin_interface_that_is_open(
+    examined: Examine, settings: dict[str, str], said: str
+) -> None:
+    status, cause = examined(**settings)["admin interface"]
+    assert status == "warn"
+    assert said in cause
