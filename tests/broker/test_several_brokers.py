@@ -19,7 +19,11 @@ from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs
 from penstock.client import Client
 from penstock.control import CommittedOffset, StaleClusterEpoch
+from penstock.control.access import ClusterUsers, change_acls, change_credentials
 from penstock.control.postgres import PostgresControlPlane
+from penstock.security import AclAuthoriser, Principal
+from penstock.security.acls import AclBinding
+from penstock.security.credentials import SCRAM_SHA_256, derive
 from penstock.storage import LogStore, StorageSettings
 
 Start = Callable[..., Awaitable[BrokerServer]]
@@ -98,6 +102,29 @@ async def test_quotas_of_one_broker_hold_on_the_others(start: Start) -> None:
     gone: dict[str, dict[str, str]] = {name: {} for name in quota}
     await one.control.set_entity_configs(kind="quota", changes=gone, expected=quota)
     await until(lambda: not other.quotas.active)
+
+
+async def test_acls_and_users_of_one_broker_hold_on_the_others(start: Start) -> None:
+    one, other = await start(1), await start(2)
+    authoriser = one.authoriser = AclAuthoriser()
+    me = Principal("User", "a")
+    acl = AclBinding(
+        resource_type="topic", name="t", pattern_type="literal", principal="User:a", host="*",
+        operation="read", permission="allow",
+    )  # fmt: skip
+
+    def reads() -> bool:
+        return authoriser.rights(me, "10.0.0.1").allows("read", "topic", "t")
+
+    assert not reads()
+    await change_acls(other.control, lambda known: ([acl], ()))
+    await until(reads)
+    await change_acls(other.control, lambda known: ((), known))
+    await until(lambda: not reads())
+    kept = derive(SCRAM_SHA_256, "s3cret", salt=b"salt of sixteen.", iterations=4096)
+    await change_credentials(other.control, lambda known: {"a": {SCRAM_SHA_256: kept}})
+    users = ClusterUsers(lambda: one.cluster.loaded)
+    await until(lambda: users.credential(SCRAM_SHA_256, "a") == kept)
 
 
 async def test_a_second_copy_is_not_promised(start: Start) -> None:

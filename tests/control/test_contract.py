@@ -26,7 +26,9 @@ from penstock.control import (
     TopicIdTaken,
     UnknownTopic,
 )
+from penstock.control.access import bindings_of, change_acls
 from penstock.control.limits import ENTITY_CONFIGS_MAX
+from penstock.security.acls import AclBinding
 
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
@@ -158,6 +160,30 @@ async def test_configs_of_entities_are_bounded(control: ControlPlane) -> None:
         await change(changes={"one more": {"x": "1"}}, expected={})
     await change(changes={"1": {"x": "2"}}, expected={"1": {"x": "1"}})
     assert len((await control.image()).entity_configs) == ENTITY_CONFIGS_MAX
+
+
+def acl(name: str) -> AclBinding:
+    return AclBinding(
+        resource_type="topic", name=name, pattern_type="literal", principal="User:ä", host="*",
+        operation="read", permission="deny",
+    )  # fmt: skip
+
+
+async def test_acls_are_added_and_removed_by_compare_and_set(control: ControlPlane) -> None:
+    await change_acls(control, lambda known: ([acl("b"), acl("a")], ()))
+    assert bindings_of(await control.image()) == [acl("a"), acl("b")]
+    version = (await control.image()).version
+    await change_acls(control, lambda known: ([acl("a")], ()))
+    assert (await control.image()).version == version
+    await change_acls(control, lambda known: ([acl("c")], known[:1]))
+    assert bindings_of(await control.image()) == [acl("b"), acl("c")]
+
+
+async def test_changes_of_acls_at_the_same_time_are_all_there(control: ControlPlane) -> None:
+    await asyncio.gather(
+        *(change_acls(control, lambda known, name=name: ([acl(name)], ())) for name in "abcdef")
+    )
+    assert [one.name for one in bindings_of(await control.image())] == list("abcdef")
 
 
 async def test_every_incarnation_of_a_broker_gets_a_higher_epoch(control: ControlPlane) -> None:
