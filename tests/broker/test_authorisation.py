@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 from uuid import UUID
@@ -424,3 +425,25 @@ async def test_partitions_of_a_transaction_are_added_together_or_not(
         for one in answer.results_by_topic_v3_and_below
     }
     assert found == {"t1": error_number("operation_not_attempted"), "t2": TOPIC}
+
+
+async def test_a_regular_expression_matches_what_the_member_may_describe(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser, broker: BrokerServer
+) -> None:
+    for name in ("t1", "t2"):
+        await root.create(name)
+    authoriser.replace([binding("read", "group", "g"), binding("read", "topic", "t1")])
+    beat = {
+        "group_id": "g", "member_id": str(UUID(int=3)), "member_epoch": 0, "instance_id": None,
+        "rack_id": None, "rebalance_timeout": 10_000, "subscribed_topic_names": [],
+        "subscribed_topic_regex": "t.*", "server_assignor": None, "topic_partitions": [],
+    }  # fmt: skip
+    async with asyncio.timeout(60):
+        while True:
+            answer = await a.call("ConsumerGroupHeartbeat", 1, beat)
+            if answer.assignment is not None and answer.assignment.topic_partitions:
+                break
+            beat |= {"member_epoch": max(answer.member_epoch, 0)}
+            await asyncio.sleep(0.05)
+    (assigned,) = answer.assignment.topic_partitions
+    assert assigned.topic_id == broker.cluster.image.topics["t1"].topic_id

@@ -180,9 +180,10 @@ async def test_acls_are_added_and_removed_by_compare_and_set(control: ControlPla
 
 
 async def test_changes_of_acls_at_the_same_time_are_all_there(control: ControlPlane) -> None:
-    await asyncio.gather(
-        *(change_acls(control, lambda known, name=name: ([acl(name)], ())) for name in "abcdef")
-    )
+    async def add(name: str) -> None:
+        await change_acls(control, lambda known: ([acl(name)], ()))
+
+    await asyncio.gather(*(add(name) for name in "abcdef"))
     assert [one.name for one in bindings_of(await control.image())] == list("abcdef")
 
 

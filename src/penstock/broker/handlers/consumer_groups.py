@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.connection import RequestContext
@@ -19,6 +20,7 @@ from penstock.broker.coordination.consumer import (
     DescribedConsumerGroup,
 )
 from penstock.broker.handlers.modern_groups import described_groups, heartbeat_answer, named
+from penstock.security import EVERYTHING
 from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ async def consumer_group_heartbeat(parts: Parts, context: RequestContext, reques
     coordinator.check_owner(request.group_id)
     joins_without_id = context.version < MEMBER_ID_VERSION and request.member_epoch == 0
     names, owned = request.subscribed_topic_names, request.topic_partitions
+    rights = context.rights
     response = await coordinator.call(
         ConsumerHeartbeat(
             group_id=request.group_id,
@@ -68,6 +71,7 @@ async def consumer_group_heartbeat(parts: Parts, context: RequestContext, reques
             assignor=request.server_assignor,
             owned=None if owned is None else _partitions(owned),
             fresh_id=str(parts.randomness.uuid()) if joins_without_id else "",
+            visible=None if rights is EVERYTHING else partial(rights.allows, "describe", "topic"),
         )
     )
     return heartbeat_answer(response, request.member_id)

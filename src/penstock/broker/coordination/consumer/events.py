@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.broker.coordination.assignors import Partitions
@@ -34,6 +35,8 @@ class ConsumerHeartbeat:
     assignor: str | None = None
     owned: Partitions | None = None
     fresh_id: str = ""
+    visible: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
+    """Which topics the member may describe; None where all of them."""
 
     @property
     def is_full(self) -> bool:

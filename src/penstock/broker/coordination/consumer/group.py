@@ -5,7 +5,7 @@ Source: Kafka's `ConsumerGroup` and `ConsumerGroupMember`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
     def __init__(self, group_id: str, *, touched_ms: int) -> None:
         super().__init__(group_id, touched_ms=touched_ms)
         self.owners: dict[bytes, dict[int, str]] = {}
+        self.visible: Callable[[str], bool] | None = None
+        """Which topics expressions may match: what the member may describe that came last."""
         self.regex_ticket = 0
         self.regex_stale = False
         """Topics have come or gone since the resolution that is under way began."""

@@ -292,6 +292,8 @@ def update(
     joins = event.epoch == JOIN  # who joins says all: a static member may read something else now
     topics = (NO_TOPICS if joins else member.topics) if event.topics is None else event.topics
     regex = ("" if joins else member.regex) if event.regex is None else event.regex
+    if regex and event.visible is not None:
+        groups.regexes.seen_by(group, event.visible)
     differs = group.subscribe(member, topics, regex)
     if differs:
         groups.regexes.look(group)

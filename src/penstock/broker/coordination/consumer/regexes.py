@@ -85,6 +85,15 @@ class Regexes:
         if used - group.resolved.keys():
             self._start(group)
 
+    def seen_by(self, group: ConsumerGroup, visible: Callable[[str], bool]) -> None:
+        """From now on only topics match that a member may describe, as in Kafka the one that asks.
+
+        What was resolved without asking, after the group was loaded, is resolved anew.
+        """
+        unasked, group.visible = group.visible is None, visible
+        if unasked:
+            self.refresh(group)
+
     def refresh(self, group: ConsumerGroup) -> None:
         """Resolve all anew, when the last time is long enough ago."""
         if group.regex_ticket:
@@ -102,7 +111,9 @@ class Regexes:
             return
         self._ticket -= 1
         group.regex_ticket = self._ticket
-        work = RegexWork(regexes=sorted(used), topics=tuple(self._topics()))
+        topics, visible = self._topics(), group.visible
+        seen = topics if visible is None else filter(visible, topics)
+        work = RegexWork(regexes=sorted(used), topics=tuple(seen))
         self._desk.effects.append(Compute(key=group.group_id, ticket=group.regex_ticket, work=work))
 
     def _plan(self, group: ConsumerGroup, at_ms: int) -> None:
