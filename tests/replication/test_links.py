@@ -12,10 +12,12 @@ from uuid import UUID
 
 import pytest
 
+from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.replication import links as links_module
-from penstock.replication.links import Address, Links, Outgoing
+from penstock.replication.links import Address, Links, LinkTransport, Outgoing
 from penstock.replication.messages import Append, Fenced
 from penstock.replication.peer_format import (
+    PROOF,
     SIGN_OF_LIFE,
     AskCopy,
     Greeting,
@@ -28,10 +30,13 @@ from penstock.replication.peer_format import (
     encode_refusal,
     encode_row,
 )
+from penstock.security.peers import NONCE_BYTES, PeerSecret
 from penstock.wire.frames import PRELUDE_BYTES, decode_parts, encode_parts
 
 KEY = PartitionKey(bytes(range(16)), 3)
 SECONDS = 60.0
+SECRET = PeerSecret(b"known to the brokers of a cluster")
+NONCE = bytes(range(NONCE_BYTES))
 
 
 class User:
@@ -61,7 +66,14 @@ class Side:
     """A broker's links, and what came over them."""
 
     def __init__(
-        self, broker_id: int, incarnation: int = 1, cluster: str = "c", silent: float = SECONDS
+        self,
+        broker_id: int,
+        incarnation: int = 1,
+        cluster: str = "c",
+        silent: float = SECONDS,
+        secret: PeerSecret = SECRET,
+        *,
+        proven: bool = True,
     ) -> None:
         self.user = User()
         self.links = Links(
@@ -70,6 +82,9 @@ class Side:
             cluster_id=cluster,
             silent_seconds=silent,
             user=self.user,
+            secret=secret,
+            randomness=SYSTEM_RANDOMNESS,
+            transport=LinkTransport(proven=proven),
         )
         self.address: Address = ("", 0)
 
@@ -212,9 +227,37 @@ async def test_brokers_that_are_not_registered_any_more_are_heard_as_long_as_the
     assert not one.links._dialling
 
 
-async def answer_to(side: Side, sent: bytes) -> tuple[Refusal | Greeting | None, bytes]:
-    """What a side says to these bytes before it closes: its second frame, and what is left."""
+async def frame(reader: asyncio.StreamReader) -> memoryview:
+    """The header of the next frame."""
+    said = await reader.readexactly(PRELUDE_BYTES)
+    while (found := decode_parts(said, 0, 1 << 20))[0] is None:
+        said += await reader.readexactly(found[1] - len(said))
+    assert found[0] is not None
+    return found[0][0]
+
+
+async def prove(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: PeerSecret = SECRET
+) -> bytes:
+    """Greet as broker 9 of the cluster a side that was dialled; what else it would accept."""
+    theirs = decode_greeting(await frame(reader))
+    assert isinstance(theirs, Greeting)
+    ids, nonces = (theirs.broker_id, 9), theirs.nonce + NONCE
+    proof = PROOF + secret.proof("dialler", "c", ids, nonces)
+    writer.write(greeting() + encode_parts(proof, 0))
+    return PROOF + secret.proof("dialled", "c", ids, nonces)
+
+
+async def answer_to(
+    side: Side, sent: bytes, *, proved: bool = False
+) -> tuple[Refusal | Greeting | None, bytes]:
+    """What a side says to these bytes before it closes: its second frame, and what is left.
+
+    With `proved` they come behind a greeting and a proof, whose answer is the second frame.
+    """
     reader, writer = await asyncio.open_connection(*side.address)
+    if proved:
+        assert bytes(await frame_of(reader, await prove(reader, writer)))
     writer.write(sent)
     async with asyncio.timeout(SECONDS):
         try:
@@ -222,6 +265,8 @@ async def answer_to(side: Side, sent: bytes) -> tuple[Refusal | Greeting | None,
         except ConnectionError:
             said = b""
     writer.close()
+    if proved:
+        return None, b""
     parts, size = decode_parts(said, 0, 1 << 20) if said else (None, 0)
     assert not said or parts is not None
     if len(said) == size:
@@ -231,8 +276,15 @@ async def answer_to(side: Side, sent: bytes) -> tuple[Refusal | Greeting | None,
     return decode_greeting(parts[0]), said[size + more :]
 
 
+async def frame_of(reader: asyncio.StreamReader, expected: bytes) -> bytes:
+    """The next frame, which is this one."""
+    found = bytes(await frame(reader))
+    assert found == expected
+    return found
+
+
 def greeting(broker_id: int = 9, cluster: str = "c", oldest: int = 1, newest: int = 2) -> bytes:
-    said = Greeting(broker_id, UUID(int=8), cluster, 1 << 20, oldest, newest)
+    said = Greeting(broker_id, UUID(int=8), cluster, 1 << 20, oldest, newest, NONCE)
     return encode_parts(encode_greeting(said), 0)
 
 
@@ -240,7 +292,8 @@ def greeting(broker_id: int = 9, cluster: str = "c", oldest: int = 1, newest: in
     ("sent", "why"),
     [
         (greeting(cluster="other"), "cluster other, this is c"),
-        (greeting(oldest=7, newest=9), "versions 7 to 9 of links between brokers, this has 1 to 2"),
+        (greeting(oldest=7, newest=9), "versions 7 to 9 of links between brokers, this has 2 to 2"),
+        (greeting(newest=1), "versions 1 to 1 of links between brokers, this has 2 to 2"),
         (greeting(broker_id=2), "node.id 2 is this broker's own"),
     ],
 )
@@ -255,33 +308,107 @@ NONSENSE = {
     "no frame": b"GET / HTTP/1.1\r\n\r\n" + bytes(100),
     "2 GiB": struct.pack(">IHBBII", 2**31, 4, 0, 0, 0, 0),
     "no greeting": encode_parts(b"hello", 0),
+    "a large greeting": encode_parts(b"PSPR" + bytes(links_module.GREETING_BYTES_MAX), 0),
     "wrong checksum": greeting()[:-1] + b"x",
-    "rows that are none": greeting() + encode_parts(b"\xff" * 30, 0),
-    "a row cut off": greeting() + encode_parts(row(1)[0][:-1], 0),
-    "batches that are not there": greeting() + encode_parts(row(1, b"x")[0], 0),
-    "a prelude alone": greeting() + bytes(PRELUDE_BYTES),
+    "rows without a proof": greeting() + encode_parts(row(1)[0], 0),
+    "a proof by nothing": greeting() + encode_parts(PROOF + bytes(32), 0),
+    "half a proof": greeting() + encode_parts(PROOF, 0),
+    "a greeting twice": greeting() + greeting(),
+    "no nonce": encode_parts(encode_greeting(Greeting(9, UUID(int=8), "c", 1 << 20)), 0),
 }
+NONSENSE_OF_BROKERS = {
+    "rows that are none": encode_parts(b"\xff" * 30, 0),
+    "a row cut off": encode_parts(row(1)[0][:-1], 0),
+    "batches that are not there": encode_parts(row(1, b"x")[0], 0),
+    "a prelude alone": bytes(PRELUDE_BYTES),
+}
+SENT = [(one, False) for one in NONSENSE.values()]
+SENT += [(one, True) for one in NONSENSE_OF_BROKERS.values()]
 
 
-@pytest.mark.parametrize("sent", NONSENSE.values(), ids=NONSENSE)
-async def test_nonsense_ends_that_connection_alone(sides: Callable[..., Side], sent: bytes) -> None:
+@pytest.mark.parametrize(("sent", "proved"), SENT, ids=[*NONSENSE, *NONSENSE_OF_BROKERS])
+async def test_nonsense_ends_that_connection_alone(
+    sides: Callable[..., Side], sent: bytes, proved: bool
+) -> None:
     one, two = sides(1), sides(2)
     await joined(one, two)
-    await answer_to(two, sent)
+    await answer_to(two, sent, proved=proved)
     one.links.send(2, [row(1)])
     await until(lambda: bool([sender for sender, _ in two.user.rows if sender == 1]))
     assert not [sender for sender, _ in two.user.rows if sender != 1]
     await until(lambda: len(two.links._open) == 1)
+    assert ((9, True) in two.user.changes) == proved
+
+
+async def test_who_knows_another_secret_is_refused_by_both(
+    sides: Callable[..., Side], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = sides(1), sides(2, secret=PeerSecret(b"another one"))
+    two.address = await two.links.listen("127.0.0.1", 0)
+    one.links.reach({2: two.address})
+    await until(lambda: bool(caplog.messages))
+    assert "broker 1 did not prove that it is of this cluster" in caplog.messages[0]
+    assert not one.user.changes
+    assert not two.user.changes
+
+
+async def test_a_proof_is_worth_nothing_on_another_connection(sides: Callable[..., Side]) -> None:
+    two = sides(2)
+    two.address = await two.links.listen("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*two.address)
+    theirs = decode_greeting(await frame(reader))
+    assert isinstance(theirs, Greeting)
+    proof = SECRET.proof("dialler", "c", (2, 9), theirs.nonce + NONCE)
+    writer.close()
+    await answer_to(two, greeting() + encode_parts(PROOF + proof, 0))
+    assert not two.user.changes
+
+
+async def test_what_a_side_proves_itself_by_cannot_be_sent_back_to_it(
+    sides: Callable[..., Side],
+) -> None:
+    """Whoever mirrors nonces has the one side's proof, and needs the other's."""
+    two = sides(2)
+    other = Greeting(9, UUID(int=8), "c", 1 << 20, nonce=NONCE)
+    said = {
+        two.links.proof(other, NONCE, dialled=dialled, own=own)
+        for dialled in (True, False)
+        for own in (True, False)
+    }
+    assert len(said) == 4
+
+
+async def test_only_so_many_connections_are_without_a_proof(
+    sides: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "UNPROVEN_MAX", 3)
+    one, two = sides(1), sides(2)
+    await joined(one, two)
+    opened = [await asyncio.open_connection(*two.address) for _ in range(5)]
+    for reader, _ in opened[:3]:
+        await frame(reader)
+    for reader, _ in opened[3:]:
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+    assert two.links.ready
+    for _, writer in opened:
+        writer.close()
 
 
 @pytest.mark.parametrize("newest", [1, 2, 3])
 async def test_a_broker_is_sent_what_it_knows(sides: Callable[..., Side], newest: int) -> None:
     """In a rolling upgrade: a release of the first version, this one, and one that is to come."""
-    two = sides(2)
+    two = sides(2, proven=False)
     two.address = await two.links.listen("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*two.address)
-    hello = encode_greeting(Greeting(9, UUID(int=8), "c", 1 << 20, 1, newest))
+    theirs = decode_greeting(first := await frame(reader))
+    assert isinstance(theirs, Greeting)
+    nonce = NONCE if newest > 1 else b""
+    hello = encode_greeting(Greeting(9, UUID(int=8), "c", 1 << 20, 1, newest, nonce))
     writer.write(encode_parts(hello[:-2] if newest == 1 else hello, 0))
+    if newest > 1:
+        proof = SECRET.proof("dialler", "c", (2, 9), theirs.nonce + NONCE)
+        writer.write(encode_parts(PROOF + proof, 0))
     await until(lambda: 9 in two.links.ready)
     asked: Outgoing = encode_row(KEY, AskCopy(3, 4)), [], 0
     two.links.send(9, [row(1), asked, row(2)])
@@ -296,12 +423,12 @@ async def test_a_broker_is_sent_what_it_knows(sides: Callable[..., Side], newest
             while (found := decode_parts(received, at, 1 << 20))[0] is not None:
                 frames.append(found[0])
                 at += found[1]
-            rows = [frame for frame in frames[1:] if bytes(frame[0]) != SIGN_OF_LIFE]
+            rows = [one for one in frames if bytes(one[0][:4]) not in (PROOF, SIGN_OF_LIFE)]
             told = [one.message for frame in rows for one in decode_rows(*frame)]
     copies = [AskCopy(3, 4)] if newest > 1 else []
     assert told == [Fenced(1, 1), *copies, Fenced(2, 2), *copies, Fenced(3, 3)]
     # What a release of the first version looks at in a greeting.
-    magic, version = struct.unpack_from(">4sH", frames[0][0])
+    magic, version = struct.unpack_from(">4sH", first)
     assert (magic, version) == (b"PSPR", 1)
     writer.close()
 
@@ -311,7 +438,7 @@ async def test_who_falls_silent_is_left(sides: Callable[..., Side]) -> None:
     two = sides(2, silent=0.1)
     two.address = await two.links.listen("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*two.address)
-    writer.write(greeting())
+    await prove(reader, writer)
     await until(lambda: two.user.changes == [(9, True), (9, False)])
     with suppress(ConnectionError):
         assert SIGN_OF_LIFE in await asyncio.wait_for(reader.read(-1), SECONDS)

@@ -135,15 +135,18 @@ VERSIONS = st.integers(0, 9)
 def test_greetings(
     broker_id: int, incarnation: UUID, cluster_id: str, frame_bytes: int, oldest: int, newest: int
 ) -> None:
-    greeting = Greeting(broker_id, incarnation, cluster_id, frame_bytes, oldest, newest)
+    nonce = bytes(range(32)) if newest > 1 else b""
+    greeting = Greeting(broker_id, incarnation, cluster_id, frame_bytes, oldest, newest, nonce)
     header = encode_greeting(greeting)
     assert decode_greeting(memoryview(header)) == greeting
     assert decode_greeting(memoryview(header + b"of a later version")) == greeting
-    first = memoryview(header)[:-2]  # as the first version has it
-    assert decode_greeting(first) == greeting._replace(newest=oldest)
-    for size in range(len(first)):
+    first = memoryview(header)[: len(header) - 2 - len(nonce)]  # as the first version has it
+    if oldest < 2:
+        assert decode_greeting(first) == greeting._replace(newest=oldest, nonce=b"")
+    cut_off = [*range(len(first)), *range(len(first) + 2, len(header))]
+    for size in cut_off:
         with pytest.raises(MalformedFrame):
-            decode_greeting(first[:size])
+            decode_greeting(memoryview(header)[:size])
 
 
 def test_a_refusal_says_why() -> None:

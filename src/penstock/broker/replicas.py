@@ -37,14 +37,14 @@ from penstock.control.epochs.values import EpochClaim, EpochOpening
 from penstock.replication.chain import Chain, Link
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Terms
-from penstock.replication.links import Links
+from penstock.replication.links import Links, LinkTransport
 from penstock.replication.peer_format import PartitionKey, Settle, encode_row
 from penstock.replication.quorum import quorum_of
 from penstock.replication.register import Led, Reserved
 from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replication
 
 if TYPE_CHECKING:
-    from penstock.base.system import Clock
+    from penstock.base.system import Clock, Randomness
     from penstock.broker.metadata import ImageDelta
     from penstock.broker.metadata.cluster import Leaders
     from penstock.broker.settings import BrokerSettings
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.control import Partition as PartitionRow
     from penstock.control.epochs.values import PartitionChain
     from penstock.partitions import GroupCommits
+    from penstock.security.peers import PeerSecret
     from penstock.storage import ReplicaLog
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class ReplicaParts:
     node_id: int
     control: ControlPlane
     clock: Clock
+    randomness: Randomness
     commits: GroupCommits
 
 
@@ -112,8 +114,8 @@ class Replicas:
         self.endpoint = (REPLICATION, "", 0)
         """Where other brokers reach this one, once it listens."""
 
-    async def listen(self, incarnation: UUID) -> None:
-        """Accept other brokers.
+    async def listen(self, incarnation: UUID, secret: PeerSecret, transport: LinkTransport) -> None:
+        """Accept other brokers, which know the same secret.
 
         Raises:
             OSError: it cannot be bound.
@@ -125,6 +127,9 @@ class Replicas:
             cluster_id=(await self._parts.control.image()).cluster_id,
             silent_seconds=self._parts.settings.broker_session_timeout_ms / 1000,
             user=self.replication,
+            secret=secret,
+            randomness=self._parts.randomness,
+            transport=transport,
         )
         self.replication.links = links
         self._joined = True

@@ -45,7 +45,7 @@ from penstock.broker.parts import parts_of
 from penstock.broker.peers import Peers
 from penstock.broker.producer_ids import ProducerIds
 from penstock.broker.quotas.service import QuotaParts, Quotas
-from penstock.broker.security.listening import bind_all
+from penstock.broker.security.listening import bind_all, link_transport
 from penstock.broker.security.service import SecurityParts, SecurityService
 from penstock.broker.security.settings import Security
 from penstock.broker.seen_database import DatabaseWatch, SeenParts
@@ -266,8 +266,6 @@ class BrokerServer:
         ]
         self.registry.add(self.samples)
         await self._listen()
-        if self.replicas is not None:
-            await self.replicas.listen(self._incarnation)
         if self.diskless is not None:
             await self.diskless.start(
                 image=await self.control.image(),
@@ -413,7 +411,8 @@ class BrokerServer:
         """Bind all listeners, and know what clients of each are told."""
         settings = self.settings
         listeners = parse_listeners(settings.listeners, settings.listener_security_protocol_map)
-        await self.door.open(listeners, await cluster_secret(self.control, self.randomness))
+        secret = await cluster_secret(self.control, self.randomness)
+        await self.door.open(listeners, secret)
         self._servers = await bind_all(
             listeners,
             self.door,
@@ -424,6 +423,8 @@ class BrokerServer:
         told = advertised(settings.advertised_listeners, listeners, self.bound)
         self.identity.endpoints = told
         self.identity.listener = self.door.between_brokers
+        if self.replicas is not None:
+            await self.replicas.listen(self._incarnation, secret, link_transport(self.door))
 
     def _image_changed(self) -> None:
         """By the new image's ACLs and quotas requests are decided and charged from now on."""

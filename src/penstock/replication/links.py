@@ -3,6 +3,8 @@
 Of each pair the broker with the lower id dials the other one's replication address, and dials again
 when the connection is lost. A side greets with who it is, first the one that was dialled; one of
 another cluster, of another version, or that is not whom the other wanted is told why, and closed.
+Then each side proves that it knows the cluster's secret, first the one that dialled
+(`security/peers.py`), over TLS where the broker has it between brokers (`LinkTransport`).
 So no connection counts, or takes the place of another one, that the other side does not want. A
 broker that comes back under a new incarnation takes the place of its former connection.
 
@@ -15,7 +17,8 @@ know is not sent. What is sent while there is no connection is dropped: the core
 again, and whoever sends is told when a link comes up or goes down (`LinkUser`). Frames that cannot
 be trusted end a connection.
 
-Bounds: a frame has at most `FRAME_BYTES_MAX`; who sends asks `room_bytes` first, so that no more
+Bounds: a frame has at most `FRAME_BYTES_MAX`, before the proof `GREETING_BYTES_MAX`, and no more
+than `UNPROVEN_MAX` connections are without one; who sends asks `room_bytes` first, so that no more
 than `WINDOW_BYTES` wait in a connection, and is told when there is room again; a connection is made
 within `CONNECT_SECONDS`, and a greeting must come within `GREETING_SECONDS`.
 """
@@ -23,14 +26,18 @@ within `CONNECT_SECONDS`, and a greeting must come within `GREETING_SECONDS`.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from penstock.base.pause import pause
 from penstock.replication.peer_format import (
     OLDEST_VERSION,
+    PROOF,
+    PROVEN_SINCE,
     REFUSAL,
     SIGN_OF_LIFE,
     VERSION,
@@ -44,7 +51,13 @@ from penstock.replication.peer_format import (
     gather,
     is_known,
 )
+from penstock.security.peers import NONCE_BYTES, PeerSecret
 from penstock.wire.frames import MalformedFrame, decode_parts, encode_parts
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.base.system import Randomness
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +65,8 @@ FRAME_BYTES_MAX: Final = 32 << 20
 WINDOW_BYTES: Final = 8 << 20
 CONNECT_SECONDS: Final = 3.0
 GREETING_SECONDS: Final = 10.0
+GREETING_BYTES_MAX: Final = 4096
+UNPROVEN_MAX: Final = 256
 LOOK_SECONDS: Final = 0.5
 _LOOKS_MIN: Final = 4
 """So often at least a link is looked at, and something said, before it counts as silent."""
@@ -64,6 +79,40 @@ Buffer = bytes | bytearray | memoryview
 Address = tuple[str, int]
 Outgoing = tuple[bytes, Sequence[Buffer], int]
 """A row, the batches that go with it, and their bytes."""
+
+
+class LinkServer(Protocol):
+    """Accepts connections."""
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]: ...
+    def close(self) -> None: ...
+
+
+class LinkTransport:
+    """Plain TCP. Where links are `proven`, a broker of a release without proofs is refused."""
+
+    def __init__(self, *, proven: bool = True) -> None:
+        self.proven = proven
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """For TLS, to dial with."""
+        return None
+
+    async def listen(
+        self, protocol: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
+    ) -> LinkServer:
+        """Accept connections.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        return await asyncio.get_running_loop().create_server(protocol, host, port)
+
+    def name_of(self, address: Address) -> str | None:
+        """Whose certificate the other side has to show."""
+        return None if self.context is None else address[0]
 
 
 class LinkUser(Protocol):
@@ -97,8 +146,15 @@ class Links:
         cluster_id: str,
         silent_seconds: float,
         user: LinkUser,
+        secret: PeerSecret,
+        randomness: Randomness,
+        transport: LinkTransport | None = None,
     ) -> None:
         self.broker_id = broker_id
+        self._secret = secret
+        self._randomness = randomness
+        self._link_transport = transport or LinkTransport()
+        self._oldest = PROVEN_SINCE if self._link_transport.proven else OLDEST_VERSION
         self.silent_seconds = silent_seconds
         self.look_seconds = min(LOOK_SECONDS, silent_seconds / _LOOKS_MIN)
         self.user = user
@@ -106,7 +162,7 @@ class Links:
         """The connections that rows may be sent over, by the other broker's id."""
         self._incarnation = incarnation
         self._cluster_id = cluster_id
-        self._server: asyncio.Server | None = None
+        self._server: LinkServer | None = None
         self._open: set[Link] = set()
         self._dialling: dict[int, tuple[Address, asyncio.Task[None]]] = {}
         self._addresses: Mapping[int, Address] = {}
@@ -119,8 +175,9 @@ class Links:
         Raises:
             OSError: it cannot be bound.
         """
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Link(self, None), host or None, port)
+        self._server = await self._link_transport.listen(
+            lambda: Link(self, None), host or None, port
+        )
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
@@ -179,7 +236,12 @@ class Links:
         while True:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    _, link = await loop.create_connection(lambda: Link(self, broker_id), *address)
+                    _, link = await loop.create_connection(
+                        lambda: Link(self, broker_id),
+                        *address,
+                        ssl=self._link_transport.context,
+                        server_hostname=self._link_transport.name_of(address),
+                    )
                 await link.greeted
                 await link.lost
                 failures = 0
@@ -191,24 +253,46 @@ class Links:
 
     # -- what connections ask
 
-    def opened(self, link: Link) -> None:
-        """There is a new connection."""
+    def opened(self, link: Link) -> bool:
+        """There is a new connection; whether it may stay."""
         self._open.add(link)
+        return len(self._open) - len(self.ready) <= UNPROVEN_MAX
 
-    def greeting(self) -> bytes:
+    def nonce(self) -> bytes:
+        """What another side's proof is to be made of."""
+        return self._randomness.bits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "big")
+
+    def greeting(self, nonce: bytes) -> bytes:
         """Who this broker is, as the header of a frame."""
-        return encode_greeting(
-            Greeting(self.broker_id, self._incarnation, self._cluster_id, FRAME_BYTES_MAX)
+        mine = Greeting(
+            self.broker_id,
+            self._incarnation,
+            self._cluster_id,
+            FRAME_BYTES_MAX,
+            oldest=self._oldest,
+            nonce=nonce,
         )
+        return encode_greeting(mine)
+
+    def proof(self, other: Greeting, nonce: bytes, *, dialled: bool, own: bool) -> bytes:
+        """What a side of a link proves itself by.
+
+        `dialled` says whether this side was, `own` whether it is this side's proof.
+        """
+        ids, nonces = (self.broker_id, other.broker_id), nonce + other.nonce
+        if not dialled:
+            ids, nonces = (other.broker_id, self.broker_id), other.nonce + nonce
+        side = "dialled" if dialled == own else "dialler"
+        return PROOF + self._secret.proof(side, self._cluster_id, ids, nonces)
 
     def refusal_of(self, greeting: Greeting, expected: int | None) -> str | None:
         """Why this broker does not talk to one that greets so."""
         if greeting.cluster_id != self._cluster_id:
             return f"cluster {greeting.cluster_id}, this is {self._cluster_id}"
-        if greeting.oldest > VERSION or greeting.newest < OLDEST_VERSION:
+        if greeting.oldest > VERSION or greeting.newest < self._oldest:
             return (
                 f"versions {greeting.oldest} to {greeting.newest} of links between brokers, this"
-                f" has {OLDEST_VERSION} to {VERSION}"
+                f" has {self._oldest} to {VERSION}"
             )
         if greeting.broker_id == self.broker_id:
             return f"node.id {greeting.broker_id} is this broker's own"
@@ -241,7 +325,7 @@ class Links:
             return
         try:
             async with asyncio.timeout(GREETING_SECONDS):
-                while not await _greets(address):
+                while not await _greets(address, self._link_transport):
                     await pause(_LOOK_SECONDS)
         except ConnectionRefusedError:
             if broker_id not in self.ready:
@@ -250,13 +334,15 @@ class Links:
             return  # it may be there and be cut off: its session decides
 
 
-async def _greets(address: Address) -> bool:
+async def _greets(address: Address, transport: LinkTransport) -> bool:
     """Whether a broker says anything on a new connection, or ends it as a process does that ends.
 
     Raises:
         OSError: there is no connection.
     """
-    reader, writer = await asyncio.open_connection(*address)
+    reader, writer = await asyncio.open_connection(
+        *address, ssl=transport.context, server_hostname=transport.name_of(address)
+    )
     try:
         return bool(await reader.read(1))
     except ConnectionResetError:
@@ -279,6 +365,9 @@ class Link(asyncio.BufferedProtocol):
         self._block = memoryview(bytearray(_BLOCK_BYTES))
         self._start = self._filled = 0
         self._frame_bytes_max = 0
+        self._nonce = links.nonce()
+        self._other: Greeting | None = None
+        """Who the other side says that it is, and has not proved yet."""
         self.version = VERSION
         """The newest that both sides speak, once they have greeted."""
         self._heard = False
@@ -324,9 +413,11 @@ class Link(asyncio.BufferedProtocol):
         self._transport = transport
         # So `resume_writing` is called whenever there was no room.
         self._transport.set_write_buffer_limits(high=WINDOW_BYTES - 1, low=WINDOW_BYTES // 2)
-        self._links.opened(self)
+        if not self._links.opened(self):
+            self.close("too many connections have not proved who they are")
+            return
         if self._expected is None:
-            self._say_who()
+            self._transport.write(self._who())
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(GREETING_SECONDS, self.close, "no greeting came")
 
@@ -360,14 +451,17 @@ class Link(asyncio.BufferedProtocol):
         received = self._block[: self._filled]
         needed = 0
         while not self._transport.is_closing():
-            parts, size = decode_parts(received, self._start, FRAME_BYTES_MAX)
+            bytes_max = GREETING_BYTES_MAX if self.peer is None else FRAME_BYTES_MAX
+            parts, size = decode_parts(received, self._start, bytes_max)
             if parts is None:
                 needed = size
                 break
             self._start += size
             kind = bytes(parts[0][: len(SIGN_OF_LIFE)])
-            if self.peer is None:
+            if self.peer is None and self._other is None:
                 self._greet(parts[0])
+            elif self.peer is None:
+                self._take_proof(parts[0])
             elif kind == REFUSAL:
                 self._refused_late(decode_greeting(parts[0]))
             elif kind != SIGN_OF_LIFE:
@@ -396,19 +490,51 @@ class Link(asyncio.BufferedProtocol):
         if self.greeted.done():
             self.close("who dialled waits no more")
             return
+        self.version = min(found.newest, VERSION)
+        if self.version < PROVEN_SINCE:
+            if self._expected is not None:
+                self._transport.write(self._who())
+            self._join(found)
+            return
+        self._other = found
         if self._expected is not None:
-            self._say_who()
+            self._transport.write(self._who() + self._proof(found))
+
+    def _take_proof(self, header: memoryview) -> None:
+        found = self._other
+        if found is None or bytes(header[: len(REFUSAL)]) == REFUSAL:
+            said = decode_greeting(header)
+            self._refuse(f"it says: {said.reason}" if isinstance(said, Refusal) else "no greeting")
+            return
+        expected = self._links.proof(found, self._nonce, dialled=self._expected is None, own=False)
+        if not hmac.compare_digest(bytes(header), expected):
+            why = f"broker {found.broker_id} did not prove that it is of this cluster"
+            self._transport.write(encode_parts(encode_refusal(why), 0))
+            self._refuse(why)
+            return
+        if self.greeted.done():
+            self.close("who dialled waits no more")
+            return
+        if self._expected is None:
+            self._transport.write(self._proof(found))
+        self._join(found)
+
+    def _join(self, found: Greeting) -> None:
+        """The other side is who it says, as far as its release can show."""
         self.peer = found.broker_id
         self._frame_bytes_max = min(found.frame_bytes_max, FRAME_BYTES_MAX)
-        self.version = min(found.newest, VERSION)
         if self._timer is not None:
             self._timer.cancel()
         self._look_later()
         self._links.greeted(self, found)
         self.greeted.set_result(None)
 
-    def _say_who(self) -> None:
-        self._transport.write(encode_parts(self._links.greeting(), 0))
+    def _who(self) -> bytes:
+        return encode_parts(self._links.greeting(self._nonce), 0)
+
+    def _proof(self, other: Greeting) -> bytes:
+        proof = self._links.proof(other, self._nonce, dialled=self._expected is None, own=True)
+        return encode_parts(proof, 0)
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()

@@ -33,10 +33,11 @@ endian; a row begins with
 The first frame of either side is a greeting instead, of the side that was dialled before the other
 one's: "PSPR", the oldest version that it speaks u16, broker id i32, its
 incarnation 16, largest frame u32, cluster id u8 and its bytes, the newest version that it speaks
-u16. Sides of the first version end behind the cluster id, and read no further. Both speak the
-newest version that both know: of version 1 are the kinds up to 17, 18 and 19 are of version 2. A
-side that refuses the other answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP"
-is a sign of life.
+u16, a nonce 32. Sides of the first version end behind the cluster id, and read no further. Both
+speak the newest version that both know: of version 1 are the kinds up to 17, 18 and 19 are of
+version 2, and so are proofs: the next frame is the side's proof then, of the side that dialled
+before the other one's: "PSPF" and 32 bytes (`security/peers.py`). A side that refuses the other
+answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP" is a sign of life.
 """
 
 from __future__ import annotations
@@ -60,11 +61,14 @@ from penstock.replication.messages import (
     LogStart,
     Position,
 )
+from penstock.security.peers import NONCE_BYTES
 from penstock.storage.values import Buffer
 from penstock.wire.frames import HEADER_BYTES_MAX, MalformedFrame
 
 VERSION: Final = 2
 OLDEST_VERSION: Final = 1
+PROVEN_SINCE: Final = 2
+"""The version from which on sides prove who they are."""
 _SINCE: Final = {18: 2, 19: 2}
 """The version of a kind of row that the first one does not know."""
 LINKS_MAX: Final = 4096
@@ -73,6 +77,7 @@ LINKS_MAX: Final = 4096
 _GREETING: Final = b"PSPR"
 REFUSAL: Final = b"PSNO"
 SIGN_OF_LIFE: Final = b"PSUP"
+PROOF: Final = b"PSPF"
 
 
 class HandOver(NamedTuple):
@@ -210,6 +215,8 @@ class Greeting(NamedTuple):
     frame_bytes_max: int
     oldest: int = OLDEST_VERSION
     newest: int = VERSION
+    nonce: bytes = b""
+    """What the other side's proof is made of; sides of version 1 have none."""
 
 
 class Refusal(NamedTuple):
@@ -223,7 +230,7 @@ def encode_greeting(greeting: Greeting) -> bytes:
     name = greeting.cluster_id.encode()
     numbers = (greeting.oldest, greeting.broker_id, greeting.incarnation.bytes)
     head = _HELLO.pack(_GREETING, *numbers, greeting.frame_bytes_max, len(name))
-    return head + name + _NEWEST.pack(greeting.newest)
+    return head + name + _NEWEST.pack(greeting.newest) + greeting.nonce
 
 
 def encode_refusal(reason: str) -> bytes:
@@ -249,7 +256,10 @@ def decode_greeting(header: memoryview) -> Greeting | Refusal:
         raise MalformedFrame(f"a greeting of {len(header)} bytes that is none") from None
     if magic != _GREETING or len(header) < end:
         raise MalformedFrame(f"a link between brokers begins with {bytes(header[:4])!r}")
-    return Greeting(broker_id, UUID(bytes=incarnation), name, frame_bytes, oldest, newest)
+    nonce = bytes(header[end + _NEWEST.size :][:NONCE_BYTES]) if newest >= PROVEN_SINCE else b""
+    if newest >= PROVEN_SINCE and len(nonce) < NONCE_BYTES:
+        raise MalformedFrame(f"a greeting with a nonce of {len(nonce)} bytes")
+    return Greeting(broker_id, UUID(bytes=incarnation), name, frame_bytes, oldest, newest, nonce)
 
 
 def is_known(row: bytes, version: int) -> bool:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.broker.listeners import REPLICATION
 from penstock.broker.security.tls_server import TlsServer
+from penstock.replication.links import LinkTransport
 
 if TYPE_CHECKING:
+    import ssl
+
     from penstock.broker.connection import Connection
     from penstock.broker.listeners import Address, Listener
     from penstock.broker.security.materials import TlsContexts
     from penstock.broker.security.service import SecurityService
     from penstock.security.files import Reloading
+
+_LINKS_BACKLOG: Final = 128
 
 
 class Server(Protocol):
@@ -102,3 +108,32 @@ async def bind_all(
             server.close()
         raise
     return servers
+
+
+class _TlsLinks(LinkTransport):
+    """Links of replicated partitions, with the certificate of the listener between brokers."""
+
+    def __init__(self, door: SecurityService, contexts: Reloading[TlsContexts]) -> None:
+        super().__init__()
+        self._door = door
+        self._contexts = contexts
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        return self._contexts.current.client
+
+    async def listen(
+        self, protocol: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
+    ) -> Server:
+        server = tls_server(self._door, REPLICATION, self._contexts, protocol)
+        await server.bind(host, port, _LINKS_BACKLOG)
+        await server.start_serving()
+        return server
+
+
+def link_transport(door: SecurityService) -> LinkTransport:
+    """How links are carried: by TLS if Kafka's calls between brokers are."""
+    contexts = door.tls_of(door.between_brokers)
+    if contexts is not None:
+        return _TlsLinks(door, contexts)
+    return LinkTransport(proven=any(one.listener.secured for one in door.listeners.values()))
