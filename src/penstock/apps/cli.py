@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "config": ("log.configs", "config", "Configurations of topics and brokers."),
     "quota": ("log.quotas", "quota", "Quotas: what clients may use of each broker."),
     "acl": ("access.acls", "acl", "ACLs: who may do what: list, add, remove."),
+    "tls": ("tls", "tls", "Certificates: a CA for development, check, reload."),
     "user": ("access.users", "user", "Users with passwords: add, list, remove, passwd."),
     "log": ("log.command", "log", "What is stored: dump, verify, repair, count."),
     "diskless": ("diskless.command", "diskless", "Objects of diskless topics."),

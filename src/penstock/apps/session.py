@@ -9,6 +9,10 @@ environment, the profile, the default. The profile file is TOML:
     [staging]
     bootstrap = "broker-1:9092,broker-2:9092"
     output = "json"
+    client_config = "/etc/penstock/client.properties"
+
+A profile may have Kafka's options of security itself, quoted (`"security.protocol" = "SSL"`), or
+name a file of them, as Kafka's tools take one; PENSTOCK_CLIENT_CONFIG names one for all clients.
 
 JSON output is one object for a single result, an array for a list, and one object per line for
 a stream; its keys are part of the interface.
@@ -92,10 +96,11 @@ class State:
             name, equals, value = text.partition("=")
             if not equals:
                 raise click.UsageError(f"-X {text}: must read key=value")
-            if name.strip() not in _CLIENT_SETTINGS:
+            if name.strip() not in _CLIENT_SETTINGS and not _is_security(name.strip()):
                 raise click.UsageError(
                     f"-X {text}: there is no such client setting; there are "
                     + ", ".join(_CLIENT_SETTINGS)
+                    + ", and Kafka's of security.*, sasl.* and ssl.*"
                 )
             named[name.strip()] = value.strip()
         return replace(
@@ -134,9 +139,28 @@ class State:
                 options[option] = _milliseconds(name, self.overrides[name])
         if "client.id" in self.overrides:
             options["client_id"] = self.overrides["client.id"]
+        security = self.security()
+        if security is not None:
+            options.setdefault("security", security)
         first, every = self.notice_seconds
         silence = Silence(first_seconds=first, every_seconds=every, subject=subject)
         return WatchedClient(bootstrap, silence=silence, say=self.notice, **options)
+
+    def security(self) -> Mapping[str, str] | None:
+        """Options of security: of `-X`, then of the profile, then of a file of them: the profile's
+        `client_config`, else PENSTOCK_CLIENT_CONFIG. None where there are none.
+
+        Raises:
+            InvalidError: the file cannot be read.
+        """
+        from penstock.client.security import CONFIG_VARIABLE, is_option, read_properties
+
+        profile = self._profile()
+        path = profile.get("client_config") or os.environ.get(CONFIG_VARIABLE, "")
+        found = read_properties(path) if path else {}
+        found |= {name: value for name, value in profile.items() if is_option(name)}
+        found |= {name: value for name, value in self.overrides.items() if is_option(name)}
+        return found or None
 
     def _profile(self) -> Mapping[str, str]:
         path = Path(os.environ.get("PENSTOCK_PROFILES") or DEFAULT_PROFILES).expanduser()
@@ -164,6 +188,12 @@ _TIMEOUTS: Final = {
     "delivery.timeout.ms": "delivery_timeout_ms",
 }
 _CLIENT_SETTINGS: Final = ("bootstrap.servers", "client.id", *_TIMEOUTS)
+
+
+def _is_security(name: str) -> bool:
+    from penstock.client.security import is_option
+
+    return is_option(name)
 
 
 def _milliseconds(name: str, text: str) -> int:

@@ -50,7 +50,7 @@ from penstock.client.producer_partitions import (
     Settled,
 )
 from penstock.client.producers import ProducerIdentities
-from penstock.client.security import NO_SECURITY, ClientSecurity, read_security
+from penstock.client.security import ClientSecurity, read_security
 from penstock.client.session import Session
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Appender:
         connect_timeout_ms: int = limits.APPENDER_CONNECT_TIMEOUT_MS,
         api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
         randomness: Randomness = SYSTEM_RANDOMNESS,
-        security: Mapping[str, str] | ClientSecurity = NO_SECURITY,
+        security: Mapping[str, str] | ClientSecurity | None = None,
     ) -> None:
         self._retry = retry
         self._security = read_security(security)

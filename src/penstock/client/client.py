@@ -50,7 +50,7 @@ from penstock.client.queue import Queue, queue_topics
 from penstock.client.quotas import QuotaCalls
 from penstock.client.reader import Reader, ReadLimits, fetch_once, too_large
 from penstock.client.replicas import ReplicaCalls
-from penstock.client.security import NO_SECURITY, ClientSecurity, read_security
+from penstock.client.security import ClientSecurity, read_security
 from penstock.client.session import Session
 from penstock.client.subscription import Subscription
 from penstock.client.transaction_admin import TransactionCalls
@@ -105,7 +105,8 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         api_timeout_ms: longest time for a call with its retries.
         delivery_timeout_ms: longest time for a batch, or a stalled read, with its retries.
         security: how connections are encrypted and who the client is, by Kafka's option names
-            (`client/security.py`): security.protocol, sasl.mechanism, sasl.username, …
+            (`client/security.py`): security.protocol, sasl.mechanism, sasl.username, …; what is
+            not given is read from the file that PENSTOCK_CLIENT_CONFIG names, if it does.
 
     Raises:
         InvalidArgument: an address that is none, or a time below 1 ms. Nothing is connected yet.
@@ -121,7 +122,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         connect_timeout_ms: int = limits.CONNECT_TIMEOUT_MS,
         api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
         delivery_timeout_ms: int = limits.DELIVERY_TIMEOUT_MS,
-        security: Mapping[str, str] | ClientSecurity = NO_SECURITY,
+        security: Mapping[str, str] | ClientSecurity | None = None,
     ) -> None:
         for name, value in (
             ("request_timeout_ms", request_timeout_ms),

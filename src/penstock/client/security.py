@@ -12,6 +12,7 @@ Source: Kafka's `SslConfigs`, `SaslConfigs`; librdkafka's CONFIGURATION.md; KIP-
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
 from penstock.client.admin_http import AdminSecurity
 from penstock.client.errors import BrokerRefused, broker_error
 from penstock.security.credentials import HASHES
+from penstock.security.files import read_file
 
 if TYPE_CHECKING:
     import ssl
@@ -129,6 +131,12 @@ class ClientSecurity:
 NO_SECURITY: Final = ClientSecurity()
 
 
+CONFIG_VARIABLE: Final = "PENSTOCK_CLIENT_CONFIG"
+"""Names a file of options, for clients that are given none: so no command line and no plan of Spark
+has a password."""
+CONFIG_BYTES_MAX: Final = 1 << 20
+
+
 def is_option(name: str) -> bool:
     """Whether a name is that of an option of security."""
     return SYNONYMS.get(name, name) in by_name(ClientSecuritySettings)
@@ -143,7 +151,7 @@ def client_security(
         InvalidSetting: an unknown option, a value that is not allowed, or what is missing.
         UnusableFile: a file of keys or certificates cannot be used.
     """
-    settings = _loaded(options)
+    settings = settings_of(options)
     return ClientSecurity(tls=_context(settings), begin=_begin(settings, randomness))
 
 
@@ -154,7 +162,7 @@ def admin_security(options: Mapping[str, str]) -> AdminSecurity:
     Raises:
         InvalidSetting, UnusableFile: as `client_security`.
     """
-    settings = _loaded(options)
+    settings = settings_of(options)
     named = settings.ssl_truststore_location or settings.ssl_keystore_location
     return AdminSecurity(
         tls=_new_context(settings) if named else None, authorization=_authorization(settings)
@@ -170,12 +178,39 @@ def _authorization(settings: ClientSecuritySettings) -> Callable[[], str] | None
     return lambda: said
 
 
-def read_security(given: Mapping[str, str] | ClientSecurity) -> ClientSecurity:
-    """As `client_security`, unless it was made already."""
+def read_security(given: Mapping[str, str] | ClientSecurity | None) -> ClientSecurity:
+    """As `client_security`, unless it was made already; None is what `CONFIG_VARIABLE` names.
+
+    Raises:
+        UnusableFile: the file that it names cannot be read.
+    """
+    if given is None:
+        path = os.environ.get(CONFIG_VARIABLE, "")
+        return client_security(read_properties(path)) if path else NO_SECURITY
     return given if isinstance(given, ClientSecurity) else client_security(given)
 
 
-def _loaded(options: Mapping[str, str]) -> ClientSecuritySettings:
+def read_properties(path: str) -> dict[str, str]:
+    """The options of security in a file as Kafka's tools take one; others are left alone.
+
+    Raises:
+        UnusableFile: it cannot be read.
+    """
+    found: dict[str, str] = {}
+    for line in read_file(path, CONFIG_BYTES_MAX).decode("utf-8", "replace").splitlines():
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if equals and is_option(name):
+            found[name] = value.strip()
+    return found
+
+
+def settings_of(options: Mapping[str, str]) -> ClientSecuritySettings:
+    """Read options, and no files.
+
+    Raises:
+        InvalidSetting: an unknown option, a value that is not allowed, or what is missing.
+    """
     named = {SYNONYMS.get(name, name): value for name, value in options.items()}
     return load(ClientSecuritySettings, named)
 

@@ -15,14 +15,15 @@ from typing import Final
 from penstock.base.errors import InvalidSetting
 from penstock.client.admin_http import AdminSecurity
 from penstock.client.security import (
+    CONFIG_VARIABLE,
     admin_security,
     client_security,
     is_option,
+    read_properties,
 )
+from penstock.security.files import UnusableFile
 from penstock.spark.errors import InvalidOption
 
-CONFIG_VARIABLE: Final = "PENSTOCK_CLIENT_CONFIG"
-CONFIG_BYTES_MAX: Final = 1 << 20
 PREFIX: Final = "kafka."
 HIDDEN: Final = "[hidden]"
 
@@ -57,20 +58,15 @@ def environment_options() -> dict[str, str]:
     """The options of the file that the environment names; none without it.
 
     Raises:
-        InvalidSetting: it cannot be read, or a line is none; no value is shown.
+        InvalidSetting: it cannot be read.
     """
     path = os.environ.get(CONFIG_VARIABLE)
     if not path:
         return {}
     try:
-        with open(path, "rb") as file:
-            text = file.read(CONFIG_BYTES_MAX).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is no text"
-        raise InvalidSetting(CONFIG_VARIABLE, path, f"cannot be read: {why}") from None
-    pairs = [line.partition("=") for line in text.splitlines() if line.strip()]
-    named = {name.strip(): value.strip() for name, _, value in pairs}
-    return {name: value for name, value in named.items() if is_option(name)}
+        return read_properties(path)
+    except UnusableFile as error:
+        raise InvalidSetting(CONFIG_VARIABLE, path, str(error)) from None
 
 
 def of_admin(security: Options) -> AdminSecurity:

@@ -71,6 +71,7 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
     ("GET", "/v1/topics/{topic}/partitions/{partition}/extents"): Needs(
         operation="read", resource_type="topic", named="topic"
     ),
+    ("POST", "/v1/security/reload"): Needs(operation="alter", audited=True),
     ("GET", "/v1/groups"): DESCRIBE,
     ("GET", "/v1/groups/{group:path}"): _GROUP,
     ("GET", "/v1/dead-letters"): DESCRIBE,

@@ -37,6 +37,7 @@ from penstock.broker.admin import (
     extents,
     metrics,
     queues,
+    security,
     sinks,
     tiers,
     views,
@@ -122,7 +123,6 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
     own = parts_of(Parts, broker)
     viewed = parts_of(views.Parts, broker)
     objects = parts_of(consolidation.Parts, broker)
-    staged = parts_of(sinks.Parts, broker)
     shared = parts_of(queues.Parts, broker)
 
     async def living() -> Health:
@@ -146,6 +146,11 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
             _json(parts_of(extents.Parts, broker), extents.partition_extents),
             ("start", "end", "isolation"),
         ),
+        _route(
+            "/v1/security/reload",
+            _json(parts_of(security.Parts, broker), security.reload),
+            methods=["POST"],
+        ),
         _route("/v1/groups", _json(viewed, views.groups)),
         _route("/v1/groups/{group:path}", _json(viewed, views.group)),
         _route("/v1/dead-letters", _json(shared, queues.dead_letters)),
@@ -162,6 +167,12 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
             _json(objects, consolidation.accept),
             methods=["POST"],
         ),
+        *_sink_routes(parts_of(sinks.Parts, broker)),
+    ]
+
+
+def _sink_routes(staged: sinks.Parts) -> list[Route]:
+    return [
         _route("/v1/staging", _json(staged, sinks.staging)),
         _route("/v1/staging/{name}", _json(staged, sinks.upload, 201), methods=["PUT"]),
         _route("/v1/sinks", _json(staged, sinks.sinks)),

@@ -1,0 +1,64 @@
+"""What an address may cost, counted."""
+
+from __future__ import annotations
+
+from penstock.broker.security.addresses import (
+    ADDRESSES_MAX,
+    WAIT_SECONDS_MAX,
+    WINDOW_SECONDS,
+    AddressBounds,
+    AddressLimits,
+)
+
+
+def limits(**changes: int) -> AddressLimits:
+    bounds = {
+        "waiting": 4, "waiting_per_address": 2, "failures_per_address": 3,
+        "handshakes_per_second": 10, **changes,
+    }  # fmt: skip
+    return AddressLimits(AddressBounds(**bounds))
+
+
+def test_connections_in_all_and_by_address() -> None:
+    counts = limits()
+    for address in ("a", "a", "b"):
+        assert counts.refusal(address, 0) is None
+        counts.entered(address)
+    assert counts.refusal("a", 0) == "max.unauthenticated.connections.per.ip"
+    counts.entered("b")
+    assert counts.refusal("c", 0) == "max.unauthenticated.connections"
+    for address in ("a", "a", "b", "b"):
+        counts.left(address)
+    assert counts.refusal("a", 0) is None
+    assert counts.waiting == 0
+    assert not counts._waiting
+
+
+def test_failures_within_a_minute() -> None:
+    counts = limits()
+    for now in (0, 10, 20):
+        assert counts.refusal("a", now) is None
+        counts.failed("a", now)
+    assert counts.refusal("a", 20) == "max.failed.authentications.per.ip"
+    assert counts.refusal("b", 20) is None
+    assert counts.refusal("a", WINDOW_SECONDS) is None
+    counts.failed("a", WINDOW_SECONDS + 1)
+    assert counts.refusal("a", WINDOW_SECONDS + 1) is None
+
+
+def test_handshakes_wait_their_turn() -> None:
+    counts = limits()
+    delays = [counts.handshake_delay("a", 100.0) for _ in range(60)]
+    assert delays[:11] == [0.0] * 11
+    assert all(one is None or one <= WAIT_SECONDS_MAX for one in delays)
+    assert delays[-1] is None
+    assert counts.handshake_delay("b", 100.0) == 0
+    assert counts.handshake_delay("a", 110.0) == 0
+
+
+def test_addresses_are_forgotten_at_a_bound() -> None:
+    counts = limits()
+    for number in range(ADDRESSES_MAX + 10):
+        counts.failed(str(number), 0)
+        counts.handshake_delay(str(number), 0)
+    assert len(counts._failures) == len(counts._turns) == ADDRESSES_MAX
