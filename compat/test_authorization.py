@@ -33,7 +33,9 @@ UNSETTLED: Final = ("coordinator_load", "coordinator_not_available", "not_coordi
 
 PASSED, ALL = "what is not refused", "all"
 DIFFERENT: Final = {
-    ("Metadata", "topics/m-auto"): (PASSED, "a topic is there when its creation is answered"),
+    ("Metadata", "topics/m-auto"): (
+        ALL, "Apache Kafka creates it some time after the answer, maybe of one before",
+    ),
     ("DescribeTopicPartitions", "topics/m-auto"): (PASSED, "the same"),
     ("DescribeLogDirs", "results//topics/m-auto"): (PASSED, "the same"),
     ("DeleteShareGroupOffsets", "responses/"): (PASSED, "what is deleted again is no error"),
