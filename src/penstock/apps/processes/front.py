@@ -51,6 +51,7 @@ _REFUSALS: Final = range(HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERRO
 _KEPT_HEADERS: Final = frozenset(
     {b"accept", b"authorization", b"content-type", b"content-length", b"date"}
 )
+_BODIES: Final = frozenset({"content-length", "transfer-encoding"})
 _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
 _TROUBLE: Final = (OSError, TimeoutError, h11.ProtocolError)
 Headers = list[tuple[bytes, bytes]]
@@ -192,10 +193,11 @@ class Front:
         """The answer of the first of these brokers that has one, else the best that there was."""
         headers = [one for one in request.headers.raw if one[0] in _KEPT_HEADERS]
         reads = request.method in ("GET", "HEAD")
+        has_body = not reads and not {*request.headers}.isdisjoint(_BODIES)
         found: Answer | None = None
         trouble = ""
         for broker in brokers:
-            body = None if reads else request.stream()
+            body = request.stream() if has_body else None
             try:
                 answer = await exchange(
                     self._brokers[broker], request.method, target, headers, ANSWER_SECONDS, body
