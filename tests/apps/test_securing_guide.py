@@ -1,0 +1,96 @@
+"""The guide on securing a broker: each of its commands runs as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.ports import free_port
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "securing-a-broker.md"
+PASSWORDS = {"admin": "the admin's password", "app": "the app's password"}
+PENSTOCK = f"{sys.executable} -m penstock"
+COMMANDS_MAX = 10
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+
+
+class Shell:
+    """Runs commands of the guide in a directory; `export` and `serve` are ours to perform."""
+
+    def __init__(self, directory: Path, ports: dict[str, str]) -> None:
+        self.directory = directory
+        self._ports = ports
+        self._environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")
+        }
+        self.server: subprocess.Popen[str] | None = None
+
+    def text(self, text: str) -> str:
+        for port, free in self._ports.items():
+            text = text.replace(port, free)
+        return text
+
+    def run(self, command: str, *, status: int = 0) -> str:
+        command = self.text(command)
+        if command.startswith("export "):
+            pairs = [word.split("=", 1) for word in command.split()[1:]]
+            self._environment |= {name: value for name, value in pairs}
+            return ""
+        words = command.replace("penstock", PENSTOCK, 1).split()
+        if words[3] == "serve":
+            self.server = subprocess.Popen(
+                words, cwd=self.directory, env=self._environment, stdout=subprocess.PIPE, text=True
+            )
+            assert self.server.stdout is not None
+            assert self.server.stdout.readline().startswith("penstock ready kafka=127.0.0.1:")
+            return ""
+        ran = subprocess.run(
+            words, cwd=self.directory, env=self._environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert ran.returncode == status, (command, ran.stdout, ran.stderr)
+        return ran.stdout + ran.stderr
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.terminate()
+            assert self.server.wait(30) == 0
+            assert self.server.stdout is not None
+            self.server.stdout.close()
+
+
+def test_every_command_of_the_guide_runs(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, {"19093": str(free_port()), "19644": str(free_port())})
+    (tmp_path / "broker.toml").write_text(shell.text(blocks("toml")[0]))
+    (properties,) = blocks("properties")
+    for user, password in PASSWORDS.items():
+        (tmp_path / f"{user}.password").write_text(password + "\n")
+        own = properties.replace("${admin.password}", password).replace("=admin\n", f"={user}\n")
+        config = tmp_path / f"{user}.properties"
+        config.write_text(own)
+        config.chmod(0o600)
+    commands = [
+        line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()
+    ]
+    assert sum(command.startswith("penstock") for command in commands) <= COMMANDS_MAX
+    try:
+        said = {command: shell.run(command) for command in commands}
+        assert "orders" in said["penstock topic list"]
+        doctor = said["penstock doctor --local --config broker.toml"]
+        assert "ACLs decide, and everybody has a name" in doctor
+        assert "warn" not in [line.split()[0] for line in doctor.splitlines() if "ACLs" in line]
+        shell.run("penstock topic create others", status=1)  # who is app now, and may not
+        shell.run("penstock acl list", status=1)
+    finally:
+        shell.stop()
+    audit = (tmp_path / "audit.log").read_text()
+    assert '"event":"change","outcome":"success","principal":"User:admin"' in audit
+    assert '"event":"denial","outcome":"denied","principal":"User:app"' in audit
+    for password in PASSWORDS.values():
+        assert password not in audit
