@@ -69,6 +69,7 @@ class PlaceSettings:
     control_url: str = setting(
         "", "Database of topics, groups and the diskless index, as postgresql://user@host/name;"
         " empty is SQLite below log.dirs, for the brokers of one command.",
+        secret=True,
     )  # fmt: skip
     diskless_storage_url: str = setting(
         "", "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
@@ -78,6 +79,7 @@ class PlaceSettings:
     diskless_storage_options: tuple[str, ...] = setting(
         (), "Options of the store as name=value, such as aws_endpoint and aws_region. What is not"
         " given comes from the environment and the machine's own identity.",
+        secret=True,
     )  # fmt: skip
     diskless_storage_options_file: str = setting(
         "", "File of more options, one name=value per line, for those that are secrets."
