@@ -77,12 +77,21 @@ class Cluster:
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
             diskless=self.diskless(node_id, control, configs),
+            **self.parts(node_id),
         )
         configs.bind(lambda: server.cluster.loaded)
         self.brokers[node_id] = server
         await server.start()
-        self.clients[node_id] = await WireClient.connect(server.kafka_address)
+        self.clients[node_id] = await self.connect(server)
         return server
+
+    async def connect(self, server: BrokerServer) -> WireClient:
+        """A client of a broker."""
+        return await WireClient.connect(server.kafka_address)
+
+    def parts(self, node_id: int) -> dict[str, Any]:
+        """More parts of a broker; none here."""
+        return {}
 
     def diskless(
         self, node_id: int, control: PostgresControlPlane, configs: TopicConfigs
