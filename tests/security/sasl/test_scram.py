@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from base64 import b64decode, b64encode
 
 import pytest
 
 from penstock.security import Principal
-from penstock.security.credentials import HASHES, SCRAM_SHA_256, derive
+from penstock.security.credentials import HASHES, SCRAM_SHA_256, derive, salted_password
 from penstock.security.sasl import AuthenticationFailed, ServerUntrusted
 from penstock.security.sasl.scram import MESSAGE_BYTES_MAX, ScramClient, ScramServer
 from penstock.security.users_file import FileCredentials
@@ -148,6 +150,28 @@ def test_a_proof_is_worth_nothing_in_another_exchange() -> None:
     challenge(another, first)
     with pytest.raises(AuthenticationFailed):
         another.step(final)
+
+
+@pytest.mark.parametrize(
+    ("nonce", "taken"), [("clientclientserver", True), ("xclientserver", False), ("server", False)]
+)
+def test_the_clients_nonce_may_be_said_twice(nonce: str, taken: bool) -> None:
+    """As librdkafka did before 2.6.1."""
+    there = server()
+    told = challenge(there, b"n,,n=alice,r=client").decode()
+    _, salt, iterations = (part[2:] for part in told.split(","))
+    said = f"n=alice,r=client,{told},c=biws,r={nonce}".encode()
+    password = "secret of alice"
+    salted = salted_password(SCRAM_SHA_256, password, b64decode(salt), int(iterations))
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    signature = hmac.digest(hashlib.sha256(key).digest(), said, "sha256")
+    proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+    final = f"c=biws,r={nonce},p={proof.decode()}".encode()
+    if taken:
+        assert accepted(there, final).principal.name == "alice"
+    else:
+        with pytest.raises(AuthenticationFailed):
+            outcome(there, final)
 
 
 def test_stored_keys_alone_prove_nothing() -> None:

@@ -10,7 +10,11 @@ another exchange proves nothing. Channel binding is not offered: `n` and `y` are
 A user without a credential is shown a salt like any other (`credentials.decoy`), and fails at the
 proof. Work on the server is a few hashes; the client derives the password, which is slow.
 
-Source: RFC 5802, RFC 7677; Kafka's `ScramMessages`, `ScramSaslServer` (its error text).
+librdkafka before 2.6.1 says its own nonce twice in the final message, which is taken too: all of
+the exchange's nonce is there, and the proof is of what was said.
+
+Source: RFC 5802, RFC 7677; Kafka's `ScramMessages`, `ScramSaslServer` (its error text);
+librdkafka #4895.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ class ScramServer:
         self._known = False
         self._header = b""
         self._said = ""
-        self._nonce = ""
+        self._client_nonce = self._nonce = ""
         self._credential: ScramCredential | None = None
         self._ended = False
 
@@ -109,7 +113,8 @@ class ScramServer:
         self._known = known is not None
         self._credential = kept = known or decoy(self._secret, self._mechanism, user)
         self._header = found["header"].encode()
-        self._nonce = found["nonce"] + self._own_nonce
+        self._client_nonce = found["nonce"]
+        self._nonce = self._client_nonce + self._own_nonce
         challenge = f"r={self._nonce},s={b64encode(kept.salt).decode()},i={kept.iterations}"
         self._said = f"{found['bare']},{challenge}"
         return Challenge(data=challenge.encode())
@@ -118,7 +123,7 @@ class ScramServer:
         found = _CLIENT_FINAL.fullmatch(text)
         if found is None:
             raise self._failed("a final message that is none of SCRAM's")
-        if found["nonce"] != self._nonce:
+        if found["nonce"] not in (self._nonce, self._client_nonce + self._nonce):
             raise self._failed("the nonce of another exchange")
         if _bytes(found["binding"]) != self._header:
             raise self._failed("a channel binding that the first message did not ask for")

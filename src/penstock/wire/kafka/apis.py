@@ -4,13 +4,14 @@ The dispatcher, the ApiVersions answer and `docs/reference/api-keys.md` are made
 so nothing is advertised that is not implemented. Version ranges are as wide as kio's schemas,
 but for InitProducerId, whose version 6 is for transactions in two phases (KIP-939), which Apache
 Kafka 4.3 does not advertise either, ListTransactions, whose version 2 matches ids by a regular
-expression of whoever asks, and SaslHandshake, whose version 0 goes on outside of Kafka's frames.
+expression of whoever asks.
 Two numbers may differ from kio's range:
 
 - `minimum` is what ApiVersions advertises, `served_from` what is really served. Produce is
   advertised from version 0, because librdkafka turns compression off when it does not see the
   old versions; versions 0 to 2 (which carry message formats older than RecordBatch v2) are
-  answered with an error.
+  answered with an error. So is version 0 of SaslHandshake, after which SASL goes on outside of
+  Kafka's frames: librdkafka 2.0 knows by it alone that there is SASL, and then asks by version 1.
 - `flexible_from` is the first version with tagged fields (KIP-482); a request header must be
   read before any schema is loaded, so the number stands here, and a test compares it with kio.
 
@@ -51,6 +52,9 @@ Resource = Literal["topic", "group", "transactional_id", "cluster", "config"]
 Scope = Literal["whole", "each", "listed", "asked"]
 
 PRODUCE: Final = 0
+SASL_HANDSHAKE: Final = 17
+_SERVED_FROM: Final = {PRODUCE: 3, SASL_HANDSHAKE: 1}
+"""Where that is not what is advertised."""
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
@@ -142,7 +146,7 @@ def _api(
         name=name,
         minimum=minimum,
         maximum=maximum,
-        served_from=3 if key == PRODUCE else minimum,
+        served_from=_SERVED_FROM.get(key, minimum),
         flexible_from=flexible_from,
         handler=handler,
         checks=checks,
@@ -184,7 +188,7 @@ _ROWS: Final = (
         16, "ListGroups", 0, 5, 3, "groups:list_groups",
         listed("describe", "group", unless="describe"),
     ),
-    _api(17, "SaslHandshake", 1, 1, NEVER_FLEXIBLE, "sasl:sasl_handshake"),
+    _api(17, "SaslHandshake", 0, 1, NEVER_FLEXIBLE, "sasl:sasl_handshake"),
     _api(18, "ApiVersions", 0, 4, 3, "api_versions:api_versions"),
     _api(
         19, "CreateTopics", 2, 7, 5, "topics:create_topics",
