@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster check bench bench-record serve lock clean
+.PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster compat-secure check bench bench-record serve lock clean
 
 setup: $(STAMP)
 
@@ -49,6 +49,10 @@ compat-cluster: export PENSTOCK_TEST_REPORT = .cache/compat-cluster.json
 compat-cluster: setup
 	@rm -f $(PENSTOCK_TEST_REPORT)
 	@$(BIN)/pytest compat $(ARGS) || $(BIN)/python scripts/retry_failed.py $(PENSTOCK_TEST_REPORT)
+
+# The same by SASL_SSL, where each client may do just what it does.
+compat-secure: setup
+	@PENSTOCK_COMPAT_SECURITY=sasl_ssl $(BIN)/pytest compat $(ARGS)
 
 # Results go to .cache/bench; those of bench-record to benchmarks/results, to be kept.
 bench: setup

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from compat.drivers.remote import Program
 from compat.parts import class_path, jars, java_program
+from compat.security import ADMIN, security_of
 
 TOOL_SECONDS = 60
 SMALL = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -43,7 +44,10 @@ class CommandLine:
             classes = os.pathsep.join([java_program("Tools"), class_path(jars("tools"))])
             java = ["java", "-cp", classes, *SMALL, QUIET, "Tools"]
             self._program = Program(java, {}, answer_seconds=TOOL_SECONDS)
-        words = [*(("--bootstrap-server", bootstrap) if bootstrap else ()), *arguments]
+        words = ["--bootstrap-server", bootstrap] if bootstrap else []
+        if bootstrap and not (one := security_of(ADMIN)).plain:
+            words += ["--command-config", one.properties_file()]
+        words += arguments
         return Ran(*self._program.call("run", tool=tool, arguments=words))
 
     @contextmanager

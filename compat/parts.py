@@ -159,7 +159,7 @@ def s3_gateway() -> Path:
 
 def franz_go() -> Path:
     """The program of `franz/`, with the Go client franz-go in it."""
-    names = ("go.mod", "go.sum", "driver.go", "admin.go", "transform.go")
+    names = ("go.mod", "go.sum", "driver.go", "admin.go", "connecting.go", "transform.go")
     declared = [HERE / "franz" / name for name in names]
 
     def build(directory: Path) -> None:

@@ -4,7 +4,8 @@
 running already. With `PENSTOCK_COMPAT_TOPICS=diskless` Penstock makes every topic diskless, on
 SQLite and a directory, or with `PENSTOCK_COMPAT_STORES=postgres-s3` on PostgreSQL and S3. With
 `PENSTOCK_COMPAT_TOPICS=replicated` three brokers have a copy of every topic each, and one after the
-other is restarted, one every `PENSTOCK_COMPAT_RESTART_SECONDS` (20; 0 restarts none).
+other is restarted, one every `PENSTOCK_COMPAT_RESTART_SECONDS` (20; 0 restarts none). With
+`PENSTOCK_COMPAT_SECURITY=sasl_ssl` they are secured (`security.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from benchmarks.peers.apache_kafka import ApacheKafka
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from tests.ports import free_port
 from tests.postgres import PostgresServer, postgres_server
+
+from compat.security import Security, harness, realm
+from compat.security import protocol as suites_protocol
 
 READY = re.compile(rb"penstock ready kafka=(\S+) admin=(\S+)")
 START_TIMEOUT_SECONDS = 60
@@ -51,20 +56,26 @@ class PenstockProcess:
         directory: Path,
         *,
         listener: str = "",
+        protocol: str = "",
         configs: Mapping[str, str] | None = None,
         program: Sequence[str] = (sys.executable, "-m", "penstock"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`program` is run as `penstock`, wherever that is; `clock` counts what it may take."""
+        """`program` is run as `penstock`, wherever that is; `clock` counts what it may take.
+
+        `protocol` is the suite's by default.
+        """
         self._clock = clock
         self.directory = directory
         # Ports that nobody is given by chance while the broker is restarted.
         self.listener = listener or f"127.0.0.1:{free_port()}"
+        self._protocol = protocol
         self._admin = f"127.0.0.1:{free_port()}"
         if listener:
             self._admin = f"{listener.rpartition(':')[0]}:0"
         self._program = program
-        self.configs = dict(configs or {})
+        own = realm()
+        self.configs = {**({} if own is None else own.broker_settings()), **(configs or {})}
         self.bootstrap = ""
         self.admin_url = ""
         self.start_seconds = 0.0
@@ -93,8 +104,10 @@ class PenstockProcess:
         config = self.directory / "broker.toml"
         lines = (f'"{name}" = "{value}"\n' for name, value in self.configs.items())
         config.write_text("".join(lines))
+        protocol = self._protocol or suites_protocol()
+        listener = f"{protocol}://{self.listener}"
         command = [*self._program, "serve", "--config", str(config)]
-        places = ["--data-dir", str(self.directory / "data"), "--listener", self.listener]
+        places = ["--data-dir", str(self.directory / "data"), "--listener", listener]
         begun = time.perf_counter()
         with (self.directory / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -163,10 +176,12 @@ def running_brokers(
     count: int,
     configs: Mapping[str, str],
     make: Callable[..., PenstockProcess] = PenstockProcess,
+    admin: Security | None = None,
 ) -> Iterator[list[PenstockProcess]]:
     """So many brokers on a database and a store of their own, by rising node id from 1.
 
-    `make` has the parameters of `PenstockProcess`. Each broker knows all of them.
+    `make` has the parameters of `PenstockProcess`; `admin` is who may see them all, by default the
+    suite. Each broker knows all of them.
     """
     with ExitStack() as stack:
         shared = {
@@ -181,8 +196,15 @@ def running_brokers(
             broker = make(place, configs={**shared, "node.id": str(node)})
             stack.callback(broker.kill)
             brokers.append(broker.start())
-        await_all_known(brokers)
+        await_all_known(brokers, admin)
         yield brokers
+
+
+def _known(admin: AdminClient) -> int:
+    """How many brokers are told of; the connection that asks may be about to be given up."""
+    with suppress(KafkaException):
+        return len(admin.list_topics(timeout=10).brokers)
+    return 0
 
 
 class Addressed(Protocol):
@@ -196,12 +218,12 @@ def bootstrap_of(brokers: Sequence[Addressed]) -> str:
     return ",".join(broker.bootstrap for broker in brokers)
 
 
-def await_all_known(brokers: Sequence[Addressed]) -> None:
+def await_all_known(brokers: Sequence[Addressed], admin: Security | None = None) -> None:
     """Until each broker knows all of them."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     for broker in brokers:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        while len(admin.list_topics(timeout=10).brokers) < len(brokers):
+        asking = AdminClient({**harness(broker.bootstrap, admin), "log_level": 0})
+        while _known(asking) < len(brokers):
             if time.monotonic() > deadline:
                 raise RuntimeError("the brokers do not know each other")
             time.sleep(0.05)

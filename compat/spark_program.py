@@ -39,9 +39,11 @@ def version(spark: Any) -> str:
     return str(spark.version)
 
 
-def read(spark: Any, *, bootstrap: str, topic: str, options: dict[str, str]) -> list[object]:
+def read(
+    spark: Any, *, brokers: dict[str, str], topic: str, options: dict[str, str]
+) -> list[object]:
     """Every record of a batch read: partition, offset, milliseconds, key, value, headers."""
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    reader = spark.read.format("kafka").options(**brokers)
     reader = reader.option("subscribe", topic).option("includeHeaders", "true").options(**options)
     return [
         {
@@ -56,24 +58,24 @@ def read(spark: Any, *, bootstrap: str, topic: str, options: dict[str, str]) -> 
     ]
 
 
-def write(spark: Any, *, bootstrap: str, topic: str, count: int, codec: str) -> None:
+def write(spark: Any, *, brokers: dict[str, str], topic: str, count: int, codec: str) -> None:
     """Write `count` numbered records, dealt out over six partitions."""
     frame = spark.range(count).selectExpr(
         "cast(id as string) as key",
         "concat('value ', id) as value",
         "cast(id % 6 as int) as partition",
     )
-    writer = frame.write.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    writer = frame.write.format("kafka").options(**brokers)
     writer.option("kafka.compression.type", codec).option("topic", topic).save()
 
 
 def stream(
-    spark: Any, *, bootstrap: str, topic: str, target: str, checkpoint: str, per_batch: int
+    spark: Any, *, brokers: dict[str, str], topic: str, target: str, checkpoint: str, per_batch: int
 ) -> bool:
     """Copy what is new in a topic to another one, in batches of limited size, then end."""
     frame = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**brokers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(per_batch))
@@ -82,7 +84,7 @@ def stream(
     query = (
         frame.selectExpr("key", "value")
         .writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**brokers)
         .option("topic", target)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)

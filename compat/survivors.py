@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.history import NUMBERS_PER_PRODUCER, History
+from compat.security import Need, read, scenario, write
 
 PARTITIONS = 4
 PROGRESS_RECORDS = 400
@@ -43,12 +44,12 @@ _QUICK = {
 class Client(threading.Thread):
     """A client that works in a thread of its own from the begin of the context to `end`."""
 
-    def __init__(self, bootstrap: str, topic: str, history: History) -> None:
+    def __init__(self, bootstrap: str, topic: str, history: History, *needs: Need) -> None:
         super().__init__(daemon=True)
         self.topic = topic
         self.history = history
         self.done = threading.Event()
-        self.settings = {"bootstrap.servers": bootstrap, **_QUICK}
+        self.settings = {**scenario(bootstrap, *needs), **_QUICK}
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -106,7 +107,7 @@ class Load(Client):
         padding: int = 0,
     ) -> None:
         """Keys of `padding` bytes make records larger."""
-        super().__init__(bootstrap, topic, history)
+        super().__init__(bootstrap, topic, history, write(topic))
         self.producer = producer
         self.sent = 0
         self.acked = 0
@@ -183,7 +184,7 @@ class Reader(Client):
     def __init__(
         self, bootstrap: str, topic: str, history: History, *, who: str, rack: str = ""
     ) -> None:
-        super().__init__(bootstrap, topic, history)
+        super().__init__(bootstrap, topic, history, *read(topic, who))
         self.who = who
         self.settings |= {
             "group.id": who,
@@ -293,7 +294,7 @@ class Ends(Client):
     """Asks the leaders again and again where the partitions end."""
 
     def __init__(self, bootstrap: str, topic: str, history: History) -> None:
-        super().__init__(bootstrap, topic, history)
+        super().__init__(bootstrap, topic, history, ("describe", "topic", topic))
         self._asked = 0
 
     @property
@@ -340,7 +341,7 @@ def stored(
     """Every record of a partition: its offset and number, in their order."""
     deadline = clock() + RECOVER_SECONDS
     settings = {
-        "bootstrap.servers": bootstrap,
+        **scenario(bootstrap, *read(topic, "check")),
         "group.id": "check",
         "enable.partition.eof": True,
         **_QUICK,

@@ -15,6 +15,7 @@ from benchmarks.peers.load import create_topic
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.storage.compaction.keyed import Keyed, Pair
 
+from compat.security import read, scenario, write
 from compat.servers import PenstockProcess
 from compat.test_log_files import checked_by_kafka, verified
 
@@ -105,7 +106,7 @@ def send(bootstrap: str, number: int, dice: random.Random, known: dict[bytes, by
     refused: list[object] = []
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **scenario(bootstrap, write(TOPIC)),
             "linger.ms": 2,
             "batch.size": 16_000,
             "compression.type": ("none", "lz4")[number % 2],
@@ -127,7 +128,11 @@ def send(bootstrap: str, number: int, dice: random.Random, known: dict[bytes, by
 def view(bootstrap: str) -> dict[bytes, bytes]:
     """The last value of each key, for who reads from the beginning to the end."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+        {
+            **scenario(bootstrap, *read(TOPIC, "none")),
+            "group.id": "none",
+            "enable.auto.commit": False,
+        }
     )
     found: dict[bytes, bytes] = {}
     where = TopicPartition(TOPIC, 0, 0)

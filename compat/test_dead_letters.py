@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.postgres import postgres_server
 
+from compat.security import ADMIN, security_of
 from compat.servers import COPIES, bootstrap_of, running_brokers
 from penstock.client import Client, LocksLost, Taken
 
@@ -69,7 +70,7 @@ def test_no_record_is_lost_while_the_leaders_of_its_partition_and_its_letters_di
     with (
         postgres_server() as server,
         running_brokers(server, tmp_path, 3, {**COPIES, **SETTINGS}) as brokers,
-        Client(bootstrap_of(brokers)) as client,
+        Client(bootstrap_of(brokers), security=security_of(ADMIN).options()) as client,
     ):
         client.create_topic("t", partitions=3, replication_factor=3)
         enabled = {"errors.deadletterqueue.group.enable": "true"}

@@ -19,6 +19,7 @@ from compat.drivers.confluent import Confluent
 from compat.drivers.port import WAIT_SECONDS
 from compat.parts import PartMissing
 from compat.scenes import in_order, plain_records, with_offsets
+from compat.security import ADMIN, scenario, security_of, transactions, write
 from compat.servers import PenstockProcess
 from penstock.client import Client
 
@@ -115,7 +116,7 @@ def test_a_client_reads_a_tiered_topic_from_its_start(
 
 def test_a_queue_gives_up_what_is_committed_alone(broker: PenstockProcess) -> None:
     """Rejected records become dead letters, both on diskless topics; aborted ones are nobody's."""
-    with Client(broker.bootstrap) as client:
+    with Client(broker.bootstrap, security=security_of(ADMIN).options()) as client:
         client.create_topic("queued")
         enabled = {"errors.deadletterqueue.group.enable": "true"}
         client.create_topic("dlq.queued", configs=enabled)
@@ -125,7 +126,12 @@ def test_a_queue_gives_up_what_is_committed_alone(broker: PenstockProcess) -> No
             "errors.deadletterqueue.topic.name": "dlq.queued",
         }
         client.alter_configs("group", "queued", settings)
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "queued"})
+        producer = Producer(
+            {
+                **scenario(broker.bootstrap, transactions("queued"), write("*")),
+                "transactional.id": "queued",
+            }
+        )
         producer.init_transactions(WAIT_SECONDS)
         for number, commits in enumerate((True, False, True)):
             producer.begin_transaction()

@@ -21,6 +21,7 @@ from tests.storage.transactions import Transactional
 from compat.command_line import COMMAND_LINE
 from compat.conftest import missing
 from compat.parts import PartMissing
+from compat.security import harness, scenario, transactions, write
 from compat.servers import PenstockProcess
 from penstock.apps.cli import root as command_line
 from penstock.records.transactions import UNGUARDED, Marker
@@ -124,7 +125,7 @@ def verified(directory: Path, *words: str) -> dict[str, object]:
 
 def produced(bootstrap: str) -> None:
     """Every codec, with an idempotent producer each; transactions of both ends between others."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(harness(bootstrap))
     topics = [*(f"codec-{codec}" for codec in CODECS), "ends"]
     made = admin.create_topics([NewTopic(name, 1, 1, config=SEGMENT_CONFIGS) for name in topics])
     for future in made.values():
@@ -132,7 +133,7 @@ def produced(bootstrap: str) -> None:
     for codec in CODECS:
         producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **scenario(bootstrap, write(f"codec-{codec}")),
                 "compression.type": codec,
                 "enable.idempotence": True,
                 "batch.size": 16000,
@@ -144,7 +145,9 @@ def produced(bootstrap: str) -> None:
             producer.produce(f"codec-{codec}", value, f"key {number % 50}")
         assert producer.flush(60) == 0
     for number in range(12):
-        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"t{number % 3}"})
+        name = f"t{number % 3}"
+        allowed = scenario(bootstrap, transactions(name), write("ends"))
+        producer = Producer({**allowed, "transactional.id": name})
         producer.init_transactions(30)
         for end in producer.commit_transaction, producer.abort_transaction:
             producer.begin_transaction()
@@ -295,10 +298,10 @@ def compacted(node: ApacheKafka, until: Callable[[], bool]) -> None:
         "min.cleanable.dirty.ratio": "0.01",
         "segment.ms": "500",
     }
-    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin = AdminClient(harness(node.bootstrap))
     for future in admin.create_topics([NewTopic("keys", 1, 1, config=configs)]).values():
         future.result(30)
-    producer = Producer({"bootstrap.servers": node.bootstrap, "batch.size": 4000})
+    producer = Producer({**scenario(node.bootstrap, write("*")), "batch.size": 4000})
     for turn in range(300):
         for number in range(200):
             producer.produce("keys", f"{turn} {number}" if number % 7 else None, f"{number % 40}")

@@ -23,6 +23,7 @@ from tests.postgres import postgres_server
 from compat.drivers import eventually
 from compat.drivers.port import WAIT_SECONDS
 from compat.history import History
+from compat.security import ADMIN, harness, security_of
 from compat.servers import PenstockProcess, bootstrap_of, running_brokers
 from compat.survivors import (
     PARTITIONS,
@@ -58,7 +59,7 @@ class Orders:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._admin = AdminClient({**harness(bootstrap), "log_level": 0})
 
     def replicas(self) -> dict[int, list[int]]:
         found = self._admin.list_topics(TOPIC, timeout=WAIT_SECONDS).topics[TOPIC].partitions
@@ -66,7 +67,9 @@ class Orders:
 
     def give(self, target: Mapping[int, Sequence[int]]) -> None:
         places = {kafka.TopicPartition(TOPIC, one): [*brokers] for one, brokers in target.items()}
-        admin: Any = kafka.KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
+        admin: Any = kafka.KafkaAdminClient(
+            bootstrap_servers=self._bootstrap.split(","), **security_of(ADMIN).python()
+        )
         answer = admin.alter_partition_reassignments(places)
         assert "error" not in str(answer).lower().replace("error_code=0", ""), answer
         admin.close()
@@ -96,7 +99,7 @@ def _move(three: list[PenstockProcess], *, rounds: int, kills: Container[int]) -
     dice = random.Random(SEED)
     orders, history = Orders(bootstrap), History(PARTITIONS)
     topic = NewTopic(TOPIC, PARTITIONS, 2, config={"min.insync.replicas": "2"})
-    with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+    with AdminClient(harness(bootstrap)) as admin:
         admin.create_topics([topic])[TOPIC].result(WAIT_SECONDS)
     load = Load(bootstrap, TOPIC, history)
     readers = [

@@ -20,6 +20,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from compat.command_line import COMMAND_LINE
 from compat.conftest import missing
 from compat.parts import PartMissing
+from compat.security import allowed, read, scenario, write
 from compat.servers import QUOTA_WINDOWS, Server, topics
 
 RATE_BYTES = 400_000
@@ -107,7 +108,7 @@ def test_confluent_kafka_produces_at_its_quota(
 
     producer = confluent_kafka.Producer(
         {
-            "bootstrap.servers": server.bootstrap,
+            **scenario(server.bootstrap, write(topic)),
             "client.id": client_id,
             "throttle_cb": lambda event: throttles.append(event.throttle_time),
             "queue.buffering.max.kbytes": 4000,
@@ -130,7 +131,10 @@ def test_confluent_kafka_produces_at_its_quota(
 @pytest.mark.long
 def test_kafka_python_produces_at_its_quota(configs: Configs, server: Server, topic: str) -> None:
     client_id = f"quota-{uuid.uuid4().hex[:8]}"
-    producer = KafkaProducer(bootstrap_servers=server.bootstrap, client_id=client_id, linger_ms=5)
+    producer = KafkaProducer(
+        bootstrap_servers=server.bootstrap, client_id=client_id, linger_ms=5,
+        **allowed(server.bootstrap, write(topic)),
+    )  # fmt: skip
     waiting: deque[Any] = deque()
     delivered = 0
     with quota(configs, client_id, "producer_byte_rate"):
@@ -154,7 +158,7 @@ def test_confluent_kafka_consumes_at_its_quota(
     fill(server, topic)
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": server.bootstrap,
+            **scenario(server.bootstrap, *read(topic, client_id)),
             "client.id": client_id,
             "group.id": client_id,
             "auto.offset.reset": "earliest",
@@ -163,12 +167,12 @@ def test_confluent_kafka_consumes_at_its_quota(
     )
     with quota(configs, client_id, "consumer_byte_rate"):
         consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(6)])
-        began, read = time.monotonic(), 0
+        began, size = time.monotonic(), 0
         while time.monotonic() - began < SECONDS:
             for message in consumer.consume(100, 0.1):
                 assert message.error() is None
-                read += len(message.value())
-        within(read, time.monotonic() - began)
+                size += len(message.value())
+        within(size, time.monotonic() - began)
     consumer.close()
 
 
@@ -178,21 +182,22 @@ def test_kafka_python_consumes_at_its_quota(configs: Configs, server: Server, to
     fill(server, topic)
     consumer = KafkaConsumer(
         topic, bootstrap_servers=server.bootstrap, client_id=client_id, group_id=None,
+        **allowed(server.bootstrap, *read(topic)),
         auto_offset_reset="earliest", enable_auto_commit=False,
     )  # fmt: skip
     with quota(configs, client_id, "consumer_byte_rate"):
-        began, read = time.monotonic(), 0
+        began, size = time.monotonic(), 0
         while time.monotonic() - began < SECONDS:
             for records in consumer.poll(100).values():
-                read += sum(len(record.value) for record in records)
-        within(read, time.monotonic() - began)
+                size += sum(len(record.value) for record in records)
+        within(size, time.monotonic() - began)
     consumer.close()
 
 
 def fill(server: Server, topic: str) -> None:
     """More than is consumed within a quota."""
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": server.bootstrap, "queue.buffering.max.kbytes": 100_000}
+        {**scenario(server.bootstrap, write(topic)), "queue.buffering.max.kbytes": 100_000}
     )
     for _ in range(1000):
         producer.produce(topic, VALUE)

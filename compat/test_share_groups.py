@@ -17,8 +17,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat.conftest import missing
-from compat.drivers.remote import Program
+from compat.drivers.remote import Program, java_environment
 from compat.parts import PartMissing, java_program
+from compat.security import grant, harness, read, scenario, security_of, write
 from compat.servers import QUICK_GROUPS, PenstockProcess, chosen, stores
 from compat.tools import run_tool
 
@@ -66,7 +67,11 @@ def program() -> Iterator[Program]:
     except PartMissing as error:
         missing(error)
     command = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", path]
-    running = Program([*command, "ShareClient"], {}, answer_seconds=WAIT_SECONDS + 20)
+    running = Program(
+        [*command, "ShareClient"],
+        java_environment(security_of("java")),
+        answer_seconds=WAIT_SECONDS + 20,
+    )
     yield running
     running.close()
 
@@ -78,16 +83,20 @@ class Team:
         self.program = program
         self.broker = broker
         self.count = 0
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin = AdminClient(harness(broker.bootstrap))
         for made in admin.create_topics([NewTopic("t", 2, 1), NewTopic("u", 1, 1)]).values():
             made.result(WAIT_SECONDS)
+        configured = ("alter_configs", "describe_configs")
+        needs = [(one, "group", "g") for one in (*configured, "read", "delete")]
+        needs += [("read", "topic", "t"), ("read", "topic", "u")]
+        grant(broker.bootstrap, "java", needs)
         self.administer("set_group", configs={"share.auto.offset.reset": "earliest"})
 
     def administer(self, what: str, **more: Any) -> Any:
         return self.program.call(what, bootstrap=self.broker.bootstrap, group="g", **more)
 
     def produce(self, *values: str, topic: str = "t") -> None:
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        producer = Producer(scenario(self.broker.bootstrap, write(topic)))
         for number, value in enumerate(values):
             producer.produce(topic, value.encode(), partition=number % 2 if topic == "t" else 0)
         assert producer.flush(WAIT_SECONDS) == 0
@@ -194,7 +203,7 @@ def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path
     server = PenstockProcess(tmp_path, configs={**QUICK_GROUPS, **CONFIGS}).start()
     try:
         team = Team(program, server)
-        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin = AdminClient(harness(server.bootstrap))
         enabled = {"errors.deadletterqueue.group.enable": "true"}
         made = admin.create_topics([NewTopic("dlq.g", 2, 1, config=enabled)])
         made["dlq.g"].result(WAIT_SECONDS)
@@ -212,8 +221,8 @@ def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path
             assert values(member.get()) == {"b": delivery}
             assert not member.say("RELEASE", [max(found)])
         member.close()
-        reader = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "reader",
-                           "auto.offset.reset": "earliest"})  # fmt: skip
+        own = {"group.id": "reader", "auto.offset.reset": "earliest"}
+        reader = Consumer({**scenario(server.bootstrap, *read("dlq.g", "reader")), **own})
         reader.subscribe(["dlq.g"])
         letters: dict[bytes, dict[str, bytes]] = {}
         deadline = time.monotonic() + WAIT_SECONDS

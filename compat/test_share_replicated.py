@@ -18,6 +18,7 @@ from tests.postgres import postgres_server
 from compat.conftest import missing
 from compat.drivers.remote import Program
 from compat.parts import PartMissing
+from compat.security import grant, harness, read, scenario, write
 from compat.servers import COPIES, PenstockProcess, bootstrap_of, running_brokers
 from compat.test_share_groups import (
     CONFIGS,
@@ -123,11 +124,12 @@ def done(program: Program, bootstrap: str) -> int:
 
 def begin(program: Program, bootstrap: str) -> set[str]:
     """Make the topic, its records and the group; returns the values."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(harness(bootstrap))
     admin.create_topics([NewTopic("t", 3, 3)])["t"].result(WAIT_SECONDS)
     configs = {"share.auto.offset.reset": "earliest"}
+    grant(bootstrap, "java", [("alter_configs", "group", "g"), *read("t", "g")])
     program.call("set_group", bootstrap=bootstrap, group="g", configs=configs)
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    producer = Producer({**scenario(bootstrap, write("t")), "enable.idempotence": True})
     wanted = {str(number) for number in range(RECORDS)}
     for value in sorted(wanted):
         producer.produce("t", value.encode())

@@ -13,6 +13,7 @@ from compat.drivers import Driver, Record
 from compat.drivers.remote import Program, from_json
 from compat.parts import PartMissing, jars
 from compat.scenes import in_order, plain_records, with_offsets
+from compat.security import Need, grant, read, security_of, write
 from compat.servers import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -35,8 +36,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     running.close()
 
 
+SPARK_GROUPS = "spark-kafka-*"
+
+
+def brokers(server: Server, *needs: Need) -> dict[str, str]:
+    """The connector's options for the brokers, where Spark may do this."""
+    grant(server.bootstrap, "spark", needs)
+    options = {"bootstrap.servers": server.bootstrap, **security_of("spark").properties()}
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
 def _read(spark: Program, server: Server, topic: str, **options: str) -> list[Record]:
-    found = spark.call("read", bootstrap=server.bootstrap, topic=topic, options=options)
+    found = spark.call(
+        "read", brokers=brokers(server, *read(topic, SPARK_GROUPS)), topic=topic, options=options
+    )
     return in_order(from_json(each) for each in found)
 
 
@@ -71,9 +84,9 @@ def test_reads_by_offsets_and_by_time(
 def test_writes_a_batch(
     spark: Program, server: Server, helper: Driver, topic: str, codec: str
 ) -> None:
-    spark.call("write", bootstrap=server.bootstrap, topic=topic, count=1000, codec=codec)
-    read = helper.consume(topic, dict.fromkeys(range(6), 0), 1000)
-    assert {(record.key, record.value, record.partition) for record in read} == {
+    spark.call("write", brokers=brokers(server, write(topic)), topic=topic, count=1000, codec=codec)
+    found = helper.consume(topic, dict.fromkeys(range(6), 0), 1000)
+    assert {(record.key, record.value, record.partition) for record in found} == {
         (str(number).encode(), f"value {number}".encode(), number % 6) for number in range(1000)
     }
 
@@ -89,14 +102,14 @@ def test_streams_from_topic_to_topic(
         helper.produce(topic, expected[300 * number :])
         assert spark.call(
             "stream",
-            bootstrap=server.bootstrap,
+            brokers=brokers(server, *read(topic, SPARK_GROUPS), write(target)),
             topic=topic,
             target=target,
             checkpoint=str(tmp_path / "checkpoint"),
             per_batch=200,
         )
-    read = helper.consume(target, {0: 0, 1: 0}, len(expected))
-    assert sorted(record.value or b"" for record in read) == sorted(
+    found = helper.consume(target, {0: 0, 1: 0}, len(expected))
+    assert sorted(record.value or b"" for record in found) == sorted(
         record.value or b"" for record in expected
     )
     assert helper.bounds(target, [0, 1])[0][1] + helper.bounds(target, [0, 1])[1][1] == 600

@@ -25,7 +25,9 @@ from compat.conftest import missing
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.drivers.port import Record
+from compat.drivers.remote import java_environment
 from compat.parts import PartMissing, java_program
+from compat.security import grant, harness, read, scenario, security_of, transactions, write
 from compat.servers import killable
 
 PARTITIONS = 2
@@ -37,6 +39,15 @@ SEED = 7
 SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
+# What Kafka's documentation of Streams asks for: its own topics begin with the application's id.
+NEEDS = (
+    *read("lines", "counts-app"),
+    write("counts"),
+    *((operation, "topic", "counts-app-*") for operation in ("create", "read", "write", "delete")),
+    ("describe_configs", "topic", "counts-app-*"),
+    transactions("counts-app-*"),
+)
+
 
 class WordCount:
     """The program, in a process that can be killed and started again on the same state."""
@@ -47,6 +58,7 @@ class WordCount:
         except PartMissing as error:
             missing(error)
         self._arguments = [bootstrap, "lines", "counts", str(directory / "state")]
+        grant(bootstrap, "streams", NEEDS)
         self._said = directory / "streams.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -55,7 +67,11 @@ class WordCount:
         command = ["java", "-cp", self._classes, *SMALL, QUIET, "WordCount", *self._arguments]
         with self._said.open("ab") as said:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **java_environment(security_of("streams"))},
             )
 
     def kill(self) -> None:
@@ -76,7 +92,7 @@ class Counts:
     def __init__(self, bootstrap: str) -> None:
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **scenario(bootstrap, *read("counts", "reader")),
                 "group.id": "reader",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
@@ -126,7 +142,7 @@ def test_words_are_counted_once_over_kills(tmp_path: Path) -> None:
     dice = random.Random(SEED)
     truth: Counter[str] = Counter()
     with killable(tmp_path / "broker") as broker, Confluent(broker.bootstrap) as driver:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin = AdminClient({**harness(broker.bootstrap), "log_level": 0})
         for future in admin.create_topics(
             [NewTopic(name, PARTITIONS) for name in ("lines", "counts")]
         ).values():

@@ -8,6 +8,7 @@ is replaced by another one with its name, and goes on as a zombie.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -21,8 +22,10 @@ from compat.conftest import missing
 from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.drivers.port import Record
+from compat.drivers.remote import environment
 from compat.parts import PartMissing, franz_go
 from compat.scenes import in_order, plain_records
+from compat.security import grant, read, security_of, transactions, write
 from compat.servers import Killable, killable
 
 PARTITIONS = 4
@@ -37,9 +40,14 @@ class Copier:
     def __init__(self, bootstrap: str, name: str, log: Path) -> None:
         program = str(franz_go())
         command = [program, bootstrap, SOURCE, TARGET, "copiers", name]
+        needs = (*read(SOURCE, "copiers"), write(TARGET), transactions(name))
+        grant(bootstrap, "franz-go", needs)
         self._said = log
         with log.open("ab") as said:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=said)
+            own = environment(security_of("franz-go"))
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=said, env={**os.environ, **own}
+            )
 
     def signal(self, number: signal.Signals) -> None:
         """Send its process a signal."""

@@ -38,6 +38,7 @@ from compat.drivers import eventually
 from compat.drivers.confluent import Confluent
 from compat.drivers.port import WAIT_SECONDS
 from compat.history import History
+from compat.security import harness
 from compat.servers import PenstockProcess, bootstrap_of, running_brokers
 from compat.survivors import (
     PARTITIONS,
@@ -252,7 +253,7 @@ def switched_while_they_die(brokers: list[PenstockProcess]) -> None:
 
 
 def _admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return AdminClient({**harness(bootstrap), "log_level": 0})
 
 
 def _switch(admin: AdminClient, topic: str, to: str) -> Future[None]:

@@ -17,6 +17,7 @@ from tests.broker.wire_client import (
     promising,
 )
 
+from compat.security import protocol
 from compat.servers import Server
 from compat.wire import Following, served
 from penstock.records import seal
@@ -180,7 +181,7 @@ async def test_a_broker_says_which_address_it_advertises(
     }
     (result,) = (await client.call("DescribeConfigs", 4, request)).results
     assert [(config.name, config.value) for config in result.configs] == [
-        ("advertised.listeners", f"PLAINTEXT://{broker.host}:{broker.port}")
+        ("advertised.listeners", f"{protocol()}://{broker.host}:{broker.port}")
     ]
 
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 from tests.broker.wire_client import WireClient
 
 from compat.drivers.port import POLL_SECONDS, WAIT_SECONDS
+from compat.security import ADMIN, Security, security_of
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -66,7 +67,7 @@ def _batches(address: str, topic: str, partition: int, offset: int, wait_ms: int
     body += struct.pack(">ih", 1, len(name)) + name
     body += struct.pack(">iiqi", 1, partition, offset, LIMIT_BYTES)
     request = struct.pack(">hhih", 1, 4, 7, -1) + body
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with _connected(host, int(port)) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         (size,) = struct.unpack(">i", _exactly(connection, 4))
         answer = _exactly(connection, size)
@@ -79,6 +80,34 @@ def _batches(address: str, topic: str, partition: int, offset: int, wait_ms: int
         kind = Elsewhere if error in (UNKNOWN_TOPIC, NOT_LEADER) else RuntimeError
         raise kind(f"fetch of {topic}-{partition} failed with error code {error}")
     return list(_split(answer[place + 4 : place + 4 + length]))
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    """A connection of which the server knows that it is the suite's own."""
+    one = security_of(ADMIN)
+    context = one.context()
+    connection = socket.create_connection((host, port), timeout=10)
+    if context is None:
+        return connection
+    connection = context.wrap_socket(connection, server_hostname=host)
+    for request in _login(one):
+        connection.sendall(request)
+        _check_login(_exactly(connection, *struct.unpack(">i", _exactly(connection, 4))))
+    return connection
+
+
+def _login(one: Security) -> list[bytes]:
+    """SaslHandshake (version 1) and SaslAuthenticate (version 0) by PLAIN."""
+    token = f"\0{one.user}\0{one.password}".encode()
+    bodies = ((17, 1, b"\0\5PLAIN"), (36, 0, struct.pack(">i", len(token)) + token))
+    frames = [struct.pack(">hhih", key, version, 1, -1) + body for key, version, body in bodies]
+    return [struct.pack(">i", len(frame)) + frame for frame in frames]
+
+
+def _check_login(answer: bytes) -> None:
+    (error,) = struct.unpack_from(">h", answer, 4)
+    if error:
+        raise PermissionError(f"the server did not let the suite in: error code {error}")
 
 
 def served(bootstrap: str, topic: str, partitions: int) -> bool:
@@ -172,4 +201,11 @@ def _elsewhere(name: str, answer: Any) -> bool:
 
 async def _connection(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = address.rpartition(":")
-    return await asyncio.open_connection(host, int(port), limit=1 << 26)
+    one = security_of(ADMIN)
+    limit = 1 << 26
+    reader, writer = await asyncio.open_connection(host, int(port), limit=limit, ssl=one.context())
+    for request in () if one.plain else _login(one):
+        writer.write(request)
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        _check_login(await reader.readexactly(size))
+    return reader, writer

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
@@ -29,8 +31,24 @@ from compat.drivers.port import (
     Record,
     Transactional,
 )
+from compat.security import Security
 
 T = TypeVar("T")
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]
+    """A token that is in a file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    async def token(self) -> str:
+        return self._path.read_text()
+
+
+def _options(security: Security) -> dict[str, Any]:
+    own = {"sasl_oauth_token_provider": _Token(security.token)} if security.token else {}
+    return {**security.python(), **own}
 
 
 def _record(message: Any) -> Record:
@@ -153,9 +171,10 @@ class Aio(Driver):
     assignors = {"eager": "range"}
     able = EVERYTHING - {"delete_group"} | {"transactions"}
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        super().__init__(bootstrap, security)
         self._thread = LoopThread()
+        self._common = {"bootstrap_servers": bootstrap, **_options(self.security)}
         self._made: AIOKafkaAdminClient | None = None
 
     def close(self) -> None:
@@ -167,7 +186,7 @@ class Aio(Driver):
 
     async def _admin(self) -> AIOKafkaAdminClient:
         if self._made is None:
-            made = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            made = AIOKafkaAdminClient(**self._common)
             try:
                 await made.start()
             except BaseException:
@@ -186,7 +205,7 @@ class Aio(Driver):
     ) -> list[int]:
         async def work() -> list[int]:
             producer = AIOKafkaProducer(
-                bootstrap_servers=self.bootstrap,
+                **self._common,
                 acks="all",
                 compression_type=None if codec == "none" else codec,
                 enable_idempotence=idempotent,
@@ -207,7 +226,7 @@ class Aio(Driver):
 
         async def work() -> None:
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self.bootstrap,
+                **self._common,
                 enable_auto_commit=False,
                 fetch_max_wait_ms=100,
                 isolation_level="read_committed" if committed else "read_uncommitted",
@@ -230,7 +249,7 @@ class Aio(Driver):
         self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
     ) -> Member:
         config = {
-            "bootstrap_servers": self.bootstrap,
+            **self._common,
             "group_id": group,
             "group_instance_id": instance_id,
             "auto_offset_reset": "earliest",
@@ -243,9 +262,7 @@ class Aio(Driver):
         return AioMember(self._thread, config, topic)
 
     def _consumer(self, group: str | None) -> AIOKafkaConsumer:
-        return AIOKafkaConsumer(
-            bootstrap_servers=self.bootstrap, group_id=group, enable_auto_commit=False
-        )
+        return AIOKafkaConsumer(**self._common, group_id=group, enable_auto_commit=False)
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, tuple[int, str]]) -> None:
         async def work() -> None:
@@ -383,20 +400,24 @@ class Aio(Driver):
         return found["cluster_id"], len(found["brokers"])
 
     def transactional(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Transactional:
-        return AioTransactional(self._thread, self.bootstrap, transactional_id, timeout_ms)
+        return AioTransactional(self._thread, self._common, transactional_id, timeout_ms)
 
 
 class AioTransactional(Transactional):
     """A transactional aiokafka producer."""
 
     def __init__(
-        self, thread: LoopThread, bootstrap: str, transactional_id: str, timeout_ms: int
+        self,
+        thread: LoopThread,
+        common: Mapping[str, Any],
+        transactional_id: str,
+        timeout_ms: int,
     ) -> None:
         self._thread = thread
 
         async def start() -> AIOKafkaProducer:
             producer = AIOKafkaProducer(
-                bootstrap_servers=bootstrap,
+                **common,
                 transactional_id=transactional_id,
                 transaction_timeout_ms=timeout_ms,
                 linger_ms=5,

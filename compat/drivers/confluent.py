@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -34,6 +35,7 @@ from compat.drivers.port import (
     ThreadMember,
     Transactional,
 )
+from compat.security import Security
 
 QUIET = {"log_level": 0, "allow.auto.create.topics": False}
 
@@ -43,6 +45,13 @@ def problem(error: KafkaError) -> KafkaProblem:
     code = error.code()
     name = ErrorCode(code).name.upper() if code > 0 else error.name()
     return KafkaProblem(name, error.str())
+
+
+def _options(security: Security) -> dict[str, Any]:
+    if not security.token:
+        return security.options()
+    token = Path(security.token).read_text()
+    return {**security.options(), "oauth_cb": lambda _: (token, time.time() + 300)}
 
 
 def _record(message: Message) -> Record:
@@ -114,11 +123,13 @@ class Confluent(Driver):
     metadata_end = "\0"
     assignors = {"eager": "range", "cooperative": "cooperative-sticky", "server": "uniform"}
     able = EVERYTHING | {"transactions"}
+    groups_needed = (("describe", "group", "unused"),)
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
-        self._common: dict[str, Any] = {"bootstrap.servers": bootstrap, **QUIET}
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        super().__init__(bootstrap, security)
+        own = {"bootstrap.servers": bootstrap, **_options(self.security)}
+        self._common: dict[str, Any] = {**own, **QUIET}
+        self._admin = AdminClient({**own, "log_level": 0})
 
     def close(self) -> None:
         self._admin.__exit__(None, None, None)  # there is no other name for it

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import kafka
@@ -16,6 +17,7 @@ from kafka.codec import has_snappy
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 from kio.schema.errors import ErrorCode
 
@@ -32,9 +34,25 @@ from compat.drivers.port import (
     ThreadMember,
     Transactional,
 )
+from compat.security import Security
 
 WAIT_MS = int(WAIT_SECONDS * 1000)
 ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]
+    """A token that is in a file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def token(self) -> str:
+        return self._path.read_text()
+
+
+def _options(security: Security) -> dict[str, Any]:
+    own = {"sasl_oauth_token_provider": _Token(security.token)} if security.token else {}
+    return {**security.python(), **own}
 
 
 def _record(message: Any) -> Record:
@@ -113,14 +131,15 @@ class KafkaPython(Driver):
     assignors = {"eager": "range", "cooperative": "cooperative-sticky"}
     able = EVERYTHING | {"log_dirs", "config_topics", "transactions"}
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        super().__init__(bootstrap, security)
+        self._common = {"bootstrap_servers": bootstrap, **_options(self.security)}
         self._made: KafkaAdminClient | None = None
 
     @property
     def _admin(self) -> KafkaAdminClient:
         if self._made is None:
-            self._made = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+            self._made = KafkaAdminClient(**self._common)
         return self._made
 
     def close(self) -> None:
@@ -129,7 +148,7 @@ class KafkaPython(Driver):
 
     def _consumer(self, **config: Any) -> KafkaConsumer:
         return KafkaConsumer(
-            bootstrap_servers=self.bootstrap,
+            **self._common,
             enable_auto_commit=False,
             allow_auto_create_topics=False,
             fetch_max_wait_ms=100,
@@ -145,7 +164,7 @@ class KafkaPython(Driver):
         idempotent: bool = False,
     ) -> list[int]:
         producer = KafkaProducer(
-            bootstrap_servers=self.bootstrap,
+            **self._common,
             acks="all",
             compression_type=None if codec == "none" else codec,
             enable_idempotence=idempotent,
@@ -180,7 +199,7 @@ class KafkaPython(Driver):
         self, group: str, topic: str, *, kind: str = "eager", instance_id: str | None = None
     ) -> Member:
         config = {
-            "bootstrap_servers": self.bootstrap,
+            **self._common,
             "group_id": group,
             "group_instance_id": instance_id,
             "auto_offset_reset": "earliest",
@@ -288,7 +307,7 @@ class KafkaPython(Driver):
         return set(self._ask(self._admin.list_config_resources, ["topic"]).get("topic", ()))
 
     def transactional(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Transactional:
-        return KafkaPythonTransactional(self.bootstrap, transactional_id, timeout_ms)
+        return KafkaPythonTransactional(self._common, transactional_id, timeout_ms)
 
     def _ask(self, call: Any, *arguments: Any, **options: Any) -> Any:
         return _asked(call, *arguments, **options)
@@ -297,9 +316,9 @@ class KafkaPython(Driver):
 class KafkaPythonTransactional(Transactional):
     """A transactional kafka-python producer."""
 
-    def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(self, common: Mapping[str, Any], transactional_id: str, timeout_ms: int) -> None:
         self._producer = KafkaProducer(
-            bootstrap_servers=bootstrap,
+            **common,
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,
             allow_auto_create_topics=False,

@@ -18,6 +18,7 @@ from compat.drivers.port import (
     Record,
 )
 from compat.parts import kcat
+from compat.security import Security
 
 QUIET = ["-X", "log_level=0", "-X", "allow.auto.create.topics=false"]
 
@@ -115,10 +116,12 @@ class Kcat(Driver):
     sets_timestamps = False
     keeps_nulls = False
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        super().__init__(bootstrap, security)
         patience = ["-m", f"{WAIT_SECONDS:.0f}"]
         self._command = [kcat(), "-b", bootstrap, *patience, *QUIET]
+        for name, value in self.security.options().items():
+            self._command += ["-X", f"{name}={value}"]
         said = subprocess.run([kcat(), "-V"], capture_output=True, text=True, check=True).stdout
         self.version = said[said.index("Version") :].split("builtin")[0].strip()
 

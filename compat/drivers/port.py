@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self, TypeVar
 
+from compat.security import Allowed, Need, Security, realm, security_of
+
 T = TypeVar("T")
 WAIT_SECONDS = 20.0
 POLL_SECONDS = 0.02
@@ -131,10 +133,16 @@ class Driver(ABC):
     reads: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
     metadata_end: str = ""  # what the client adds to committed metadata
     sets_timestamps: bool = True
+    # Groups that it cannot do without, where a scenario is in none: what it needs of them.
+    groups_needed: tuple[Need, ...] = ()
     keeps_nulls: bool = True  # tells null from empty, and binary from text
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        """`security` is that of the run by default, in which the client may do what it does."""
         self.bootstrap = bootstrap
+        self.security = security or security_of(self.name)
+        if security is None and realm() is not None:
+            Allowed(bootstrap, self.name, self.groups_needed).watch(self)
 
     @abstractmethod
     def produce(

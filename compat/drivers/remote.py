@@ -32,6 +32,7 @@ from compat.drivers.port import (
     Transactional,
 )
 from compat.parts import franz_go, java_program, kafkajs
+from compat.security import Security
 
 HERE = Path(__file__).resolve().parent.parent
 ANSWER_SECONDS = WAIT_SECONDS + 15
@@ -175,8 +176,8 @@ class RemoteMember(Member):
 class Remote(Driver):
     """A client behind a program."""
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        super().__init__(bootstrap, security)
         self.program = self._start()
         self.version = self._call("version")
 
@@ -340,6 +341,17 @@ class RemoteTransactional(Transactional):
         self._call("close")
 
 
+def java_environment(security: Security) -> dict[str, str]:
+    """What tells a Java program how to connect: a file of properties."""
+    return {} if security.plain else {"CLIENT_PROPERTIES": security.properties_file()}
+
+
+def environment(security: Security) -> dict[str, str]:
+    """What tells another program how to connect: librdkafka's options, and a token."""
+    token = {"token": Path(security.token).read_text()} if security.token else {}
+    return {"CLIENT_OPTIONS": json.dumps({**security.options(), **token})}
+
+
 class Java(Remote):
     """Apache Kafka's own Java client."""
 
@@ -356,7 +368,11 @@ class Java(Remote):
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         name = "ForeignClient"
-        return Program(["java", "-cp", java_program(name, "kafka"), *small, quiet, name], {})
+        token, prefix = self.security.token, "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
+        places = {"urls": Path(token).absolute().as_uri(), "files": token}
+        allowed = [f"{prefix}.{kind}={place}" for kind, place in places.items() if token]
+        command = ["java", "-cp", java_program(name, "kafka"), *small, quiet, *allowed, name]
+        return Program(command, java_environment(self.security))
 
 
 class FranzGo(Remote):
@@ -368,7 +384,7 @@ class FranzGo(Remote):
     able = EVERYTHING | {"log_dirs", "config_topics", "transactions"}
 
     def _start(self) -> Program:
-        return Program([str(franz_go())], {})
+        return Program([str(franz_go())], environment(self.security))
 
 
 class KafkaJS(Remote):
@@ -378,9 +394,10 @@ class KafkaJS(Remote):
     codecs = ("none", "gzip", "snappy", "lz4")
     assignors = {"eager": "RoundRobinAssigner"}
     able = EVERYTHING - {"static"}
+    groups_needed = (("read", "group", "reader-*"),)
 
     def _start(self) -> Program:
         modules = str(kafkajs() / "node_modules")
         program = str(HERE / "kafkajs" / "driver.js")
-        environment = {"NODE_PATH": modules, "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
-        return Program(["node", program], environment)
+        own = {"NODE_PATH": modules, "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+        return Program(["node", program], {**own, **environment(self.security)})

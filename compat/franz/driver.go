@@ -113,6 +113,11 @@ func (c *call) places(offsets []place) kadm.Offsets {
 }
 
 func (c *call) client(more ...kgo.Opt) (*kgo.Client, error) {
+	secured, err := connecting()
+	if err != nil {
+		return nil, err
+	}
+	more = append(secured, more...)
 	return kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(strings.Split(c.Bootstrap, ",")...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),

@@ -29,7 +29,11 @@ func transform(arguments []string) error {
 }
 
 func copyUntilError(servers, source, target, group, name string) error {
-	session, err := kgo.NewGroupTransactSession(
+	secured, err := connecting()
+	if err != nil {
+		return err
+	}
+	session, err := kgo.NewGroupTransactSession(append(secured,
 		kgo.SeedBrokers(servers),
 		kgo.TransactionalID(name),
 		kgo.TransactionTimeout(10*time.Second),
@@ -43,7 +47,7 @@ func copyUntilError(servers, source, target, group, name string) error {
 		kgo.RequireStableFetchOffsets(),
 		kgo.FetchMaxWait(100*time.Millisecond),
 		kgo.MetadataMinAge(100*time.Millisecond),
-	)
+	)...)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,10 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -53,6 +55,7 @@ import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.AppInfoParser;
+import org.apache.kafka.common.utils.Utils;
 
 /**
  * Apache Kafka's Java client behind a line protocol: one JSON call a line on standard input, one
@@ -378,8 +381,18 @@ public final class ForeignClient {
         return admin;
     }
 
+    /** How the client connects: what the file says that the environment names. */
+    private static Properties connecting() {
+        String path = System.getenv("CLIENT_PROPERTIES");
+        try {
+            return path == null ? new Properties() : Utils.loadProps(path);
+        } catch (IOException failure) {
+            throw new UncheckedIOException(failure);
+        }
+    }
+
     private static Properties common(JsonNode call) {
-        Properties settings = new Properties();
+        Properties settings = connecting();
         settings.put("bootstrap.servers", call.get("bootstrap").asText());
         settings.put("enable.metrics.push", System.getenv().getOrDefault("METRICS_PUSH", "false"));
         return settings;

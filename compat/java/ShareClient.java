@@ -2,6 +2,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -33,6 +34,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
@@ -83,8 +85,13 @@ public final class ShareClient {
         }
     }
 
-    private Object open(JsonNode call) {
-        Properties settings = new Properties();
+    private static Properties connecting() throws IOException {
+        String path = System.getenv("CLIENT_PROPERTIES");
+        return path == null ? new Properties() : Utils.loadProps(path);
+    }
+
+    private Object open(JsonNode call) throws IOException {
+        Properties settings = connecting();
         settings.put("bootstrap.servers", call.get("bootstrap").asText());
         settings.put("group.id", call.get("group").asText());
         call.get("settings").properties().forEach(
@@ -99,7 +106,7 @@ public final class ShareClient {
     }
 
     private Object administer(JsonNode call) throws Exception {
-        Properties settings = new Properties();
+        Properties settings = connecting();
         settings.put("bootstrap.servers", call.get("bootstrap").asText());
         String group = call.path("group").asText();
         try (Admin admin = Admin.create(settings)) {

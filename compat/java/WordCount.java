@@ -1,6 +1,7 @@
 import java.time.Duration;
 import java.util.Properties;
 import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
@@ -18,6 +19,8 @@ import org.apache.kafka.streams.state.Stores;
 public final class WordCount {
     public static void main(String[] arguments) throws Exception {
         Properties config = new Properties();
+        String connecting = System.getenv("CLIENT_PROPERTIES");
+        if (connecting != null) config.putAll(Utils.loadProps(connecting));
         config.put(StreamsConfig.APPLICATION_ID_CONFIG, arguments[2] + "-app");
         config.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0]);
         config.put(StreamsConfig.STATE_DIR_CONFIG, arguments[3]);

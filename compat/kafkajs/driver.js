@@ -2,6 +2,7 @@
 // standard output. See drivers/remote.py for the other side.
 'use strict'
 
+const fs = require('node:fs')
 const readline = require('node:readline')
 const kafkajs = require('kafkajs')
 const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } = kafkajs
@@ -67,9 +68,31 @@ let made = null
 const text = value => (value === null || value === undefined ? null : value.toString('base64'))
 const bytes = value => (value === null ? null : Buffer.from(value, 'base64'))
 
+function connecting(options) {
+  const protocol = options['security.protocol']
+  const read = name => (options[name] === undefined ? undefined : fs.readFileSync(options[name]))
+  const found = {}
+  if (protocol?.endsWith('SSL')) {
+    found.ssl = {
+      ca: [read('ssl.ca.location')],
+      cert: read('ssl.certificate.location'),
+      key: read('ssl.key.location'),
+    }
+  }
+  if (options.token !== undefined) {
+    const oauthBearerProvider = async () => ({ value: options.token })
+    found.sasl = { mechanism: 'oauthbearer', oauthBearerProvider }
+  } else if (protocol?.startsWith('SASL')) {
+    const login = { username: options['sasl.username'], password: options['sasl.password'] }
+    found.sasl = { mechanism: options['sasl.mechanism'].toLowerCase(), ...login }
+  }
+  return found
+}
+
 function kafka(call, retries = 30) {
   return new Kafka({
     brokers: call.bootstrap.split(','),
+    ...connecting(JSON.parse(process.env.CLIENT_OPTIONS || '{}')),
     logLevel: logLevel.NOTHING,
     connectionTimeout: 10000,
     retry: { initialRetryTime: 50, maxRetryTime: 500, retries },
@@ -151,7 +174,11 @@ async function consume(call) {
   await consumer.connect()
   await consumer.subscribe({ topic: call.topic, fromBeginning: true })
   let finish
-  const done = new Promise(resolve => (finish = resolve))
+  const done = new Promise((resolve, reject) => {
+    finish = resolve
+    consumer.on(consumer.events.CRASH, event => reject(event.payload.error))
+  })
+  done.catch(() => {})
   await consumer.run({
     autoCommit: false,
     eachBatch: async ({ batch, resolveOffset }) => {

@@ -21,6 +21,7 @@ from compat.drivers.remote import Remote
 from compat.kills.plan import PlanFiles
 from compat.kills.producers import start
 from compat.kills.steps import End, Step, steps
+from compat.security import ADMIN, harness, security_of
 from compat.servers import (
     COPIES,
     QUICK_GROUPS,
@@ -76,7 +77,7 @@ class Cluster:
         self.brokers = brokers
         self.plans = plans
         self.bootstrap = bootstrap_of(brokers)
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        self.admin = AdminClient({**harness(self.bootstrap), "log_level": 0})
         self._clients: dict[str, list[Remote]] = {}
 
     def client(self, name: str) -> Remote:
@@ -143,7 +144,7 @@ class Cluster:
             try:
                 self.leaders(topic)  # librdkafka asks again with the leader's old epoch else
                 ends = [self.ends(topic, parts, committed=one) for one in (True, False)]
-                with Client(self.bootstrap) as client:
+                with Client(self.bootstrap, security=security_of(ADMIN).options()) as client:
                     state = client.describe_transaction(transactional_id).state
                     listed = client.list_transactions(["Ongoing", "PrepareCommit", "PrepareAbort"])
             except (KafkaException, TimeoutError) as failure:

@@ -11,6 +11,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from compat.drivers import eventually
+from compat.security import read, scenario
 
 RECOVER_SECONDS = 60
 END_SECONDS = 30
@@ -24,10 +25,11 @@ class Reader(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self._topic = topic
+        group = uuid.uuid4().hex
         self._partitions = partitions
         self._settings = {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid.uuid4().hex,
+            **scenario(bootstrap, *read(topic, group)),
+            "group.id": group,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "enable.auto.commit": False,
