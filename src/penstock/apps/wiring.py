@@ -231,21 +231,18 @@ def audit_log(settings: AuditSettings, registry: Registry, origin: dict[str, int
     """
     from penstock.security.audit import NO_AUDIT, AuditLog
 
-    if not (settings.log_file or settings.topic):
+    if not settings.log_file:
         return NO_AUDIT
-    audit = AuditLog((), clock=SYSTEM_CLOCK, origin=origin)
-    registry.add(audit.samples)
-    if settings.log_file:
-        from penstock.security.audit.file import AuditFile
+    from penstock.security.audit.file import AuditFile
 
-        audit.add(
-            AuditFile(
-                settings.log_file,
-                bytes_max=settings.log_file_bytes,
-                files_max=settings.log_files,
-                queue_max=settings.queue_events,
-            )
-        )
+    file = AuditFile(
+        settings.log_file,
+        bytes_max=settings.log_file_bytes,
+        files_max=settings.log_files,
+        queue_max=settings.queue_events,
+    )
+    audit = AuditLog([file], clock=SYSTEM_CLOCK, origin=origin)
+    registry.add(audit.samples)
     return audit
 
 

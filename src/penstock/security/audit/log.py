@@ -41,10 +41,6 @@ class AuditLog:
         self._origin = origin
         self._recorded = dict.fromkeys(KINDS, 0)
 
-    def add(self, sink: LineSink) -> None:
-        """From now on lines go there too."""
-        self._sinks.append(sink)
-
     def record(self, event: AuditEvent) -> None:
         self._recorded[event.event] += 1
         if self._sinks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.base.settings import INT_MAX, LONG_MAX, setting
+from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,6 @@ class AuditSettings:
         name="audit.queue.max.events",
     )  # fmt: skip
     topic: str = setting(
-        "", "Topic that has the same lines as records, as __audit; a broker creates it. Empty"
-        " writes none.",
+        "", "Topic that has the same lines as records; empty writes none.",
+        no_effect=NoEffect(why="lines go to the file alone", refused=True),
     )  # fmt: skip
