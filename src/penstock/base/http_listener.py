@@ -5,7 +5,8 @@ ten times a second and sleeps on the way down. The web packages are imported by 
 what matters more at start-up does not wait for them.
 
 Bounds: request heads by `HEAD_BYTES_MAX`, requests at a time by `connections_max`, idle
-connections by `KEEP_ALIVE_SECONDS`; bodies are the application's to bound.
+connections by `KEEP_ALIVE_SECONDS`, slow ones as `http_protocol.py` has it; bodies are the
+application's to bound.
 
 A request whose length can be read in two ways is refused before the application sees it: one that
 has both Content-Length and Transfer-Encoding, or a coding other than chunked (h11 itself refuses
@@ -30,6 +31,10 @@ STOP_SECONDS: Final = 1.0
 BACKLOG: Final = 128
 _CODING: Final = b"transfer-encoding"
 _LENGTHS: Final = (b"content-length", _CODING)
+_AROUND_BYTES: Final = len(": \r\n")
+_LARGE_HEAD: Final = (
+    b'{"error":"invalid_request","message":"a request\'s head has at most 16384 bytes"}'
+)
 _TWO_LENGTHS: Final = (
     b'{"error":"invalid_request","message":"the request says in two ways how long its body is"}'
 )
@@ -66,19 +71,27 @@ def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> 
     return ""
 
 
+async def _refuse(send: Any, status: int, body: bytes) -> None:
+    own = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    own.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": own})
+    await send({"type": "http.response.body", "body": body})
+
+
 def _one_length(app: Any) -> Any:
-    """An application that only gets requests of which everybody reads the same length."""
+    """An application that only gets requests of which everybody reads the same length, and whose
+    head is not too large: h11 bounds what has not arrived whole."""
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
-        headers = [one for one in scope.get("headers", ()) if one[0] in _LENGTHS]
+        every = scope.get("headers", ())
+        headers = [one for one in every if one[0] in _LENGTHS]
         codings = [value.strip().lower() for name, value in headers if name == _CODING]
-        if len(headers) > 1 or codings not in ([], [b"chunked"]):
-            own = [(b"content-type", b"application/json"), (b"connection", b"close")]
-            own.append((b"content-length", str(len(_TWO_LENGTHS)).encode()))
-            await send({"type": "http.response.start", "status": 400, "headers": own})
-            await send({"type": "http.response.body", "body": _TWO_LENGTHS})
-            return
-        await app(scope, receive, send)
+        if sum(len(name) + len(value) + _AROUND_BYTES for name, value in every) > HEAD_BYTES_MAX:
+            await _refuse(send, 431, _LARGE_HEAD)
+        elif len(headers) > 1 or codings not in ([], [b"chunked"]):
+            await _refuse(send, 400, _TWO_LENGTHS)
+        else:
+            await app(scope, receive, send)
 
     return checked
 

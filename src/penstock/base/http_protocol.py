@@ -1,19 +1,36 @@
-"""uvicorn's HTTP/1.1 connection, which tells the application what certificate its peer has shown.
+"""uvicorn's HTTP/1.1 connection, within bounds of time; it tells the application what certificate
+its peer has shown.
+
+uvicorn itself only ends connections on which no next request begins. Here a head has to arrive
+within `HEAD_SECONDS` from the first byte on, the first one from when the connection was made, and
+a body that is being read must not be silent for `SILENCE_SECONDS`. Connections above twice the
+requests at a time are closed at once; up to there requests are answered 503.
 
 Apart from `http_listener`, since the web packages are imported when it starts.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 PEER_CERTIFICATE: Final = "penstock.peer_certificate"
+HEAD_SECONDS: Final = 5.0
+SILENCE_SECONDS: Final = 30.0
+CONNECTIONS_PER_REQUEST: Final = 2
 
 
 class _Protocol(H11Protocol):
     """One connection."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._until: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        """When a part of a body came; 0 while a head is waited for."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -26,6 +43,46 @@ class _Protocol(H11Protocol):
             await app(scope, receive, send)
 
         self.app = with_certificate
+        limit = self.limit_concurrency
+        if limit is not None and len(self.connections) > CONNECTIONS_PER_REQUEST * limit:
+            transport.abort()
+            return
+        self._until = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        state = self.conn.their_state
+        if state is h11.SEND_BODY:
+            if not self._heard:
+                self._end_watch()
+                self._until = self.loop.call_later(SILENCE_SECONDS, self._look)
+            self._heard = self.loop.time()
+        elif state is h11.IDLE and self.conn.trailing_data[0]:
+            if self._heard or self._until is None:
+                self._end_watch()
+                self._until = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        else:
+            self._end_watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_watch()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        """Close if a body is silent, unless it is the application that has not read it."""
+        now = self.loop.time()
+        waits = self.flow.read_paused or self.cycle.waiting_for_100_continue
+        until = (now if waits else self._heard) + SILENCE_SECONDS
+        if until <= now:
+            self.transport.abort()
+        else:
+            self._until = self.loop.call_at(until, self._look)
+
+    def _end_watch(self) -> None:
+        self._heard = 0.0
+        if self._until is not None:
+            self._until.cancel()
+            self._until = None
 
 
 def protocol_class() -> Any:

@@ -265,6 +265,7 @@ async def test_a_change_is_audited(guarded: Guarded) -> None:
         ("localhost:9644", "null", False),
         ("localhost:9644", "", False),
         ("127.0.0.1:9644", "file://127.0.0.1:9644", False),
+        ("localhost:9644", "http://[", False),
     ],
 )
 def test_host_and_origin_name_the_listener(host: str, origin: str | None, meant: bool) -> None:

@@ -211,10 +211,16 @@ def check_meant(headers: Mapping[str, str], hosts: Collection[str]) -> None:
             f"Host {host[:100]!r} is no name of this listener; admin.hosts has more of them"
         )
     origin = headers.get("origin")
-    if origin is not None and (
-        urlsplit(origin).netloc.lower() != host.lower() or not origin.startswith("http")
-    ):
+    if origin is not None and not _is_at(origin, host):
         raise NotForHere(f"Origin {origin[:100]!r} is not this listener, {host[:100]}")
+
+
+def _is_at(origin: str, host: str) -> bool:
+    try:
+        found = urlsplit(origin)
+    except ValueError:
+        return False
+    return origin.startswith("http") and found.netloc.lower() == host.lower()
 
 
 def names_listener(host: str, hosts: Collection[str]) -> bool:

@@ -61,8 +61,12 @@ logger = logging.getLogger(__name__)
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REFUSED_BYTES_MAX: Final = 1 << 20
 """Bytes that are read of a request whose sender may not make it."""
+REFUSED_SECONDS: Final = 4.0
+"""For how long these are read, so that the answer is there within 5 s."""
 DRAINED_BYTES_MAX: Final = 64 << 20
 """Bytes of a refused upload or manifest that are read and dropped before it is answered."""
+DRAINED_SECONDS: Final = 10.0
+"""For how long."""
 _STATUS_OF_CODE: Final = {
     "unknown_topic_or_partition": 404,
     "unknown_topic_id": 404,
@@ -233,11 +237,16 @@ def access_checked(route: Route, access: AdminAccess) -> Route:
 async def _refused(request: Request, error: PenstockError) -> Response:
     """An answer to who may not ask; some of the body is read: its sender may see no answer else."""
     left = REFUSED_BYTES_MAX
-    with suppress(ClientDisconnect):
-        async for piece in request.stream():
-            left -= len(piece)
-            if left < 0:
-                break
+    try:
+        async with asyncio.timeout(REFUSED_SECONDS):
+            async for piece in request.stream():
+                left -= len(piece)
+                if left < 0:
+                    break
+    except TimeoutError:
+        left = -1
+    except ClientDisconnect:
+        pass
     response = error_response(error)
     if response.status_code == HTTPStatus.UNAUTHORIZED:
         response.headers["www-authenticate"] = CHALLENGE
@@ -354,11 +363,13 @@ class _BodyLimit:
 async def _drain(receive: Receive) -> None:
     """Read a refused body that is not much too large: its sender reads no answer before its end."""
     size_bytes = 0
-    while size_bytes < DRAINED_BYTES_MAX:
-        message = await receive()
-        size_bytes += len(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAINED_SECONDS):
+            while size_bytes < DRAINED_BYTES_MAX:
+                message = await receive()
+                size_bytes += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
 
 
 def _too_large(size: str, limit_bytes: int) -> Response:
