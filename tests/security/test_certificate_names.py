@@ -93,3 +93,18 @@ def test_a_name_without_a_rule_is_nobodys() -> None:
 def test_what_is_no_rule(rules: str) -> None:
     with pytest.raises(InvalidSetting, match=re.escape("ssl.principal.mapping.rules")):
         PrincipalMapper(rules)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x0f"),
+        (b"\x55\x04\x03\x0c", b"\x55\x04\x03\x03"),
+    ],
+    ids=["a version that there is not", "a name that is no text"],
+)
+def test_a_certificate_that_cannot_be_read_is_nobodys(old: bytes, new: bytes) -> None:
+    certificate = x509.load_pem_x509_certificate(authority().pem).public_bytes(Encoding.DER)
+    assert old in certificate
+    with pytest.raises(NobodysName, match="cannot be read"):
+        distinguished_name(certificate.replace(old, new))

@@ -157,6 +157,7 @@ def test_an_unknown_key_is_said_to_be_one() -> None:
         ({"sub": ""}, "claim sub"),
         ({"sub": 5}, "claim sub"),
         ({"sub": "a" * 1025}, "claim sub"),
+        ({"sub": "alice\ud800"}, "claim sub"),
         ({"exp": None}, "never ends"),
         ({"exp": NOW - 30}, "has ended"),
         ({"exp": "soon"}, "no time"),

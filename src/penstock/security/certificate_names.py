@@ -121,7 +121,7 @@ def distinguished_name(certificate: bytes) -> str:
     """
     try:
         subject = x509.load_der_x509_certificate(certificate).subject
-    except ValueError as error:
+    except (ValueError, TypeError, x509.InvalidVersion) as error:
         raise NobodysName(f"the name of a certificate cannot be read: {error}") from None
     return ",".join(["+".join(map(_part, rdn)) for rdn in reversed(subject.rdns)])
 

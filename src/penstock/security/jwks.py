@@ -14,8 +14,9 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
@@ -142,10 +143,24 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow nothing."""
 
 
+def _bounded(clock: Clock, until: float) -> type[ssl.SSLSocket]:
+    """Sockets that receive until then; a timeout of the socket itself is for each single read,
+    and a head may be as many of those as it has bytes."""
+
+    class Bounded(ssl.SSLSocket):
+        def recv_into(self, *arguments: Any, **named: Any) -> int:
+            if clock.monotonic() > until:
+                raise TimeoutError(f"a JWKS that took more than {2 * CONNECT_SECONDS} s")
+            return super().recv_into(*arguments, **named)
+
+    return Bounded
+
+
 def _fetch(url: str, truststore: str, clock: Clock) -> bytes:
     context = ssl.create_default_context(cafile=truststore or None)
-    opener = build_opener(HTTPSHandler(context=context), _NoRedirects)
     until = clock.monotonic() + 2 * CONNECT_SECONDS
+    context.sslsocket_class = _bounded(clock, until)
+    opener = build_opener(HTTPSHandler(context=context), _NoRedirects)
     request = Request(url, headers={"Accept": "application/json"})  # noqa: S310  (https alone)
     pieces: list[bytes] = []
     try:
@@ -154,8 +169,8 @@ def _fetch(url: str, truststore: str, clock: Clock) -> bytes:
                 pieces.append(piece)
                 if sum(map(len, pieces)) > JWKS_BYTES_MAX:
                     raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
-                if clock.monotonic() > until:
-                    raise InvalidKeys(f"a JWKS that took more than {2 * CONNECT_SECONDS} s")
     except URLError as error:
         raise InvalidKeys(f"{url} cannot be read: {error.reason}") from error
+    except HTTPException as error:
+        raise InvalidKeys(f"{url} does not answer in HTTP: {type(error).__name__}") from error
     return b"".join(pieces)

@@ -140,11 +140,12 @@ def parse_key_set(data: bytes) -> KeySet:
 
 
 def _public_key(entry: Any) -> tuple[str | None, PublicKey] | None:
-    if not isinstance(entry, dict) or entry.get("kty") not in ALGORITHMS:
+    if not isinstance(entry, dict) or str(entry.get("kty")) not in ALGORITHMS:
         return None
-    if entry.get("use", "sig") != "sig" or "verify" not in entry.get("key_ops", ["verify"]):
+    uses = entry.get("key_ops", ["verify"])
+    if entry.get("use", "sig") != "sig" or not isinstance(uses, list) or "verify" not in uses:
         return None
-    if entry["kty"] != "RSA" and entry.get("crv") not in _CURVES:
+    if entry["kty"] != "RSA" and str(entry.get("crv")) not in _CURVES:
         return None
     public: dict[str, str | list[str]] = {
         name: value
@@ -238,7 +239,7 @@ def _object(data: bytes, what: str) -> Mapping[str, Any]:
 
 def _owner(claims: Mapping[str, Any], rules: TokenRules, now: int) -> TokenOwner:
     name = claims.get(rules.name_claim)
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or _has_half(name):
         raise InvalidToken(f"the token's claim {rules.name_claim} is no name")
     skew = rules.clock_skew_seconds
     expires = _time(claims, "exp")
@@ -255,6 +256,11 @@ def _owner(claims: Mapping[str, Any], rules: TokenRules, now: int) -> TokenOwner
     if rules.audiences and not {*_audiences(claims)} & {*rules.audiences}:
         raise InvalidToken("the token is for another audience", owner=name)
     return TokenOwner(name=name, expires_ms=(expires + skew) * 1000)
+
+
+def _has_half(name: str) -> bool:
+    """Whether a name has half a surrogate pair, which JSON can write and UTF-8 cannot."""
+    return any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _time(claims: Mapping[str, Any], claim: str) -> int | None:
