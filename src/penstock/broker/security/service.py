@@ -255,6 +255,9 @@ class SecurityService:
     def end_overdue(self, now: float) -> None:
         """Close connections that have taken too long to authenticate."""
         for connection in [one for one, until in self._waiting.items() if until < now]:
+            if connection.closing:  # its peer does not take what was written
+                connection.abort()
+                continue
             self._count(connection, "", "timeout")
             self.limits.failed(connection.client_host, now)
             connection.close("no authentication within authentication.timeout.ms")
