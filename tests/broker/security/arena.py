@@ -27,6 +27,7 @@ LATE_SECONDS: Final = 2.5
 """What a tick of the broker and a busy machine may add."""
 GROWTH_KIB: Final = 64 << 10
 FAILED, ILLEGAL_STATE, UNSUPPORTED_MECHANISM, UNSUPPORTED_VERSION = 58, 34, 33, 35
+INVALID_REQUEST: Final = 42
 MECHANISM: Final = "SCRAM-SHA-256"
 LISTENERS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 RSA: Final = signing_key()

@@ -37,6 +37,7 @@ from tests.broker.security.arena import (
     FAILED,
     GROWTH_KIB,
     HTTP,
+    INVALID_REQUEST,
     KINDS,
     LISTENERS,
     MECHANISM,
@@ -499,3 +500,20 @@ def _waiting(arena: Arena, security: AdminSecurity) -> float:
 def test_there_are_many_kinds() -> None:
     assert len(KINDS) >= 100
     assert {f"HTTP with {name}" for name in REQUESTS} <= {*KINDS}
+
+
+@pytest.mark.parametrize("where", ["resource_name", "principal", "host"])
+@pytest.mark.parametrize(
+    "text", ["a\0b", "a\nb", "a\x1b[2J", "a" * 30_000], ids=["NUL", "line", "escape", "long"]
+)
+def test_names_of_acls(arena: Arena, where: str, text: str) -> None:
+    """Of somebody who may make them."""
+    creation = {
+        "resource_type": 2, "resource_name": "t", "resource_pattern_type": 3,
+        "principal": "User:bob", "host": "*", "operation": 3, "permission_type": 3,
+        where: f"User:{text}" if where == "principal" else text,
+    }  # fmt: skip
+    with arena.open("SASL_SSL", source="127.0.3.2") as peer:
+        assert peer.sasl("PLAIN", b"\0alice\0" + PASSWORD.encode()).error_code == 0
+        answer = peer.call("CreateAcls", 3, {"creations": [creation]})
+    assert answer.results[0].error_code == INVALID_REQUEST
