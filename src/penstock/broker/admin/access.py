@@ -64,6 +64,7 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
     ("GET", "/v1/cluster"): DESCRIBE,
     ("GET", "/v1/compaction"): DESCRIBE,
     ("GET", "/v1/copies"): DESCRIBE,
+    ("GET", "/v1/damage"): DESCRIBE,
     ("GET", "/v1/losses"): DESCRIBE,
     ("GET", "/v1/tiers"): DESCRIBE,
     ("GET", "/v1/topics"): DESCRIBE,
