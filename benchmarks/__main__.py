@@ -66,6 +66,7 @@ ALL = (
     "cluster_messages",
     "processes",
     "quotas",
+    "tls",
 )
 
 

@@ -140,7 +140,7 @@ def isolation(quick: bool) -> Iterator[Row]:
     with Broker(WINDOWS, process=True, admin=False) as broker, broker.client() as client:
         client.create_topic(QUIET, 1)
         client.create_topic(HOT, 1)
-        address = _address(broker.bootstrap)
+        address = address_of(broker.bootstrap)
         quiet = Connection(address, frame(QUIET, QUIET, 100))
         with hot_tenant(address) as running:
             quiet_latencies(quiet, 1.0)
@@ -186,7 +186,7 @@ def cost(quick: bool) -> Iterator[Row]:
     found: dict[str, list[float]] = {kind: [] for kind in quotas}
     with Broker(process=True, admin=False) as broker, broker.client() as client:
         client.create_topic(QUIET, 1)
-        connection = Connection(_address(broker.bootstrap), frame(QUIET, QUIET, 100))
+        connection = Connection(address_of(broker.bootstrap), frame(QUIET, QUIET, 100))
         pid = broker.pid or os.getpid()
         _burst(connection)
         for _ in range(rounds):
@@ -229,7 +229,8 @@ def _requests(client: Client) -> int:
     return end
 
 
-def _address(bootstrap: str) -> tuple[str, int]:
+def address_of(bootstrap: str) -> tuple[str, int]:
+    """Host and port."""
     host, _, port = bootstrap.rpartition(":")
     return host, int(port)
 

@@ -22,6 +22,8 @@ CHUNK_RECORDS = 5_000
 FETCHED_GIGABYTES_MIN = 0.1
 """Less is read again from its start: finding out where to read takes some 20 ms."""
 GIGABYTE = 1e9
+PLAINTEXT: Mapping[str, str] = {}
+"""The client's options of security, where it needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,9 @@ def delete_topic(bootstrap: str, name: str) -> None:
         future.result(TIMEOUT_SECONDS)
 
 
-def produce(bootstrap: str, pids: Pids, topic: str, shape: Shape) -> Load:
+def produce(
+    bootstrap: str, pids: Pids, topic: str, shape: Shape, security: Mapping[str, str] = PLAINTEXT
+) -> Load:
     """Produce the shape's records with acks=all, and wait for every acknowledgement."""
     producer = Producer(
         {
@@ -132,6 +136,7 @@ def produce(bootstrap: str, pids: Pids, topic: str, shape: Shape) -> Load:
             "queue.buffering.max.kbytes": 2_000_000,
             "message.timeout.ms": TIMEOUT_SECONDS * 1000,
             "log_level": 0,
+            **security,
         }
     )
     producer.list_topics(topic, timeout=TIMEOUT_SECONDS)
@@ -154,7 +159,9 @@ def produce(bootstrap: str, pids: Pids, topic: str, shape: Shape) -> Load:
     return _measured(work, pids, shape.gigabytes)
 
 
-def fetch(bootstrap: str, pids: Pids, topic: str, shape: Shape) -> Load:
+def fetch(
+    bootstrap: str, pids: Pids, topic: str, shape: Shape, security: Mapping[str, str] = PLAINTEXT
+) -> Load:
     """Read the topic from its start, as many records as the shape has, until it takes a while."""
     rounds = math.ceil(FETCHED_GIGABYTES_MIN / shape.gigabytes)
     consumer = Consumer(
@@ -166,6 +173,7 @@ def fetch(bootstrap: str, pids: Pids, topic: str, shape: Shape) -> Load:
             "queued.max.messages.kbytes": 262_144,
             "fetch.queue.backoff.ms": 2,
             "log_level": 0,
+            **security,
         }
     )
     consumer.list_topics(topic, timeout=TIMEOUT_SECONDS)
