@@ -205,6 +205,7 @@ def test_an_accepted_client_cannot_go_on() -> None:
         SERVER_FIRST.replace(b"4096", b"9" * 30),
         SERVER_FIRST.replace(b"W22ZaJ0SNY7soEsUEjb6gQ==", b"AAAA"),
         b"m=ext," + SERVER_FIRST,
+        SERVER_FIRST + b",x=\xff",
     ],
 )
 def test_servers_whose_first_message_is_not_taken(first: bytes) -> None:

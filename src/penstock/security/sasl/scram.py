@@ -171,7 +171,8 @@ class ScramClient:
         return b""
 
     def _prove(self, challenge: bytes) -> bytes:
-        found = _SERVER_FIRST.fullmatch(challenge[:MESSAGE_BYTES_MAX].decode("utf-8", "replace"))
+        first = _text(challenge)
+        found = _SERVER_FIRST.fullmatch(first)
         if found is None:
             raise ServerUntrusted(f"the server's first message is none of {self._mechanism}")
         nonce, iterations = found["nonce"], int(found["iterations"])
@@ -187,7 +188,7 @@ class ScramClient:
             raise ServerUntrusted(f"the server's salt has {len(salt)} bytes")
         salted = salted_password(self._mechanism, self._password, salt, iterations)
         unproved = f"c=biws,r={nonce}"
-        said = f"{self._bare},{challenge.decode()},{unproved}".encode()
+        said = f"{self._bare},{first},{unproved}".encode()
         client_key = hmac.digest(salted, b"Client Key", self._hash)
         stored_key = hashlib.new(self._hash, client_key).digest()
         proof = _xor(client_key, hmac.digest(stored_key, said, self._hash))
@@ -208,6 +209,14 @@ def _bytes(text: str) -> bytes:
         return b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return b""
+
+
+def _text(message: bytes) -> str:
+    """A message; empty where it is too long, or no UTF-8."""
+    try:
+        return message.decode() if len(message) <= MESSAGE_BYTES_MAX else ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def _escape(name: str) -> str:
