@@ -20,11 +20,11 @@ class Apart(Remote):
     """A driver of this package behind a program of its own."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
-        self._client = name
+        self.name = name
         super().__init__(bootstrap)
 
     def _start(self) -> Program:
-        command = [sys.executable, "-m", "compat.drivers.apart", self._client, self.bootstrap]
+        command = [sys.executable, "-m", "compat.drivers.apart", self.name, self.bootstrap]
         return Program(command, {})
 
 
