@@ -64,7 +64,8 @@ class Watching(MachineFiles):
 
     def rename(self, name: Name, target: Name, /) -> None:  # type: ignore[override]
         path = str(target)
-        kind = "points" if path.endswith("partitions.checkpoint") else path[-8:]
+        names = ("partitions.checkpoint", "partitions.checkpoint.copy")
+        kind = "points" if path.endswith(names) else path[-8:]
         self._seen.append((kind, threading.get_ident()))
         super().rename(name, target)
 
@@ -125,7 +126,8 @@ def test_deletions_of_a_turn_share_the_write_of_their_starts(tmp_path: Path) -> 
     while len(saved) < len(partitions):
         loop.take()
     assert saved == [None] * len(partitions)
-    assert [kind for kind, _ in seen] == ["points", "points"]  # the first, and all behind it
+    # Of the first, and of all behind it; each with its copy.
+    assert [kind for kind, _ in seen] == ["points"] * 4
     assert threading.get_ident() not in {thread for _, thread in seen}
     abandon(harness.store)
     again = Harness(tmp_path)
@@ -148,6 +150,16 @@ def closed_segments(directory: Path, batches: int = 400) -> Harness:
     harness.reopen()
     harness.log().load()
     return harness
+
+
+def test_a_log_that_waits_twice_loses_what_is_old_once(tmp_path: Path) -> None:
+    harness = closed_segments(tmp_path)
+    log, upkeep = harness.log(), harness.store._maintenance
+    upkeep._sweep.extend([log.topic_partition] * 2)
+    upkeep._sweep_some(5_500)
+    assert log.log_start_offset == 400
+    assert [segment.base_offset for segment in log.segments] == [400, 800, 1200]
+    harness.store.close()
 
 
 class Counting(MachineFiles):

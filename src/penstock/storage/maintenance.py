@@ -201,7 +201,7 @@ class LogMaintenance:
 
     def _sweep_some(self, now_ms: int) -> None:
         """Look at logs, at so many and at so many of their segments; those that are left wait."""
-        victims: list[tuple[PartitionLog, int]] = []
+        victims: dict[PartitionLog, int] = {}
         left = HOUSEKEEPING_SEGMENTS_MAX
         for _ in range(min(len(self._sweep), HOUSEKEEPING_LOGS_MAX)):
             if left <= 0:
@@ -209,7 +209,7 @@ class LogMaintenance:
             log = self._logs.get(self._sweep.popleft())
             if log is None or log.closed is not None or log.damage is not None:
                 continue
-            if log.fence is not None:
+            if log.fence is not None or log in victims:  # what goes of it is counted once
                 continue
             if log.swapping:
                 self._sweep.append(log.topic_partition)
@@ -224,7 +224,7 @@ class LogMaintenance:
                 self._sweep.append(log.topic_partition)
             left -= max(1, count) if loaded else len(log.segments)
             if count:
-                victims.append((log, count))
+                victims[log] = count
         if victims:
             self._drop_segments(victims, now_ms)
 
@@ -253,10 +253,10 @@ class LogMaintenance:
             log.roll()
         return min(count, len(log.segments) - 1)
 
-    def _drop_segments(self, victims: list[tuple[PartitionLog, int]], now_ms: int) -> None:
+    def _drop_segments(self, victims: dict[PartitionLog, int], now_ms: int) -> None:
         """Move the logs' starts, on disk too, and then give the files their last name."""
         covered: list[tuple[PartitionLog, int]] = []
-        for log, wanted in victims:
+        for log, wanted in victims.items():
             bases = [segment.base_offset for segment in log.segments[:wanted]]
             count = sum([base < log.recovery_point.segment_base for base in bases])
             if count < wanted:
