@@ -50,7 +50,7 @@ read.explain("formatted")
 print(read, read._jdf.queryExecution().toString())
 rows = sorted(bytes(row.value).decode() for row in read.select("value").collect())
 written = read.select("value").write.format("penstock").options(**options)
-written.option("topic", "orders").mode("append").save()
+written.option("topic", "copies").mode("append").save()
 stream = spark.readStream.format("penstock").options(**options).option("subscribe", "orders")
 query = (
     stream.option("startingOffsets", "earliest").load().select("value").writeStream
@@ -120,7 +120,7 @@ def options_of(secured: tuple[Broker, Path]) -> dict[str, str]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("by_file", [False, True])
+@pytest.mark.parametrize("by_file", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_queries_run_and_no_secret_is_anywhere(
     secured: tuple[Broker, Path], tmp_path: Path, by_file: bool
 ) -> None:
