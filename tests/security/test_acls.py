@@ -22,7 +22,7 @@ from penstock.security.acls import (
     binding_of,
     checked,
 )
-from penstock.security.authoriser import DECISIONS_MAX
+from penstock.security.authoriser import DECISIONS_MAX, REMEMBERED_CHARS_MAX
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 
@@ -230,6 +230,19 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(DECISIONS_MAX + 2):
         assert rights.allows("read", "topic", f"t{number}")
     assert authoriser.rights(Principal("User", "a"), HERE) is not rights
+
+
+def test_long_names_are_decided_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or their texts were remembered, as many as decisions are."""
+    authoriser = AclAuthoriser()
+    authoriser.replace([bound("t", pattern_type="prefixed")])
+    rights = authoriser.rights(Principal("User", "a"), HERE)
+    short, long = "t" * REMEMBERED_CHARS_MAX, "t" * (REMEMBERED_CHARS_MAX + 1)
+    assert rights.allows("read", "topic", short)
+    assert rights.allows("read", "topic", long)
+    monkeypatch.setattr(authoriser, "index", AclIndex(()))
+    assert rights.allows("read", "topic", short)
+    assert not rights.allows("read", "topic", long)
 
 
 # -- bindings and filters -------------------------------------------------------------------

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.error_answers import element_answers
@@ -64,10 +65,12 @@ class Granted:
     def complete(self, answer: Mapping[str, Any], rights: Rights) -> Mapping[str, Any]:
         """The answer with what was refused, or without what must not be seen."""
         if self.refused:
-            elements = list(answer.get(self.field) or ())
+            elements: list[Any] = []
+            others = iter(answer.get(self.field) or ())
             for place, element in self.refused:
-                elements.insert(place, element)
-            answer = {**answer, self.field: elements}
+                elements += islice(others, max(0, place - len(elements)))
+                elements.append(element)
+            answer = {**answer, self.field: [*elements, *others]}
         if self.listed is not None:
             check = self.listed
             answer = {

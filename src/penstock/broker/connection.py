@@ -99,7 +99,7 @@ class RequestContext:
         self.answer: Buffers | None = None
         self.no_answer = False
         self.rights: Rights = EVERYTHING
-        self.refused: Sequence[AuthorisationFailed] = ()
+        self.refused: list[AuthorisationFailed] = []
         self.granted: Any = None
         self.abandon: Callable[[], None] | None = None
 
@@ -115,7 +115,7 @@ class RequestContext:
     def refusal(self, operation: str, resource_type: str, name: str) -> AuthorisationFailed:
         """The error of what the peer may not do; it is noted for the audit."""
         error = refusal(operation, resource_type, name, self.connection.principal)
-        self.refused = [*self.refused, error]
+        self.refused.append(error)
         return error
 
 

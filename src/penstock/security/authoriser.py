@@ -41,6 +41,8 @@ kind."""
 
 DECISIONS_MAX: Final = 200_000
 """Decisions that are remembered, of all principals together."""
+REMEMBERED_CHARS_MAX: Final = 255
+"""Of names. No topic has a longer one, and who asks for longer ones shall not fill the memory."""
 
 
 class Rights(Protocol):
@@ -139,13 +141,14 @@ class AclAuthoriser:
 class _Remembered:
     """What was decided of one principal and address, until `AclAuthoriser.forget`."""
 
-    __slots__ = ("_authoriser", "_decided", "_host", "_principal")
+    __slots__ = ("_authoriser", "_decided", "_host", "_principal", "_some")
 
     def __init__(self, authoriser: AclAuthoriser, principal: str, host: str) -> None:
         self._authoriser = authoriser
         self._principal = principal
         self._host = host
         self._decided: dict[tuple[str, str, str], bool] = {}
+        self._some: dict[tuple[str, str], bool] = {}
 
     def allows(self, operation: str, resource_type: str, name: str) -> bool:
         found = self._decided.get((operation, resource_type, name))
@@ -155,14 +158,18 @@ class _Remembered:
         decided = self._authoriser.index.allows(
             operation, resource_type, name, principal=self._principal, host=self._host
         )
-        self._authoriser.count()
-        self._decided[operation, resource_type, name] = decided
+        if len(name) <= REMEMBERED_CHARS_MAX:
+            self._authoriser.count()
+            self._decided[operation, resource_type, name] = decided
         return decided
 
     def allows_some(self, operation: str, resource_type: str) -> bool:
-        return self._authoriser.index.allows_some(
-            operation, resource_type, principal=self._principal, host=self._host
-        )
+        found = self._some.get((operation, resource_type))
+        if found is None:
+            found = self._some[operation, resource_type] = self._authoriser.index.allows_some(
+                operation, resource_type, principal=self._principal, host=self._host
+            )
+        return found
 
     def operations(self, resource_type: str, name: str) -> Collection[str]:
         return [one for one in SUPPORTED[resource_type] if self.allows(one, resource_type, name)]

@@ -123,18 +123,19 @@ def _take_refused(
     parts: Parts, context: RequestContext, request: ProduceRequest
 ) -> list[TopicResult]:
     """Take the topics out of a request that may not be written, and answer them."""
-    rights, refused = context.rights, []
+    rights, refused, kept = context.rights, [], []
     by_id = context.version >= TOPIC_IDS_FROM
-    for topic in list(request.topics):
+    for topic in request.topics:
         key, rows = topic
         known = parts.partitions.topics_by_id.get(key) if by_id else None
         name = key.decode(errors="replace") if known is None else known.topic.name
         if (by_id and known is None) or rights.allows("write", "topic", name):
+            kept.append(topic)
             continue
-        request.topics.remove(topic)
         number, message = error_of(context.refusal("write", "topic", name))
         results = [PartitionResult(index, number, message=message) for index, _ in rows]
         refused.append((key, results))
+    request.topics = kept
     return refused
 
 
