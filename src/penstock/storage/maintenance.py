@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
@@ -85,7 +85,8 @@ class LogMaintenance:
         self._flush_within_ms: int | None = None
         self.kept_producers: set[int] = set()
         self._logs = logs
-        self._sweep: deque[TopicPartition] = deque()
+        self._sweep: OrderedDict[TopicPartition, None] = OrderedDict()
+        """Logs to be looked at, each once: what goes of one is counted before any of it goes."""
         self._swept_ms = self._clock.now_ms()
         self._removals: deque[tuple[int, str]] = deque()
         self._drops: list[Dropped] = []
@@ -110,7 +111,7 @@ class LogMaintenance:
         interval_ms = settings.log_retention_check_interval_ms
         if now_ms - self._swept_ms >= interval_ms and not self._sweep:
             self._swept_ms = now_ms
-            self._sweep.extend(self._logs)
+            self._sweep.update(dict.fromkeys(self._logs))
         self._sweep_some(now_ms)
         waited = now_ms - self._checkpointer.last_ms
         due = waited >= settings.log_checkpoint_interval_ms and self._changes.logs
@@ -201,18 +202,18 @@ class LogMaintenance:
 
     def _sweep_some(self, now_ms: int) -> None:
         """Look at logs, at so many and at so many of their segments; those that are left wait."""
-        victims: dict[PartitionLog, int] = {}
+        victims: list[tuple[PartitionLog, int]] = []
         left = HOUSEKEEPING_SEGMENTS_MAX
         for _ in range(min(len(self._sweep), HOUSEKEEPING_LOGS_MAX)):
             if left <= 0:
                 break
-            log = self._logs.get(self._sweep.popleft())
+            log = self._logs.get(self._sweep.popitem(last=False)[0])
             if log is None or log.closed is not None or log.damage is not None:
                 continue
-            if log.fence is not None or log in victims:  # what goes of it is counted once
+            if log.fence is not None:
                 continue
             if log.swapping:
-                self._sweep.append(log.topic_partition)
+                self._sweep[log.topic_partition] = None
                 continue
             loaded = log.loaded
             try:
@@ -221,10 +222,10 @@ class LogMaintenance:
                 logger.error("upkeep of %s failed: %s", log.topic_partition, error)
                 continue
             if count == left:
-                self._sweep.append(log.topic_partition)
+                self._sweep[log.topic_partition] = None
             left -= max(1, count) if loaded else len(log.segments)
             if count:
-                victims[log] = count
+                victims.append((log, count))
         if victims:
             self._drop_segments(victims, now_ms)
 
@@ -253,16 +254,16 @@ class LogMaintenance:
             log.roll()
         return min(count, len(log.segments) - 1)
 
-    def _drop_segments(self, victims: dict[PartitionLog, int], now_ms: int) -> None:
+    def _drop_segments(self, victims: list[tuple[PartitionLog, int]], now_ms: int) -> None:
         """Move the logs' starts, on disk too, and then give the files their last name."""
         covered: list[tuple[PartitionLog, int]] = []
-        for log, wanted in victims.items():
+        for log, wanted in victims:
             bases = [segment.base_offset for segment in log.segments[:wanted]]
             count = sum([base < log.recovery_point.segment_base for base in bases])
             if count < wanted:
                 self._changes.of(log)  # or a log that nobody writes to keeps its last segment
                 self._checkpointer.start()
-                self._sweep.append(log.topic_partition)
+                self._sweep[log.topic_partition] = None
             if count:
                 covered.append((log, count))
                 start = log.segments[count].base_offset
