@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from penstock.apps.admin import admin_addresses, admin_url, ask_admin
 from penstock.apps.log.queues import admin_option
 from penstock.apps.session import BadInput, State, output_option, say, show_facts
 from penstock.base.system import SYSTEM_CLOCK
@@ -103,14 +104,13 @@ def check(state: State, file: str, key: str, key_password: str) -> None:
 @output_option
 def reload(state: State, admin: str | None) -> None:
     """Certificates, users and keys of tokens; what is no good is named, and the former stays."""
-    from penstock.client.admin_http import AdminHttp
-
     failures = []
-    named = state.setting("admin", admin, DEFAULT_ADMIN)
-    for address in named.split(","):
-        url = address if "://" in address else f"http://{address}"
-        with AdminHttp(url) as broker:
-            answer = broker.call("POST", "/v1/security/reload", timeout_seconds=RELOAD_SECONDS)
+    for address in admin_addresses(state.setting("admin", admin, DEFAULT_ADMIN)):
+        url = admin_url(address)
+        answer = ask_admin(
+            state, url, "/v1/security/reload", "POST",
+            timeout_seconds=RELOAD_SECONDS, repeated=True,
+        )  # fmt: skip
         if answer.status != 200:
             raise BadInput(f"{url}: {answer.message}")
         failures += [f"{url}: {one}" for one in answer.body.get("failures", [])]

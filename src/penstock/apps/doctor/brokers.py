@@ -18,28 +18,20 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.apps.admin import ask_admin
 from penstock.apps.doctor.findings import SKEW_CURE, SKEW_WARN_SECONDS, Check, Finding, look
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.client.admin_http import AdminHttp, Answer
-from penstock.client.errors import AdminUnavailable, InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
     from penstock.client import ClusterMetadata
+    from penstock.client.admin_http import Answer
     from penstock.client.metadata import Node
 
 CALL_MS: Final = 2_000
 ROUND_TRIP_WARN_MS: Final = 100.0
-ADMIN_TIMEOUT_SECONDS: Final = 5.0
-"""More than a broker takes for its readiness."""
-
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
-
-
-def admin_addresses(text: str) -> list[str]:
-    """The addresses of a list that is separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def reach(state: State) -> tuple[ClusterMetadata | None, list[Finding]]:
@@ -82,7 +74,7 @@ def broker_checks(
     nodes = [] if cluster is None else list(cluster.nodes.values())
     checks = [_way(state, node) for node in nodes]
     if admins:
-        return checks + [_asked(address) for address in admins]
+        return checks + [_asked(state, address) for address in admins]
     return checks + [_found(state, node) for node in nodes]
 
 
@@ -147,8 +139,8 @@ def _went(state: State, node: Node, name: str) -> Finding:
 # -- readiness and clock --------------------------------------------------------------------
 
 
-def _asked(address: str) -> Check:
-    return Check(f"readiness of {address}", lambda: _admin(address))
+def _asked(state: State, address: str) -> Check:
+    return Check(f"readiness of {address}", lambda: _admin(state, address))
 
 
 def _found(state: State, node: Node) -> Check:
@@ -158,30 +150,31 @@ def _found(state: State, node: Node) -> Check:
     def run() -> Sequence[Finding]:
         fix = "name its admin interface with --admin, or ask on the broker's machine"
         try:
-            listener = _listener(state, node)
+            listener, scheme = _listener(state, node)
         except PenstockError as error:
             return [Finding(check=name, status="skip", cause=f"not known: {error}", fix=fix)]
-        address = _from_here(listener, node)
+        address = _from_here(listener, scheme, node)
         if address is not None:
-            return _admin(address, node.node_id)
+            return _admin(state, address, node.node_id)
         cause = f"not known: admin.listener = {listener!r} cannot be asked from here"
         return [Finding(check=name, status="skip", cause=cause, fix=fix)]
 
     return Check(name, run)
 
 
-def _listener(state: State, node: Node) -> str:
+def _listener(state: State, node: Node) -> tuple[str, str]:
+    """A broker's admin listener, and what an address of it begins with."""
     with state.client(**_QUICK) as client:
-        for entry in client.describe_configs("broker", node.node_id):
-            if entry.name == "admin.listener":
-                return entry.value or ""
-    return ""
+        entries = client.describe_configs("broker", node.node_id)
+    values = {entry.name: entry.value or "" for entry in entries}
+    encrypted = values.get("admin.security.protocol") == "SSL"
+    return values.get("admin.listener", ""), "https://" if encrypted else ""
 
 
 def admin_address(state: State, node: Node) -> str | None:
     """Where the admin interface of a broker can be asked from here; None if that is not known."""
     try:
-        return _from_here(_listener(state, node), node)
+        return _from_here(*_listener(state, node), node)
     except PenstockError:
         return None
 
@@ -195,8 +188,7 @@ def admin_answers(
     found = []
     for address in filter(None, known):
         try:
-            with AdminHttp(f"http://{address}") as admin:
-                answer = admin.ask("GET", path, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+            answer = ask_admin(state, address, path)
         except PenstockError:
             continue  # its readiness tells
         if answer.status == HTTPStatus.OK:
@@ -204,16 +196,16 @@ def admin_answers(
     return found
 
 
-def _from_here(listener: str, node: Node) -> str | None:
+def _from_here(listener: str, scheme: str, node: Node) -> str | None:
     """Where a broker's admin listener is for us; None where it is turned off, or not for us."""
     host, _, port = listener.rpartition(":")
     if port in ("", "0"):
         return None
     host = host.removeprefix("[").removesuffix("]")
     if host in _WILDCARDS:
-        return f"{node.host}:{port}"
+        return f"{scheme}{node.host}:{port}"
     loopback = host == "localhost" or host.startswith("127.") or host == "::1"
-    return listener if not loopback or _is_here(node.host) else None
+    return scheme + listener if not loopback or _is_here(node.host) else None
 
 
 def _is_here(host: str) -> bool:
@@ -228,17 +220,16 @@ def _is_here(host: str) -> bool:
     return False
 
 
-def _admin(address: str, node_id: int | None = None) -> list[Finding]:
+def _admin(state: State, address: str, node_id: int | None = None) -> list[Finding]:
     """Ask an admin interface whether its broker is ready, and what its clock says.
 
     `node_id` is the broker that it should be, None where a user named the address.
     """
     try:
-        with AdminHttp(f"http://{address}") as admin:
-            asked_ms = SYSTEM_CLOCK.now_ms()
-            answer = admin.ask("GET", "/readyz", timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-            answered_ms = SYSTEM_CLOCK.now_ms()
-    except (InvalidArgument, AdminUnavailable) as error:
+        asked_ms = SYSTEM_CLOCK.now_ms()
+        answer = ask_admin(state, address, "/readyz")
+        answered_ms = SYSTEM_CLOCK.now_ms()
+    except PenstockError as error:
         said = error.__cause__ or error
         return [
             Finding(

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import click
 
+from penstock.apps.admin import admin_addresses
 from penstock.apps.configuration import Configuration, Given, configure
 from penstock.apps.doctor import Finding, look
-from penstock.apps.doctor.brokers import admin_addresses, broker_checks, reach
+from penstock.apps.doctor.brokers import broker_checks, reach
 from penstock.apps.doctor.compaction import compaction_check
 from penstock.apps.doctor.consumers import consumers
 from penstock.apps.doctor.copies import copies_check

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.apps.doctor.brokers import ADMIN_TIMEOUT_SECONDS, admin_address
+from penstock.apps.admin import ask_admin
+from penstock.apps.doctor.brokers import admin_address
 from penstock.apps.doctor.findings import Check, Finding
 from penstock.base.errors import PenstockError
-from penstock.client.admin_http import AdminHttp
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
@@ -26,8 +26,7 @@ def given_up(
     known = (admin_address(state, node) for node in cluster.nodes.values())
     for address in admins or filter(None, known):
         try:
-            with AdminHttp(f"http://{address}") as admin:
-                answer = admin.ask("GET", "/v1/losses", timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+            answer = ask_admin(state, address, "/v1/losses")
         except PenstockError:
             continue
         if answer.status == 200:

@@ -45,7 +45,8 @@ def cleanliness_of(
 
 
 def _of_leaders(chosen: Chosen, client: Client, admin: str) -> dict[TopicPartition, Cleanliness]:
-    from penstock.apps.doctor.brokers import admin_addresses, admin_answers
+    from penstock.apps.admin import admin_addresses
+    from penstock.apps.doctor.brokers import admin_answers
 
     topic = client.describe_topic(chosen.topic or "")
     leaders = {one.index: one.leader for one in topic.partitions}

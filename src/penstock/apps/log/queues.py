@@ -215,7 +215,8 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
     """
     from urllib.parse import quote
 
-    from penstock.apps.doctor.brokers import admin_addresses, admin_answers
+    from penstock.apps.admin import admin_addresses
+    from penstock.apps.doctor.brokers import admin_answers
 
     addresses = admin_addresses(state.setting("admin", admin, ""))
     path = f"/v1/queues/{quote(group, safe='')}"

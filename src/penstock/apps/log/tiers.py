@@ -22,7 +22,8 @@ def tiers(state: State, topic: str | None, admin: str | None) -> None:
     the leader knows it. `failures` are attempts since the last that succeeded, with the last error.
     The admin interfaces of brokers say so: each of what it has, replicas too.
     """
-    from penstock.apps.doctor.brokers import admin_addresses, admin_answers
+    from penstock.apps.admin import admin_addresses
+    from penstock.apps.doctor.brokers import admin_answers
 
     with state.client() as client:
         found = client.metadata([])

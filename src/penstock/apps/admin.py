@@ -1,0 +1,61 @@
+"""How commands ask the admin interfaces of brokers.
+
+An address is HOST:PORT, or a URL where it has TLS. Over https:// each request has the credentials
+of the client's options of security. Without TLS they are sent to this machine alone, and only
+after the interface has refused to answer without: one that needs none may not take them there.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.apps.session import State
+    from penstock.client.admin_http import Answer
+
+ADMIN_TIMEOUT_SECONDS: Final = 5.0
+"""More than a broker takes for its readiness."""
+
+
+def admin_addresses(text: str) -> list[str]:
+    """The addresses of a list that is separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def admin_url(address: str) -> str:
+    """The URL of an address."""
+    return address if "://" in address else f"http://{address}"
+
+
+def ask_admin(
+    state: State,
+    address: str,
+    path: str,
+    method: str = "GET",
+    *,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+    repeated: bool = False,
+) -> Answer:
+    """What an admin interface answers; `repeated` goes on while the broker is away.
+
+    Raises:
+        InvalidError: the address is none, the options of security are wrong, or credentials are
+            needed that must not go there.
+        AdminUnavailable: there is no answer.
+    """
+    from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity
+    from penstock.client.security import admin_security
+
+    url, security = admin_url(address), admin_security(state.security() or {})
+
+    def asked(security: AdminSecurity) -> Answer:
+        with AdminHttp(url, security=security) as admin:
+            ask = admin.call if repeated else admin.ask
+            return ask(method, path, timeout_seconds=timeout_seconds)
+
+    if url.startswith("https:"):
+        return asked(security)
+    answer = asked(NO_SECURITY)
+    refused = answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    return asked(security) if refused and security.authorization is not None else answer
