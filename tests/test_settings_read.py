@@ -102,11 +102,7 @@ def unread(kind: type[Any], rooms: Iterable[str]) -> set[str]:
 
 def without_effect(kind: type[Any]) -> set[str]:
     """Those that are declared to have none, whatever their value."""
-    return {
-        info.name
-        for info in describe(kind)
-        if info.no_effect is not None and not info.no_effect.words
-    }
+    return {info.name for info in describe(kind) if info.no_effect is not None}
 
 
 def test_every_setting_is_read_or_declared_to_have_no_effect() -> None:

@@ -26,28 +26,18 @@ class Sample:
     )
 
 
-def test_says_what_has_no_effect_and_refuses_what_would_be_a_promise() -> None:
+def test_says_what_has_no_effect() -> None:
     idle = settings.NoEffect(why="it is not built")
-    tiers = settings.NoEffect(why="there are none", refused=True)
-    words = settings.NoEffect(why="nothing is compacted", words=("compact",))
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Idle:
         reserve: bool = setting(False, name="reserve", doc="Whether.", no_effect=idle)
-        tiered: bool = setting(False, name="tiered", doc="Whether.", no_effect=tiers)
-        cleanup: tuple[str, ...] = setting(
-            ("delete",), name="cleanup", doc="Ways.", no_effect=words
-        )
 
-    reserve, tiered, cleanup = settings.describe(Idle)
+    (reserve,) = settings.describe(Idle)
     said = settings.without_effect
     assert reserve.doc == "Whether. Not yet: it has no effect: it is not built."
     assert said(reserve, "true") == "setting reserve = 'true': it has no effect: it is not built"
-    assert said(cleanup, "delete,compact").endswith("compact has no effect: nothing is compacted")
-    for info, value in ((reserve, "FALSE"), (tiered, False), (cleanup, ""), (cleanup, ["delete"])):
-        assert said(info, value) == ""
-    with pytest.raises(InvalidSetting, match="tiered = 'true': it has no effect: there are none"):
-        said(tiered, "true")
+    assert said(reserve, "FALSE") == ""
     with pytest.raises(InvalidSetting, match="must be true or false"):
         said(reserve, "perhaps")
 

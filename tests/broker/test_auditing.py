@@ -11,24 +11,15 @@ import pytest
 from penstock.broker.auditing import CHANGES, RequestAudit
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER
-from penstock.security.audit import AuditEvent
 from penstock.testing import Broker
 from penstock.wire.kafka.apis import APIS
 from tests.broker.test_authorisation import Recording
 from tests.broker.wire_client import WireClient, batch
+from tests.noted import Events
 
 
-class Noted:
-    """An audit in memory."""
-
-    def __init__(self) -> None:
-        self.events: list[AuditEvent] = []
-
-    def record(self, event: AuditEvent) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        pass
+class Noted(Events):
+    """Its events in short."""
 
     @property
     def short(self) -> list[tuple[str, str, str, list[str], str]]:

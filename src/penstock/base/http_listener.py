@@ -20,9 +20,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 HEAD_BYTES_MAX: Final = 16_384
 KEEP_ALIVE_SECONDS: Final = 30
@@ -69,6 +72,11 @@ def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> 
             return f"parameter {name!r}: given more than once"
         seen.add(name)
     return ""
+
+
+def client_address(request: Request) -> str:
+    """The address that a request came from."""
+    return "" if request.client is None else request.client.host
 
 
 async def _refuse(send: Any, status: int, body: bytes) -> None:

@@ -35,19 +35,12 @@ Value = int | float | bool | str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoEffect:
-    """Said of a setting that changes nothing yet: why, and what becomes of who gives it.
-
-    A value other than the default is refused where it would be a promise that is not kept
-    (`refused`), else it is taken with a warning. With `words`, only these words of a list have no
-    effect.
-    """
+    """Said of a setting that changes nothing yet, and why: it is taken with a warning."""
 
     why: str
-    refused: bool = False
-    words: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{' and '.join(self.words) or 'it'} has no effect: {self.why}"
+        return f"it has no effect: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +249,11 @@ def without_effect(info: SettingInfo, value: object) -> str:
     """A sentence on a value that changes nothing yet; empty for the default and all others.
 
     Raises:
-        InvalidSetting: as `parse`, and a value without effect that must be refused.
+        InvalidSetting: as `parse`.
     """
     rule, parsed = info.no_effect, parse(info, value)
     if rule is None or parsed == info.default:
         return ""
-    if rule.words and not (isinstance(parsed, tuple) and set(rule.words) & set(parsed)):
-        return ""
-    if rule.refused:
-        raise InvalidSetting(info.name, value, str(rule))
     return f"setting {info.name} = {render(parsed)!r}: {rule}"
 
 

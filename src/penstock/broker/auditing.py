@@ -18,6 +18,7 @@ from penstock.wire.kafka.apis import APIS, Check
 
 if TYPE_CHECKING:
     from penstock.broker.connection import RequestContext
+    from penstock.security.audit import EventKind, Outcome
 
 
 def _is_change(check: Check) -> bool:
@@ -70,8 +71,8 @@ class RequestAudit:
 
 def _event(
     context: RequestContext,
-    event: Any,
-    outcome: Any,
+    event: EventKind,
+    outcome: Outcome,
     resources: Iterable[str],
     reason: str,
     resource_type: str = "",

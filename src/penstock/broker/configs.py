@@ -322,7 +322,7 @@ def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
             raise BadRequest(f"broker setting {name}: cannot be changed while the broker runs")
         if value is None:
             raise InvalidConfig(f"broker setting {name}: no value given")
-        without_effect(info, value)
+        parse(info, value)
         if name == EXCLUDED_BROKERS:
             check_broker_ids(parse_list(value))
         given[name] = value

@@ -8,7 +8,7 @@ Source: KIP-140, KIP-290 (ACLs), KIP-554 (users).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from penstock.client.errors import broker_error
 from penstock.client.session import Session
@@ -21,15 +21,13 @@ from penstock.security.acls import (
     AclFilter,
 )
 from penstock.security.credentials import (
+    BY_NUMBER,
     ITERATIONS,
+    NUMBERS,
     SALT_BYTES,
-    SCRAM_SHA_256,
     SCRAM_SHA_512,
     salted_password,
 )
-
-MECHANISMS: Final = ("", SCRAM_SHA_256, SCRAM_SHA_512)
-"""Where a mechanism stands is its number in the protocol."""
 
 
 class AccessCalls:
@@ -85,7 +83,7 @@ class AccessCalls:
             answer = self._session.call_any("DescribeUserScramCredentials", {"users": None})
             _check(answer, "users")
             return {
-                one.user: {MECHANISMS[info.mechanism]: info.iterations
+                one.user: {BY_NUMBER[info.mechanism]: info.iterations
                            for info in one.credential_infos}
                 for one in sorted(answer.results, key=lambda one: str(one.user))
             }  # fmt: skip
@@ -105,7 +103,7 @@ class AccessCalls:
         salt = self._session.randomness.bits(8 * SALT_BYTES).to_bytes(SALT_BYTES)
         upsertion = {
             "name": user,
-            "mechanism": MECHANISMS.index(mechanism),
+            "mechanism": NUMBERS[mechanism],
             "iterations": iterations,
             "salt": salt,
             "salted_password": salted_password(mechanism, password, salt, iterations),
@@ -119,7 +117,7 @@ class AccessCalls:
             BrokerRefused: nothing is kept for one of them.
         """
         for mechanism in mechanisms:  # one request may name a user once
-            deletion = {"name": user, "mechanism": MECHANISMS.index(mechanism)}
+            deletion = {"name": user, "mechanism": NUMBERS[mechanism]}
             self._alter_users({"deletions": [deletion], "upsertions": []})
 
     def _alter_users(self, body: Mapping[str, Any]) -> None:

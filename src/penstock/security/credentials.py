@@ -28,6 +28,9 @@ SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 HASHES: Final[dict[str, str]] = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 """The hash of each mechanism, as hashlib calls it; the stronger one is last."""
+NUMBERS: Final[dict[str, int]] = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
+"""The number of each mechanism in Kafka's protocol (KIP-554)."""
+BY_NUMBER: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
 HASH_BYTES: Final[dict[str, int]] = {SCRAM_SHA_256: 32, SCRAM_SHA_512: 64}
 
 ITERATIONS_MIN: Final = 4096

@@ -15,7 +15,7 @@ import binascii
 import hmac
 import re
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -32,6 +32,8 @@ from penstock.security.credentials import (
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
 
+CHALLENGE: Final = 'Basic realm="penstock", Bearer'
+"""The WWW-Authenticate header of an answer 401."""
 HEADER_CHARS_MAX: Final = 24 << 10
 USER_CHARS_MAX: Final = 1024
 DERIVATIONS_MAX: Final = 2
@@ -93,17 +95,36 @@ def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
     return Basic(user, password)
 
 
+class Recent:
+    """What was seen lately: the last `REMEMBERED_MAX` that were new."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Hashable, None] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._seen
+
+    def is_new(self, key: Hashable) -> bool:
+        """Whether it was not seen lately, which it is from now on."""
+        if key in self._seen:
+            return False
+        while len(self._seen) >= REMEMBERED_MAX:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = None
+        return True
+
+
 class PasswordVerifier:
     """Verifies passwords against credentials, off the event loop."""
 
     def __init__(self, randomness: Randomness) -> None:
         self._secret = randomness.bits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
-        self._remembered: dict[bytes, None] = {}
+        self._remembered = Recent()
         self._turns = asyncio.Semaphore(DERIVATIONS_MAX)
         self._waiting = 0
 
-    async def verify(self, given: Basic, credentials: Credentials) -> bool | None:
-        """True for the password of a user; None if it was remembered that it is.
+    async def verify(self, given: Basic, credentials: Credentials) -> bool:
+        """Whether it is the password of a user.
 
         Raises:
             TooManyLogins: too many wait already.
@@ -113,7 +134,7 @@ class PasswordVerifier:
         credential = known or decoy(self._secret, SCRAM_SHA_256, given.user)
         digest = self._digest(given, credential.stored_key)
         if digest in self._remembered:
-            return None
+            return True
         if self._waiting >= WAITING_MAX:
             raise TooManyLogins("too many passwords wait to be verified; try again")
         self._waiting += 1
@@ -124,9 +145,7 @@ class PasswordVerifier:
             self._waiting -= 1
         if not right or known is None:
             return False
-        while len(self._remembered) >= REMEMBERED_MAX:
-            del self._remembered[next(iter(self._remembered))]
-        self._remembered[digest] = None
+        self._remembered.is_new(digest)
         return True
 
     def _digest(self, given: Basic, stored_key: bytes) -> bytes:

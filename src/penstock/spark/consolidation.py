@@ -29,10 +29,11 @@ from penstock.archive.formats.extent_json import extent_from_json, extent_to_jso
 from penstock.archive.segments import write_segment
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.client.admin_http import Body
+from penstock.client.security import admin_security
 from penstock.control.batch_index.values import ObjectLease, SegmentSwap
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.object_chunks import open_here
-from penstock.spark.security import environment_options, of_admin
+from penstock.spark.security import environment_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +134,7 @@ class _WorkQueue:
     """The broker's side, by its admin address."""
 
     def __init__(self, admin_url: str) -> None:
-        self._address = BrokerAdmin(admin_url, security=of_admin(environment_options()))
+        self._address = BrokerAdmin(admin_url, security=admin_security(environment_options()))
 
     def runs(self, topic: str | None, *, all_ages: bool, outcome: Outcome) -> Iterator[Run]:
         """Runs of all partitions, each asked for when the one before was taken."""

@@ -22,12 +22,12 @@ from penstock.archive.formats.extent_json import NoExtent, extent_from_json
 from penstock.base.ids import TopicPartition
 from penstock.client.admin_http import NO_SECURITY, AdminSecurity
 from penstock.client.errors import AdminUnavailable
+from penstock.client.security import admin_security
 from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent, file_extent
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import ExtentsUnavailable
 from penstock.spark.options import SourceOptions
-from penstock.spark.security import of_admin
 from penstock.spark.slices import trimmed
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
@@ -75,7 +75,7 @@ def extents_of(options: SourceOptions) -> HttpExtents | None:
     """Where to ask for extents, with these options; None if only the broker can be asked."""
     if not options.admin_url:
         return None
-    return HttpExtents(options.admin_url, options.isolation, of_admin(options.security))
+    return HttpExtents(options.admin_url, options.isolation, admin_security(options.security))
 
 
 class HttpExtents:

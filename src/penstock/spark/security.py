@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.base.errors import InvalidSetting
-from penstock.client.admin_http import AdminSecurity
 from penstock.client.security import (
     CONFIG_VARIABLE,
-    admin_security,
     client_security,
     is_option,
     read_properties,
@@ -67,8 +65,3 @@ def environment_options() -> dict[str, str]:
         return read_properties(path)
     except UnusableFile as error:
         raise InvalidSetting(CONFIG_VARIABLE, path, str(error)) from None
-
-
-def of_admin(security: Options) -> AdminSecurity:
-    """The same for admin addresses."""
-    return admin_security(security)

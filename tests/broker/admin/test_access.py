@@ -19,12 +19,12 @@ from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser
 from penstock.security.acls import AclBinding
-from penstock.security.audit import AuditEvent
 from penstock.security.credentials import SCRAM_SHA_256, derive
 from penstock.security.peers import PeerSecret
 from penstock.security.users_file import FileCredentials
 from tests.broker.admin.test_admin import fetch
 from tests.broker.handlers.test_topics import create, creation
+from tests.noted import Events
 
 PASSWORD = "correct horse"
 CREDENTIAL = derive(SCRAM_SHA_256, PASSWORD, salt=b"0123456789abcdef", iterations=4096)
@@ -32,17 +32,8 @@ NAMES = {"topic": "orders", "group": "g/h", "transactional_id": "q", "cluster": 
 ROUTES = sorted(key for key, needs in NEEDS.items() if needs.operation)
 
 
-class Noted:
-    """An audit in memory."""
-
-    def __init__(self) -> None:
-        self.events: list[AuditEvent] = []
-
-    def record(self, event: AuditEvent) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        pass
+class Noted(Events):
+    """Its events in short."""
 
     @property
     def short(self) -> list[tuple[str, str, str, str, list[str]]]:

@@ -19,11 +19,11 @@ from penstock.host.server.access_file import Access, RulesUnusable
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.http import OCTETS
 from penstock.host.server.socket_file import SocketPathUnusable
-from penstock.security.audit import AuditEvent
 from penstock.security.credentials import SCRAM_SHA_512, derive
 from penstock.wire.frames import ACCEPTED, FAILED, HELLO_ACK, PING, PONG, Header, encode
 from tests.host.server.peers import PATIENCE_SECONDS, GateSink, batch, data, peer, serving, until
 from tests.host.server.test_http import LOCAL, Answer, call
+from tests.noted import Events
 
 PASSWORD, TOKEN = "correct horse", "a-token-of-much-entropy"
 STRANGER = 65_534
@@ -44,17 +44,8 @@ def http_rules() -> str:
     )
 
 
-class Noted:
-    """An audit in memory."""
-
-    def __init__(self) -> None:
-        self.events: list[AuditEvent] = []
-
-    def record(self, event: AuditEvent) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        pass
+class Noted(Events):
+    """Its events in short."""
 
     @property
     def short(self) -> list[tuple[str, str, str, list[str]]]:
@@ -337,9 +328,11 @@ async def test_http_without_good_credentials(
 async def test_who_observes_does_not_publish(tmp_path: Path) -> None:
     options: dict[str, Any] = {"http_listener": LOCAL}
     token = {"authorization": f"bearer {TOKEN}"}
-    async with guarded(tmp_path / "rules", http_rules(), **options) as (agent, _):
+    async with guarded(tmp_path / "rules", http_rules(), **options) as (agent, noted):
         assert (await call(agent, "GET", "/metrics", headers=token)).status == 200
         assert (await call(agent, "GET", "/v1/status", headers=token)).status == 200
         assert (await publish(agent, "clicks", token)).status == 403
         web = basic("web", PASSWORD)
         assert (await call(agent, "GET", "/metrics", headers=web)).status == 403
+    came = [one.principal for one in noted.events if one.event == "authentication"]
+    assert came == ["User:eye", "User:web"]  # once each

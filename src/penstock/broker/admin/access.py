@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import urlsplit
 
 from penstock.base.errors import InvalidError
-from penstock.broker.admin.authentication import Authentication, address_of
+from penstock.base.http_listener import client_address
+from penstock.broker.admin.authentication import Authentication
 from penstock.security import CLUSTER, AuthorisationFailed, Principal, Rights, refusal
 from penstock.security.audit import Audit, AuditEvent
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.security import Authoriser
+    from penstock.security.audit import EventKind, Outcome
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -139,15 +141,15 @@ class Asker:
         self._record("change", "failure" if failed else "success", "", named, failed)
 
     def _record(
-        self, event: str, outcome: str, resource_type: str, names: list[str], reason: str
+        self, event: EventKind, outcome: Outcome, resource_type: str, names: list[str], reason: str
     ) -> None:
         self.audit.record(
             AuditEvent(
-                event=event,  # type: ignore[arg-type]
-                outcome=outcome,  # type: ignore[arg-type]
+                event=event,
+                outcome=outcome,
                 principal=str(self.principal),
                 mechanism=self.mechanism,
-                address=address_of(self.request),
+                address=client_address(self.request),
                 listener="admin.listener",
                 operation=f"{self.request.method} {self.request.url.path}",
                 resource_type=resource_type,
@@ -188,7 +190,7 @@ class AdminAccess:
         if request.method not in READS:
             check_meant(request.headers, self.hosts)
         who = await self.authentication.who(request)
-        rights = who.rights or self.authoriser.rights(who.principal, address_of(request))
+        rights = who.rights or self.authoriser.rights(who.principal, client_address(request))
         asker = Asker(
             principal=who.principal,
             mechanism=who.mechanism,

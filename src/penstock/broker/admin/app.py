@@ -42,11 +42,11 @@ from penstock.broker.admin import (
     tiers,
     views,
 )
-from penstock.broker.admin.authentication import CHALLENGE
 from penstock.broker.admin.health import Health, Readiness
 from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
 from penstock.broker.parts import parts_of
 from penstock.security import AuthorisationFailed
+from penstock.security.http_credentials import CHALLENGE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

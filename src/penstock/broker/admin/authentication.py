@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import InvalidError
+from penstock.base.http_listener import client_address
 from penstock.base.http_protocol import PEER_CERTIFICATE
 from penstock.security import ANONYMOUS, EVERYTHING, Principal, Rights
 from penstock.security.audit import AuditEvent
@@ -24,6 +25,7 @@ from penstock.security.http_credentials import (
     Basic,
     Bearer,
     PasswordVerifier,
+    Recent,
     read_authorization,
 )
 from penstock.security.sasl import NobodysName
@@ -33,12 +35,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.security import Credentials
-    from penstock.security.audit import Audit
+    from penstock.security.audit import Audit, Outcome
     from penstock.security.sasl.oauthbearer import Verifier
 
-CHALLENGE: Final = 'Basic realm="penstock", Bearer'
-"""The WWW-Authenticate header of an answer 401."""
-LATELY_MAX: Final = 1024
 REFUSAL: Final = "the credentials are not accepted here"
 
 
@@ -88,7 +87,7 @@ class Authentication:
         self._audit = audit
         self._basic_loopback = basic_loopback
         self._loopback_trusted = loopback_trusted
-        self._lately: dict[tuple[str, str, str], None] = {}
+        self._lately = Recent()
 
     async def who(self, request: Request) -> Known:
         """Who sends a request.
@@ -112,18 +111,10 @@ class Authentication:
             reason = getattr(error, "reason", str(error))
             self._record(request, ANONYMOUS, mechanism, "failure", reason)
             raise NotAuthenticated(reason) from None
-        if known.mechanism:
-            self._met(request, known)
-        return known
-
-    def _met(self, request: Request, known: Known) -> None:
-        """Tell the audit log of somebody who was not there lately; credentials come each time."""
-        key = (known.mechanism, known.principal.name, address_of(request))
-        if key not in self._lately:
-            while len(self._lately) >= LATELY_MAX:
-                del self._lately[next(iter(self._lately))]
-            self._lately[key] = None
+        who = (known.mechanism, known.principal.name, client_address(request))
+        if known.mechanism and self._lately.is_new(who):  # credentials come each time
             self._record(request, known.principal, known.mechanism, "success", "")
+        return known
 
     async def _by_password(self, request: Request, given: Basic) -> Known:
         credentials = self._identities().credentials
@@ -131,8 +122,7 @@ class Authentication:
             raise NotAuthenticated("a password without TLS")
         if credentials is None:
             raise NotAuthenticated("there are no users")
-        right = await self._passwords.verify(given, credentials)
-        if right is False:
+        if not await self._passwords.verify(given, credentials):
             raise NotAuthenticated(f"unknown user or wrong password: {given.user}")
         principal = Principal("User", given.user)
         return Known(principal=principal, mechanism="basic")
@@ -159,15 +149,15 @@ class Authentication:
         return Known(principal=ANONYMOUS, rights=EVERYTHING if trusted else None)
 
     def _record(
-        self, request: Request, principal: Principal, mechanism: str, outcome: str, reason: str
+        self, request: Request, principal: Principal, mechanism: str, outcome: Outcome, reason: str
     ) -> None:
         self._audit.record(
             AuditEvent(
                 event="authentication",
-                outcome=outcome,  # type: ignore[arg-type]
+                outcome=outcome,
                 principal=str(principal),
                 mechanism=mechanism,
-                address=address_of(request),
+                address=client_address(request),
                 listener="admin.listener",
                 operation=f"{request.method} {request.url.path}",
                 reason=reason,
@@ -175,14 +165,9 @@ class Authentication:
         )
 
 
-def address_of(request: Request) -> str:
-    """The address that a request came from."""
-    return "" if request.client is None else request.client.host
-
-
 def is_loopback(request: Request) -> bool:
     """Whether a request comes from this machine."""
     try:
-        return ipaddress.ip_address(address_of(request)).is_loopback
+        return ipaddress.ip_address(client_address(request)).is_loopback
     except ValueError:
         return False

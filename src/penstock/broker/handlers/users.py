@@ -12,23 +12,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.errors import error_of
 from penstock.control.access import change_credentials, check_user, credentials_of
 from penstock.security import ScramCredential
-from penstock.security.credentials import SCRAM_SHA_256, SCRAM_SHA_512, credential_of
+from penstock.security.credentials import BY_NUMBER, NUMBERS, credential_of
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.control import ControlPlane
 
 Answer = dict[str, Any]
-MECHANISMS: Final = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
-"""By their numbers in the protocol."""
-_NUMBERS: Final = {name: number for number, name in MECHANISMS.items()}
 
 
 class UserNotFound(InvalidError):
@@ -44,7 +41,7 @@ class DuplicateUser(InvalidError):
 
 
 class UnknownMechanism(InvalidError):
-    """A mechanism that is none of `MECHANISMS`."""
+    """There is no mechanism of that number."""
 
     code: ClassVar[str] = "unsupported_sasl_mechanism"
 
@@ -72,7 +69,7 @@ def _described(user: str, known: Mapping[str, ScramCredential] | None, count: in
     if not known:
         return _failed(user, UserNotFound(f"there is no user {user!r:.300}"))
     infos = [
-        {"mechanism": _NUMBERS[name], "iterations": one.iterations} for name, one in known.items()
+        {"mechanism": NUMBERS[name], "iterations": one.iterations} for name, one in known.items()
     ]
     return {"user": user, "credential_infos": infos}
 
@@ -110,7 +107,7 @@ def _altered(one: Any, known: Mapping[str, ScramCredential]) -> dict[str, ScramC
         InvalidCredential, UnknownMechanism, UserNotFound: why it cannot be.
     """
     check_user(one.name)
-    mechanism = MECHANISMS.get(one.mechanism)
+    mechanism = BY_NUMBER.get(one.mechanism)
     if mechanism is None:
         raise UnknownMechanism(f"there is no SCRAM mechanism of number {one.mechanism}")
     left = dict(known)

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 from penstock.base.errors import InvalidError
 from penstock.host.access import InvalidRules, Permission, Rules, parse_rules
-from penstock.security.audit import NO_AUDIT, Audit, AuditEvent
+from penstock.security.audit import NO_AUDIT, Audit, AuditEvent, EventKind, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -97,8 +97,8 @@ class Access:
 
     def _record(
         self,
-        event: str,
-        outcome: str,
+        event: EventKind,
+        outcome: Outcome,
         principal: str,
         *,
         topic: str | None = None,
@@ -106,8 +106,8 @@ class Access:
     ) -> None:
         self.audit.record(
             AuditEvent(
-                event=event,  # type: ignore[arg-type]
-                outcome=outcome,  # type: ignore[arg-type]
+                event=event,
+                outcome=outcome,
                 principal=principal,
                 mechanism="SO_PEERCRED",
                 listener="host.socket.path",

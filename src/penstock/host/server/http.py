@@ -58,7 +58,7 @@ from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
 from penstock.host.server import metrics
 from penstock.host.server.connections import Connections
-from penstock.host.server.http_access import CHALLENGE, HttpAccess, NotAllowed, NotAuthenticated
+from penstock.host.server.http_access import HttpAccess, NotAllowed, NotAuthenticated
 from penstock.host.server.ingest import (
     HttpProducer,
     NotJson,
@@ -72,7 +72,7 @@ from penstock.host.server.ingest import (
 from penstock.host.server.sink_watch import late
 from penstock.host.server.status import status_of
 from penstock.host.sinks.verdicts import retryable
-from penstock.security.http_credentials import TooManyLogins
+from penstock.security.http_credentials import CHALLENGE, TooManyLogins
 
 logger = logging.getLogger(__name__)
 

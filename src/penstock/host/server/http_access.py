@@ -7,9 +7,10 @@ credentials: only `/livez` and `/readyz` stay open.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.base.errors import InvalidError
+from penstock.base.http_listener import client_address
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.host.access import Permission, Rules
 from penstock.security.audit import AuditEvent
@@ -17,6 +18,7 @@ from penstock.security.http_credentials import (
     BadAuthorization,
     Bearer,
     PasswordVerifier,
+    Recent,
     read_authorization,
 )
 
@@ -24,9 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.host.server.access_file import Access
-
-CHALLENGE: Final = 'Basic realm="penstock", Bearer'
-"""The WWW-Authenticate header of an answer 401."""
+    from penstock.security.audit import EventKind, Outcome
 
 
 class NotAuthenticated(InvalidError):
@@ -47,6 +47,7 @@ class HttpAccess:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._passwords = PasswordVerifier(SYSTEM_RANDOMNESS)
+        self._lately = Recent()
 
     async def permission(self, request: Request) -> Permission | None:
         """What the client of a request may do; None where there are no rules.
@@ -59,7 +60,7 @@ class HttpAccess:
         if rules is None:
             return None
         try:
-            permission, mechanism, is_new = await self._find(request, rules)
+            permission, mechanism = await self._find(request, rules)
         except BadAuthorization as error:
             self._record(request, "authentication", "failure", "User:ANONYMOUS", reason=str(error))
             raise NotAuthenticated("credentials are needed, basic or bearer") from None
@@ -69,21 +70,21 @@ class HttpAccess:
                 request, "authentication", "failure", "User:ANONYMOUS", mechanism, reason=reason
             )
             raise NotAuthenticated("credentials are needed, basic or bearer")
-        if is_new:
+        who = (mechanism, permission.principal, client_address(request))
+        if self._lately.is_new(who):  # credentials come each time
             self._record(request, "authentication", "success", permission.principal, mechanism)
         return permission
 
-    async def _find(self, request: Request, rules: Rules) -> tuple[Permission | None, str, bool]:
-        """The permission, the scheme, and whether that is news."""
+    async def _find(self, request: Request, rules: Rules) -> tuple[Permission | None, str]:
+        """The permission, and the scheme."""
         given = read_authorization(request.headers.getlist("authorization"))
         if given is None:
-            return None, "", True
+            return None, ""
         if isinstance(given, Bearer):
             digest = hashlib.sha256(given.token.encode()).hexdigest()
-            return rules.tokens.get(digest), "bearer", False
+            return rules.tokens.get(digest), "bearer"
         right = await self._passwords.verify(given, rules)
-        permission = None if right is False else rules.users.get(given.user)
-        return permission, "basic", right is not None
+        return rules.users.get(given.user) if right else None, "basic"
 
     def check_topic(self, request: Request, permission: Permission | None, topic: str) -> None:
         """Raise NotAllowed unless a topic may be published to."""
@@ -104,8 +105,8 @@ class HttpAccess:
     def _record(
         self,
         request: Request,
-        event: str,
-        outcome: str,
+        event: EventKind,
+        outcome: Outcome,
         principal: str,
         mechanism: str = "",
         *,
@@ -114,11 +115,11 @@ class HttpAccess:
     ) -> None:
         self._access.audit.record(
             AuditEvent(
-                event=event,  # type: ignore[arg-type]
-                outcome=outcome,  # type: ignore[arg-type]
+                event=event,
+                outcome=outcome,
                 principal=principal,
                 mechanism=mechanism,
-                address=request.client.host if request.client else "",
+                address=client_address(request),
                 listener="host.http.listener",
                 operation=f"{request.method} {request.url.path}",
                 resource_type="" if topic is None else "topic",

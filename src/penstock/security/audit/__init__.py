@@ -3,8 +3,18 @@
 `events.py` says what a line is, `log.py` hands lines on, `file.py` writes them to files.
 """
 
-from penstock.security.audit.events import NO_AUDIT, Audit, AuditEvent, NoAudit
+from penstock.security.audit.events import (
+    NO_AUDIT,
+    Audit,
+    AuditEvent,
+    EventKind,
+    NoAudit,
+    Outcome,
+)
 from penstock.security.audit.log import AuditLog
 from penstock.security.audit.settings import AuditSettings
 
-__all__ = ["NO_AUDIT", "Audit", "AuditEvent", "AuditLog", "AuditSettings", "NoAudit"]
+__all__ = [
+    "NO_AUDIT", "Audit", "AuditEvent", "AuditLog", "AuditSettings", "EventKind", "NoAudit",
+    "Outcome",
+]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
+from penstock.base.settings import INT_MAX, LONG_MAX, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,4 @@ class AuditSettings:
     queue_events: int = setting(
         10_000, "Events that may wait to be written; more are dropped and counted.", 1, INT_MAX,
         name="audit.queue.max.events",
-    )  # fmt: skip
-    topic: str = setting(
-        "", "Topic that has the same lines as records; empty writes none.",
-        no_effect=NoEffect(why="lines go to the file alone", refused=True),
     )  # fmt: skip

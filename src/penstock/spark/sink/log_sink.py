@@ -26,10 +26,10 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from penstock.client.limits import BATCH_BYTES
+from penstock.client.security import admin_security
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import query_of
-from penstock.spark.security import of_admin
 from penstock.spark.sink import limits
 from penstock.spark.sink.blobs import Blob, blob_from_json
 from penstock.spark.sink.columns import KEY, PARTITION, TOPIC, written_columns
@@ -156,7 +156,7 @@ class LogSink:
 
     def _admin(self) -> BrokerAdmin:
         options = self._options
-        return BrokerAdmin(options.admin_url, security=of_admin(options.security))
+        return BrokerAdmin(options.admin_url, security=admin_security(options.security))
 
     def _commits(self, address: BrokerAdmin) -> Commits:
         options = self._options

@@ -22,13 +22,13 @@ import pyarrow as pa
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client.columns import chunks
+from penstock.client.security import admin_security
 from penstock.formats.json.writing import json_rows
 from penstock.records import RecordTooLarge
 from penstock.records.columnar import encode_batches, read_input
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.broker_log import NO_OPTIONS, BrokerLog
 from penstock.spark.errors import UnknownTopics
-from penstock.spark.security import of_admin
 from penstock.spark.sink import limits
 from penstock.spark.sink.blobs import Blob, BlobParts
 from penstock.spark.sink.columns import KEY, VALUE
@@ -155,7 +155,7 @@ class _Stager:
             options.admin_url,
             clock=clock,
             randomness=randomness,
-            security=of_admin(options.security),
+            security=admin_security(options.security),
         )
         self._place = place
         self._topics = Topics(

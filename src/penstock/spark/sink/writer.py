@@ -30,10 +30,10 @@ from pyspark.sql.types import StructType
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_RANDOMNESS
+from penstock.client.security import admin_security
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import QUERY_PROPERTY
-from penstock.spark.security import of_admin
 from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.columns import written_columns
 from penstock.spark.sink.commits import Appended, Commits
@@ -184,7 +184,7 @@ def _commit(
     *,
     forget: bool = False,
 ) -> Appended:
-    address = BrokerAdmin(options.admin_url, security=of_admin(options.security))
+    address = BrokerAdmin(options.admin_url, security=admin_security(options.security))
     try:
         commits = Commits(
             address,
