@@ -58,7 +58,7 @@ class RequestAudit:
         errors = sorted(set(_errors(answer)))
         if context.refused and all(one.endswith("_AUTHORIZATION_FAILED") for one in errors):
             return
-        outcome = "failure" if errors else "success"
+        outcome: Outcome = "failure" if errors else "success"
         self._record(_event(context, "change", outcome, named(request), ", ".join(errors)))
 
     def failed(self, context: RequestContext, request: Any, error: Exception) -> None:
