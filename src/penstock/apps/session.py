@@ -153,11 +153,11 @@ class State:
         Raises:
             InvalidError: the file cannot be read.
         """
-        from penstock.client.security import CONFIG_VARIABLE, is_option, read_properties
+        from penstock.client.security import environment_options, is_option, read_properties
 
         profile = self._profile()
-        path = profile.get("client_config") or os.environ.get(CONFIG_VARIABLE, "")
-        found = read_properties(path) if path else {}
+        path = profile.get("client_config")
+        found = read_properties(path) if path else environment_options()
         found |= {name: value for name, value in profile.items() if is_option(name)}
         found |= {name: value for name, value in self.overrides.items() if is_option(name)}
         return found or None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.base.errors import InvalidSetting
+from penstock.base.http_listener import parse_address
 
 PLAINTEXT: Final = "PLAINTEXT"
 SERVED: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -24,6 +25,9 @@ PROTOCOLS: Final = "listener.security.protocol.map"
 Address = tuple[str, int]
 REPLICATION: Final = "REPLICATION"
 """The name under which a broker's address for other brokers is registered."""
+ADMIN: Final = "ADMIN"
+"""The admin interface's name, of its settings `listener.name.admin.…`."""
+ADMIN_LISTENER: Final = "admin.listener"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,17 @@ def parse_listeners(texts: Iterable[str], protocols: Iterable[str]) -> list[List
             )
         found.append(replace(listener, protocol=protocol))
     return found
+
+
+def admin_listener(text: str, protocol: str) -> Listener:
+    """The admin interface's address, as a listener: it takes names and passwords, or tokens.
+
+    Raises:
+        InvalidSetting: the text is no address.
+    """
+    host, port = parse_address(text, setting=ADMIN_LISTENER)
+    secured = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
+    return Listener(name=ADMIN, host=host, port=port, protocol=secured)
 
 
 def between_brokers(listeners: Sequence[Listener], name: str, protocol: str) -> Listener:

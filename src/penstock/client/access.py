@@ -24,8 +24,8 @@ from penstock.security.credentials import (
     BY_NUMBER,
     ITERATIONS,
     NUMBERS,
-    SALT_BYTES,
     SCRAM_SHA_512,
+    new_salt,
     salted_password,
 )
 
@@ -100,7 +100,7 @@ class AccessCalls:
             InvalidCredential: the password is empty or too long.
             BrokerRefused: the name or the iterations cannot be.
         """
-        salt = self._session.randomness.bits(8 * SALT_BYTES).to_bytes(SALT_BYTES)
+        salt = new_salt(self._session.randomness)
         upsertion = {
             "name": user,
             "mechanism": NUMBERS[mechanism],

@@ -185,9 +185,18 @@ def read_security(given: Mapping[str, str] | ClientSecurity | None) -> ClientSec
         UnusableFile: the file that it names cannot be read.
     """
     if given is None:
-        path = os.environ.get(CONFIG_VARIABLE, "")
-        return client_security(read_properties(path)) if path else NO_SECURITY
+        given = environment_options()
     return given if isinstance(given, ClientSecurity) else client_security(given)
+
+
+def environment_options() -> dict[str, str]:
+    """The options of the file that `CONFIG_VARIABLE` names; none without it.
+
+    Raises:
+        UnusableFile: it cannot be read.
+    """
+    path = os.environ.get(CONFIG_VARIABLE, "")
+    return read_properties(path) if path else {}
 
 
 def read_properties(path: str) -> dict[str, str]:

@@ -20,9 +20,12 @@ import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol
 
 from penstock.base.errors import InvalidError
+
+if TYPE_CHECKING:
+    from penstock.base.system import Randomness
 
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
@@ -126,6 +129,11 @@ def _fail_form() -> NoReturn:
 
 
 # Deriving
+
+
+def new_salt(randomness: Randomness) -> bytes:
+    """A salt of the system's dice."""
+    return randomness.bits(8 * SALT_BYTES).to_bytes(SALT_BYTES)
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:

@@ -13,12 +13,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.base.errors import InvalidSetting
-from penstock.client.security import (
-    CONFIG_VARIABLE,
-    client_security,
-    is_option,
-    read_properties,
-)
+from penstock.client.security import CONFIG_VARIABLE, client_security, is_option
+from penstock.client.security import environment_options as client_options
 from penstock.security.files import UnusableFile
 from penstock.spark.errors import InvalidOption
 
@@ -58,10 +54,7 @@ def environment_options() -> dict[str, str]:
     Raises:
         InvalidSetting: it cannot be read.
     """
-    path = os.environ.get(CONFIG_VARIABLE)
-    if not path:
-        return {}
     try:
-        return read_properties(path)
+        return client_options()
     except UnusableFile as error:
-        raise InvalidSetting(CONFIG_VARIABLE, path, str(error)) from None
+        raise InvalidSetting(CONFIG_VARIABLE, os.environ[CONFIG_VARIABLE], str(error)) from None

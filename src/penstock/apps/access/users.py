@@ -22,10 +22,10 @@ from penstock.security.credentials import (
     HASHES,
     ITERATIONS,
     PASSWORD_BYTES_MAX,
-    SALT_BYTES,
     SCRAM_SHA_512,
     ScramCredential,
     derive,
+    new_salt,
 )
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class OfflineUsers:
         from penstock.control.access import check_user
 
         check_user(user)
-        salt = SYSTEM_RANDOMNESS.bits(8 * SALT_BYTES).to_bytes(SALT_BYTES)
+        salt = new_salt(SYSTEM_RANDOMNESS)
         kept = derive(mechanism, password, salt=salt, iterations=iterations)
         self._change(user, lambda known: {**known, mechanism: kept})
 

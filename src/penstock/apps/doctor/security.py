@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.apps.doctor.findings import Check, Finding, Status, listed
 from penstock.base.errors import InvalidError
-from penstock.base.http_listener import parse_address
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.listeners import Listener, parse_listeners
+from penstock.broker.listeners import ADMIN, Listener, admin_listener, parse_listeners
+from penstock.broker.settings import super_users_of
+from penstock.client.security import CONFIG_VARIABLE
+from penstock.security import ANONYMOUS
 from penstock.security.tls import TlsFiles, check_keystore
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 
 DAYS_MIN: Final = 30
 NAMED_MAX: Final = 5
-ADMIN: Final = "ADMIN"
-CONFIG_VARIABLE: Final = "PENSTOCK_CLIENT_CONFIG"
 EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
@@ -51,10 +51,7 @@ def _listeners(configuration: Configuration) -> list[Listener]:
     broker = configuration.broker
     found = parse_listeners(broker.listeners, broker.listener_security_protocol_map)
     if broker.admin_listener:
-        host, port = parse_address(broker.admin_listener, setting="admin.listener")
-        encrypted = broker.admin_security_protocol == "SSL"
-        protocol = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
-        found.append(Listener(name=ADMIN, host=host, port=port, protocol=protocol))
+        found.append(admin_listener(broker.admin_listener, broker.admin_security_protocol))
     return found
 
 
@@ -164,7 +161,7 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
     ]
     if nobody:
         wrong.append(f"who comes by {listed(nobody, NAMED_MAX)} is User:ANONYMOUS")
-    if "User:ANONYMOUS" in broker.super_users.replace(" ", "").split(";"):
+    if str(ANONYMOUS) in super_users_of(broker):
         wrong.append("User:ANONYMOUS is a super user")
     if wrong:
         return _one(name, "warn", "; ".join(wrong), "leave these out where ACLs are to protect")
@@ -176,7 +173,7 @@ def _admin(configuration: Configuration) -> list[Finding]:
     name, broker = "admin interface", configuration.broker
     if not broker.admin_listener:
         return _one(name, "skip", "it is turned off")
-    host, _ = parse_address(broker.admin_listener, setting="admin.listener")
+    host = admin_listener(broker.admin_listener, broker.admin_security_protocol).host
     local = host == "localhost" or host.startswith("127.") or host == "::1"
     wrong = []
     if not broker.authorizer_class_name and not local:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from penstock.base.errors import BugError
@@ -17,7 +17,7 @@ from penstock.broker.admin import health
 from penstock.broker.admin.access import AdminAccess
 from penstock.broker.admin.authentication import Authentication, Identities
 from penstock.broker.admin.health import Readiness
-from penstock.broker.listeners import Listener
+from penstock.broker.listeners import ADMIN, ADMIN_LISTENER, admin_listener
 from penstock.broker.parts import parts_of
 from penstock.broker.security.listening import tls_server
 from penstock.broker.security.settings import PLAIN
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
-
-SETTING: Final = "admin.listener"
-NAME: Final = "ADMIN"
-"""Of its settings: `listener.name.admin.…`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +75,13 @@ class AdminServer:
         from penstock.broker.admin.app import build_app
 
         settings = self._settings
-        host, port = parse_address(settings.admin_listener, setting=SETTING)
-        encrypted = settings.admin_security_protocol == "SSL"
-        protocol = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
-        self._materials = await self._parts.door.open_admin(
-            Listener(name=NAME, host=host, port=port, protocol=protocol)
-        )
+        own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
+        self._materials = await self._parts.door.open_admin(own)
         return await self._listener.start(
             build_app(self._broker, self._readiness, self.access),
-            (host, port),
+            (own.host, own.port),
             connections_max=settings.admin_max_connections,
-            bind=self._bind if encrypted else None,
+            bind=self._bind if own.has_tls else None,
         )
 
     def _access(self) -> AdminAccess:
@@ -113,10 +105,10 @@ class AdminServer:
         self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> TlsServer:
         """Accept connections with TLS, and the certificate that is in use by then."""
-        contexts = self._parts.door.tls_of(NAME)
+        contexts = self._parts.door.tls_of(ADMIN)
         if contexts is None:
             raise BugError("the admin interface has TLS without a certificate")
-        server = tls_server(self._parts.door, NAME, contexts, protocol)
+        server = tls_server(self._parts.door, ADMIN, contexts, protocol)
         await server.bind(host, port, BACKLOG)
         await server.start_serving()
         return server
@@ -140,7 +132,7 @@ class AdminServer:
 
 def names_of(settings: BrokerSettings) -> frozenset[str]:
     """The names by which the admin interface is known, in small letters."""
-    host, _ = parse_address(settings.admin_listener, setting=SETTING)
+    host, _ = parse_address(settings.admin_listener, setting=ADMIN_LISTENER)
     told = [urlsplit(one).hostname or "" for one in settings.advertised_listeners]
     names = ["localhost", host, socket.gethostname(), *told, *settings.admin_hosts]
     return frozenset(name.lower() for name in names if name)

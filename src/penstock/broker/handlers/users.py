@@ -39,6 +39,9 @@ class DuplicateUser(InvalidError):
 
     code: ClassVar[str] = "duplicate_resource"
 
+    def __init__(self, user: str) -> None:
+        super().__init__(f"the request names user {user!r:.300} more than once")
+
 
 class UnknownMechanism(InvalidError):
     """There is no mechanism of that number."""
@@ -65,7 +68,7 @@ async def describe_user_scram_credentials(
 
 def _described(user: str, known: Mapping[str, ScramCredential] | None, count: int) -> Answer:
     if count > 1:
-        return _failed(user, DuplicateUser(f"the request names user {user!r} {count} times"))
+        return _failed(user, DuplicateUser(user))
     if not known:
         return _failed(user, UserNotFound(f"there is no user {user!r:.300}"))
     infos = [
@@ -88,7 +91,7 @@ async def alter_user_scram_credentials(
         for one in (*request.deletions, *request.upsertions):
             try:
                 if counts[one.name] > 1:
-                    raise DuplicateUser(f"the request names user {one.name!r:.300} more than once")
+                    raise DuplicateUser(one.name)
                 changed[one.name] = _altered(one, known.get(one.name, {}))
                 results[one.name] = {"user": one.name}
             except PenstockError as error:
