@@ -1,0 +1,39 @@
+"""How commands show their credentials to an admin interface without TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.apps.admin import ask_admin
+from penstock.apps.session import State
+from penstock.testing import Broker
+from tests.broker.security.secured import PASSWORD, users_file
+
+ALICE = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "alice",
+    "sasl.password": PASSWORD,
+}
+
+
+def asked(broker: Broker, state: State) -> int:
+    return ask_admin(state, broker.admin_url.removeprefix("http://"), "/v1/cluster").status
+
+
+def test_where_they_are_needed(tmp_path: Path) -> None:
+    settings = {
+        "authorizer.class.name": "acls",
+        "super.users": "User:alice",
+        "admin.basic.loopback": "true",
+        "sasl.users.file": users_file(tmp_path, "alice"),
+    }
+    with Broker(settings) as broker:
+        assert asked(broker, State()) == 403
+        assert asked(broker, State(overrides=ALICE)) == 200
+        assert asked(broker, State(overrides={**ALICE, "sasl.password": "wrong"})) == 401
+
+
+def test_where_nobody_needs_any_and_they_would_be_refused() -> None:
+    with Broker() as broker:
+        assert asked(broker, State(overrides=ALICE)) == 200
