@@ -81,7 +81,8 @@ def _by_spark(
     from penstock.spark.consolidation import consolidate as run_job
     from penstock.spark.workers import slots
 
-    address = admin or f"http://{configuration.broker.admin_listener}"
+    scheme = "https" if configuration.broker.admin_security_protocol == "SSL" else "http"
+    address = admin or f"{scheme}://{configuration.broker.admin_listener}"
     chosen = parse_settings(settings)
     with job_session("penstock diskless consolidate", master=master, settings=chosen) as spark:
         outcome = run_job(
