@@ -66,8 +66,8 @@ def secrets(master: str, ring: FileKeyRing) -> dict[str, bytes]:
         "secret": ring._secret,
         "tokens": ring.secret("token:customer"),
     }
-    for subject, digest, key_id, wrapped in ring._ask(
-        "select subject, digest, key_id, wrapped from keys", ()
+    for subject, digest, key_id, wrapped in ring._connection.execute(
+        "select subject, digest, key_id, wrapped from keys"
     ):
         found[subject] = _unwrap(ring._present(), wrapped, key_id + digest, Path())
     assert {len(one) for one in found.values()} == {KEY_BYTES}

@@ -15,7 +15,6 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
-from pathlib import Path
 from typing import Any, Final
 from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
@@ -23,6 +22,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import Clock
+from penstock.security.files import read_file
 from penstock.security.tokens import (
     JWKS_BYTES_MAX,
     InvalidKeys,
@@ -62,7 +62,7 @@ class TokenVerifier:
         refresh_seconds: float,
         clock: Clock,
     ) -> None:
-        """`load` blocks and gives a JWKS, or raises OSError or InvalidKeys; None: no keys."""
+        """`load` blocks and gives a JWKS, or raises OSError or InvalidError; None: no keys."""
         self.loads = Loads()
         self._rules = rules
         self._load = load
@@ -118,8 +118,7 @@ def loader(url: str, truststore: str, clock: Clock) -> Callable[[], bytes]:
     check_url(url)
     parts = urlsplit(url)
     if parts.scheme == "file":
-        path = Path(unquote(parts.path))
-        return lambda: _read_file(path)
+        return lambda: read_file(unquote(parts.path), JWKS_BYTES_MAX)
     return lambda: _fetch(url, truststore, clock)
 
 
@@ -129,11 +128,6 @@ def check_url(url: str) -> None:
     is_file = parts.scheme == "file" and parts.netloc in ("", "localhost")
     if not is_file and (parts.scheme != "https" or not parts.hostname):
         raise ValueError("must be a file:// or an https:// URL")
-
-
-def _read_file(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(JWKS_BYTES_MAX + 1)
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -162,15 +156,15 @@ def _fetch(url: str, truststore: str, clock: Clock) -> bytes:
     context.sslsocket_class = _bounded(clock, until)
     opener = build_opener(HTTPSHandler(context=context), _NoRedirects)
     request = Request(url, headers={"Accept": "application/json"})  # noqa: S310  (https alone)
-    pieces: list[bytes] = []
+    data = bytearray()
     try:
         with opener.open(request, timeout=CONNECT_SECONDS) as answer:
             while piece := answer.read1(_PIECE_BYTES):
-                pieces.append(piece)
-                if sum(map(len, pieces)) > JWKS_BYTES_MAX:
+                data += piece
+                if len(data) > JWKS_BYTES_MAX:
                     raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
     except URLError as error:
         raise InvalidKeys(f"{url} cannot be read: {error.reason}") from error
     except HTTPException as error:
         raise InvalidKeys(f"{url} does not answer in HTTP: {type(error).__name__}") from error
-    return b"".join(pieces)
+    return bytes(data)

@@ -64,7 +64,9 @@ def test_a_shredded_subject_has_no_key_and_gets_none(ring: FileKeyRing, place: K
 def test_no_file_has_a_shredded_key_or_its_subject(ring: FileKeyRing, place: KeyPlace) -> None:
     ring.for_encryption(SUBJECTS)
     wrapped = dict(
-        ring._ask("select subject, wrapped from keys where subject like 'customer-7%'", ())
+        ring._connection.execute(
+            "select subject, wrapped from keys where subject like 'customer-7%'"
+        )
     )
     assert len(wrapped) > 100
     before = all_bytes(place.ring)
@@ -155,8 +157,8 @@ def test_damage_in_the_ring_is_an_error_and_not_a_missing_key(
     ring: FileKeyRing, place: KeyPlace
 ) -> None:
     ring.for_encryption(["a17", "b2"])
-    rows = dict(ring._ask("select subject, wrapped from keys", ()))
-    ring._ask("update keys set wrapped = ? where subject = 'a17'", (rows["b2"],))
+    rows = dict(ring._connection.execute("select subject, wrapped from keys"))
+    ring._connection.execute("update keys set wrapped = ? where subject = 'a17'", (rows["b2"],))
     with pytest.raises(KeyRingUnusable, match="a key does not unwrap"):
         opened(place).for_decryption(["a17"])
 
@@ -269,9 +271,18 @@ def counted(of, name):
 
 for name in ("open", "create", "write_at", "sync_file", "rename", "sync_directory"):
     counted(master_keys.MACHINE_FILES, name)
-for of, name in (
-    (file_ring._Transaction, "_do"), (file_ring.FileKeyRing, "_ask"), (file_ring, "_wrap"),
-):
+class Statements:
+    def __init__(self, real):
+        self.real = real
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+    def execute(self, *arguments):
+        return self.real.execute(*arguments)
+    def executemany(self, *arguments):
+        return self.real.executemany(*arguments)
+
+ring._connection = Statements(ring._connection)
+for of, name in ((Statements, "execute"), (Statements, "executemany"), (file_ring, "_wrap")):
     counted(of, name)
 ring.rotate()
 print("rotated", left)

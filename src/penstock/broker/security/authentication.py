@@ -79,11 +79,6 @@ class Authentication:
         self._versions = 0
         self._since = now
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether a message of authentication has to come next."""
-        return self._step is not Step.DONE
-
     def check(self, key: int, now: float) -> None:
         """Raise NotAuthenticated unless a request may be made, by the key of its API."""
         if self._step is Step.DONE:

@@ -120,7 +120,7 @@ class FileKeyRing:
         self._master: MasterKey | None = None
         self._secret = self._digest_key = b""
         self._process = 0
-        self._connection = self._connect()
+        self._connection: sqlite3.Connection
         with self._calling():
             pass
 
@@ -140,17 +140,18 @@ class FileKeyRing:
         os.close(os.open(folder / FILE, os.O_CREAT | os.O_WRONLY, FILE_MODE))
         master.make()
         key = master.read()[0]
-        connection = _opened(folder)
-        with _Transaction(connection, folder):
-            if _has_tables(connection):
-                raise KeyRingUnusable(f"{folder} is a keyring already")
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
-            secret = _wrap(key, AESGCM.generate_key(8 * KEY_BYTES), _SECRET, randomness)
-            connection.execute(
-                "insert into ring values (?, ?, 0, ?)", (VERSION, key.key_id, secret)
-            )
-        connection.close()
+        with _told_of(folder):
+            connection = _opened(folder)
+            with _transaction(connection):
+                if _has_tables(connection):
+                    raise KeyRingUnusable(f"{folder} is a keyring already")
+                for statement in _SCHEMA.split(";"):
+                    connection.execute(statement)
+                secret = _wrap(key, AESGCM.generate_key(8 * KEY_BYTES), _SECRET, randomness)
+                connection.execute(
+                    "insert into ring values (?, ?, 0, ?)", (VERSION, key.key_id, secret)
+                )
+            connection.close()
         return cls(folder, master, randomness=randomness)
 
     def close(self) -> None:
@@ -183,7 +184,9 @@ class FileKeyRing:
             found: set[bytes] = set()
             for part in _parts(list(key_ids)):
                 marks = ", ".join("?" * len(part))
-                rows = self._ask(f"select key_id from keys where key_id in ({marks})", part)
+                rows = self._connection.execute(
+                    f"select key_id from keys where key_id in ({marks})", part
+                )
                 found |= {row[0] for row in rows}
             return found
 
@@ -192,15 +195,15 @@ class FileKeyRing:
     def counts(self) -> RingCounts:
         """How many subjects the ring knows."""
         with self._calling():
-            living, shredded = self._ask(
-                "select count(wrapped), count(shredded_ms) from keys", ()
+            living, shredded = self._connection.execute(
+                "select count(wrapped), count(shredded_ms) from keys"
             ).fetchone()
             return RingCounts(living=living, shredded=shredded)
 
     def entries(self, limit: int) -> list[SubjectEntry]:
         """Subjects that have keys, the oldest first, at most `limit`."""
         with self._calling():
-            rows = self._ask(
+            rows = self._connection.execute(
                 "select subject, made_ms from keys where wrapped is not null"
                 " order by made_ms, subject limit ?", (limit,),
             )  # fmt: skip
@@ -212,7 +215,7 @@ class FileKeyRing:
         It is durable, and no file of the ring has the key any more, when this returns.
         """
         with self._calling(), self._transaction():
-            done = self._ask(
+            done = self._connection.execute(
                 "update keys set key_id = null, subject = null, wrapped = null, shredded_ms = ?"
                 " where digest = ? and wrapped is not null",
                 (self._clock.now_ms(), self._digest(subject)),
@@ -225,7 +228,7 @@ class FileKeyRing:
         What its old key encrypted stays unreadable.
         """
         with self._calling(), self._transaction():
-            done = self._ask(
+            done = self._connection.execute(
                 "delete from keys where digest = ? and wrapped is null", (self._digest(subject),)
             )
             return self._changed(done.rowcount)
@@ -243,7 +246,9 @@ class FileKeyRing:
                     raise KeyRingUnusable("the next master key is the present one")
                 count = self._wrap_again(new)
                 secret = _wrap(new, self._secret, _SECRET, self._randomness)
-                self._ask("update ring set master_id = ?, secret = ?", (new.key_id, secret))
+                self._connection.execute(
+                    "update ring set master_id = ?, secret = ?", (new.key_id, secret)
+                )
                 self._changed(1)
             with self._transaction():
                 return count, self._settle()
@@ -253,7 +258,7 @@ class FileKeyRing:
     @contextmanager
     def _calling(self) -> Iterator[None]:
         """One call at a time, by what the ring is now; a forked process opens the file anew."""
-        with self._lock:
+        with self._lock, _told_of(self._folder):
             if self._process != os.getpid():
                 self._connection = self._connect()
             self._refresh()
@@ -269,15 +274,11 @@ class FileKeyRing:
         self._changes = -1
         return connection
 
-    def _ask(self, statement: str, values: Sequence[object]) -> sqlite3.Cursor:
-        try:
-            return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
-            raise _refused(self._folder, error) from error
-
     def _refresh(self) -> None:
         """Forget what was changed by others since the last call."""
-        version, master_id, changes, secret = self._ask("select * from ring", ()).fetchone()
+        version, master_id, changes, secret = self._connection.execute(
+            "select * from ring"
+        ).fetchone()
         if changes == self._changes:
             return
         if version != VERSION:
@@ -315,13 +316,13 @@ class FileKeyRing:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """A transaction over what the ring is then: what others changed meanwhile counts."""
-        with _Transaction(self._connection, self._folder):
+        with _transaction(self._connection):
             self._refresh()
             yield
 
     def _changed(self, rows: int) -> bool:
         if rows:
-            self._ask("update ring set changes = changes + 1", ())
+            self._connection.execute("update ring set changes = changes + 1")
         return rows > 0
 
     def _derived(self, purpose: str) -> bytes:
@@ -355,7 +356,7 @@ class FileKeyRing:
     def _rows(self, digests: list[bytes]) -> Iterator[_Row]:
         for part in _parts(digests):
             marks = ", ".join("?" * len(part))
-            yield from self._ask(
+            yield from self._connection.execute(
                 f"select digest, key_id, wrapped from keys where digest in ({marks})", part
             )
 
@@ -386,20 +387,17 @@ class FileKeyRing:
                 raw = AESGCM.generate_key(8 * KEY_BYTES)
                 wrapped = _wrap(self._present(), raw, key_id + digest, self._randomness)
                 rows.append((digest, key_id, subject, wrapped, now_ms))
-            try:
-                self._connection.executemany(
-                    "insert into keys values (?, ?, ?, ?, ?, null)"
-                    " on conflict (digest) do nothing", rows,
-                )  # fmt: skip
-            except sqlite3.Error as error:
-                raise _refused(self._folder, error) from error
+            self._connection.executemany(
+                "insert into keys values (?, ?, ?, ?, ?, null)"
+                " on conflict (digest) do nothing", rows,
+            )  # fmt: skip
         return self._found(subjects)
 
     def _wrap_again(self, new: MasterKey) -> int:
         """Wrap every key by a new master key, in the order of the digests."""
         count, last = 0, b""
         while True:
-            rows = self._ask(
+            rows = self._connection.execute(
                 "select digest, key_id, wrapped from keys where digest > ?"
                 " order by digest limit ?", (last, _ROWS),
             ).fetchall()  # fmt: skip
@@ -415,62 +413,53 @@ class FileKeyRing:
             count += len(again)
 
 
-class _Transaction:
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """A transaction that has the file for itself from its beginning."""
+    connection.execute("begin immediate")
+    try:
+        yield
+        connection.execute("commit")
+    finally:
+        if connection.in_transaction:
+            connection.execute("rollback")
 
-    def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
-        self._connection = connection
-        self._folder = folder
 
-    def __enter__(self) -> None:
-        self._do("begin immediate")
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            if kind is None:
-                self._do("commit")
-        finally:
-            if self._connection.in_transaction:
-                self._do("rollback")
-
-    def _do(self, statement: str) -> None:
-        try:
-            self._connection.execute(statement)
-        except sqlite3.Error as error:
-            raise _refused(self._folder, error) from error
+@contextmanager
+def _told_of(folder: Path) -> Iterator[None]:
+    """What SQLite refuses, in a ring's own words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise KeyRingBusy(
+                f"{folder / FILE} has been locked for {BUSY_SECONDS:.0f} seconds"
+            ) from error
+        raise KeyRingUnusable(f"{folder / FILE}: {error}") from error
 
 
 def _opened(folder: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(
-            f"{(folder / FILE).absolute().as_uri()}?mode=rw",
-            uri=True,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        for pragma in (
-            "journal_mode = delete",
-            "synchronous = extra",
-            "secure_delete = on",
-            "temp_store = memory",
-            f"cache_size = -{_PAGES_KIB}",
-        ):
-            connection.execute(f"pragma {pragma}")
-        connection.execute("select 1 from sqlite_master").fetchall()
-    except sqlite3.Error as error:
-        raise _refused(folder, error) from error
+    connection = sqlite3.connect(
+        f"{(folder / FILE).absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    for pragma in (
+        "journal_mode = delete",
+        "synchronous = extra",
+        "secure_delete = on",
+        "temp_store = memory",
+        f"cache_size = -{_PAGES_KIB}",
+    ):
+        connection.execute(f"pragma {pragma}")
+    connection.execute("select 1 from sqlite_master").fetchall()
     return connection
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("select 1 from sqlite_master where name = 'ring'").fetchall())
-
-
-def _refused(folder: Path, error: sqlite3.Error) -> Exception:
-    if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return KeyRingBusy(f"{folder / FILE} has been locked for {BUSY_SECONDS:.0f} seconds")
-    return KeyRingUnusable(f"{folder / FILE}: {error}")
 
 
 def _parts(values: list[bytes]) -> Iterator[list[bytes]]:
