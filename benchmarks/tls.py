@@ -48,7 +48,8 @@ from penstock.apps.loads.figures import cpu_seconds, percentile
 from penstock.client.connection import Connection as Client
 from penstock.client.security import client_security
 from penstock.security.credentials import ITERATIONS, derive
-from penstock.security.development_ca import common_name, new_authority, write_private
+from penstock.security.data.secret_files import write_private
+from penstock.security.development_ca import common_name, new_authority
 from penstock.testing import Broker
 
 OURS, OURS_TLS, KAFKAS_TLS = PENSTOCK, f"{PENSTOCK}, TLS", f"{APACHE}, TLS"

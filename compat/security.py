@@ -25,7 +25,8 @@ from typing import Any, Final
 from penstock.client import Client
 from penstock.security.acls import CLUSTER, AclBinding
 from penstock.security.credentials import HASHES, SALT_BYTES, derive
-from penstock.security.development_ca import authority_in, common_name, write_private
+from penstock.security.data.secret_files import write_private
+from penstock.security.development_ca import authority_in, common_name
 
 SASL_SSL: Final = "SASL_SSL"
 HOSTS: Final = ("localhost", "127.0.0.1")

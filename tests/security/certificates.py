@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from penstock.security.data.secret_files import write_private
 from penstock.security.development_ca import (
     DAYS,
     Authority,
     common_name,
     new_authority,
-    write_private,
 )
 
 HOSTS: Final = ("localhost", "127.0.0.1", "::1")

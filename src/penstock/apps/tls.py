@@ -41,7 +41,8 @@ def dev_ca(
     ca.pem is the truststore of everybody, broker.pem the keystore of brokers. Whoever reads
     ca-key.pem can be anybody: not for production.
     """
-    from penstock.security.development_ca import authority_in, common_name, write_private
+    from penstock.security.data.secret_files import write_private
+    from penstock.security.development_ca import authority_in, common_name
 
     now_ms = SYSTEM_CLOCK.now_ms()
     try:

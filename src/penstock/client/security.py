@@ -26,18 +26,15 @@ from penstock.base.settings import by_name, load, setting
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
 from penstock.client.admin_http import AdminSecurity
 from penstock.client.errors import BrokerRefused, broker_error
-from penstock.security.credentials import HASHES
+from penstock.security.credentials import MECHANISMS, OAUTHBEARER, PLAIN
 from penstock.security.files import read_file
+from penstock.security.sasl import new_nonce
 
 if TYPE_CHECKING:
     import ssl
 
     from penstock.security.sasl import ClientExchange
 
-PLAIN: Final = "PLAIN"
-OAUTHBEARER: Final = "OAUTHBEARER"
-MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
-NONCE_BITS: Final = 192
 TOKEN_BYTES_MAX: Final = 16 << 10
 AUTHENTICATION_FAILED: Final = 58
 SYNONYMS: Final[Mapping[str, str]] = {
@@ -264,8 +261,7 @@ def _begin(
     from penstock.security.sasl.scram import ScramClient
 
     def begin() -> tuple[str, ClientExchange]:
-        nonce = f"{randomness.bits(NONCE_BITS):048x}"
-        return mechanism, ScramClient(mechanism, user, password, nonce=nonce)
+        return mechanism, ScramClient(mechanism, user, password, nonce=new_nonce(randomness))
 
     return begin
 

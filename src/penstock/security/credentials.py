@@ -34,6 +34,10 @@ HASHES: Final[dict[str, str]] = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512
 NUMBERS: Final[dict[str, int]] = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
 """The number of each mechanism in Kafka's protocol (KIP-554)."""
 BY_NUMBER: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
+PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
+"""All of SASL that is spoken."""
 HASH_BYTES: Final[dict[str, int]] = {SCRAM_SHA_256: 32, SCRAM_SHA_512: 64}
 
 ITERATIONS_MIN: Final = 4096

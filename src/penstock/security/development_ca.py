@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from penstock.security.data.secret_files import write_private
 
 DAYS: Final = 90
 _EARLIER: Final = datetime.timedelta(hours=1)
@@ -114,15 +115,6 @@ def authority_in(directory: Path, now_ms: int) -> Authority:
     write_private(key, _key_pem(made.key, ""))
     certificate.write_bytes(made.pem)
     return made
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a file that nobody else may read; it takes the place of a former one at once."""
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-    beside.replace(path)
 
 
 def common_name(name: str, *more: tuple[x509.ObjectIdentifier, str]) -> x509.Name:

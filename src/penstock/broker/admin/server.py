@@ -20,8 +20,7 @@ from penstock.broker.admin.health import Readiness
 from penstock.broker.listeners import ADMIN, ADMIN_LISTENER, admin_listener
 from penstock.broker.parts import parts_of
 from penstock.broker.security.listening import tls_server
-from penstock.broker.security.settings import PLAIN
-from penstock.security.credentials import HASHES
+from penstock.security.credentials import HASHES, PLAIN
 from penstock.security.http_credentials import PasswordVerifier
 
 if TYPE_CHECKING:

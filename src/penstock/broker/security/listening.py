@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.listeners import REPLICATION
 from penstock.broker.security.tls_server import TlsServer
-from penstock.replication.links import LinkTransport
+from penstock.replication.links import LinkServer, LinkTransport
 
 if TYPE_CHECKING:
     import ssl
@@ -23,13 +22,10 @@ if TYPE_CHECKING:
 _LINKS_BACKLOG: Final = 128
 
 
-class Server(Protocol):
-    """Accepts connections."""
+class Server(LinkServer, Protocol):
+    """Accepts connections, once it is told to."""
 
-    @property
-    def sockets(self) -> Sequence[socket.socket]: ...
     async def start_serving(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Gate:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from penstock.base.errors import BugError
 from penstock.broker.security.credentials import Lookup, PeerCredentials, UserCredentials
-from penstock.broker.security.settings import OAUTHBEARER, PLAIN
-from penstock.security.credentials import HASHES
+from penstock.security.credentials import HASHES, OAUTHBEARER, PLAIN
 from penstock.security.files import Reloading, read_file
 from penstock.security.users_file import FileCredentials, parse_users
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.security.jwks import TokenVerifier
     from penstock.security.peers import PeerSecret
     from penstock.security.sasl import ServerExchange
-    from penstock.security.tls import CertificateFacts, ClientAuth
+    from penstock.security.tls import CertificateFacts, ClientAuth, TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class ListenerMaterials:
         self._secret = secret
         self.tls: Reloading[TlsContexts] | None = None
         if listener.has_tls:
-            self.tls = Reloading(self._paths(), self._contexts)
+            self.tls = self._tls()
         self.users: Reloading[FileCredentials] | None = None
         self.tokens: TokenVerifier | None = None
         if listener.has_sasl:
@@ -73,18 +72,20 @@ class ListenerMaterials:
         self.credentials = UserCredentials([*file_users, cluster_users])
         self._everybody = PeerCredentials(secret, self.credentials)
 
-    def _paths(self) -> list[str]:
-        settings = self.settings
-        paths = [
-            settings.ssl_keystore_location,
-            settings.ssl_key_location,
-            settings.ssl_truststore_location,
-        ]
-        return [path for path in paths if path]
+    def _tls(self) -> Reloading[TlsContexts]:
+        from penstock.security.tls import TlsFiles
 
-    def _contexts(self) -> TlsContexts:
+        settings = self.settings
+        files = TlsFiles(
+            keystore=settings.ssl_keystore_location,
+            key=settings.ssl_key_location,
+            key_password=settings.ssl_key_password,
+            truststore=settings.ssl_truststore_location,
+        )
+        return Reloading(files.paths(), lambda: self._contexts(files))
+
+    def _contexts(self, files: TlsFiles) -> TlsContexts:
         from penstock.security.tls import (
-            TlsFiles,
             TlsOptions,
             check_keystore,
             client_context,
@@ -92,12 +93,6 @@ class ListenerMaterials:
         )
 
         settings, now_ms = self.settings, self._clock.now_ms()
-        files = TlsFiles(
-            keystore=settings.ssl_keystore_location,
-            key=settings.ssl_key_location,
-            key_password=settings.ssl_key_password,
-            truststore=settings.ssl_truststore_location,
-        )
         options = TlsOptions(
             protocols=settings.ssl_enabled_protocols, ciphers=settings.ssl_cipher_suites
         )

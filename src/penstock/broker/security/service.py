@@ -29,12 +29,11 @@ from penstock.broker.security.addresses import AddressBounds, AddressLimits
 from penstock.broker.security.authentication import Authentication, IllegalState
 from penstock.broker.security.door import Door, Sessions
 from penstock.broker.security.materials import ListenerMaterials, TlsContexts
-from penstock.broker.security.settings import OAUTHBEARER
 from penstock.client.security import NO_SECURITY, ClientSecurity
 from penstock.security import ANONYMOUS, Principal
 from penstock.security.audit import Audit, AuditEvent
 from penstock.security.authoriser import PEER
-from penstock.security.credentials import HASHES
+from penstock.security.credentials import HASHES, OAUTHBEARER
 from penstock.security.peers import USER
 from penstock.security.sasl import (
     Accepted,
@@ -43,6 +42,7 @@ from penstock.security.sasl import (
     Later,
     NobodysName,
     Outcome,
+    new_nonce,
 )
 from penstock.security.users_file import FileCredentials
 
@@ -60,7 +60,6 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 5.0
 """How often files are looked at."""
-_NONCE_BITS: Final = 192
 _NOBODY: Final = FileCredentials({})
 
 
@@ -193,7 +192,7 @@ class SecurityService:
         )
 
     def _nonce(self) -> str:
-        return f"{self._parts.randomness.bits(_NONCE_BITS):048x}"
+        return new_nonce(self._parts.randomness)
 
     # Connections (`door.Doorkeeper`)
 

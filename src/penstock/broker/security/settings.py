@@ -15,11 +15,8 @@ from typing import Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, by_name, parse, replace, setting
-from penstock.security.credentials import HASHES, SCRAM_SHA_512
+from penstock.security.credentials import HASHES, MECHANISMS, SCRAM_SHA_512
 
-PLAIN: Final = "PLAIN"
-OAUTHBEARER: Final = "OAUTHBEARER"
-MECHANISMS: Final = (PLAIN, *HASHES, OAUTHBEARER)
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 OVERRIDE: Final = "listener.name."
 ONE_FORMAT: Final = NoEffect(why="there is no other one")

@@ -10,6 +10,7 @@ from penstock.security.sasl.exchange import (
     Outcome,
     ServerExchange,
     ServerUntrusted,
+    new_nonce,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "Outcome",
     "ServerExchange",
     "ServerUntrusted",
+    "new_nonce",
 ]

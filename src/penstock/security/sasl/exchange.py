@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from penstock.base.errors import InvalidError
+from penstock.base.system import Randomness
 from penstock.security.authoriser import Principal
+
+_NONCE_BITS: Final = 192
 
 
 class AuthenticationFailed(InvalidError):
@@ -41,6 +44,11 @@ class ServerUntrusted(InvalidError):
     """The server did not prove that it knows the password, or did not speak the mechanism."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
+
+
+def new_nonce(randomness: Randomness) -> str:
+    """One exchange's alone, in hexadecimal."""
+    return f"{randomness.bits(_NONCE_BITS):048x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from penstock.security.sasl.exchange import (
 )
 from penstock.security.tokens import InvalidToken, TokenOwner, UnknownKey
 
-OAUTHBEARER: Final = "OAUTHBEARER"
 REFUSAL: Final = b'{"status":"invalid_token"}'
 FAILED: Final = '{"status":"invalid_token"}'
 """What Kafka's clients are told in the end, word for word."""

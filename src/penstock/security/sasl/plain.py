@@ -24,7 +24,6 @@ from penstock.security.credentials import (
 )
 from penstock.security.sasl.exchange import Accepted, AuthenticationFailed, Later
 
-PLAIN: Final = "PLAIN"
 REFUSAL: Final = "Authentication failed: Invalid username or password"
 NAME_BYTES_MAX: Final = 1024
 _PARTS: Final = 3
