@@ -44,6 +44,8 @@ class Access:
         self._path = path
         self._version: _Version | None = None
         self.audit = audit
+        self.own_uid = os.getuid()
+        """The user who may look without a rule."""
         self.rules: Rules | None = None
         self.failing = False
         """Whether the file, as it is now, is of no use."""
@@ -76,7 +78,7 @@ class Access:
         size = _CREDENTIALS.size
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         _, uid, gid = _CREDENTIALS.unpack(credentials)
-        permission = rules.of_peer(uid, gid, own_uid=os.getuid())
+        permission = rules.of_peer(uid, gid, own_uid=self.own_uid)
         if permission is None:
             return None, f"no rule of host.acl.file is for uid {uid}, gid {gid}"
         return permission, ""

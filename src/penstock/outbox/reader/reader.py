@@ -147,11 +147,7 @@ class OutboxReader:
         except OSError as error:
             raise open_error(path, error.errno or 0) from None
         try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise NotAFile(f"{path}: is no regular file")
-            if found.st_size != pointer.size_bytes:
-                raise SizeMismatch(path, found.st_size, pointer.size_bytes)
+            check_file(pointer, os.fstat(descriptor))
         except OSError as error:
             os.close(descriptor)
             raise PayloadUnreadable(path, error.errno or 0) from error
@@ -159,6 +155,19 @@ class OutboxReader:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def check_file(pointer: Pointer, found: os.stat_result) -> None:
+    """Refuse what cannot be the pointer's file.
+
+    Raises:
+        NotAFile: it is no regular file.
+        SizeMismatch: it has another size.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        raise NotAFile(f"{pointer.file_path}: is no regular file")
+    if found.st_size != pointer.size_bytes:
+        raise SizeMismatch(pointer.file_path, found.st_size, pointer.size_bytes)
 
 
 class PayloadStream:
