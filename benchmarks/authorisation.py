@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.security.access import allow
+
 from benchmarks.harness import Row
 from penstock.broker.access import granted
 from penstock.security import AclAuthoriser, Principal
@@ -32,14 +34,12 @@ BUDGET_US = 2.0
 def bindings() -> list[AclBinding]:
     """Each principal reads ten topics by name and writes ten kinds by prefix."""
     return [
-        AclBinding(
-            resource_type="topic",
-            name=f"p{principal}-{'x' * number}",
+        allow(
+            "write" if number % 2 else "read",
+            "topic",
+            f"p{principal}-{'x' * number}",
+            f"u{principal}",
             pattern_type="prefixed" if number % 2 else "literal",
-            principal=f"User:u{principal}",
-            host="*",
-            operation="write" if number % 2 else "read",
-            permission="allow",
         )
         for principal in range(PRINCIPALS)
         for number in range(BINDINGS_EACH)
@@ -97,10 +97,7 @@ def measure(quick: bool) -> list[Row]:
     one, ten = request_of(1), request_of(10)
     authoriser.replace([
         *bindings(),
-        AclBinding(
-            resource_type="topic", name="p7-", pattern_type="prefixed", principal="User:u7",
-            host="*", operation="alter", permission="allow",
-        ),
+        allow("alter", "topic", "p7-", "u7", pattern_type="prefixed"),
     ])  # fmt: skip
     figures = (
         ("one decision, made before (Produce, Fetch)", hot, 0.3),

@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from tests.security.access import allow
+
 from penstock.client import Client
 from penstock.security.acls import CLUSTER, AclBinding
 from penstock.security.credentials import HASHES, SALT_BYTES, derive
@@ -269,16 +271,9 @@ def _await_acls(address: str, options: Mapping[str, str], wanted: Sequence[AclBi
 
 def _binding(user: str, need: Need) -> AclBinding:
     operation, kind, name = need
-    prefixed = name.endswith("*") and name != "*"
-    return AclBinding(
-        resource_type=kind,
-        name=name.removesuffix("*") if prefixed else name,
-        pattern_type="prefixed" if prefixed else "literal",
-        principal=f"User:{user}",
-        host="*",
-        operation=operation,
-        permission="allow",
-    )
+    if name.endswith("*") and name != "*":
+        return allow(operation, kind, name.removesuffix("*"), user, pattern_type="prefixed")
+    return allow(operation, kind, name, user)
 
 
 def write(topic: str) -> Need:

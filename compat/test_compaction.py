@@ -15,7 +15,7 @@ from benchmarks.peers.load import create_topic
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.storage.compaction.keyed import Keyed, Pair
 
-from compat.security import read, scenario, write
+from compat.security import ADMIN, read, scenario, security_of, write
 from compat.servers import PenstockProcess
 from compat.test_log_files import checked_by_kafka, verified
 
@@ -72,7 +72,7 @@ def test_no_key_is_lost_or_comes_back_when_a_broker_is_killed(tmp_path: Path) ->
     known: dict[bytes, bytes] = {}
     broker = PenstockProcess(tmp_path, configs=SETTINGS).start()
     try:
-        create_topic(broker.bootstrap, TOPIC, 1, CONFIGS)
+        create_topic(broker.bootstrap, TOPIC, 1, CONFIGS, security_of(ADMIN).options())
         for number in range(ROUNDS):
             send(broker.bootstrap, number, dice, known)
             time.sleep(dice.uniform(0.1, 0.6))  # somewhere in a pass

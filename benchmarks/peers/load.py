@@ -90,10 +90,15 @@ def proportional_mebibytes(pid: int) -> float:
 
 
 def create_topic(
-    bootstrap: str, name: str, partitions: int, configs: Mapping[str, str] | None = None
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    configs: Mapping[str, str] | None = None,
+    security: Mapping[str, str] = PLAINTEXT,
 ) -> None:
     """Create a topic and wait until its last partition answers."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    common = {"bootstrap.servers": bootstrap, "log_level": 0, **security}
+    admin = AdminClient(common)
     first = min(partitions, PARTITIONS_AT_ONCE)
     topic = NewTopic(name, first, config=dict(configs or {}))
     for future in admin.create_topics([topic]).values():
@@ -102,7 +107,7 @@ def create_topic(
         more = NewPartitions(name, min(count + PARTITIONS_AT_ONCE, partitions))
         for future in admin.create_partitions([more]).values():
             future.result(TIMEOUT_SECONDS)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "probe", "log_level": 0})
+    consumer = Consumer({**common, "group.id": "probe"})
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:

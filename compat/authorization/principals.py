@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tests.security.access import allow
+
 from compat.authorization.requests import GROUP, TOPIC, TRANSACTION
 from penstock.security.acls import CLUSTER, SUPPORTED, AclBinding
 
@@ -35,13 +37,13 @@ class Holder:
     def bindings(self) -> Iterator[AclBinding]:
         """Its ACLs."""
         for operation, kind, pattern, permission, host in self.rights:
-            yield AclBinding(
-                resource_type=kind,
-                name=_name(kind, pattern),
+            yield allow(
+                operation,
+                kind,
+                _name(kind, pattern),
+                self.name,
                 pattern_type="prefixed" if pattern == "prefixed" else "literal",
-                principal=f"User:{self.name}",
                 host=host,
-                operation=operation,
                 permission=permission,
             )
 

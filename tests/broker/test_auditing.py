@@ -15,18 +15,7 @@ from penstock.testing import Broker
 from penstock.wire.kafka.apis import APIS
 from tests.broker.test_authorisation import Recording
 from tests.broker.wire_client import WireClient, batch
-from tests.noted import Events
-
-
-class Noted(Events):
-    """Its events in short."""
-
-    @property
-    def short(self) -> list[tuple[str, str, str, list[str], str]]:
-        return [
-            (one.event, one.outcome, one.operation, list(one.resources), one.reason)
-            for one in self.events
-        ]
+from tests.security.access import Noted
 
 
 @pytest.fixture
@@ -70,7 +59,7 @@ async def test_changes_are_told_by_their_names(client: WireClient, noted: Noted)
     await client.call("AlterClientQuotas", 1, {"entries": entries, "validate_only": False})
     await client.call("DeleteGroups", 1, {"groups_names": ["none"]})
     await client.call("DeleteTopics", 4, {"topic_names": ["orders"], "timeout": 1000})
-    assert noted.short == [
+    assert noted.told("operation", "resources", "reason") == [
         ("change", "success", "CreateTopics", ["orders"], ""),
         ("change", "failure", "IncrementalAlterConfigs", ["orders"], "INVALID_CONFIG"),
         ("change", "success", "IncrementalAlterConfigs", ["orders"], ""),
@@ -90,7 +79,7 @@ async def test_refusals_are_told(client: WireClient, noted: Noted, recording: Re
     recording.refused = lambda _, kind, name: name in ("orders", CLUSTER)
     await client.produce("orders", batch(b"v"))
     await client.call("DescribeLogDirs", 1, {"topics": None})
-    assert noted.short == [
+    assert noted.told("operation", "resources", "reason") == [
         (
             "denial", "denied", "Produce", ["orders"],
             "User:ANONYMOUS may not write topic orders",

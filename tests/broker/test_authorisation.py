@@ -15,10 +15,11 @@ from penstock.broker.error_answers import element_answers
 from penstock.broker.errors import error_number
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser, Principal
-from penstock.security.acls import ALL, AclBinding
+from penstock.security.acls import ALL
 from penstock.wire.kafka.apis import APIS, Api, Check
 from penstock.wire.kafka.schema import Field, Struct, load_struct
 from tests.broker.wire_client import WireClient, batch, fetch_request
+from tests.security.access import allow
 
 FREE = {
     "ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions",
@@ -283,14 +284,6 @@ async def connect_as(user: str, broker: BrokerServer, connect: Connect) -> WireC
     return client
 
 
-def binding(operation: str, kind: str, name: str, **more: str) -> AclBinding:
-    values = {
-        "resource_type": kind, "name": name, "pattern_type": "literal", "principal": "User:a",
-        "host": "*", "operation": operation, "permission": "allow",
-    }  # fmt: skip
-    return AclBinding(**{**values, **more})
-
-
 @pytest.fixture
 async def a(broker: BrokerServer, connect: Connect, authoriser: AclAuthoriser) -> WireClient:
     return await connect_as("a", broker, connect)
@@ -301,7 +294,7 @@ async def test_elements_that_are_refused_stand_where_they_stood(
 ) -> None:
     for name in ("t1", "t2", "t3"):
         await root.create(name)
-    authoriser.replace([binding("describe", "topic", "t2")])
+    authoriser.replace([allow("describe", "topic", "t2")])
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
     names = ["t1", "t2", "t3"]
     request = {
@@ -317,7 +310,7 @@ async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_s
     root: WireClient, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
     await root.create("t1")
-    authoriser.replace([binding("describe", "topic", "seen", pattern_type="prefixed")])
+    authoriser.replace([allow("describe", "topic", "seen", pattern_type="prefixed")])
     wanted = [{"name": name} for name in ("t1", "t2", "seen-not")]
     request = {"topics": wanted, "allow_auto_topic_creation": False}
     answer = await a.call("Metadata", 12, {**request, "include_topic_authorized_operations": 1})
@@ -335,14 +328,14 @@ async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_s
 async def test_topics_are_created_only_by_who_may(
     broker: BrokerServer, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
-    authoriser.replace([binding("describe", "topic", "*"), binding("create", "topic", "mine")])
+    authoriser.replace([allow("describe", "topic", "*"), allow("create", "topic", "mine")])
     request = {"topics": [{"name": "mine"}, {"name": "yours"}], "allow_auto_topic_creation": True}
     answer = await a.call("Metadata", 9, request)
     assert [int(one.error_code) for one in answer.topics] == [0, TOPIC]
     assert list(broker.cluster.image.topics) == ["mine"]
     created = (await a.create("other")).topics[0]
     assert int(created.error_code) == TOPIC
-    authoriser.replace([binding("create", "cluster", CLUSTER)])
+    authoriser.replace([allow("create", "cluster", CLUSTER)])
     created = (await a.create("other")).topics[0]
     assert int(created.error_code) == 0
     assert int(created.topic_config_error_code) == TOPIC
@@ -355,11 +348,11 @@ async def test_a_right_that_is_taken_holds_for_the_next_request_of_a_session(
     for name in ("t1", "t2"):
         await root.create(name)
         await root.produce(name, batch(b"v"))
-    authoriser.replace([binding("read", "topic", "t", pattern_type="prefixed")])
+    authoriser.replace([allow("read", "topic", "t", pattern_type="prefixed")])
     wanted = fetch_request({("t1", 0): 0, ("t2", 0): 0}, session_id=0, session_epoch=0)
     first = await a.call("Fetch", 12, wanted)
     assert all(one.partitions[0].records for one in first.responses)
-    authoriser.replace([binding("read", "topic", "t1")])
+    authoriser.replace([allow("read", "topic", "t1")])
     follow = fetch_request({}, session_id=first.session_id, session_epoch=1)
     second = await a.call("Fetch", 12, follow)
     found = {one.topic: one.partitions[0] for one in second.responses}
@@ -372,7 +365,7 @@ async def test_what_may_be_done_is_told(
     root: WireClient, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
     await root.create("t1")
-    authoriser.replace([binding("write", "topic", "t1"), binding("describe", "cluster", CLUSTER)])
+    authoriser.replace([allow("write", "topic", "t1"), allow("describe", "cluster", CLUSTER)])
     request = {
         "topics": [{"name": "t1"}], "allow_auto_topic_creation": False,
         "include_cluster_authorized_operations": True,
@@ -392,10 +385,10 @@ async def test_an_idempotent_producer_needs_one_topic_that_it_may_write(
                "producer_epoch": -1}  # fmt: skip
     for bindings, expected in (
         ([], CLUSTER_CODE),
-        ([binding("read", "topic", "t")], CLUSTER_CODE),
-        ([binding("write", "topic", "t")], 0),
-        ([binding(ALL, "topic", "t")], 0),
-        ([binding("idempotent_write", "cluster", CLUSTER)], 0),
+        ([allow("read", "topic", "t")], CLUSTER_CODE),
+        ([allow("write", "topic", "t")], 0),
+        ([allow(ALL, "topic", "t")], 0),
+        ([allow("idempotent_write", "cluster", CLUSTER)], 0),
     ):
         authoriser.replace(bindings)
         answer = await a.call("InitProducerId", 4, request)
@@ -407,7 +400,7 @@ async def test_partitions_of_a_transaction_are_added_together_or_not(
 ) -> None:
     for name in ("t1", "t2"):
         await root.create(name)
-    authoriser.replace([binding("write", "transactional_id", "x"), binding("write", "topic", "t1")])
+    authoriser.replace([allow("write", "transactional_id", "x"), allow("write", "topic", "t1")])
     answer = await a.call(
         "AddPartitionsToTxn",
         3,
@@ -432,7 +425,7 @@ async def test_a_regular_expression_matches_what_the_member_may_describe(
 ) -> None:
     for name in ("t1", "t2"):
         await root.create(name)
-    authoriser.replace([binding("read", "group", "g"), binding("read", "topic", "t1")])
+    authoriser.replace([allow("read", "group", "g"), allow("read", "topic", "t1")])
     beat = {
         "group_id": "g", "member_id": str(UUID(int=3)), "member_epoch": 0, "instance_id": None,
         "rack_id": None, "rebalance_timeout": 10_000, "subscribed_topic_names": [],

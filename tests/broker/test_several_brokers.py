@@ -22,9 +22,9 @@ from penstock.control import CommittedOffset, StaleClusterEpoch
 from penstock.control.access import ClusterUsers, change_acls, change_credentials
 from penstock.control.postgres import PostgresControlPlane
 from penstock.security import AclAuthoriser, Principal
-from penstock.security.acls import AclBinding
 from penstock.security.credentials import SCRAM_SHA_256, derive
 from penstock.storage import LogStore, StorageSettings
+from tests.security.access import allow
 
 Start = Callable[..., Awaitable[BrokerServer]]
 PATIENT_MS = 30_000
@@ -108,10 +108,7 @@ async def test_acls_and_users_of_one_broker_hold_on_the_others(start: Start) -> 
     one, other = await start(1), await start(2)
     authoriser = one.authoriser = AclAuthoriser()
     me = Principal("User", "a")
-    acl = AclBinding(
-        resource_type="topic", name="t", pattern_type="literal", principal="User:a", host="*",
-        operation="read", permission="allow",
-    )  # fmt: skip
+    acl = allow("read", "topic", "t")
 
     def reads() -> bool:
         return authoriser.rights(me, "10.0.0.1").allows("read", "topic", "t")

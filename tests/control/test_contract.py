@@ -29,6 +29,7 @@ from penstock.control import (
 from penstock.control.access import bindings_of, change_acls
 from penstock.control.limits import ENTITY_CONFIGS_MAX
 from penstock.security.acls import AclBinding
+from tests.security.access import allow
 
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
@@ -163,10 +164,7 @@ async def test_configs_of_entities_are_bounded(control: ControlPlane) -> None:
 
 
 def acl(name: str) -> AclBinding:
-    return AclBinding(
-        resource_type="topic", name=name, pattern_type="literal", principal="User:ä", host="*",
-        operation="read", permission="deny",
-    )  # fmt: skip
+    return allow("read", "topic", name, "ä", permission="deny")
 
 
 async def test_acls_are_added_and_removed_by_compare_and_set(control: ControlPlane) -> None:

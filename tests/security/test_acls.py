@@ -23,16 +23,13 @@ from penstock.security.acls import (
     checked,
 )
 from penstock.security.authoriser import DECISIONS_MAX, REMEMBERED_CHARS_MAX
+from tests.security.access import allow
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 
 
 def bound(name: str = "t", operation: str = "read", **more: Any) -> AclBinding:
-    values = {
-        "resource_type": "topic", "name": name, "pattern_type": "literal",
-        "principal": "User:a", "host": "*", "operation": operation, "permission": "allow",
-    }  # fmt: skip
-    return AclBinding(**{**values, **more})
+    return allow(operation, "topic", name, **more)
 
 
 def allowed(

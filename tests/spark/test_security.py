@@ -15,12 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.security.acls import AclBinding
 from penstock.spark.errors import InvalidOption
 from penstock.spark.options import parse
 from penstock.spark.sink.options import parse as parse_sink
 from penstock.testing import Broker
 from tests.broker.security.secured import users_file
+from tests.security.access import allow
 from tests.security.certificates import keystore, truststore
 
 PASSWORD = "planted-cafe-secret-7"
@@ -86,20 +86,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
         rights = [("read", "topic", "orders"), ("write", "topic", "orders")]
         rights += [("write", "topic", "copies"), ("write", "transactional_id", "*")]
         rights += [("describe", "transactional_id", "*")]
-        bindings = [
-            AclBinding(
-                resource_type=kind,
-                pattern_type="literal",
-                name=name,
-                principal="User:alice",
-                host="*",
-                operation=operation,
-                permission="allow",
-            )
-            for operation, kind, name in rights
-        ]
         with broker.client() as client:
-            client.create_acls(bindings)
+            client.create_acls([allow(*right, "alice") for right in rights])
             client.write_arrow("orders", pa.table({"value": [b"one", b"two"]}))
         yield broker, directory
 

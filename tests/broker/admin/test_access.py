@@ -18,29 +18,17 @@ from penstock.broker.admin.health import Parts, Readiness
 from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser
-from penstock.security.acls import AclBinding
 from penstock.security.credentials import SCRAM_SHA_256, derive
 from penstock.security.peers import PeerSecret
 from penstock.security.users_file import FileCredentials
 from tests.broker.admin.test_admin import fetch
 from tests.broker.handlers.test_topics import create, creation
-from tests.noted import Events
+from tests.security.access import Noted, allow
 
 PASSWORD = "correct horse"
 CREDENTIAL = derive(SCRAM_SHA_256, PASSWORD, salt=b"0123456789abcdef", iterations=4096)
 NAMES = {"topic": "orders", "group": "g/h", "transactional_id": "q", "cluster": CLUSTER}
 ROUTES = sorted(key for key, needs in NEEDS.items() if needs.operation)
-
-
-class Noted(Events):
-    """Its events in short."""
-
-    @property
-    def short(self) -> list[tuple[str, str, str, str, list[str]]]:
-        return [
-            (one.event, one.outcome, one.principal, one.mechanism, list(one.resources))
-            for one in self.events
-        ]
 
 
 class Guarded:
@@ -58,19 +46,7 @@ class Guarded:
         self.server = AdminServer(replace(broker.settings, **settings), broker)
 
     def allow(self, operation: str, resource_type: str, name: str, user: str = "ANONYMOUS") -> None:
-        self.authoriser.replace(
-            [
-                AclBinding(
-                    resource_type=resource_type,
-                    pattern_type="literal",
-                    name=name,
-                    principal=f"User:{user}",
-                    host="*",
-                    operation=operation,
-                    permission="allow",
-                )
-            ]
-        )
+        self.authoriser.replace([allow(operation, resource_type, name, user)])
 
 
 @pytest.fixture
@@ -197,7 +173,7 @@ async def test_a_user_has_the_rights_of_its_name(broker: BrokerServer) -> None:
         status, answer = await fetch(guarded.server, "/v1/topics/orders", headers=bad)
         assert (status, answer["message"]) == (401, "the credentials are not accepted here")
     await guarded.server.stop()
-    assert guarded.audit.short == [
+    assert guarded.audit.told("principal", "mechanism", "resources") == [
         ("authentication", "success", "User:alice", "basic", []),
         ("denial", "denied", "User:alice", "basic", [CLUSTER]),
         ("denial", "denied", "User:ANONYMOUS", "", ["orders"]),
@@ -228,7 +204,9 @@ async def test_loopback_is_trusted_if_it_is_told_to_be(broker: BrokerServer) -> 
 async def test_a_change_is_audited(guarded: Guarded) -> None:
     guarded.allow("write", "transactional_id", "q")
     assert (await fetch(guarded.server, "/v1/sinks/q", "DELETE"))[0] == 503  # there is no staging
-    assert guarded.audit.short == [("change", "failure", "User:ANONYMOUS", "", ["q"])]
+    assert guarded.audit.told("principal", "mechanism", "resources") == [
+        ("change", "failure", "User:ANONYMOUS", "", ["q"])
+    ]
 
 
 # What is meant for others

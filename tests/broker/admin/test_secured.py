@@ -13,11 +13,11 @@ from penstock.base.ids import TopicPartition
 from penstock.client.admin_http import AdminHttp, AdminSecurity, Answer, Body
 from penstock.client.errors import AdminUnavailable, InvalidArgument
 from penstock.client.security import admin_security
-from penstock.security.acls import AclBinding
 from penstock.spark.extents import HttpExtents
 from penstock.testing import Broker
 from tests.broker.batch_commits.sink_client import Part, encode_blob
 from tests.broker.security.secured import PASSWORD, users_file
+from tests.security.access import allow
 from tests.security.certificates import keystore, truststore
 
 SECONDS = 30.0
@@ -50,17 +50,8 @@ class Guarded:
             return admin.ask(method, path, sent, timeout_seconds=SECONDS)
 
     def allow(self, operation: str, resource_type: str, name: str, user: str = "alice") -> None:
-        binding = AclBinding(
-            resource_type=resource_type,
-            pattern_type="literal",
-            name=name,
-            principal=f"User:{user}",
-            host="*",
-            operation=operation,
-            permission="allow",
-        )
         with self.broker.client() as client:
-            client.create_acls([binding])
+            client.create_acls([allow(operation, resource_type, name, user)])
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from penstock.security.credentials import SCRAM_SHA_512, derive
 from penstock.wire.frames import ACCEPTED, FAILED, HELLO_ACK, PING, PONG, Header, encode
 from tests.host.server.peers import PATIENCE_SECONDS, GateSink, batch, data, peer, serving, until
 from tests.host.server.test_http import LOCAL, Answer, call
-from tests.noted import Events
+from tests.security.access import Noted
 
 PASSWORD, TOKEN = "correct horse", "a-token-of-much-entropy"
 ROOT = os.getuid() == 0
@@ -45,14 +45,6 @@ def http_rules() -> str:
         f'topics = ["clicks"]\n[[rule]]\ntoken_sha256 = "{digest}"\n'
         'principal = "User:eye"\nobserves = true\n'
     )
-
-
-class Noted(Events):
-    """Its events in short."""
-
-    @property
-    def short(self) -> list[tuple[str, str, str, list[str]]]:
-        return [(one.event, one.outcome, one.principal, list(one.resources)) for one in self.events]
 
 
 @asynccontextmanager
@@ -85,7 +77,7 @@ async def test_a_producer_publishes_to_its_topics_alone(tmp_path: Path) -> None:
             (connection,) = agent.connections
             assert not connection.machine.window.taken.payload_bytes
         assert sink.accepted == [b"a", b"f"]
-    assert noted.short == [
+    assert noted.told("principal", "resources") == [
         ("authentication", "success", "User:app", []),
         ("denial", "denied", "User:app", ["secrets"]),
         ("denial", "denied", "User:app", [""]),
@@ -103,7 +95,7 @@ async def test_a_topic_of_hello_is_refused_before_credit(tmp_path: Path) -> None
             assert answer.payload_bytes == 0
             assert await one.ended() == []
         assert sink.topics == []
-    assert ("denial", "denied", "User:app", ["secrets"]) in noted.short
+    assert ("denial", "denied", "User:app", ["secrets"]) in noted.told("principal", "resources")
 
 
 async def test_without_a_rule_the_agents_own_user_may_look_and_no_more(tmp_path: Path) -> None:
@@ -278,7 +270,7 @@ async def test_http_takes_credentials(tmp_path: Path) -> None:
             "error": "topic_authorization_failed",
             "message": "User:web may not write topic orders",
         }
-    assert noted.short == [
+    assert noted.told("principal", "resources") == [
         ("authentication", "success", "User:web", []),
         ("denial", "denied", "User:web", ["orders"]),
     ]

@@ -1,0 +1,34 @@
+"""Parts of access control for tests: ACLs in few words, and an audit in memory."""
+
+from __future__ import annotations
+
+from penstock.security.acls import AclBinding
+from penstock.security.audit import AuditEvent
+
+
+def allow(operation: str, kind: str, name: str, user: str = "a", **more: str) -> AclBinding:
+    """Allow a user an operation on one resource from everywhere, but for what `more` changes."""
+    values = {
+        "resource_type": kind, "name": name, "pattern_type": "literal",
+        "principal": f"User:{user}", "host": "*", "operation": operation, "permission": "allow",
+    }  # fmt: skip
+    return AclBinding(**{**values, **more})
+
+
+class Noted:
+    """An audit in memory."""
+
+    def __init__(self) -> None:
+        self.events: list[AuditEvent] = []
+
+    def record(self, event: AuditEvent) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass
+
+    def told(self, *fields: str) -> list[tuple[object, ...]]:
+        """Of each event, its kind, its outcome, and these fields."""
+        names = ("event", "outcome", *fields)
+        told = [[getattr(one, name) for name in names] for one in self.events]
+        return [tuple(one if isinstance(one, str) else [*one] for one in each) for each in told]
