@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from compat.drivers.remote import Program
 from compat.parts import class_path, jars, java_program
-from compat.security import ADMIN, security_of
+from compat.security import ADMIN, Security, security_of
 
 TOOL_SECONDS = 60
 SMALL = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -34,8 +34,10 @@ class CommandLine:
     def __init__(self) -> None:
         self._program: Program | None = None
 
-    def run(self, bootstrap: str, tool: str, *arguments: str) -> Ran:
+    def run(self, bootstrap: str, tool: str, *arguments: str, who: Security | None = None) -> Ran:
         """Run a tool, by its class; `bootstrap` is empty for one that asks no broker.
+
+        It connects as `who`, by default as the suite's administrator.
 
         Raises:
             PartMissing: the tools cannot be had.
@@ -45,7 +47,7 @@ class CommandLine:
             java = ["java", "-cp", classes, *SMALL, QUIET, "Tools"]
             self._program = Program(java, {}, answer_seconds=TOOL_SECONDS)
         words = ["--bootstrap-server", bootstrap] if bootstrap else []
-        if bootstrap and not (one := security_of(ADMIN)).plain:
+        if bootstrap and not (one := who or security_of(ADMIN)).plain:
             words += ["--command-config", one.properties_file()]
         words += arguments
         return Ran(*self._program.call("run", tool=tool, arguments=words))

@@ -182,7 +182,7 @@ class Realm:
 
 def password(name: str) -> str:
     """A user's."""
-    return f"the password of {name}"
+    return f"of {name}, with = and ;"
 
 
 def _credential(name: str, mechanism: str) -> str:

@@ -1,7 +1,6 @@
-"""Clients held to ACLs: refused by each, then let go on.
+"""Clients by every mechanism that they have, and held to ACLs: refused by each, then let go on.
 
-Those that `test_security.py` has not come by every way in that they have. Also what is changed
-while clients work: certificates, passwords.
+Also what is changed while clients work: certificates, passwords.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
@@ -21,6 +21,7 @@ from joserfc.jwk import RSAKey
 from tests.postgres import postgres_server
 from tests.security.exchanges import key_set, signing_key, token
 
+from compat.command_line import COMMAND_LINE
 from compat.conftest import missing
 from compat.drivers import DRIVERS, Driver, Record, eventually
 from compat.parts import PartMissing
@@ -28,14 +29,14 @@ from compat.security import ADMIN, SASL_SSL, Need, Realm, Security, grant, read,
 from compat.servers import QUICK_GROUPS, PenstockProcess, running_brokers
 from penstock.client import Client
 from penstock.client.security import NotAuthenticated
+from penstock.security.credentials import HASHES
 
-SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 NO_TOKENS = {"kcat"}
 """Clients that take no token but from a server of them."""
 WAYS = [
     (name, way)
-    for name in ("kcat", "kafkajs", "java", "franz-go", "penstock")
-    for way in ("PLAIN", *SCRAM, "OAUTHBEARER", "SSL")
+    for name in (*DRIVERS, "penstock")
+    for way in ("PLAIN", *HASHES, "OAUTHBEARER", "SSL")
     if not (way == "OAUTHBEARER" and name in NO_TOKENS)
 ]
 TOPIC = "t"
@@ -70,7 +71,7 @@ class Guarded:
             configs = {
                 **QUICK_GROUPS,
                 **self.realm.broker_settings(protocol),
-                "sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAM, "OAUTHBEARER")),
+                "sasl.enabled.mechanisms": ",".join(("PLAIN", *HASHES, "OAUTHBEARER")),
                 "sasl.oauthbearer.jwks.endpoint.url": (self.realm.directory / "jwks.json").as_uri(),
             }
             place = self.realm.directory / protocol
@@ -96,6 +97,15 @@ class Guarded:
             truststore=self.realm.truststore,
             token=str(path),
         )
+
+    def logins(self, way: str) -> float:
+        """How often somebody was let in by a mechanism, or by a certificate."""
+        protocol = "SSL" if way == "SSL" else SASL_SSL
+        with urlopen(f"{self.broker(protocol).admin_url}/metrics", timeout=20) as answer:
+            text = answer.read().decode()
+        lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[:1] != "#")
+        labels = f'listener="{protocol}",mechanism="{way}",outcome="success"'
+        return float(lines.get(f"penstock_authentications_total{{{labels}}}", 0))
 
     def allow(self, protocol: str, name: str, *needs: Need) -> None:
         """What a client may do from now on."""
@@ -130,21 +140,39 @@ def test_every_way_in(guarded: Guarded, name: str, way: str) -> None:
     bootstrap = guarded.broker(protocol).bootstrap
     security = guarded.security(name, way)
     guarded.allow(protocol, name, write(TOPIC), *read(TOPIC))
+    before = guarded.logins(way)
     if name == "penstock":
-        options = security.options()
-        if security.token:
-            options["sasl.oauthbearer.token.endpoint.url"] = Path(security.token).as_uri()
-        if security.keystore:
-            del options["ssl.key.location"]
-        with Client(bootstrap, security=options) as client:
-            client.write_arrow(TOPIC, pa.table({"value": [b"v"]}))
-            assert client.read_arrow(TOPIC).num_rows > 0
-        return
-    with opened(name, bootstrap, security) as driver:
-        guarded.allow(protocol, name, *driver.groups_needed)
-        (offset,) = driver.produce(TOPIC, [record()])
-        (found,) = driver.consume(TOPIC, {0: offset}, 1)
-        assert (found.key, found.value, found.offset) == (b"k", b"v", offset)
+        _both_ways(bootstrap, security)
+    else:
+        with opened(name, bootstrap, security) as driver:
+            guarded.allow(protocol, name, *driver.groups_needed)
+            (offset,) = driver.produce(TOPIC, [record()])
+            (found,) = driver.consume(TOPIC, {0: offset}, 1)
+            assert (found.key, found.value, found.offset) == (b"k", b"v", offset)
+    assert guarded.logins(way) > before
+
+
+def _both_ways(bootstrap: str, security: Security) -> None:
+    options = security.options()
+    if security.token:
+        options["sasl.oauthbearer.token.endpoint.url"] = Path(security.token).as_uri()
+    if security.keystore:
+        del options["ssl.key.location"]
+    with Client(bootstrap, security=options) as client:
+        client.write_arrow(TOPIC, pa.table({"value": [b"v"]}))
+        assert client.read_arrow(TOPIC).num_rows > 0
+
+
+@pytest.mark.parametrize("way", ["PLAIN", *HASHES])
+def test_apache_kafkas_tools(guarded: Guarded, way: str) -> None:
+    address = guarded.broker(SASL_SSL).bootstrap
+    who = guarded.security(ADMIN, way)
+    try:
+        ran = COMMAND_LINE.run(address, "org.apache.kafka.tools.TopicCommand", "--list", who=who)
+    except PartMissing as error:
+        missing(error)
+    assert ran.status == 0, ran.errors
+    assert TOPIC in ran.out.split()
 
 
 REFUSED = {
