@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -12,32 +13,35 @@ from compat.conftest import missing
 from compat.drivers import DRIVERS
 from compat.parts import PartMissing
 from compat.scenes import plain_records
+from compat.servers import QUICK_GROUPS, PenstockProcess
 from compat.test_quotas import Configs, tool
-from penstock.testing import Broker
 
 SECONDS = 60.0
 WANTED = "kafka_client_producer_connection_creation_total{"
 
 
 @pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
+def broker(tmp_path: Path) -> Iterator[PenstockProcess]:
+    broker = PenstockProcess(tmp_path, configs=QUICK_GROUPS).start()
+    try:
         yield broker
+    finally:
+        broker.kill()
 
 
-def shown(broker: Broker) -> str:
+def shown(broker: PenstockProcess) -> str:
     with urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
         text: str = answer.read().decode()
     return text
 
 
 @pytest.fixture
-def configs(broker: Broker) -> Configs:
+def configs(broker: PenstockProcess) -> Configs:
     return tool(broker.bootstrap)
 
 
 def test_the_java_client_pushes_what_kafkas_tool_asks_for(
-    broker: Broker, configs: Configs, monkeypatch: pytest.MonkeyPatch
+    broker: PenstockProcess, configs: Configs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = ("--entity-type", "client-metrics", "--entity-name", "all")
     configs("--alter", *one, "--add-config", "metrics=[*],interval.ms=100")
