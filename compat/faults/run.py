@@ -32,6 +32,7 @@ from compat.faults.kinds import KINDS, Kind, World, fail_mark
 from compat.faults.machine import Machine
 from compat.faults.network import DATABASE, Network, address
 from compat.history import History
+from compat.security import HOSTS, harness, realm
 from compat.servers import PenstockProcess, bootstrap_of, running_brokers
 from compat.survivors import (
     PARTITIONS,
@@ -80,6 +81,8 @@ def running(directory: Path, *, cuts: bool, dice: random.Random) -> Iterator[Wor
         machine = stack.enter_context(Machine(directory))
         network = stack.enter_context(Network(BROKERS)) if cuts else None
         postgres = stack.enter_context(postgres_server(host=DATABASE if cuts else "127.0.0.1"))
+        if network and (own_realm := realm()) is not None:
+            own_realm.keystore("broker", (*HOSTS, *map(address, range(1, BROKERS + 1))))
         configs = {
             "broker.session.timeout.ms": str(SESSION_MS),
             "broker.heartbeat.interval.ms": "250",
@@ -136,7 +139,7 @@ class Run:
 
     def go(self) -> int:
         """All of it; the number of faults. Raises Broken, AssertionError."""
-        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
+        with AdminClient({**harness(self.bootstrap), "log_level": 0}) as admin:
             wanted = [NewTopic(name, PARTITIONS, BROKERS, config=TOPICS[name]) for name in TOPICS]
             for made in admin.create_topics(wanted).values():
                 made.result(WAIT_SECONDS)
@@ -241,7 +244,7 @@ class Run:
             return [len(row.isrs) for one in TOPICS for row in topics[one].partitions.values()]
 
         time.sleep(LAG_MS / 1000)  # who counts as in sync after this has had the last record
-        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as admin:
+        with AdminClient({**harness(self.bootstrap), "log_level": 0}) as admin:
             self.world.await_that(
                 lambda: counts(admin) == [BROKERS] * PARTITIONS * len(TOPICS),
                 lambda: f"replicas in sync: {counts(admin)}",
