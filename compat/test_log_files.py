@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from benchmarks.peers.apache_kafka import ApacheKafka
@@ -21,7 +22,7 @@ from tests.storage.transactions import Transactional
 from compat.command_line import COMMAND_LINE
 from compat.conftest import missing
 from compat.parts import PartMissing
-from compat.security import harness, scenario, transactions, write
+from compat.security import Need, harness, scenario, transactions, write
 from compat.servers import PenstockProcess
 from penstock.apps.cli import root as command_line
 from penstock.records.transactions import UNGUARDED, Marker
@@ -29,6 +30,8 @@ from penstock.records.transactions import UNGUARDED, Marker
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SEGMENT_CONFIGS = {"segment.bytes": "1048576", "index.interval.bytes": "1000"}
+Options = Callable[..., dict[str, Any]]
+"""Gives the options of a client by an address and what it needs to do."""
 WRONG = re.compile(
     r"mismatch|not found in the log|out of order|isvalid: false|exception"
     r"|(?<!-)\b\d+ is followed by",  # of the first batch of each file it says: -1 is followed by
@@ -123,9 +126,14 @@ def verified(directory: Path, *words: str) -> dict[str, object]:
     return facts
 
 
-def produced(bootstrap: str) -> None:
+def plain(bootstrap: str, *needs: Need) -> dict[str, Any]:
+    """A client's options where nothing is secured."""
+    return {"bootstrap.servers": bootstrap}
+
+
+def produced(bootstrap: str, own: Options = harness, others: Options = scenario) -> None:
     """Every codec, with an idempotent producer each; transactions of both ends between others."""
-    admin = AdminClient(harness(bootstrap))
+    admin = AdminClient(own(bootstrap))
     topics = [*(f"codec-{codec}" for codec in CODECS), "ends"]
     made = admin.create_topics([NewTopic(name, 1, 1, config=SEGMENT_CONFIGS) for name in topics])
     for future in made.values():
@@ -133,7 +141,7 @@ def produced(bootstrap: str) -> None:
     for codec in CODECS:
         producer = Producer(
             {
-                **scenario(bootstrap, write(f"codec-{codec}")),
+                **others(bootstrap, write(f"codec-{codec}")),
                 "compression.type": codec,
                 "enable.idempotence": True,
                 "batch.size": 16000,
@@ -146,7 +154,7 @@ def produced(bootstrap: str) -> None:
         assert producer.flush(60) == 0
     for number in range(12):
         name = f"t{number % 3}"
-        allowed = scenario(bootstrap, transactions(name), write("ends"))
+        allowed = others(bootstrap, transactions(name), write("ends"))
         producer = Producer({**allowed, "transactional.id": name})
         producer.init_transactions(30)
         for end in producer.commit_transaction, producer.abort_transaction:
@@ -298,10 +306,10 @@ def compacted(node: ApacheKafka, until: Callable[[], bool]) -> None:
         "min.cleanable.dirty.ratio": "0.01",
         "segment.ms": "500",
     }
-    admin = AdminClient(harness(node.bootstrap))
+    admin = AdminClient(plain(node.bootstrap))
     for future in admin.create_topics([NewTopic("keys", 1, 1, config=configs)]).values():
         future.result(30)
-    producer = Producer({**scenario(node.bootstrap, write("*")), "batch.size": 4000})
+    producer = Producer({**plain(node.bootstrap), "batch.size": 4000})
     for turn in range(300):
         for number in range(200):
             producer.produce("keys", f"{turn} {number}" if number % 7 else None, f"{number % 40}")
@@ -325,7 +333,7 @@ def test_what_a_real_node_has_written_is_read_by_ours(tmp_path: Path) -> None:
         return any(row["first_offset"] + row["offsets_without_record"] > 500 for row in rows)
 
     with a_node(tmp_path) as node:
-        produced(node.bootstrap)
+        produced(node.bootstrap, plain, plain)
         compacted(node, cleaned)
         live = CliRunner().invoke(command_line, ["log", "verify", "--data-dir", str(data)])
         assert live.exit_code == 0, live.output

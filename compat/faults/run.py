@@ -32,7 +32,7 @@ from compat.faults.kinds import KINDS, Kind, World, fail_mark
 from compat.faults.machine import Machine
 from compat.faults.network import DATABASE, Network, address
 from compat.history import History
-from compat.security import HOSTS, harness, realm
+from compat.security import HOSTS, grant, harness, realm
 from compat.servers import PenstockProcess, bootstrap_of, running_brokers
 from compat.survivors import (
     PARTITIONS,
@@ -143,6 +143,7 @@ class Run:
             wanted = [NewTopic(name, PARTITIONS, BROKERS, config=TOPICS[name]) for name in TOPICS]
             for made in admin.create_topics(wanted).values():
                 made.result(WAIT_SECONDS)
+        grant(self.bootstrap, "ANONYMOUS", [("describe", "topic", TOPIC)])  # to the admin interface
         clients: list[Client] = [*self.producers, self.member, *self.readers, self.ends]
         with ExitStack() as stack:
             for client in clients:
