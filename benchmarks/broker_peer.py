@@ -17,7 +17,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Literal
@@ -33,6 +33,7 @@ from benchmarks.peers.load import (
     create_topic,
     delete_topic,
     fetch,
+    medians,
     produce,
     resident_mebibytes,
 )
@@ -216,8 +217,8 @@ def _loads(
             delete_topic(broker.bootstrap, topic)
     rows = []
     for way, predicted in zip(("produce", "fetch"), prediction, strict=True):
-        speed = _medians(found, way, lambda load: load.megabytes_per_second)
-        cpu = _medians(found, way, lambda load: load.cpu_seconds_per_gigabyte)
+        speed = medians(found, way, lambda load: load.megabytes_per_second)
+        cpu = medians(found, way, lambda load: load.cpu_seconds_per_gigabyte)
         rows.append(
             Row(
                 name=f"{way} {shape.name}",
@@ -241,13 +242,3 @@ def _loads(
             )
         )
     return rows
-
-
-def _medians(
-    found: dict[tuple[str, str], list[Load]], way: str, figure: Callable[[Load], float]
-) -> dict[str, float]:
-    return {
-        name: statistics.median(figure(load) for load in loads)
-        for (that, name), loads in found.items()
-        if that == way
-    }

@@ -40,6 +40,7 @@ from benchmarks.peers.load import (
     create_topic,
     delete_topic,
     fetch,
+    medians,
     produce,
 )
 from benchmarks.peers.single import APACHE, PENSTOCK
@@ -168,16 +169,8 @@ def throughput(made: Files, *, quick: bool) -> Iterator[Row]:
 
 def _rows(loads: Mapping[tuple[str, str], list[Load]], shape: Shape) -> Iterator[Row]:
     for verb, predicted in (("produce", 2.5), ("fetch", 2.0)):
-        pace = {
-            name: statistics.median(load.megabytes_per_second for load in found)
-            for (which, name), found in loads.items()
-            if which == verb
-        }
-        cpu = {
-            name: statistics.median(load.cpu_seconds_per_gigabyte for load in found)
-            for (which, name), found in loads.items()
-            if which == verb
-        }
+        pace = medians(loads, verb, lambda load: load.megabytes_per_second)
+        cpu = medians(loads, verb, lambda load: load.cpu_seconds_per_gigabyte)
         for reference in (OURS, KAFKAS_TLS):
             yield Row(
                 name=f"{verb} over TLS, {shape.name}",

@@ -7,6 +7,7 @@ seconds per gigabyte are what it costs. A gigabyte is 10⁹ bytes of record valu
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -211,3 +212,14 @@ def _measured(work: Callable[[], None], pids: Pids, gigabytes: float) -> Load:
         megabytes_per_second=gigabytes * 1000 / elapsed,
         cpu_seconds_per_gigabyte=(cpu_seconds(pids) - before) / gigabytes,
     )
+
+
+def medians(
+    loads: Mapping[tuple[str, str], Sequence[Load]], verb: str, figure: Callable[[Load], float]
+) -> dict[str, float]:
+    """By name, the median of a figure of those loads, by verb and name, that have the verb."""
+    return {
+        name: statistics.median(figure(load) for load in found)
+        for (which, name), found in loads.items()
+        if which == verb
+    }
