@@ -219,6 +219,8 @@ def test_what_it_refuses_to_start_with(path: str, folder: Path) -> None:
     said = refused("--socket", path, "--sink", "null", "-X", "host.socket.mode=abc")
     assert "host.socket.mode" in said
     assert "octal" in said
+    said = refused("--socket", path, "--sink", "null", "-X", "audit.topic=__audit")
+    assert "audit.topic = '__audit': only brokers write one" in said
     said = refused("--socket", path, "--sink", "outbox")
     assert "outbox.root" in said
     (folder / "file").write_text("")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.security.audit import AuditEvent, AuditLog
+from penstock.base.errors import InvalidSetting
+from penstock.base.settings import load
+from penstock.security.audit import AuditEvent, AuditLog, AuditSettings, Line
 from penstock.security.audit.events import RESOURCES_MAX, TEXT_CHARS_MAX, line_of
 from penstock.security.audit.file import AuditFile, AuditFileUnusable
 
@@ -39,6 +41,10 @@ DENIAL = AuditEvent(
 
 def audit_file(path: Path, *, bytes_max: int = 1 << 20, files: int = 3) -> AuditFile:
     return AuditFile(str(path), bytes_max=bytes_max, files_max=files, queue_max=10_000)
+
+
+def lined(text: bytes) -> Line:
+    return Line(text, 0, b"")
 
 
 def test_a_line_has_the_facts_in_order() -> None:
@@ -86,12 +92,18 @@ def test_lines_go_to_a_file_of_its_owner(tmp_path: Path) -> None:
     assert values["penstock_audit_dropped_total", "file"] == 0
 
 
+@pytest.mark.parametrize("name", ["..", "an audit", "a" * 250])
+def test_a_topic_that_cannot_be_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"audit\.topic = .*: a topic name"):
+        load(AuditSettings, {"audit.topic": name})
+
+
 def test_files_rotate_and_the_oldest_go(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     file = audit_file(path, bytes_max=100, files=3)
     lines = [b"%03d %s\n" % (number, b"x" * 45) for number in range(11)]
     for line in lines:
-        file.offer(line)
+        file.offer(lined(line))
     file.close()
     assert sorted(one.name for one in tmp_path.iterdir()) == [
         "audit.log", "audit.log.1", "audit.log.2",
@@ -107,7 +119,7 @@ def test_a_file_is_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     for line in (b"a\n", b"b\n"):
         file = audit_file(path)
-        file.offer(line)
+        file.offer(lined(line))
         file.close()
     assert path.read_bytes() == b"a\nb\n"
 
@@ -115,7 +127,7 @@ def test_a_file_is_gone_on_with(tmp_path: Path) -> None:
 def test_one_file_alone_is_kept(tmp_path: Path) -> None:
     file = audit_file(tmp_path / "audit.log", bytes_max=10, files=1)
     for _ in range(5):
-        file.offer(b"x" * 19 + b"\n")
+        file.offer(lined(b"x" * 19 + b"\n"))
     file.close()
     assert [one.name for one in tmp_path.iterdir()] == ["audit.log"]
 
@@ -126,7 +138,7 @@ def test_what_cannot_wait_is_counted(tmp_path: Path) -> None:
     file = AuditFile(str(path), bytes_max=1 << 20, files_max=2, queue_max=5)
     file.close()  # nobody takes lines out any more
     for _ in range(8):
-        file.offer(b"x\n")
+        file.offer(lined(b"x\n"))
     assert file.dropped == 3
 
 
@@ -138,7 +150,7 @@ def test_a_full_disk_is_counted_and_said_once(
     os.dup2(full, file._file)
     os.close(full)
     for _ in range(4):
-        file.offer(b"x\n")
+        file.offer(lined(b"x\n"))
     file.close()
     assert file.dropped == 4
     assert caplog.text.count("No space left on device; events are lost") == 1

@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 
     from penstock.apps.configuration import Configuration, PlaceSettings
     from penstock.base.ids import TopicPartition
+    from penstock.broker.audit_topic import AuditTopic
     from penstock.broker.server import BrokerServer
     from penstock.broker.settings import BrokerSettings
     from penstock.control import SqliteControlPlane
     from penstock.control.drivers.socket_notices import SocketNotices
     from penstock.control.postgres import PostgresControlPlane
     from penstock.diskless.service import DisklessService
+    from penstock.partitions.tiering.service import TierService
     from penstock.security import Authoriser
     from penstock.security.audit import Audit, AuditSettings
+    from penstock.security.audit.log import LineSink
     from penstock.storage import LogConfig
 
 
@@ -122,7 +125,6 @@ def build(
     """
     from penstock.broker.server import BrokerServer
     from penstock.broker.topic_configs import TopicConfigs
-    from penstock.partitions.tiering.service import TierService
     from penstock.storage import LogStore, StoreLocked
 
     directory = configuration.directory
@@ -142,6 +144,8 @@ def build(
         raise
     control = control_of(configuration.places.control_url, directory, notices)
     archive, registry = _diskless(configuration, control, topics.config_of), Registry()
+    audit = configuration.audit
+    topic = _audit_topic(audit)
     server = BrokerServer(
         _with_staging(configuration.broker, directory),
         control=control,
@@ -150,16 +154,11 @@ def build(
         randomness=SYSTEM_RANDOMNESS,
         registry=registry,
         diskless=archive,
-        tiers=TierService(
-            configuration.tiering,
-            plane=control,
-            archive=archive,
-            clock=SYSTEM_CLOCK,
-            randomness=SYSTEM_RANDOMNESS,
-        ),
+        tiers=_tiers(configuration, control, archive),
         authoriser=_authoriser(configuration.broker),
         security=configuration.security,
-        audit=audit_log(configuration.audit, registry, {"broker": configuration.broker.node_id}),
+        audit=audit_log(audit, registry, {"broker": configuration.broker.node_id}, topic),
+        audit_topic=topic,
     )
     topics.bind(lambda: server.cluster.loaded)
     return server
@@ -223,25 +222,61 @@ def _diskless(
     )
 
 
-def audit_log(settings: AuditSettings, registry: Registry, origin: dict[str, int | str]) -> Audit:
+def _tiers(
+    configuration: Configuration,
+    plane: SqliteControlPlane | PostgresControlPlane,
+    archive: DisklessService,
+) -> TierService:
+    """The service of what local topics have in the object store."""
+    from penstock.partitions.tiering.service import TierService
+
+    return TierService(
+        configuration.tiering,
+        plane=plane,
+        archive=archive,
+        clock=SYSTEM_CLOCK,
+        randomness=SYSTEM_RANDOMNESS,
+    )
+
+
+def _audit_topic(settings: AuditSettings) -> AuditTopic | None:
+    """What takes lines for the audit log's topic, if it has one."""
+    from penstock.broker.audit_topic import AuditTopic
+
+    if not settings.topic:
+        return None
+    return AuditTopic(settings.topic, lines_max=settings.queue_events)
+
+
+def audit_log(
+    settings: AuditSettings,
+    registry: Registry,
+    origin: dict[str, int | str],
+    topic: LineSink | None = None,
+) -> Audit:
     """The audit log of this process; `origin` says in each line which process that is.
+
+    `topic` takes lines beside the file.
 
     Raises:
         AuditFileUnusable: its file cannot be opened.
     """
     from penstock.security.audit import NO_AUDIT, AuditLog
 
-    if not settings.log_file:
-        return NO_AUDIT
-    from penstock.security.audit.file import AuditFile
+    sinks = [] if topic is None else [topic]
+    if settings.log_file:
+        from penstock.security.audit.file import AuditFile
 
-    file = AuditFile(
-        settings.log_file,
-        bytes_max=settings.log_file_bytes,
-        files_max=settings.log_files,
-        queue_max=settings.queue_events,
-    )
-    audit = AuditLog([file], clock=SYSTEM_CLOCK, origin=origin)
+        file = AuditFile(
+            settings.log_file,
+            bytes_max=settings.log_file_bytes,
+            files_max=settings.log_files,
+            queue_max=settings.queue_events,
+        )
+        sinks.append(file)
+    if not sinks:
+        return NO_AUDIT
+    audit = AuditLog(sinks, clock=SYSTEM_CLOCK, origin=origin)
     registry.add(audit.samples)
     return audit
 

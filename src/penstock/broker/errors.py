@@ -28,6 +28,15 @@ class UnknownTopicOrPartition(RetriableError):
     code: ClassVar[str] = "unknown_topic_or_partition"
 
 
+class InternalTopic(InvalidError):
+    """What brokers write for themselves is changed by nobody else (Kafka's `Topic.isInternal`)."""
+
+    code: ClassVar[str] = "invalid_topic_exception"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"topic {name!r} is internal: only brokers write and delete its records")
+
+
 class UnknownTopicId(RetriableError):
     """A topic id that this cluster does not have."""
 

@@ -22,6 +22,7 @@ from penstock.base.metrics import Registry, Sample
 from penstock.base.pause import pause
 from penstock.broker import metrics as broker_metrics
 from penstock.broker.address_warnings import AddressWarnings
+from penstock.broker.audit_topic import AuditTopic, AuditTopicParts
 from penstock.broker.connection import Connection
 from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
 from penstock.broker.coordination.transaction_coordinator import (
@@ -97,8 +98,10 @@ class BrokerServer:
         tiers: TierService | None = None,
         authoriser: Authoriser = PERMISSIVE,
         audit: Audit = NO_AUDIT,
+        audit_topic: AuditTopic | None = None,
         security: Security | None = None,
     ) -> None:
+        """`audit_topic` is one of the sinks of `audit`, if that has it."""
         # The parts: whoever uses some names them (`parts_of`).
         self.settings = settings
         self.node_id = settings.node_id
@@ -110,6 +113,7 @@ class BrokerServer:
         self.diskless = diskless
         self.tiers = tiers
         self.audit = audit
+        self._audit_topic = audit_topic
         self.authoriser = authoriser
         self.security = security or Security()
         self.sinks: SinkService | None = None
@@ -297,6 +301,8 @@ class BrokerServer:
         self._timer = loop.call_later(TICK_SECONDS, self._tick)
         if self.settings.admin_listener:
             await self._start_admin()
+        if self._audit_topic is not None:
+            self._audit_topic.start(parts_of(AuditTopicParts, self))
         warm_up(loop)
 
     async def _register(self) -> None:
@@ -380,9 +386,11 @@ class BrokerServer:
             await self.sinks.posts_ended()
 
     async def _hand_over(self) -> None:
-        """While everything still runs: let others lead."""
+        """While everything still runs: let others lead, and write what is to be audited."""
         if self.replicas is not None:
             await self.replicas.hand_over_all(self.settings.shutdown_timeout_ms / 1000)
+        if self._audit_topic is not None:
+            await self._audit_topic.stop()
 
     async def _stop_writing(self) -> None:
         """After the last request: finish what is being written."""

@@ -108,6 +108,7 @@ class TopicAdmin:
                 partitions=plan.partitions,
                 configs=plan.configs,
                 min_insync_replicas=plan.min_insync_replicas,
+                internal=plan.internal,
             )
         except PenstockError as error:
             return error

@@ -44,6 +44,8 @@ class TopicSpec:
     replication_factor: int = -1
     assignments: tuple[tuple[int, Replicas], ...] = ()
     configs: tuple[tuple[str, str | None], ...] = ()
+    internal: bool = False
+    """What brokers alone write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class TopicPlan:
     partitions: tuple[Replicas, ...]
     configs: Mapping[str, str]
     min_insync_replicas: int = 1
+    internal: bool = False
 
 
 def plan_topic(
@@ -97,6 +100,7 @@ def plan_topic(
         partitions=partitions,
         configs=configs,
         min_insync_replicas=config.min_insync_replicas,
+        internal=spec.internal,
     )
 
 

@@ -135,11 +135,20 @@ class House:
         abandon(self.store)
 
     async def topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        internal: bool = False,
     ) -> None:
         topic_id = SYSTEM_RANDOMNESS.uuid()
         await self.control.create_topic(
-            name=name, topic_id=topic_id, partitions=[[1]] * partitions, configs=configs or {}
+            name=name,
+            topic_id=topic_id,
+            partitions=[[1]] * partitions,
+            configs=configs or {},
+            internal=internal,
         )
         self.topic_ids[name] = str(topic_id)
         await self.broker.cluster.refresh()

@@ -23,7 +23,7 @@ from penstock.broker.batch_commits.errors import (
     UnknownSink,
 )
 from penstock.broker.batch_commits.roll_forward import RollForward
-from penstock.broker.errors import UnknownTopicOrPartition
+from penstock.broker.errors import InternalTopic, UnknownTopicOrPartition
 from penstock.control import SinkCommit
 from penstock.control.values import SEQUENCES
 from penstock.storage import StorageSettings
@@ -310,6 +310,14 @@ async def test_a_topic_that_is_deleted_after_the_intent_is_left_out(house: House
     assert (await house.post(0, [])).outcome == "replayed"
     assert (await house.post(1, [house.stage("b", [Part("t", 0, ["x"])])])).outcome == "appended"
     assert [target.topic for target in (await row_of(house)).targets] == ["t"]
+
+
+async def test_internal_topics_are_not_written(house: House) -> None:
+    await house.topic("t", internal=True)
+    blob = house.stage("a", [Part("t", 0, values(0))])
+    with pytest.raises(InternalTopic, match="topic 't' is internal"):
+        await house.post(0, [blob])
+    assert house.values("t") == []
 
 
 async def test_a_topic_that_is_made_anew_is_told_apart(house: House) -> None:

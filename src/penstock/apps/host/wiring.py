@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.apps.configuration import Given, Kinds, load_all
 from penstock.apps.wiring import audit_log
-from penstock.base.errors import InvalidError
+from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.metrics import Registry
 from penstock.host.server.settings import HostSettings, SinkSettings
 from penstock.outbox.settings import OutboxSettings
@@ -69,6 +69,8 @@ def build_agent(configuration: HostConfiguration) -> HostAgent:
     """
     from penstock.host.server.agent import HostAgent
 
+    if configuration.audit.topic:
+        raise InvalidSetting("audit.topic", configuration.audit.topic, "only brokers write one")
     registry = Registry()
     sink = _SINKS[configuration.host.sink](configuration)
     audit = audit_log(configuration.audit, registry, {"agent": configuration.host.socket_path})

@@ -56,10 +56,7 @@ from penstock.broker.batch_commits.pieces import PieceReader, check_blobs, remov
 from penstock.broker.batch_commits.replicated import ReplicatedTarget
 from penstock.broker.batch_commits.roll_forward import RollForward, last_sequence, target_of
 from penstock.broker.batch_commits.staging import StagingArea
-from penstock.broker.errors import (
-    ShuttingDown,
-    UnknownTopicOrPartition,
-)
+from penstock.broker.errors import InternalTopic, ShuttingDown, UnknownTopicOrPartition
 from penstock.control import SinkCommit, SinkTarget
 from penstock.partitions import LocalPartition, Partition, look_up_watermarks
 
@@ -366,6 +363,8 @@ class SinkService:
             topic = parts.partitions.topics.get(name)
             if topic is None:
                 raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+            if topic.topic.internal:
+                raise InternalTopic(name)
             if topic.topic.topic_id != key.topic_id:
                 raise InconsistentTopicId(
                     f"topic {name!r} has id {topic.topic.topic_id}, the blobs were staged for"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
 from penstock.broker.errors import (
+    InternalTopic,
     InvalidRequiredAcks,
     NotLeader,
     UnknownTopicId,
@@ -48,6 +49,7 @@ from penstock.records import InvalidRecord, says_transactional
 from penstock.records.appends import AppendResult
 from penstock.records.transactions import UNGUARDED, Guard
 from penstock.security import EVERYTHING
+from penstock.security.authoriser import PEER
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.produce import (
@@ -162,6 +164,8 @@ def _append(
             try:
                 if topic is None:
                     raise _unknown(key, by_id=by_id)
+                if topic.topic.internal and context.connection.principal != PEER:
+                    raise InternalTopic(topic.topic.name)
                 served = topic.partitions
                 partition = served[index] if 0 <= index < len(served) else None
                 if partition is None:

@@ -23,6 +23,7 @@ from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDelet
 from penstock.broker.configs import describe_topic, idle_topic_configs, topic_config
 from penstock.broker.connection import RequestContext
 from penstock.broker.errors import (
+    InternalTopic,
     UnknownTopicId,
     UnknownTopicOrPartition,
     error_number,
@@ -322,6 +323,8 @@ async def _trimmed(
     answer: Entry = {"partition_index": index, "low_watermark": -1}
     try:
         found = parts.partitions.partition(name, index)
+        if parts.partitions.topics[name].topic.internal:
+            raise InternalTopic(name)
         policy = found.config.cleanup_policy
         if "delete" not in policy:
             raise PolicyViolation(

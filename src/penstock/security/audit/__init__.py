@@ -1,6 +1,7 @@
 """Who has authenticated, what was refused to whom, and who has changed what: a line for each.
 
-`events.py` says what a line is, `log.py` hands lines on, `file.py` writes them to files.
+`events.py` says what a line is, `log.py` hands lines on, `file.py` writes them to files; brokers
+write them to a topic, too.
 """
 
 from penstock.security.audit.events import (
@@ -11,10 +12,10 @@ from penstock.security.audit.events import (
     NoAudit,
     Outcome,
 )
-from penstock.security.audit.log import AuditLog
+from penstock.security.audit.log import AuditLog, Line
 from penstock.security.audit.settings import AuditSettings
 
 __all__ = [
-    "NO_AUDIT", "Audit", "AuditEvent", "AuditLog", "AuditSettings", "EventKind", "NoAudit",
+    "NO_AUDIT", "Audit", "AuditEvent", "AuditLog", "AuditSettings", "EventKind", "Line", "NoAudit",
     "Outcome",
 ]  # fmt: skip

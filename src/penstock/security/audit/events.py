@@ -81,15 +81,15 @@ def line_of(event: AuditEvent, *, now_ms: int, origin: dict[str, int | str]) -> 
                 **origin,
                 "event": event.event,
                 "outcome": event.outcome,
-                "principal": _cut(event.principal),
-                "mechanism": _cut(event.mechanism),
-                "address": _cut(event.address),
-                "listener": _cut(event.listener),
-                "operation": _cut(event.operation),
+                "principal": cut(event.principal),
+                "mechanism": cut(event.mechanism),
+                "address": cut(event.address),
+                "listener": cut(event.listener),
+                "operation": cut(event.operation),
                 "resource_type": event.resource_type,
-                "resources": [_cut(one) for one in islice(resources, RESOURCES_MAX)],
+                "resources": [cut(one) for one in islice(resources, RESOURCES_MAX)],
                 "resource_count": len(resources),
-                "reason": _cut(event.reason),
+                "reason": cut(event.reason),
             }
         )
         + b"\n"
@@ -101,6 +101,6 @@ def _time(now_ms: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03}Z"
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
     """At most `TEXT_CHARS_MAX` characters, in UTF-8's range: names on the wire can be anything."""
     return text[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode()

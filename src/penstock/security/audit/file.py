@@ -17,9 +17,12 @@ import os
 import queue
 import stat
 import threading
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import InvalidError
+
+if TYPE_CHECKING:
+    from penstock.security.audit.log import Line
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +63,9 @@ class AuditFile:
         self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
         self._thread.start()
 
-    def offer(self, line: bytes) -> None:
+    def offer(self, line: Line) -> None:
         try:
-            self._lines.put_nowait(line)
+            self._lines.put_nowait(line.text)
         except queue.Full:
             self.dropped += 1
 

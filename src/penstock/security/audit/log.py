@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.base.metrics import Sample
 from penstock.security.audit import metrics
-from penstock.security.audit.events import AuditEvent, EventKind, line_of
+from penstock.security.audit.events import AuditEvent, EventKind, cut, line_of
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
 
 KINDS: Final[Sequence[EventKind]] = ("authentication", "denial", "change")
+
+
+class Line(NamedTuple):
+    """An event as a line with its end; when it was, and whose, which may be empty."""
+
+    text: bytes
+    time_ms: int
+    principal: bytes
 
 
 class LineSink(Protocol):
@@ -22,8 +30,8 @@ class LineSink(Protocol):
     dropped: int
     """Lines that were not written: the bound was reached, or writing failed."""
 
-    def offer(self, line: bytes) -> None:
-        """Take one line with its end, or drop it; never waits."""
+    def offer(self, line: Line) -> None:
+        """Take one line, or drop it; never waits."""
 
     def close(self) -> None:
         """Write what was taken, as far as that is possible within a moment."""
@@ -44,7 +52,9 @@ class AuditLog:
     def record(self, event: AuditEvent) -> None:
         self._recorded[event.event] += 1
         if self._sinks:
-            line = line_of(event, now_ms=self._now_ms(), origin=self._origin)
+            now_ms = self._now_ms()
+            text = line_of(event, now_ms=now_ms, origin=self._origin)
+            line = Line(text, now_ms, cut(event.principal).encode())
             for sink in self._sinks:
                 sink.offer(line)
 

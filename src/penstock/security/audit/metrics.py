@@ -15,6 +15,6 @@ EVENTS: Final = Metric(
 DROPPED: Final = Metric(
     name="penstock_audit_dropped_total",
     kind="counter",
-    doc="Audit events that were not written: too many waited, or the file could not be written.",
+    doc="Audit events that were not written: too many waited, or they could not be written.",
     labels=("sink",),
 )

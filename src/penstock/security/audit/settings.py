@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from penstock.base.errors import InvalidSetting, InvalidTopicName
+from penstock.base.ids import validate_topic_name
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 
 
@@ -24,6 +26,18 @@ class AuditSettings:
     )  # fmt: skip
     log_files: int = setting(10, "Files that are kept, the current one included.", 1, 1000)
     queue_events: int = setting(
-        10_000, "Events that may wait to be written; more are dropped and counted.", 1, INT_MAX,
+        10_000, "Events that may wait to be written, of file and topic each; more are dropped and"
+        " counted.", 1, INT_MAX,
         name="audit.queue.max.events",
     )  # fmt: skip
+    topic: str = setting(
+        "", "Topic that has the same lines as records, as __audit: brokers make it, internal, with"
+        " one partition, and write to it behind what they tell of. Empty writes none.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        try:
+            if self.topic:
+                validate_topic_name(self.topic)
+        except InvalidTopicName as error:
+            raise InvalidSetting("audit.topic", self.topic, error.reason) from None

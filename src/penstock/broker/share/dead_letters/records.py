@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.broker.own_appender import FIRST_EPOCH
 from penstock.broker.share.values import Cause, GivenUp
 from penstock.records import columnar
 from penstock.records.aborted import AbortedRange
@@ -45,7 +46,6 @@ TEXTS: Final[Mapping[Cause, str]] = {
     Cause.DELIVERIES: "Offset delivery count exceeded the threshold.",
 }
 _NAMES: Final = ("topic", "partition", "offset", "timestamp", "group", "delivery.count", "message")
-FIRST_EPOCH: Final = 0
 _NUMBERS_BYTES: Final = 64
 """Of a record, besides key, value and headers, at most; and of each header, 10."""
 _HEADER_BYTES: Final = 10

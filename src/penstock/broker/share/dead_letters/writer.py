@@ -9,10 +9,9 @@ written of what is not stored as given up: whatever dies, the record is availabl
 archiving in the row, and the next leader goes on. A broker that dies between the last two steps has
 its letters written again by the next: a reader tells a double by its headers (`records.py`).
 
-The broker is a client of the dead letter topic, of its own too (`client.appender`): whoever leads
-it, however it is stored. One share partition is written by one task at a time, and
-`LETTER_TASKS_MAX` of them at once; what waits is bounded by the locks of its share partition, which
-stands still when all of them wait.
+The broker is a client of the dead letter topic, of its own too (`own_appender.py`). One share
+partition is written by one task at a time, and `LETTER_TASKS_MAX` of them at once; what waits is
+bounded by the locks of its share partition, which stands still when all of them wait.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError, RetriableError
@@ -29,7 +28,7 @@ from penstock.base.pause import pause
 from penstock.base.retry import Backoff
 from penstock.broker.configs import Levels
 from penstock.broker.errors import NotLeader, UnknownTopicId
-from penstock.broker.identity import own_address
+from penstock.broker.own_appender import OwnAppender
 from penstock.broker.share.dead_letters.topic import (
     ENABLE,
     DeadLetterTooLarge,
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
     from penstock.broker.share.shares import Shares
     from penstock.broker.share.stored import StoredShare
     from penstock.broker.topic_admin import TopicAdmin
-    from penstock.client.appender import Appender
     from penstock.client.producers import ProducerIdentity
     from penstock.partitions import Partition
 
@@ -135,7 +133,7 @@ class DeadLetterWriter:
         self._newest: dict[str, StoredShare] = {}
         self._turns = asyncio.Semaphore(LETTER_TASKS_MAX)
         self._news = asyncio.Event()
-        self._starting: asyncio.Task[Appender] | None = None
+        self._client = OwnAppender(parts.identity, CLIENT_ID, timeout_ms=LETTER_TIMEOUT_MS)
         self._producers: list[ProducerIdentity] = []
         self._stopped = False
         self.troubles: dict[str, Trouble] = {}
@@ -167,16 +165,11 @@ class DeadLetterWriter:
     async def stop(self) -> None:
         """Write nothing more: what waits, the next leader does. Idempotent."""
         self._stopped = True
-        tasks: list[asyncio.Task[Any]] = list(self._tasks.values())
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._starting is not None:
-            starting, self._starting = self._starting, None
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-            if not starting.cancelled() and starting.exception() is None:
-                await starting.result().stop(0)
+        await self._client.stop()
 
     # One share partition
 
@@ -328,7 +321,8 @@ class DeadLetterWriter:
         group, topic_id, index = place_of(stored.key)
         topic = self._source(topic_id, index).topic_partition.topic
         partition = target.partition(index)
-        producer = await self._producer()
+        # One whose every record was acknowledged: after a failure nobody knows its sequence.
+        producer = self._producers.pop() if self._producers else await self._client.producer()
         letters = await asyncio.to_thread(
             dead_letters,
             read,
@@ -342,7 +336,7 @@ class DeadLetterWriter:
             ),
         )
         if letters.batches:
-            await self._append(producer, target.topic, partition, letters)
+            await self._client.append(producer, target.topic, partition, letters.batches)
         if len(self._producers) < LETTER_PRODUCERS_IDLE_MAX:
             self._producers.append(producer)
         for cause, count in letters.written.items():
@@ -351,61 +345,3 @@ class DeadLetterWriter:
         self.aborted += letters.aborted
         await self._settled(stored, letters.done)
         return letters
-
-    # The client
-
-    async def _appender(self) -> Appender:
-        if self._starting is None:
-            self._starting = asyncio.get_running_loop().create_task(self._start())
-        try:
-            return await asyncio.shield(self._starting)
-        except PenstockError:
-            self._starting = None
-            raise
-
-    async def _start(self) -> Appender:
-        from penstock.client import limits
-        from penstock.client.appender import Appender
-
-        appender = Appender(
-            own_address(self._parts.identity),
-            client_id=CLIENT_ID,
-            retry=replace(limits.RETRY, timeout_ms=LETTER_TIMEOUT_MS),
-            security=self._parts.identity.as_client(),
-        )
-        await appender.start()
-        return appender
-
-    async def _producer(self) -> ProducerIdentity:
-        """One whose every record was acknowledged: after a failure nobody knows its sequence."""
-        if self._producers:
-            return self._producers.pop()
-        from penstock.broker.share.dead_letters.records import FIRST_EPOCH
-        from penstock.client.producers import ProducerIdentity
-
-        return ProducerIdentity(await (await self._appender()).producer_id(), FIRST_EPOCH)
-
-    async def _append(
-        self, producer: ProducerIdentity, topic: str, partition: int, letters: Letters
-    ) -> None:
-        """Append batches, which are there as the topic promises when this returns."""
-        from penstock.client.producer_partitions import Pieces, ProducerPartition
-
-        ended: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PenstockError | None) -> None:
-            if not ended.done():
-                ended.set_result(error)
-
-        refused = (await self._appender()).append(
-            ProducerPartition(
-                producer.producer_id, producer.epoch, topic, partition, idempotent=True
-            ),
-            [Pieces(batch.data, batch.record_count) for batch in letters.batches],
-            producer.sequence(topic, partition),
-            done,
-        )
-        error = refused or await ended
-        if error is not None:
-            raise error
-        producer.advance(topic, partition, sum(one.record_count for one in letters.batches))
