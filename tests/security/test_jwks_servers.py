@@ -4,51 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
-import ssl
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.security import jwks
+from penstock.security.files import UnusableFile
 from penstock.security.jwks import TokenVerifier, loader
 from penstock.security.tokens import InvalidKeys, TokenRules, parse_key_set
-from tests.security.certificates import keystore, truststore
+from tests.security.certificates import truststore
 from tests.security.exchanges import key_set, signing_key
+from tests.security.key_server import HEAD, answering
 
 GOOD = key_set(k1=signing_key("EC"))
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
-
-
-@contextmanager
-def answering(directory: Path, pieces: Callable[[], Iterator[bytes]]) -> Iterator[str]:
-    """A server that says the same to everybody; its URL."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(keystore(directory))
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        with suppress(OSError):
-            while True:
-                accepted, _ = listening.accept()
-                with suppress(OSError), context.wrap_socket(accepted, server_side=True) as opened:
-                    opened.recv(4096)
-                    for piece in pieces():
-                        opened.sendall(piece)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"https://localhost:{listening.getsockname()[1]}/keys"
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-        thread.join(30)
 
 
 def slowly(*pieces: bytes) -> Iterator[bytes]:
@@ -61,6 +32,14 @@ def test_a_good_server(tmp_path: Path) -> None:
     with answering(tmp_path, lambda: iter([HEAD % len(GOOD), GOOD])) as url:
         load = loader(url, truststore(tmp_path), SYSTEM_CLOCK)
         assert parse_key_set(load()).keys[0][0] == "k1"
+
+
+def test_authorities_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFile, match=r"none\.pem cannot be read: No such file"):
+        loader("https://localhost/keys", str(tmp_path / "none.pem"), SYSTEM_CLOCK)
+    (tmp_path / "empty.pem").write_text("")
+    with pytest.raises(UnusableFile, match=r"empty\.pem has no certificates in PEM"):
+        loader("https://localhost/keys", str(tmp_path / "empty.pem"), SYSTEM_CLOCK)
 
 
 @pytest.mark.parametrize(

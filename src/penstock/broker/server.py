@@ -58,6 +58,7 @@ from penstock.control.access import ClusterUsers, bindings_of
 from penstock.control.cluster_secret import cluster_secret
 from penstock.partitions import GroupCommits
 from penstock.security import PERMISSIVE, AclAuthoriser
+from penstock.security.addresses import counted
 from penstock.security.audit import NO_AUDIT
 
 if TYPE_CHECKING:
@@ -471,7 +472,7 @@ class BrokerServer:
 
     def _warn(self, connection: Connection, kind: str, text: str) -> None:
         host = connection.client_host
-        left_out = self._warnings.left_out(host, kind, self.now())
+        left_out = self._warnings.left_out(counted(host), kind, self.now())
         if left_out is not None:
             more = f" ({left_out} more of the kind since the last warning)" if left_out else ""
             logger.warning("%s:%d: %s%s", host, connection.client_port, text, more)

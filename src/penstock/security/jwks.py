@@ -23,6 +23,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 from penstock.base.errors import PenstockError
 from penstock.base.system import Clock
 from penstock.security.files import read_file
+from penstock.security.tls import TlsFiles, TlsOptions, client_context
 from penstock.security.tokens import (
     JWKS_BYTES_MAX,
     InvalidKeys,
@@ -110,16 +111,24 @@ class TokenVerifier:
 
 
 def loader(url: str, truststore: str, clock: Clock) -> Callable[[], bytes]:
-    """What loads a JWKS from `file:///path` or `https://…`; `truststore`: a file of CAs, or empty.
+    """What loads a JWKS from `file:///path` or `https://…`; `truststore`: a file of CAs, or empty,
+    which is read anew for each load.
 
     Raises:
         ValueError: another kind of URL.
+        UnusableFile: the file of CAs has none.
     """
     check_url(url)
     parts = urlsplit(url)
     if parts.scheme == "file":
         return lambda: read_file(unquote(parts.path), JWKS_BYTES_MAX)
+    _context(truststore, clock)
     return lambda: _fetch(url, truststore, clock)
+
+
+def _context(truststore: str, clock: Clock) -> ssl.SSLContext:
+    files = TlsFiles(truststore=truststore)
+    return client_context(files, TlsOptions(), check_host=True, now_ms=clock.now_ms())
 
 
 def check_url(url: str) -> None:
@@ -151,7 +160,7 @@ def _bounded(clock: Clock, until: float) -> type[ssl.SSLSocket]:
 
 
 def _fetch(url: str, truststore: str, clock: Clock) -> bytes:
-    context = ssl.create_default_context(cafile=truststore or None)
+    context = _context(truststore, clock)
     until = clock.monotonic() + 2 * CONNECT_SECONDS
     context.sslsocket_class = _bounded(clock, until)
     opener = build_opener(HTTPSHandler(context=context), _NoRedirects)

@@ -16,11 +16,12 @@ from penstock.broker.security.door import FRAME_BYTES_MAX
 from penstock.broker.server import BrokerServer
 from penstock.client.security import NotAuthenticated
 from penstock.control.access import change_credentials
-from penstock.security import AclAuthoriser
+from penstock.security import AclAuthoriser, jwks
 from penstock.security.audit import AuditEvent
 from penstock.security.credentials import SCRAM_SHA_256, derive
 from penstock.security.peers import PeerSecret
 from penstock.security.sasl.oauthbearer import OAuthBearerClient
+from penstock.security.tokens import JWKS_BYTES_MAX
 from penstock.wire.kafka.apis import APIS
 from tests.broker.conftest import StartBroker
 from tests.broker.security.secured import (
@@ -36,8 +37,9 @@ from tests.broker.security.secured import (
     users_file,
 )
 from tests.broker.wire_client import WireClient, batch
-from tests.security.certificates import keystore
-from tests.security.exchanges import key_set, signing_key, token
+from tests.security.certificates import keystore, truststore
+from tests.security.exchanges import SigningKey, key_set, signing_key, token
+from tests.security.key_server import HEAD, answering
 
 AUTHENTICATION_FAILED, ILLEGAL_STATE, UNSUPPORTED_MECHANISM = 58, 34, 33
 SASL_MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -257,6 +259,46 @@ async def test_a_new_signing_key_is_found(start_broker: StartBroker, tmp_path: P
     answer = await authenticate(client, "OAUTHBEARER", OAuthBearerClient(lambda: shown))
     assert answer.error_code == 0
     await client.close()
+
+
+async def test_keys_over_https_stay_until_there_are_better_ones(
+    start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwks, "PAUSE_SECONDS", 0.0)
+    old, new = signing_key("EC"), signing_key("EC")
+    own, strange = keystore(tmp_path, "keys"), keystore(tmp_path, "strange", ca="another CA")
+    elsewhere = keystore(tmp_path, "elsewhere", hosts=["keys.example"])
+    tls, said = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), key_set(k1=old)
+    tls.load_cert_chain(own)
+
+    async def let_in(key: SigningKey, key_id: str) -> bool:
+        text = token(key, {"sub": "svc", "exp": time.time() + 60}, algorithm="ES256", key_id=key_id)
+        client = await open_to(server, "SASL_SSL", tmp_path)
+        answer = await authenticate(client, "OAUTHBEARER", OAuthBearerClient(lambda: text))
+        await client.close()
+        return answer.error_code == 0
+
+    with answering(tmp_path, lambda: iter([HEAD % len(said), said]), tls) as url:
+        server = await secured(
+            start_broker,
+            tmp_path,
+            sasl_oauthbearer_jwks_endpoint_url=url,
+            sasl_oauthbearer_jwks_truststore_location=truststore(tmp_path),
+        )
+        tokens = server.door.listeners["SASL_SSL"].tokens
+        assert tokens is not None
+        assert await let_in(old, "k1")
+        good, bloated = key_set(k2=new), key_set(k2=new) + b" " * JWKS_BYTES_MAX
+        for certificate, body in ((strange, good), (elsewhere, good), (own, bloated)):
+            tls.load_cert_chain(certificate)
+            said = body
+            failed = tokens.loads.failed
+            assert not await let_in(new, "k2")
+            assert tokens.loads.failed == failed + 1
+            assert await let_in(old, "k1")
+        said = good
+        assert await let_in(new, "k2")
+        assert not await let_in(old, "k1")
 
 
 async def test_authenticating_anew(start_broker: StartBroker, tmp_path: Path) -> None:

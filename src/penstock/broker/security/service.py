@@ -25,12 +25,12 @@ from penstock.base.pause import pause
 from penstock.broker.errors import error_of
 from penstock.broker.listeners import between_brokers
 from penstock.broker.security import metrics
-from penstock.broker.security.addresses import AddressBounds, AddressLimits
 from penstock.broker.security.authentication import Authentication, IllegalState
 from penstock.broker.security.door import Door, Sessions
 from penstock.broker.security.materials import ListenerMaterials, TlsContexts
 from penstock.client.security import NO_SECURITY, ClientSecurity
 from penstock.security import ANONYMOUS, Principal
+from penstock.security.addresses import AddressBounds, AddressLimits
 from penstock.security.audit import Audit, AuditEvent
 from penstock.security.authoriser import PEER
 from penstock.security.credentials import HASHES, OAUTHBEARER

@@ -125,14 +125,15 @@ class SecuritySettings:
         INT_MAX,
     )  # fmt: skip
     max_unauthenticated_connections_per_ip: int = setting(
-        256, "The same from one address.", 1, INT_MAX
+        256, "The same from one address, which is one /64 of IPv6.", 1, INT_MAX
     )
     max_failed_authentications_per_ip: int = setting(
-        600, "Failed authentications and TLS handshakes within a minute from one address; more"
-        " connections from there are closed at once until the minute is over.", 1, INT_MAX,
+        600, "Failed authentications and TLS handshakes within a minute from one address, or"
+        " one /64 of IPv6; more connections from there are closed at once until the minute is"
+        " over.", 1, INT_MAX,
     )  # fmt: skip
     max_tls_handshakes_per_ip: int = setting(
-        100, "TLS handshakes a second from one address; more wait.", 1, INT_MAX
+        100, "TLS handshakes a second from one address, or one /64 of IPv6; more wait.", 1, INT_MAX
     )
 
     def __post_init__(self) -> None:

@@ -5,15 +5,23 @@ its address. Failures are counted by address too, within a minute from the first
 limit nothing more is accepted from there until the minute is over. TLS handshakes are work for the
 event loop: so many a second of an address begin at once, what is more waits its turn.
 
+Of IPv6 the first 64 bits count as the address: whoever has one has all that begin so, and a host
+alone is given no less.
+
 Of addresses as many are remembered as `ADDRESSES_MAX`; beyond, one that came first is forgotten.
+
+Source: RFC 4291, 2.5.4 and RFC 6177 (what a site is given).
 """
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
 ADDRESSES_MAX: Final = 10_000
+SHARED_BITS: Final = 64
+"""How much of an IPv6 address is counted."""
 WINDOW_SECONDS: Final = 60.0
 WAIT_SECONDS_MAX: Final = 3.0
 """A handshake that would have to wait longer is not made."""
@@ -27,6 +35,17 @@ class AddressBounds:
     waiting_per_address: int
     failures_per_address: int
     handshakes_per_second: int
+
+
+def counted(address: str) -> str:
+    """What an address is counted as: the network of one of IPv6, any other as it is."""
+    try:
+        parsed = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed), SHARED_BITS), strict=False))
 
 
 class AddressLimits:
@@ -46,6 +65,7 @@ class AddressLimits:
         """The setting because of which a new connection is refused; None if it is not."""
         if self.waiting >= self._bounds.waiting:
             return "max.unauthenticated.connections"
+        address = counted(address)
         if self._waiting.get(address, 0) >= self._bounds.waiting_per_address:
             return "max.unauthenticated.connections.per.ip"
         since, count = self._failures.get(address, (now, 0))
@@ -58,17 +78,20 @@ class AddressLimits:
     def entered(self, address: str) -> None:
         """A connection was accepted."""
         self.waiting += 1
+        address = counted(address)
         self._waiting[address] = self._waiting.get(address, 0) + 1
 
     def left(self, address: str) -> None:
         """It has authenticated, or it is gone."""
         self.waiting -= 1
+        address = counted(address)
         count = self._waiting.pop(address) - 1
         if count:
             self._waiting[address] = count
 
     def failed(self, address: str, now: float) -> None:
         """Somebody there did not authenticate."""
+        address = counted(address)
         since, count = self._failures.pop(address, (now, 0))
         fresh = now - since >= WINDOW_SECONDS
         _forget(self._failures)
@@ -79,6 +102,7 @@ class AddressLimits:
 
         A second's share may begin at once.
         """
+        address = counted(address)
         step = 1 / self._bounds.handshakes_per_second
         turn = max(self._turns.pop(address, 0.0), now - 1.0)
         delay = max(0.0, turn - now)

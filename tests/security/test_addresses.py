@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.broker.security.addresses import (
+import pytest
+
+from penstock.security.addresses import (
     ADDRESSES_MAX,
     WAIT_SECONDS_MAX,
     WINDOW_SECONDS,
     AddressBounds,
     AddressLimits,
+    counted,
 )
 
 
@@ -62,3 +65,40 @@ def test_addresses_are_forgotten_at_a_bound() -> None:
         counts.failed(str(number), 0)
         counts.handshake_delay(str(number), 0)
     assert len(counts._failures) == len(counts._turns) == ADDRESSES_MAX
+
+
+@pytest.mark.parametrize(
+    ("address", "known"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::6", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("", ""),
+    ],
+)
+def test_what_an_address_is_counted_as(address: str, known: str) -> None:
+    assert counted(address) == known
+
+
+def test_a_network_of_ipv6_counts_once() -> None:
+    counts = limits()
+    one, two, three = "2001:db8::1", "2001:db8::2", "2001:db8::abcd:0:0:3"
+    elsewhere = "2001:db8:0:1::1"
+    counts.entered(one)
+    counts.entered(two)
+    assert counts.refusal(three, 0) == "max.unauthenticated.connections.per.ip"
+    assert counts.refusal(elsewhere, 0) is None
+    counts.left(two)
+    counts.left(one)
+    assert not counts._waiting
+    for address in (one, two, three):
+        counts.failed(address, 0)
+    assert counts.refusal("2001:db8::4", 0) == "max.failed.authentications.per.ip"
+    assert counts.refusal(elsewhere, 0) is None
+    delays = [counts.handshake_delay(f"2001:db8::{number}", 100.0) for number in range(60)]
+    assert delays[0] == 0
+    assert delays[-1] is None
