@@ -28,7 +28,7 @@ from penstock.broker.security.settings import SecuritySettings
 from penstock.broker.settings import UNSET, BrokerSettings
 from penstock.control.schema import tables
 from penstock.diskless.settings import DisklessSettings
-from penstock.host.server.settings import HostSettings, SinkSettings
+from penstock.host.server.settings import HostSettings, HttpSecuritySettings, SinkSettings
 from penstock.objects import FetchSettings
 from penstock.outbox.settings import OutboxSettings
 from penstock.partitions.tiering.settings import TierSettings
@@ -180,7 +180,10 @@ def configuration_page() -> str:
         _table(describe(SecuritySettings)),
         "## Host agent\n\nOf `penstock host serve`; read at start.\n",
         _table(
-            sorted([*describe(HostSettings), *describe(SinkSettings)], key=lambda info: info.name),
+            sorted(
+                [*describe(HostSettings), *describe(HttpSecuritySettings), *describe(SinkSettings)],
+                key=lambda info: info.name,
+            ),
         ),
         "## Outbox writer\n\nOf `OutboxSettings`, one writer's own.\n",
         _table(

@@ -20,7 +20,7 @@ from penstock.broker.security.settings import SecuritySettings
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_defaults import TopicDefaults
 from penstock.diskless.settings import DisklessSettings
-from penstock.host.server.settings import HostSettings, SinkSettings
+from penstock.host.server.settings import HostSettings, HttpSecuritySettings, SinkSettings
 from penstock.objects.settings import FetchSettings
 from penstock.partitions.tiering.settings import TierSettings
 from penstock.security.audit import AuditSettings
@@ -37,9 +37,10 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     DisklessSettings: ("diskless", "apps/wiring.py"),
     FetchSettings: ("objects",),
     TierSettings: ("partitions/tiering",),
-    SecuritySettings: ("broker/security",),
+    SecuritySettings: ("broker/security", "security/listeners"),
     AuditSettings: ("apps/wiring.py", "broker"),
     HostSettings: ("host/server", "apps/host/wiring.py"),
+    HttpSecuritySettings: ("host/server", "security/listeners"),
     SinkSettings: ("host/sinks", "apps/host/wiring.py"),
 }
 HOLDERS = {

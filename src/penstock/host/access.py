@@ -17,6 +17,11 @@
     principal = "User:prometheus"
     observes = true                     # metrics and status
 
+    [[rule]]
+    name = "orders-service"             # of the HTTP front, by a signed token or a certificate
+    principal = "User:orders-service"
+    topics = ["orders"]
+
 The first rule that fits says all. Whoever none fits is refused. A process of the agent's own user
 may connect without a rule, to see whether the agent is well, and may publish nothing.
 
@@ -39,9 +44,10 @@ TOPICS_MAX: Final = 1000
 _ID_MAX: Final = 2**32 - 2
 _PRINCIPAL: Final = re.compile(r"[A-Za-z]+:.{1,255}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_NAME: Final = re.compile(r".{1,4096}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{0,249}\*?")
 _KEYS: Final = frozenset(
-    {"uid", "gid", "user", "password", "token_sha256", "principal", "topics", "observes"}
+    {"uid", "gid", "user", "password", "token_sha256", "name", "principal", "topics", "observes"}
 )
 
 
@@ -76,6 +82,8 @@ class Rules:
     peers: Sequence[tuple[int | None, int | None, Permission]] = ()
     tokens: Mapping[str, Permission] = field(default_factory=dict, repr=False)
     users: Mapping[str, Permission] = field(default_factory=dict)
+    names: Mapping[str, Permission] = field(default_factory=dict)
+    """By the name that a signed token or a certificate has."""
     kept: Mapping[tuple[str, str], ScramCredential] = field(default_factory=dict, repr=False)
 
     def of_peer(self, uid: int, gid: int, *, own_uid: int) -> Permission | None:
@@ -106,6 +114,7 @@ def parse_rules(text: str) -> Rules:
     peers: list[tuple[int | None, int | None, Permission]] = []
     tokens: dict[str, Permission] = {}
     users: dict[str, Permission] = {}
+    names: dict[str, Permission] = {}
     kept: dict[tuple[str, str], ScramCredential] = {}
     for number, entry in enumerate(entries, 1):
         try:
@@ -114,6 +123,8 @@ def parse_rules(text: str) -> Rules:
                 peers.append((_id(entry, "uid"), _id(entry, "gid"), permission))
             elif kind == "token_sha256":
                 tokens.setdefault(_word(entry, kind, _DIGEST), permission)
+            elif kind == "name":
+                names.setdefault(_word(entry, kind, _NAME), permission)
             else:
                 user = _word(entry, kind, re.compile(r"[^:]{1,255}"))
                 credential = parse_credential(_word(entry, "password", re.compile(".+")))
@@ -121,7 +132,7 @@ def parse_rules(text: str) -> Rules:
                 kept.setdefault((credential.mechanism, user), credential)
         except (InvalidRules, InvalidCredential) as error:
             raise InvalidRules(f"rule {number}: {error}") from None
-    return Rules(peers=peers, tokens=tokens, users=users, kept=kept)
+    return Rules(peers=peers, tokens=tokens, users=users, names=names, kept=kept)
 
 
 def _kind(entry: Any) -> str:
@@ -129,11 +140,13 @@ def _kind(entry: Any) -> str:
         raise InvalidRules("must be a table [[rule]]")
     if unknown := sorted(entry.keys() - _KEYS):
         raise InvalidRules(f"{unknown[0]!r} is none of {', '.join(sorted(_KEYS))}")
-    given = [name for name in ("user", "token_sha256") if name in entry]
+    given = [name for name in ("user", "token_sha256", "name") if name in entry]
     if "uid" in entry or "gid" in entry:
         given.append("peer")
     if len(given) != 1 or ("password" in entry) != ("user" in entry):
-        raise InvalidRules("must have uid or gid or both, or user and password, or token_sha256")
+        raise InvalidRules(
+            "must have uid or gid or both, or user and password, or token_sha256, or name"
+        )
     return given[0]
 
 

@@ -179,7 +179,7 @@ async def test_a_user_has_the_rights_of_its_name(broker: BrokerServer) -> None:
         ("denial", "denied", "User:ANONYMOUS", "", ["orders"]),
         ("authentication", "failure", "User:ANONYMOUS", "basic", []),
         ("authentication", "failure", "User:ANONYMOUS", "basic", []),
-        ("authentication", "failure", "User:ANONYMOUS", "SSL", []),
+        ("authentication", "failure", "User:ANONYMOUS", "", []),
     ]
     assert PASSWORD not in repr(guarded.audit.events)
 

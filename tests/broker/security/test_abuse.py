@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.security import tls_server
 from penstock.broker.server import BrokerServer
+from penstock.security.listeners import tls_server
 from penstock.security.sasl.oauthbearer import OAuthBearerClient
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.framing import request_frame
@@ -199,7 +199,7 @@ async def a_huge_key_set(server: BrokerServer, tmp_path: Path) -> None:
     assert tokens is not None
     tokens._tried = None
     (tmp_path / "jwks.json").write_bytes(b'{"keys": [' + b" " * (8 << 20))
-    await server.door.reload()
+    await server.door.entrance.reload()
     assert tokens.loads.failed == 1
     assert tokens._keys.keys
 

@@ -276,7 +276,7 @@ async def test_keys_over_https_stay_until_there_are_better_ones(
         client = await open_to(server, "SASL_SSL", tmp_path)
         answer = await authenticate(client, "OAUTHBEARER", OAuthBearerClient(lambda: text))
         await client.close()
-        return answer.error_code == 0
+        return bool(answer.error_code == 0)
 
     with answering(tmp_path, lambda: iter([HEAD % len(said), said]), tls) as url:
         server = await secured(
@@ -388,13 +388,13 @@ async def test_new_certificates_are_for_new_connections(
     assert shown(old) == "broker"
     keystore(tmp_path, "renewed")
     (tmp_path / "renewed.keystore.pem").replace(path)
-    assert await server.door.reload() == []
+    assert await server.door.entrance.reload() == []
     new = await open_to(server, "SSL", tmp_path)
     assert shown(new) == "renewed"
     await old.find("orders")
 
     path.write_bytes(b"no certificate")
-    failures = await server.door.reload()
+    failures = await server.door.entrance.reload()
     assert len(failures) == 2  # both listeners that have it
     assert "no certificates in PEM" in failures[0]
     newest = await open_to(server, "SASL_SSL", tmp_path)
@@ -408,7 +408,7 @@ async def test_new_certificates_are_for_new_connections(
 async def test_users_of_a_file_come_and_go(start_broker: StartBroker, tmp_path: Path) -> None:
     server = await secured(start_broker, tmp_path)
     users_file(tmp_path, "bob")
-    await server.door.reload()
+    await server.door.entrance.reload()
     client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
     assert (await authenticate(client, "PLAIN")).error_code == AUTHENTICATION_FAILED
     await client.close()

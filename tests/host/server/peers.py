@@ -21,8 +21,9 @@ from penstock.host.port import (
     Settled,
     Verdict,
 )
-from penstock.host.server.agent import HostAgent
-from penstock.host.server.settings import HostSettings
+from penstock.host.server.agent import PLAIN_HTTP, HostAgent
+from penstock.host.server.settings import HostSettings, HttpSecuritySettings
+from penstock.security.audit import NO_AUDIT, Audit
 from penstock.wire.frames import DATA, DATA_BATCH, HELLO, Frame, FrameType, Header, decode, encode
 
 PATIENCE_SECONDS = 20.0
@@ -193,13 +194,21 @@ async def serving(
     *,
     settings: HostSettings | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    http_security: HttpSecuritySettings = PLAIN_HTTP,
+    audit: Audit = NO_AUDIT,
     **options: Any,
 ) -> AsyncIterator[HostAgent]:
     """An agent in this loop, on a socket of its own."""
     with tempfile.TemporaryDirectory(prefix="ps-") as directory:
         path = str(Path(directory) / "host.sock")
         options = {"socket_path": path, "drain_timeout_ms": 2_000, **options}
-        agent = HostAgent(settings or HostSettings(**options), sink or GateSink(), clock=clock)
+        agent = HostAgent(
+            settings or HostSettings(**options),
+            sink or GateSink(),
+            http_security=http_security,
+            clock=clock,
+            audit=audit,
+        )
         await agent.start()
         try:
             yield agent

@@ -18,8 +18,10 @@ import pytest
 from penstock.host.server.access_file import Access, RulesUnusable
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.http import OCTETS
+from penstock.host.server.http_access import NEEDED
 from penstock.host.server.socket_file import SocketPathUnusable
 from penstock.security.credentials import SCRAM_SHA_512, derive
+from penstock.security.http_authentication import REFUSAL
 from penstock.wire.frames import ACCEPTED, FAILED, HELLO_ACK, PING, PONG, Header, encode
 from tests.host.server.peers import PATIENCE_SECONDS, GateSink, batch, data, peer, serving, until
 from tests.host.server.test_http import LOCAL, Answer, call
@@ -53,9 +55,8 @@ async def guarded(
 ) -> AsyncIterator[tuple[HostAgent, Noted]]:
     path.write_text(rules)
     path.chmod(0o600)
-    async with serving(sink, acl_file=str(path), **options) as agent:
-        noted = Noted()
-        agent.connections.access.audit = noted
+    noted = Noted()
+    async with serving(sink, acl_file=str(path), audit=noted, **options) as agent:
         yield agent, noted
 
 
@@ -302,7 +303,7 @@ async def test_http_without_good_credentials(
         assert answer.status == 401
         assert answer.json == {
             "error": "sasl_authentication_failed",
-            "message": "credentials are needed, basic or bearer",
+            "message": REFUSAL if headers else NEEDED,
         }
         assert answer.headers["www-authenticate"] == 'basic realm="penstock", bearer'
         for open_path in ("/livez", "/readyz"):

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import random
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +45,9 @@ class Browser:
         self.writer = writer
 
     @classmethod
-    async def open(cls, agent: HostAgent) -> Browser:
+    async def open(cls, agent: HostAgent, tls: ssl.SSLContext | None = None) -> Browser:
         assert agent.http is not None
-        return cls(*await asyncio.open_connection(*agent.http.address))
+        return cls(*await asyncio.open_connection(*agent.http.address, ssl=tls))
 
     async def send(
         self,
@@ -84,8 +85,10 @@ async def call(
     path: str,
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    browser = await Browser.open(agent)
+    browser = await Browser.open(agent, tls)
     try:
         await browser.send(method, path, body, headers)
         return await browser.answer()

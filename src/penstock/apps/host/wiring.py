@@ -12,7 +12,7 @@ from penstock.apps.configuration import Given, Kinds, load_all
 from penstock.apps.wiring import audit_log
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.metrics import Registry
-from penstock.host.server.settings import HostSettings, SinkSettings
+from penstock.host.server.settings import HostSettings, HttpSecuritySettings, SinkSettings
 from penstock.outbox.settings import OutboxSettings
 from penstock.security.audit.settings import AuditSettings
 
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from penstock.host.port import ChunkSink
     from penstock.host.server.agent import HostAgent
 
-KINDS: Final[Kinds] = (HostSettings, SinkSettings, OutboxSettings, AuditSettings)
+KINDS: Final[Kinds] = (
+    HostSettings,
+    HttpSecuritySettings,
+    SinkSettings,
+    OutboxSettings,
+    AuditSettings,
+)
 
 
 class SinkIncomplete(InvalidError):
@@ -34,6 +40,7 @@ class HostConfiguration:
     """Everything an agent process is told."""
 
     host: HostSettings
+    http_security: HttpSecuritySettings
     sink: SinkSettings
     outbox: OutboxSettings
     audit: AuditSettings
@@ -53,6 +60,7 @@ def configure_host(
     loaded, _ = load_all(KINDS, file=file, environment=environment, flags=flags)
     return HostConfiguration(
         host=loaded[HostSettings],
+        http_security=loaded[HttpSecuritySettings],
         sink=loaded[SinkSettings],
         outbox=loaded[OutboxSettings],
         audit=loaded[AuditSettings],
@@ -74,7 +82,13 @@ def build_agent(configuration: HostConfiguration) -> HostAgent:
     registry = Registry()
     sink = _SINKS[configuration.host.sink](configuration)
     audit = audit_log(configuration.audit, registry, {"agent": configuration.host.socket_path})
-    return HostAgent(configuration.host, sink, registry=registry, audit=audit)
+    return HostAgent(
+        configuration.host,
+        sink,
+        http_security=configuration.http_security,
+        registry=registry,
+        audit=audit,
+    )
 
 
 def _null(configuration: HostConfiguration) -> ChunkSink:

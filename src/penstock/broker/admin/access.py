@@ -23,9 +23,17 @@ from urllib.parse import urlsplit
 
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import client_address
-from penstock.broker.admin.authentication import Authentication
-from penstock.security import CLUSTER, AuthorisationFailed, Principal, Rights, refusal
+from penstock.security import (
+    ANONYMOUS,
+    CLUSTER,
+    EVERYTHING,
+    AuthorisationFailed,
+    Principal,
+    Rights,
+    refusal,
+)
 from penstock.security.audit import Audit, AuditEvent
+from penstock.security.http_authentication import Authentication, Shown, is_loopback
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -105,6 +113,24 @@ class NotForHere(InvalidError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Who it is and how that is known. `rights` where no authoriser need be asked."""
+
+    principal: Principal
+    mechanism: str = ""
+    rights: Rights | None = None
+
+
+def known(request: Request, shown: Shown, *, loopback_trusted: bool) -> Known:
+    """Who has shown something: anonymous, who has not; with `loopback_trusted` whoever asks so from
+    this machine may do everything."""
+    if shown.mechanism:
+        return Known(principal=Principal("User", shown.name), mechanism=shown.mechanism)
+    trusted = loopback_trusted and is_loopback(request)
+    return Known(principal=ANONYMOUS, rights=EVERYTHING if trusted else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
     """Who sent a request, and what that principal may do."""
 
@@ -164,7 +190,7 @@ class AdminAccess:
     """The admin interface's own check, for one listener. `hosts` are the names that it has."""
 
     authoriser: Authoriser
-    authentication: Authentication
+    authentication: Authentication[Known]
     audit: Audit
     hosts: Collection[str]
     metrics_open: bool = False

@@ -21,4 +21,4 @@ class Parts:
 
 async def reload(parts: Parts, request: Request) -> dict[str, Any]:
     """What could not be taken into use, in sentences; what was before stays then."""
-    return {"node_id": parts.node_id, "failures": await parts.door.reload()}
+    return {"node_id": parts.node_id, "failures": await parts.door.entrance.reload()}

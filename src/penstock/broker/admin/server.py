@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from penstock.base.errors import BugError
-from penstock.base.http_listener import BACKLOG, HttpListener, parse_address
+from penstock.base.http_listener import HttpListener, parse_address
 from penstock.broker.admin import health
-from penstock.broker.admin.access import AdminAccess
-from penstock.broker.admin.authentication import Authentication, Identities
+from penstock.broker.admin.access import AdminAccess, known
 from penstock.broker.admin.health import Readiness
 from penstock.broker.listeners import ADMIN, ADMIN_LISTENER, admin_listener
 from penstock.broker.parts import parts_of
-from penstock.broker.security.listening import tls_server
 from penstock.security.credentials import HASHES, PLAIN
+from penstock.security.http_authentication import Authentication, Identities
 from penstock.security.http_credentials import PasswordVerifier
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
     from penstock.base.system import Randomness
     from penstock.broker.security.materials import ListenerMaterials
     from penstock.broker.security.service import SecurityService
-    from penstock.broker.security.tls_server import TlsServer
     from penstock.broker.settings import BrokerSettings
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
@@ -80,17 +75,18 @@ class AdminServer:
             build_app(self._broker, self._readiness, self.access),
             (own.host, own.port),
             connections_max=settings.admin_max_connections,
-            bind=self._bind if own.has_tls else None,
+            bind=self._parts.door.entrance.http(ADMIN),
         )
 
     def _access(self) -> AdminAccess:
         settings, parts = self._settings, self._parts
         authentication = Authentication(
+            ADMIN_LISTENER,
             self._identities,
+            partial(known, loopback_trusted=settings.admin_loopback_trusted),
             PasswordVerifier(parts.randomness),
             parts.audit,
-            basic_loopback=settings.admin_basic_loopback,
-            loopback_trusted=settings.admin_loopback_trusted,
+            plain_loopback=settings.admin_basic_loopback,
         )
         return AdminAccess(
             authoriser=parts.authoriser,
@@ -99,18 +95,6 @@ class AdminServer:
             hosts=names_of(settings),
             metrics_open=settings.admin_metrics_open,
         )
-
-    async def _bind(
-        self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
-    ) -> TlsServer:
-        """Accept connections with TLS, and the certificate that is in use by then."""
-        contexts = self._parts.door.tls_of(ADMIN)
-        if contexts is None:
-            raise BugError("the admin interface has TLS without a certificate")
-        server = tls_server(self._parts.door, ADMIN, contexts, protocol)
-        await server.bind(host, port, BACKLOG)
-        await server.start_serving()
-        return server
 
     def _identities(self) -> Identities:
         made = self._materials

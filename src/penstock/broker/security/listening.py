@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.listeners import REPLICATION
-from penstock.broker.security.tls_server import TlsServer
 from penstock.replication.links import LinkServer, LinkTransport
 
 if TYPE_CHECKING:
@@ -15,9 +14,9 @@ if TYPE_CHECKING:
 
     from penstock.broker.connection import Connection
     from penstock.broker.listeners import Address, Listener
-    from penstock.broker.security.materials import TlsContexts
     from penstock.broker.security.service import SecurityService
     from penstock.security.files import Reloading
+    from penstock.security.listeners.files import TlsContexts
 
 _LINKS_BACKLOG: Final = 128
 
@@ -26,44 +25,6 @@ class Server(LinkServer, Protocol):
     """Accepts connections, once it is told to."""
 
     async def start_serving(self) -> None: ...
-
-
-class _Gate:
-    """The door, for the addresses of one listener (`tls_server.Gate`)."""
-
-    def __init__(self, door: SecurityService, listener: str, now: Callable[[], float]) -> None:
-        self._door = door
-        self._listener = listener
-        self._now = now
-
-    def admitted(self, address: str) -> bool:
-        return self._door.admitted(self._listener, address)
-
-    def entered(self, address: str) -> None:
-        self._door.limits.entered(address)
-
-    def left(self, address: str) -> None:
-        self._door.limits.left(address)
-
-    def handshake_delay(self, address: str) -> float | None:
-        return self._door.limits.handshake_delay(address, self._now())
-
-    def handshake_failed(self, address: str) -> None:
-        self._door.handshake_failed(self._listener, address)
-
-
-def tls_server(
-    door: SecurityService,
-    listener: str,
-    contexts: Reloading[TlsContexts],
-    protocol: Callable[[], asyncio.BaseProtocol],
-) -> TlsServer:
-    """What accepts connections with the certificate of a listener."""
-    return TlsServer(
-        protocol=protocol,
-        context=lambda: contexts.current.server,
-        gate=_Gate(door, listener, asyncio.get_running_loop().time),
-    )
 
 
 async def bind_all(
@@ -94,7 +55,7 @@ async def bind_all(
                     make, host, port, backlog=backlog, start_serving=False
                 )
             else:
-                server = made = tls_server(door, name, contexts, make)
+                server = made = door.entrance.tls_server(name, contexts, make)
                 await made.bind(host, port, backlog)
             servers.append(server)
             address = server.sockets[0].getsockname()
@@ -121,7 +82,7 @@ class _TlsLinks(LinkTransport):
     async def listen(
         self, protocol: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> Server:
-        server = tls_server(self._door, REPLICATION, self._contexts, protocol)
+        server = self._door.entrance.tls_server(REPLICATION, self._contexts, protocol)
         await server.bind(host, port, _LINKS_BACKLOG)
         await server.start_serving()
         return server

@@ -1,4 +1,4 @@
-"""Metrics of authentication and of TLS."""
+"""Metrics of authentication."""
 
 from __future__ import annotations
 
@@ -16,34 +16,4 @@ UNAUTHENTICATED: Final = Metric(
     name="penstock_unauthenticated_connections",
     kind="gauge",
     doc="Kafka connections that have not authenticated yet, and TLS handshakes under way.",
-)
-HANDSHAKES_FAILED: Final = Metric(
-    name="penstock_tls_handshakes_failed_total",
-    kind="counter",
-    doc="TLS handshakes that did not come to an end.",
-    labels=("listener",),
-)
-REFUSED: Final = Metric(
-    name="penstock_unauthenticated_connections_refused_total",
-    kind="counter",
-    doc="Connections closed at once because of what their address, or all together, had done.",
-    labels=("listener", "limit"),
-)
-CERTIFICATE_ENDS: Final = Metric(
-    name="penstock_tls_certificate_ends_timestamp_seconds",
-    kind="gauge",
-    doc="When the certificate in use ends, in seconds since the epoch.",
-    labels=("listener",),
-)
-RELOADS: Final = Metric(
-    name="penstock_security_files_reloaded_total",
-    kind="counter",
-    doc="Times that changed files (certificates, users, keys of tokens) were taken into use.",
-    labels=("file",),
-)
-RELOADS_FAILED: Final = Metric(
-    name="penstock_security_files_not_reloaded_total",
-    kind="counter",
-    doc="Times that changed files were no good, and the former ones stayed in use.",
-    labels=("file",),
 )

@@ -27,13 +27,13 @@ from penstock.broker.listeners import between_brokers
 from penstock.broker.security import metrics
 from penstock.broker.security.authentication import Authentication, IllegalState
 from penstock.broker.security.door import Door, Sessions
-from penstock.broker.security.materials import ListenerMaterials, TlsContexts
+from penstock.broker.security.materials import ListenerMaterials
 from penstock.client.security import NO_SECURITY, ClientSecurity
 from penstock.security import ANONYMOUS, Principal
-from penstock.security.addresses import AddressBounds, AddressLimits
 from penstock.security.audit import Audit, AuditEvent
 from penstock.security.authoriser import PEER
 from penstock.security.credentials import HASHES, OAUTHBEARER
+from penstock.security.listeners.entrance import Entrance
 from penstock.security.peers import USER
 from penstock.security.sasl import (
     Accepted,
@@ -53,13 +53,12 @@ if TYPE_CHECKING:
     from penstock.broker.security.settings import Security
     from penstock.security import Credentials
     from penstock.security.files import Reloading
+    from penstock.security.listeners.files import TlsContexts
     from penstock.security.peers import PeerSecret
     from penstock.security.sasl import ServerExchange
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 5.0
-"""How often files are looked at."""
 _NOBODY: Final = FileCredentials({})
 
 
@@ -81,15 +80,9 @@ class SecurityService:
         self._parts = parts
         self._settings = settings
         self._owner = owner
-        self.limits = AddressLimits(
-            AddressBounds(
-                waiting=settings.max_unauthenticated_connections,
-                waiting_per_address=settings.max_unauthenticated_connections_per_ip,
-                failures_per_address=settings.max_failed_authentications_per_ip,
-                handshakes_per_second=settings.max_tls_handshakes_per_ip,
-            )
-        )
-        self.listeners: dict[str, ListenerMaterials] = {}
+        self.entrance = Entrance[ListenerMaterials](settings.bounds, lambda: owner.now())
+        self.limits = self.entrance.limits
+        self.listeners = self.entrance.listeners
         self.cluster_users: Credentials = _NOBODY
         """Users that the control plane has."""
         self.secret: PeerSecret | None = None
@@ -101,11 +94,7 @@ class SecurityService:
         self._waiting: dict[Connection, float] = {}
         """Connections that have not authenticated, and until when they have to."""
         self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
-        self._files = ThreadPoolExecutor(1, thread_name_prefix="security-files")
-        self._looking: asyncio.Task[None] | None = None
         self._outcomes: Counter[tuple[str, str, str]] = Counter()
-        self._refused: Counter[tuple[str, str]] = Counter()
-        self._handshakes_failed: Counter[str] = Counter()
 
     # Start and stop
 
@@ -121,12 +110,9 @@ class SecurityService:
             listeners, settings.inter_broker_listener_name, settings.security_inter_broker_protocol
         ).name
         self._sessions = Sessions(self._owner, self)
-        loop = asyncio.get_running_loop()
         for listener in listeners:
-            made = await loop.run_in_executor(self._files, self._load, listener, secret)
-            self.listeners[listener.name] = made
+            await self._load(listener, secret)
             self._doors[listener.name] = Door(self._owner, self)
-        self._looking = loop.create_task(self._look())
 
     async def open_admin(self, listener: Listener) -> ListenerMaterials:
         """Load what the admin interface needs, which is no listener of Kafka's protocol.
@@ -136,46 +122,26 @@ class SecurityService:
         """
         if self.secret is None or listener.name in self._doors:
             raise InvalidSetting("listeners", listener.name, "is the admin interface's name")
-        loop = asyncio.get_running_loop()
-        made = await loop.run_in_executor(self._files, self._load, listener, self.secret)
-        self.listeners[listener.name] = made
-        return made
+        return await self._load(listener, self.secret)
 
-    def _load(self, listener: Listener, secret: PeerSecret) -> ListenerMaterials:
-        for mechanism in HASHES:
-            secret.credential(mechanism)  # is slow the first time
-        made = ListenerMaterials(
-            listener,
-            self._parts.security.of(listener.name, listener.protocol),
-            secret=secret,
-            cluster_users=lambda: self.cluster_users,
-            clock=self._parts.clock,
-        )
-        if made.tokens is not None:
-            made.tokens.refresh()
-        return made
+    async def _load(self, listener: Listener, secret: PeerSecret) -> ListenerMaterials:
+        def load() -> ListenerMaterials:
+            for mechanism in HASHES:
+                secret.credential(mechanism)  # is slow the first time
+            return ListenerMaterials(
+                listener,
+                self._parts.security.of(listener.name, listener.protocol),
+                secret=secret,
+                cluster_users=lambda: self.cluster_users,
+                clock=self._parts.clock,
+            )
 
-    async def _look(self) -> None:
-        while True:
-            await pause(LOOK_SECONDS)
-            await self.reload(look_closely=False)
-
-    async def reload(self, *, look_closely: bool = True) -> list[str]:
-        """Take changed files into use; what could not be, in sentences."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._files, self._reload, look_closely)
-
-    def _reload(self, look_closely: bool) -> list[str]:
-        made = list(self.listeners.values())
-        return [one for each in made for one in each.reload(look_closely=look_closely)]
+        return await self.entrance.open(listener.name, load)
 
     async def close(self) -> None:
         """End what runs. Idempotent."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        for pool in (self._passwords, self._files):
-            pool.shutdown(wait=False, cancel_futures=True)
+        await self.entrance.close()
+        self._passwords.shutdown(wait=False, cancel_futures=True)
 
     # Other brokers
 
@@ -208,22 +174,10 @@ class SecurityService:
         found = self.listeners.get(listener)
         return None if found is None else found.tls
 
-    def admitted(self, listener: str, address: str) -> bool:
-        """Whether a connection from an address may be accepted now."""
-        limit = self.limits.refusal(address, self._owner.now())
-        if limit is not None:
-            self._refused[listener, limit] += 1
-        return limit is None
-
-    def handshake_failed(self, listener: str, address: str) -> None:
-        """A client did not come through TLS."""
-        self._handshakes_failed[listener] += 1
-        self.limits.failed(address, self._owner.now())
-
     def arrived(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
         made = self.listeners[connection.listener]
-        if not made.listener.has_tls and not self.admitted(
+        if not made.listener.has_tls and not self.entrance.admitted(
             connection.listener, connection.client_host
         ):
             return False
@@ -336,7 +290,9 @@ class SecurityService:
     async def _outcome(self, authentication: Authentication, message: bytes) -> Outcome:
         found = authentication.step(message)
         if isinstance(found, Later):
-            pool = self._files if authentication.mechanism == OAUTHBEARER else self._passwords
+            pool = (
+                self.entrance.thread if authentication.mechanism == OAUTHBEARER else self._passwords
+            )
             found = await asyncio.get_running_loop().run_in_executor(pool, found.find)
         by_scram = authentication.mechanism in HASHES  # of which `USER` has no other credential
         if by_scram and isinstance(found, Accepted) and found.principal.name == USER:
@@ -421,24 +377,4 @@ class SecurityService:
         yield Sample(metrics.UNAUTHENTICATED, self.limits.waiting)
         for labels, count in self._outcomes.items():
             yield Sample(metrics.AUTHENTICATIONS, count, labels)
-        for limit, count in self._refused.items():
-            yield Sample(metrics.REFUSED, count, limit)
-        for listener, count in self._handshakes_failed.items():
-            yield Sample(metrics.HANDSHAKES_FAILED, count, (listener,))
-        yield from self._file_samples()
-
-    def _file_samples(self) -> Iterator[Sample]:
-        reloads, failures = Counter[str](), Counter[str]()
-        for name, made in self.listeners.items():
-            for word, one in made.reloading():
-                reloads[word] += one.reloads
-                failures[word] += one.failures
-            if made.tokens is not None:
-                reloads["keys"] += made.tokens.loads.succeeded
-                failures["keys"] += made.tokens.loads.failed
-            if made.tls is not None:
-                ends = made.tls.current.certificate.not_after
-                yield Sample(metrics.CERTIFICATE_ENDS, ends, (name,))
-        for word, count in reloads.items():
-            yield Sample(metrics.RELOADS, count, (word,))
-            yield Sample(metrics.RELOADS_FAILED, failures[word], (word,))
+        yield from self.entrance.samples()

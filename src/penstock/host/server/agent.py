@@ -33,7 +33,7 @@ from penstock.host.server import metrics
 from penstock.host.server.access_file import Access
 from penstock.host.server.connection import HostConnection
 from penstock.host.server.connections import REASON_DRAIN, Connections
-from penstock.host.server.settings import HostSettings
+from penstock.host.server.settings import HostSettings, HttpSecuritySettings
 from penstock.host.server.socket_file import SocketDirectoryBusy, SocketFile, check_path
 from penstock.security.audit import NO_AUDIT, Audit
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.host.server.http import HttpFront
 
 TICK_SECONDS: Final = 0.1
+PLAIN_HTTP: Final = HttpSecuritySettings()
 
 ACCEPT_BURST: Final = 64
 """Connections accepted before others have their turn."""
@@ -61,6 +62,7 @@ class HostAgent:
         settings: HostSettings,
         sink: ChunkSink,
         *,
+        http_security: HttpSecuritySettings = PLAIN_HTTP,
         clock: Clock = SYSTEM_CLOCK,
         registry: Registry | None = None,
         audit: Audit = NO_AUDIT,
@@ -75,6 +77,8 @@ class HostAgent:
         access = Access(settings.acl_file, audit)
         self.connections = Connections(settings, sink, clock, access)
         self.http: HttpFront | None = None
+        self._http_security = http_security
+        self._clock = clock
         self._registry = registry if registry is not None else Registry()
         self._registry.add(partial(metrics.samples, self.connections))
         self._file: SocketFile | None = None
@@ -135,7 +139,9 @@ class HostAgent:
         if self.settings.http_listener:
             from penstock.host.server.http import HttpFront
 
-            self.http = HttpFront(self.connections, self._registry)
+            self.http = HttpFront(
+                self.connections, self._registry, self._http_security, self._clock
+            )
             await self.http.start()
 
     async def _stop_http(self) -> None:

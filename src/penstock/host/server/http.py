@@ -54,11 +54,12 @@ from starlette.routing import Route
 from penstock.base.errors import PenstockError
 from penstock.base.http_listener import HttpListener, parse_address, wrong_parameters
 from penstock.base.metrics import Registry, Sample, render
+from penstock.base.system import Clock
 from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
 from penstock.host.server import metrics
 from penstock.host.server.connections import Connections
-from penstock.host.server.http_access import HttpAccess, NotAllowed, NotAuthenticated
+from penstock.host.server.http_access import LISTENER, HttpAccess, NotAllowed
 from penstock.host.server.ingest import (
     HttpProducer,
     NotJson,
@@ -69,15 +70,20 @@ from penstock.host.server.ingest import (
     check_json,
     line_parts,
 )
+from penstock.host.server.settings import HttpSecuritySettings
 from penstock.host.server.sink_watch import late
 from penstock.host.server.status import status_of
 from penstock.host.sinks.verdicts import retryable
+from penstock.security.http_authentication import NotAuthenticated
 from penstock.security.http_credentials import CHALLENGE, TooManyLogins
+from penstock.security.listeners.entrance import Entrance
+from penstock.security.listeners.files import ListenerFiles
 
 logger = logging.getLogger(__name__)
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-SETTING: Final = "host.http.listener"
+NAME: Final = "HTTP"
+"""The interface's name in logs and metrics."""
 BODY_SECONDS_MAX: Final = 30.0
 """Time for a body to arrive; it holds credit meanwhile."""
 PARTITION_MAX: Final = 2**31 - 1
@@ -104,16 +110,25 @@ class _Refused(Exception):
 class HttpFront:
     """The HTTP interface of one agent: `start`, `address`, `stop`."""
 
-    def __init__(self, connections: Connections, registry: Registry) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        registry: Registry,
+        security: HttpSecuritySettings,
+        clock: Clock,
+    ) -> None:
         self._connections = connections
         self._registry = registry
         self._settings = connections.settings
         self._producer = HttpProducer(self._settings, connections.sink, connections.now_ms)
-        self._access = HttpAccess(connections.access)
+        self._security = security
+        self._clock = clock
+        self.entrance = Entrance[ListenerFiles](security.bounds, clock.monotonic)
         self._listener = HttpListener()
         self._answers: dict[int, int] = {}
         self.in_flight = 0
         registry.add(self._samples)
+        registry.add(self.entrance.samples)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -126,14 +141,29 @@ class HttpFront:
 
         Raises:
             InvalidSetting: the setting is no address.
+            InvalidError: a file of certificates cannot be used.
             OSError: the address cannot be bound.
         """
         settings = self._settings
+        address = parse_address(settings.http_listener, setting=LISTENER)
+        files = await self.entrance.open(NAME, self._files)
+        self._access = HttpAccess(self._connections.access, files)
+        beside = settings.socket_takeover  # the next agent listens beside this one
         return await self._listener.start(
             self.app(),
-            parse_address(settings.http_listener, setting=SETTING),
+            address,
             connections_max=settings.http_max_connections,
-            reuse_port=settings.socket_takeover,  # the next agent listens beside this one
+            reuse_port=beside,
+            bind=self.entrance.http(NAME, reuse_port=beside),
+        )
+
+    def _files(self) -> ListenerFiles:
+        return ListenerFiles(
+            NAME,
+            self._security,
+            self._clock,
+            has_tls=self._security.has_tls,
+            has_tokens=self._security.has_tokens,
         )
 
     def drain(self) -> None:
@@ -147,6 +177,7 @@ class HttpFront:
     async def stop(self) -> None:
         """Stop listening, let open requests finish for a moment, close connections."""
         await self._listener.stop()
+        await self.entrance.close()
 
     def app(self) -> Starlette:
         """The ASGI application."""

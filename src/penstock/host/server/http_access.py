@@ -1,38 +1,36 @@
-"""Who asks the agent's HTTP front: basic credentials or a bearer token, by the agent's rules.
+"""Who asks the agent's HTTP front, by the agent's rules: users, tokens, certificates.
 
 Without rules everybody may do everything, as at the socket. With rules nobody is somebody without
-credentials: only `/livez` and `/readyz` stay open.
+credentials: only `/livez` and `/readyz` stay open. From this machine passwords and tokens are taken
+without TLS too.
 """
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import client_address
 from penstock.base.system import SYSTEM_RANDOMNESS
-from penstock.host.access import Permission, Rules
 from penstock.security.audit import AuditEvent
-from penstock.security.http_credentials import (
-    BadAuthorization,
-    Bearer,
-    PasswordVerifier,
-    Recent,
-    read_authorization,
+from penstock.security.http_authentication import (
+    Authentication,
+    Identities,
+    NotAuthenticated,
+    Shown,
 )
+from penstock.security.http_credentials import PasswordVerifier
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from penstock.host.access import Permission
     from penstock.host.server.access_file import Access
-    from penstock.security.audit import EventKind, Outcome
+    from penstock.security.listeners.files import ListenerFiles
 
-
-class NotAuthenticated(InvalidError):
-    """No credentials, or such as are worth nothing; the same words for all of them."""
-
-    code: ClassVar[str] = "sasl_authentication_failed"
+LISTENER: Final = "host.http.listener"
+"""The setting, and the interface's name in the audit log."""
+NEEDED: Final = "credentials are needed, basic or bearer"
 
 
 class NotAllowed(InvalidError):
@@ -44,10 +42,17 @@ class NotAllowed(InvalidError):
 class HttpAccess:
     """Asks an agent's rules about requests."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, files: ListenerFiles) -> None:
         self._access = access
-        self._passwords = PasswordVerifier(SYSTEM_RANDOMNESS)
-        self._lately = Recent()
+        self._files = files
+        self._authentication = Authentication(
+            LISTENER,
+            self._identities,
+            self._known,
+            PasswordVerifier(SYSTEM_RANDOMNESS),
+            access.audit,
+            plain_loopback=True,
+        )
 
     async def permission(self, request: Request) -> Permission | None:
         """What the client of a request may do; None where there are no rules.
@@ -56,42 +61,36 @@ class HttpAccess:
             NotAuthenticated: nobody knows who it is.
             TooManyLogins: too many passwords wait to be verified.
         """
-        rules = self._access.rules
-        if rules is None:
-            return None
-        try:
-            permission, mechanism = await self._find(request, rules)
-        except BadAuthorization as error:
-            self._record(request, "authentication", "failure", "User:ANONYMOUS", reason=str(error))
-            raise NotAuthenticated("credentials are needed, basic or bearer") from None
-        if permission is None:
-            reason = "no credentials" if not mechanism else "unknown user, password or token"
-            self._record(
-                request, "authentication", "failure", "User:ANONYMOUS", mechanism, reason=reason
-            )
-            raise NotAuthenticated("credentials are needed, basic or bearer")
-        who = (mechanism, permission.principal, client_address(request))
-        if self._lately.is_new(who):  # credentials come each time
-            self._record(request, "authentication", "success", permission.principal, mechanism)
-        return permission
+        return None if self._access.rules is None else await self._authentication.who(request)
 
-    async def _find(self, request: Request, rules: Rules) -> tuple[Permission | None, str]:
-        """The permission, and the scheme."""
-        given = read_authorization(request.headers.getlist("authorization"))
-        if given is None:
-            return None, ""
-        if isinstance(given, Bearer):
-            digest = hashlib.sha256(given.token.encode()).hexdigest()
-            return rules.tokens.get(digest), "bearer"
-        right = await self._passwords.verify(given, rules)
-        return rules.users.get(given.user) if right else None, "basic"
+    def _identities(self) -> Identities:
+        rules = self._access.rules
+        return Identities(
+            credentials=rules,
+            tokens=self._files.tokens,
+            fixed_tokens=() if rules is None else rules.tokens.keys(),
+            name_of=self._files.principal_of,
+        )
+
+    def _known(self, request: Request, shown: Shown) -> Permission:
+        rules, name = self._access.rules, shown.name
+        if not shown.mechanism:
+            raise NotAuthenticated("no credentials", NEEDED)
+        found = None
+        if rules is not None and shown.token_sha256:
+            found = rules.tokens.get(shown.token_sha256)
+        elif rules is not None:
+            found = (rules.users if shown.mechanism == "basic" else rules.names).get(name)
+        if found is None:
+            raise NotAuthenticated(f"no rule of host.acl.file is for {name}")
+        return found
 
     def check_topic(self, request: Request, permission: Permission | None, topic: str) -> None:
         """Raise NotAllowed unless a topic may be published to."""
         if permission is None or permission.allows(topic):
             return
         reason = permission.refusal(topic)
-        self._record(request, "denial", "denied", permission.principal, topic=topic, reason=reason)
+        self._denied(request, permission, reason, topic)
         raise NotAllowed(reason)
 
     def check_observer(self, request: Request, permission: Permission | None) -> None:
@@ -99,28 +98,19 @@ class HttpAccess:
         if permission is None or permission.observes:
             return
         reason = f"{permission.principal} may not see metrics and status"
-        self._record(request, "denial", "denied", permission.principal, reason=reason)
+        self._denied(request, permission, reason)
         raise NotAllowed(reason)
 
-    def _record(
-        self,
-        request: Request,
-        event: EventKind,
-        outcome: Outcome,
-        principal: str,
-        mechanism: str = "",
-        *,
-        topic: str | None = None,
-        reason: str = "",
+    def _denied(
+        self, request: Request, permission: Permission, reason: str, topic: str | None = None
     ) -> None:
         self._access.audit.record(
             AuditEvent(
-                event=event,
-                outcome=outcome,
-                principal=principal,
-                mechanism=mechanism,
+                event="denial",
+                outcome="denied",
+                principal=permission.principal,
                 address=client_address(request),
-                listener="host.http.listener",
+                listener=LISTENER,
                 operation=f"{request.method} {request.url.path}",
                 resource_type="" if topic is None else "topic",
                 resources=() if topic is None else (topic,),

@@ -14,6 +14,7 @@ from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.host import limits
 from penstock.host.credits import Credit
+from penstock.security.listeners.settings import ListenerSettings
 
 SINKS: Final = ("null", "memory", "outbox", "log")
 DEFAULT_SOCKET: Final = "/var/run/penstock/host.sock"
@@ -155,6 +156,29 @@ class HostSettings:
     @property
     def directory_permissions(self) -> int:
         return _octal(self.directory_mode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSecuritySettings(ListenerSettings):
+    """How the HTTP front is encrypted, and what certificates and signed tokens it takes."""
+
+    PREFIX: ClassVar = "host.http."
+
+    security_protocol: str = setting(
+        "PLAINTEXT", "SSL encrypts the HTTP front. Without it passwords and tokens of host.acl.file"
+        " count from this machine alone.", choices=("PLAINTEXT", "SSL"),
+    )  # fmt: skip
+
+    @property
+    def has_tls(self) -> bool:
+        return self.security_protocol == "SSL"
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether tokens are taken that somebody signs."""
+        return bool(self.sasl_oauthbearer_jwks_endpoint_url) or (
+            self.sasl_oauthbearer_unsecured_tokens
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 from penstock.base.pause import pause
@@ -22,6 +23,8 @@ from penstock.base.pause import pause
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS: Final = 5.0
+ACCEPT_BURST: Final = 64
+"""Connections accepted before others have their turn."""
 SHUTDOWN_SECONDS: Final = 2.0
 """How long the peer has to say that it has seen the end."""
 _PAUSE_SECONDS: Final = 0.5
@@ -52,15 +55,18 @@ class TlsServer:
         self._context = context
         self._gate = gate
         self._sockets: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
         self._shaking: set[asyncio.Task[None]] = set()
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
         return tuple(self._sockets)
 
-    async def bind(self, host: str | None, port: int, backlog: int) -> None:
+    async def bind(
+        self, host: str | None, port: int, backlog: int, *, reuse_port: bool = False
+    ) -> None:
         """Bind the addresses of a host, without accepting yet; None is every interface.
+
+        With `reuse_port` another process may listen beside this one.
 
         Raises:
             OSError: one cannot be bound.
@@ -73,6 +79,8 @@ class TlsServer:
                 self._sockets.append(made)
                 made.setblocking(False)
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if reuse_port:
+                    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 if family == socket.AF_INET6:
                     made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 if len(self._sockets) > 1 and port == 0:
@@ -85,25 +93,33 @@ class TlsServer:
 
     async def start_serving(self) -> None:
         """Accept connections."""
-        loop = asyncio.get_running_loop()
-        self._accepting = [loop.create_task(self._accept(one)) for one in self._sockets]
+        for one in self._sockets:
+            asyncio.get_running_loop().add_reader(one, self._on_arrivals, one)
 
     def close(self) -> None:
         """Accept nothing more, and end handshakes; connections stay. Idempotent."""
-        for task in [*self._accepting, *self._shaking]:
+        for task in self._shaking:
             task.cancel()
-        for one in self._sockets:
+        sockets, self._sockets = self._sockets, []
+        for one in sockets:
+            asyncio.get_running_loop().remove_reader(one)
             one.close()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    def _on_arrivals(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        for _ in range(ACCEPT_BURST):
             try:
-                accepted, address = await loop.sock_accept(listening)
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
             except OSError as error:
                 logger.error("no connection can be accepted for now: %s", error)
-                await pause(_PAUSE_SECONDS)
-                continue
+                loop.remove_reader(listening)
+                loop.call_later(_PAUSE_SECONDS, self._resume, listening)
+                return
+            accepted.setblocking(False)
             host = str(address[0])
             if not self._gate.admitted(host):
                 accepted.close()
@@ -111,7 +127,11 @@ class TlsServer:
             self._gate.entered(host)
             task = loop.create_task(self._shake_hands(accepted, host))
             self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
+            task.add_done_callback(partial(self._shaken, accepted, host))
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._on_arrivals, listening)
 
     async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
         """From an accepted socket to a connection, which has been told of by then."""
@@ -127,11 +147,12 @@ class TlsServer:
             logger.info("%s: no TLS: %s", host, error)
             self._gate.handshake_failed(host)
             accepted.close()
-        except asyncio.CancelledError:
+
+    def _shaken(self, accepted: socket.socket, host: str, task: asyncio.Task[None]) -> None:
+        self._shaking.discard(task)
+        self._gate.left(host)
+        if task.cancelled():  # maybe before it began
             accepted.close()
-            raise
-        finally:
-            self._gate.left(host)
 
     async def _connect(self, accepted: socket.socket) -> None:
         with suppress(OSError):

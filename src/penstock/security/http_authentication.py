@@ -1,0 +1,201 @@
+"""Who sends a request over HTTP: by password, by token, by certificate, or nobody.
+
+A password counts over TLS alone, and from this machine without it where that is allowed; so does a
+token that never ends. One that is signed is verified as for OAUTHBEARER. Who shows neither is who
+its certificate names. What follows from who it is, each interface says for itself (`known`).
+
+Credentials that are worth nothing are answered 401 in the same words, whatever was wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
+
+from penstock.base.errors import InvalidError
+from penstock.base.http_listener import client_address
+from penstock.base.http_protocol import PEER_CERTIFICATE
+from penstock.security.audit import AuditEvent
+from penstock.security.authoriser import ANONYMOUS
+from penstock.security.http_credentials import (
+    BadAuthorization,
+    Basic,
+    Bearer,
+    PasswordVerifier,
+    Recent,
+    read_authorization,
+)
+from penstock.security.sasl import NobodysName
+from penstock.security.tokens import InvalidToken, UnknownKey
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.security import Credentials
+    from penstock.security.audit import Audit, Outcome
+    from penstock.security.sasl.oauthbearer import Verifier
+
+REFUSAL: Final = "the credentials are not accepted here"
+
+
+class NotAuthenticated(InvalidError):
+    """No credentials where some are needed, or such as are worth nothing; `reason` is for the audit
+    log."""
+
+    code: ClassVar[str] = "sasl_authentication_failed"
+
+    def __init__(self, reason: str, told: str = REFUSAL) -> None:
+        super().__init__(told)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a request has proven: the name of a user, of a token's owner or a certificate's, by the
+    mechanism; or that it has a token that never ends, by its digest. Nothing without mechanism."""
+
+    mechanism: str = ""
+    name: str = ""
+    token_sha256: str = ""
+
+
+class Somebody(Protocol):
+    """What an interface knows of who has shown something."""
+
+    @property
+    def principal(self) -> object: ...
+
+
+K = TypeVar("K", bound=Somebody)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identities:
+    """What an interface verifies by; None where it has none of the kind."""
+
+    credentials: Credentials | None = None
+    tokens: Verifier | None = None
+    fixed_tokens: Collection[str] = ()
+    """Digests of tokens that never end."""
+    name_of: Callable[[bytes], str] | None = None
+    """Of a certificate (DER); raises NobodysName."""
+
+
+class Authentication(Generic[K]):
+    """Finds out who sends requests to one interface."""
+
+    def __init__(
+        self,
+        listener: str,
+        identities: Callable[[], Identities],
+        known: Callable[[Request, Shown], K],
+        passwords: PasswordVerifier,
+        audit: Audit,
+        *,
+        plain_loopback: bool = False,
+    ) -> None:
+        """`known` raises NotAuthenticated for nobody; `listener` is the audit log's name of it."""
+        self._listener = listener
+        self._identities = identities
+        self._known = known
+        self._passwords = passwords
+        self._audit = audit
+        self._plain_loopback = plain_loopback
+        self._lately = Recent()
+
+    async def who(self, request: Request) -> K:
+        """Who sends a request.
+
+        Raises:
+            NotAuthenticated: credentials are worth nothing, or some are needed.
+            TooManyLogins: too many passwords wait to be verified.
+        """
+        mechanism = ""
+        try:
+            given = read_authorization(request.headers.getlist("authorization"))
+            if isinstance(given, Basic):
+                mechanism = "basic"
+                shown = await self._by_password(request, given)
+            elif isinstance(given, Bearer):
+                mechanism = "bearer"
+                shown = await self._by_token(request, given.token)
+            else:
+                certificate = request.scope.get(PEER_CERTIFICATE)
+                mechanism = "" if certificate is None else "SSL"
+                shown = self._by_certificate(certificate)
+            known = self._known(request, shown)
+        except (NotAuthenticated, BadAuthorization, NobodysName) as error:
+            refusal = error if isinstance(error, NotAuthenticated) else NotAuthenticated(str(error))
+            self._record(request, ANONYMOUS, mechanism, "failure", refusal.reason)
+            raise refusal from None
+        who = (mechanism, str(known.principal), client_address(request))
+        if shown.mechanism and self._lately.is_new(who):  # credentials come each time
+            self._record(request, known.principal, mechanism, "success", "")
+        return known
+
+    async def _by_password(self, request: Request, given: Basic) -> Shown:
+        credentials = self._identities().credentials
+        if not self._closed(request):
+            raise NotAuthenticated("a password without TLS")
+        if credentials is None:
+            raise NotAuthenticated("there are no users")
+        if not await self._passwords.verify(given, credentials):
+            raise NotAuthenticated(f"unknown user or wrong password: {given.user}")
+        return Shown(mechanism="basic", name=given.user)
+
+    def _closed(self, request: Request) -> bool:
+        """Whether nobody can have listened to what a request has shown."""
+        return request.url.scheme == "https" or (self._plain_loopback and is_loopback(request))
+
+    async def _by_token(self, request: Request, token: str) -> Shown:
+        identities = self._identities()
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        if digest in identities.fixed_tokens:
+            if not self._closed(request):
+                raise NotAuthenticated("a token that never ends without TLS")
+            return Shown(mechanism="bearer", token_sha256=digest)
+        tokens = identities.tokens
+        if tokens is None:
+            raise NotAuthenticated("there is nobody who signs tokens")
+        try:
+            try:
+                owner = tokens.verify(token)
+            except UnknownKey:
+                owner = await asyncio.to_thread(tokens.verify_with_new_keys, token)
+        except InvalidToken as error:
+            raise NotAuthenticated(str(error)) from None
+        return Shown(mechanism="bearer", name=owner.name)
+
+    def _by_certificate(self, certificate: bytes | None) -> Shown:
+        name_of = self._identities().name_of
+        if certificate is None or name_of is None:
+            return Shown()
+        return Shown(mechanism="SSL", name=name_of(certificate))
+
+    def _record(
+        self, request: Request, principal: object, mechanism: str, outcome: Outcome, reason: str
+    ) -> None:
+        self._audit.record(
+            AuditEvent(
+                event="authentication",
+                outcome=outcome,
+                principal=str(principal),
+                mechanism=mechanism,
+                address=client_address(request),
+                listener=self._listener,
+                operation=f"{request.method} {request.url.path}",
+                reason=reason,
+            )
+        )
+
+
+def is_loopback(request: Request) -> bool:
+    """Whether a request comes from this machine."""
+    try:
+        return ipaddress.ip_address(client_address(request)).is_loopback
+    except ValueError:
+        return False

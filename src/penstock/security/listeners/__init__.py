@@ -1,0 +1,1 @@
+"""What listeners need beside sockets: TLS, tokens, bounds by address."""

@@ -1,0 +1,154 @@
+"""What the listeners of a process share: one thread for their files, and what addresses may cost.
+
+Files are looked at every `LOOK_SECONDS`. What is slow about them, and about keys that come from
+elsewhere, happens on one thread, so it holds up no event loop and takes no second processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from penstock.base.http_listener import BACKLOG
+from penstock.base.metrics import Sample
+from penstock.base.pause import pause
+from penstock.security.addresses import AddressBounds, AddressLimits
+from penstock.security.listeners import files, metrics
+from penstock.security.listeners.files import ListenerFiles
+from penstock.security.listeners.tls_server import TlsServer
+
+if TYPE_CHECKING:
+    from penstock.base.http_listener import Bind
+    from penstock.security.files import Reloading
+    from penstock.security.listeners.files import TlsContexts
+
+LOOK_SECONDS: Final = 5.0
+"""How often files are looked at."""
+L = TypeVar("L", bound=ListenerFiles)
+
+
+class Entrance(Generic[L]):
+    """See the module's text; belongs to the event loop. `now` is monotonic seconds."""
+
+    def __init__(self, bounds: AddressBounds, now: Callable[[], float]) -> None:
+        self.listeners: dict[str, L] = {}
+        self.limits = AddressLimits(bounds)
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="security-files")
+        self._now = now
+        self._looking: asyncio.Task[None] | None = None
+        self._refused: Counter[tuple[str, str]] = Counter()
+        self._handshakes_failed: Counter[str] = Counter()
+
+    async def open(self, name: str, make: Callable[[], L]) -> L:
+        """Add a listener, whose files `make` reads; they are looked at from now on.
+
+        Raises:
+            InvalidError: a file cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        made = self.listeners[name] = await loop.run_in_executor(self.thread, make)
+        if self._looking is None:
+            self._looking = loop.create_task(self._look())
+        return made
+
+    async def _look(self) -> None:
+        while True:
+            await pause(LOOK_SECONDS)
+            await self.reload(look_closely=False)
+
+    async def reload(self, *, look_closely: bool = True) -> list[str]:
+        """Take changed files into use; what could not be, in sentences."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.thread, self._reload, look_closely)
+
+    def _reload(self, look_closely: bool) -> list[str]:
+        made = list(self.listeners.values())
+        return [one for each in made for one in each.reload(look_closely=look_closely)]
+
+    async def close(self) -> None:
+        """End what runs. Idempotent."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        self.thread.shutdown(wait=False, cancel_futures=True)
+
+    # Connections
+
+    def admitted(self, listener: str, address: str) -> bool:
+        """Whether a connection from an address may be accepted now."""
+        limit = self.limits.refusal(address, self._now())
+        if limit is not None:
+            self._refused[listener, limit] += 1
+        return limit is None
+
+    def handshake_failed(self, listener: str, address: str) -> None:
+        """A client did not come through TLS."""
+        self._handshakes_failed[listener] += 1
+        self.limits.failed(address, self._now())
+
+    def handshake_delay(self, address: str) -> float | None:
+        """How long a handshake has to wait, in seconds; None if that is too long."""
+        return self.limits.handshake_delay(address, self._now())
+
+    def tls_server(
+        self,
+        listener: str,
+        contexts: Reloading[TlsContexts],
+        protocol: Callable[[], asyncio.BaseProtocol],
+    ) -> TlsServer:
+        """What accepts connections of a listener, with the certificate that is in use by then."""
+        return TlsServer(
+            protocol=protocol,
+            context=lambda: contexts.current.server,
+            gate=_Gate(self, listener),
+        )
+
+    def http(self, listener: str, *, reuse_port: bool = False) -> Bind | None:
+        """How an `HttpListener` accepts connections of a listener; None if that has no TLS."""
+        contexts = self.listeners[listener].tls
+        if contexts is None:
+            return None
+
+        async def bind(
+            protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        ) -> TlsServer:
+            server = self.tls_server(listener, contexts, protocol)
+            await server.bind(host, port, BACKLOG, reuse_port=reuse_port)
+            await server.start_serving()
+            return server
+
+        return bind
+
+    def samples(self) -> Iterator[Sample]:
+        """What is counted, for the registry."""
+        for limit, count in self._refused.items():
+            yield Sample(metrics.REFUSED, count, limit)
+        for listener, count in self._handshakes_failed.items():
+            yield Sample(metrics.HANDSHAKES_FAILED, count, (listener,))
+        yield from files.samples(self.listeners)
+
+
+class _Gate:
+    """The entrance, for the addresses of one listener (`tls_server.Gate`)."""
+
+    def __init__(self, entrance: Entrance[L], listener: str) -> None:
+        self._entrance = entrance
+        self._listener = listener
+
+    def admitted(self, address: str) -> bool:
+        return self._entrance.admitted(self._listener, address)
+
+    def entered(self, address: str) -> None:
+        self._entrance.limits.entered(address)
+
+    def left(self, address: str) -> None:
+        self._entrance.limits.left(address)
+
+    def handshake_delay(self, address: str) -> float | None:
+        return self._entrance.handshake_delay(address)
+
+    def handshake_failed(self, address: str) -> None:
+        self._entrance.handshake_failed(self._listener, address)

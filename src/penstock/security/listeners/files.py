@@ -1,0 +1,153 @@
+"""What one listener has from files: contexts of TLS, and what tokens are worth.
+
+It is made anew when the files change (`Reloading`); reading them blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.base.metrics import Sample
+from penstock.security.files import Reloading
+from penstock.security.listeners import metrics
+
+if TYPE_CHECKING:
+    import ssl
+
+    from penstock.base.system import Clock
+    from penstock.security.jwks import TokenVerifier
+    from penstock.security.listeners.settings import ListenerSettings
+    from penstock.security.tls import CertificateFacts, ClientAuth, TlsFiles, TlsOptions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsContexts:
+    """Of one keystore: to be called by, and to call others with where that is done."""
+
+    server: ssl.SSLContext
+    certificate: CertificateFacts
+    client: ssl.SSLContext | None = None
+
+
+class ListenerFiles:
+    """One listener's; making it reads files."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: ListenerSettings,
+        clock: Clock,
+        *,
+        has_tls: bool,
+        has_tokens: bool,
+    ) -> None:
+        """Raises InvalidError: a file cannot be used."""
+        self.name = name
+        self._settings = settings
+        self._clock = clock
+        self.tls: Reloading[TlsContexts] | None = self._tls() if has_tls else None
+        self.tokens: TokenVerifier | None = self._verifier() if has_tokens else None
+        if self.tokens is not None:
+            self.tokens.refresh()
+
+    def _tls(self) -> Reloading[TlsContexts]:
+        from penstock.security.tls import TlsFiles, TlsOptions
+
+        settings = self._settings
+        files = TlsFiles(
+            keystore=settings.ssl_keystore_location,
+            key=settings.ssl_key_location,
+            key_password=settings.ssl_key_password,
+            truststore=settings.ssl_truststore_location,
+        )
+        options = TlsOptions(
+            protocols=settings.ssl_enabled_protocols, ciphers=settings.ssl_cipher_suites
+        )
+        return Reloading(
+            files.paths(), lambda: self._contexts(files, options, self._clock.now_ms())
+        )
+
+    def _contexts(self, files: TlsFiles, options: TlsOptions, now_ms: int) -> TlsContexts:
+        from penstock.security.tls import check_keystore, server_context
+
+        client_auth = cast("ClientAuth", self._settings.ssl_client_auth)
+        return TlsContexts(
+            server=server_context(files, options, client_auth, now_ms),
+            certificate=check_keystore(files, now_ms),
+        )
+
+    def principal_of(self, certificate: bytes) -> str:
+        """The name of the principal that a client's certificate (DER) makes it.
+
+        Raises:
+            NobodysName: it makes it nobody.
+        """
+        from penstock.security.certificate_names import PrincipalMapper, distinguished_name
+
+        mapper = PrincipalMapper(self._settings.ssl_principal_mapping_rules)
+        return mapper.name(distinguished_name(certificate))
+
+    def _verifier(self) -> TokenVerifier:
+        from penstock.security.jwks import TokenVerifier, loader
+        from penstock.security.tokens import TokenRules
+
+        settings = self._settings
+        url = settings.sasl_oauthbearer_jwks_endpoint_url
+        truststore = settings.sasl_oauthbearer_jwks_truststore_location
+        rules = TokenRules(
+            issuer=settings.sasl_oauthbearer_expected_issuer,
+            audiences=settings.sasl_oauthbearer_expected_audience,
+            name_claim=settings.sasl_oauthbearer_sub_claim_name,
+            clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
+            unsecured=settings.sasl_oauthbearer_unsecured_tokens,
+        )
+        return TokenVerifier(
+            rules,
+            loader(url, truststore, self._clock) if url and not rules.unsecured else None,
+            refresh_seconds=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
+            clock=self._clock,
+        )
+
+    def reloading(self) -> Iterator[tuple[str, Reloading[Any]]]:
+        """What comes from files, and a word for it."""
+        if self.tls is not None:
+            yield "certificates", self.tls
+
+    def reload(self, *, look_closely: bool) -> list[str]:
+        """Take changed files into use; blocks. What could not be, in sentences."""
+        failures = []
+        for word, one in self.reloading():
+            before = one.failures
+            if one.reload(look_closely=look_closely):
+                logger.info("listener %s has new %s", self.name, word)
+            elif one.failures > before:
+                logger.error("listener %s keeps its former %s: %s", self.name, word, one.failure)
+            if one.failure:
+                failures.append(f"listener {self.name}: {one.failure}")
+        if self.tokens is not None and (self.tokens.due or look_closely):
+            self.tokens.refresh()
+        return failures
+
+
+def samples(listeners: Mapping[str, ListenerFiles]) -> Iterator[Sample]:
+    """What is counted of the files of some listeners."""
+    reloads, failures = Counter[str](), Counter[str]()
+    for name, made in listeners.items():
+        for word, one in made.reloading():
+            reloads[word] += one.reloads
+            failures[word] += one.failures
+        if made.tokens is not None:
+            reloads["keys"] += made.tokens.loads.succeeded
+            failures["keys"] += made.tokens.loads.failed
+        if made.tls is not None:
+            ends = made.tls.current.certificate.not_after
+            yield Sample(metrics.CERTIFICATE_ENDS, ends, (name,))
+    for word, count in reloads.items():
+        yield Sample(metrics.RELOADS, count, (word,))
+        yield Sample(metrics.RELOADS_FAILED, failures[word], (word,))

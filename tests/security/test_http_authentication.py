@@ -1,0 +1,76 @@
+"""What credentials of HTTP count for, by the way that they came."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from dataclasses import dataclass
+
+import pytest
+from starlette.requests import Request
+
+from penstock.base.system import SYSTEM_RANDOMNESS
+from penstock.security.http_authentication import (
+    Authentication,
+    Identities,
+    NotAuthenticated,
+    Shown,
+)
+from penstock.security.http_credentials import PasswordVerifier
+from tests.security.access import Noted
+from tests.security.exchanges import users
+
+TOKEN = "a-token-of-much-entropy"
+BASIC = "Basic " + b64encode(b"web:secret of web").decode()
+IDENTITIES = Identities(
+    credentials=users("web"), fixed_tokens=[hashlib.sha256(TOKEN.encode()).hexdigest()]
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    principal: str
+
+
+def known(request: Request, shown: Shown) -> Found:
+    return Found(shown.name or shown.token_sha256)
+
+
+def request(scheme: str, address: str, authorization: str) -> Request:
+    scope = {
+        "type": "http", "method": "GET", "path": "/", "scheme": scheme, "query_string": b"",
+        "server": ("agent", 8088), "client": (address, 50_000),
+        "headers": [(b"authorization", authorization.encode())],
+    }  # fmt: skip
+    return Request(scope)
+
+
+@pytest.mark.parametrize("authorization", [BASIC, f"Bearer {TOKEN}"])
+@pytest.mark.parametrize(
+    ("scheme", "address", "plain_loopback", "counts"),
+    [
+        ("https", "192.0.2.7", False, True),
+        ("http", "192.0.2.7", True, False),
+        ("http", "2001:db8::1", True, False),
+        ("http", "127.0.0.1", True, True),
+        ("http", "::1", True, True),
+        ("http", "127.0.0.1", False, False),
+        ("http", "", True, False),
+    ],
+)
+async def test_passwords_and_tokens_that_never_end_need_tls_or_this_machine(
+    scheme: str, address: str, plain_loopback: bool, counts: bool, authorization: str
+) -> None:
+    audit, verifier = Noted(), PasswordVerifier(SYSTEM_RANDOMNESS)
+    asked = Authentication(
+        "listener", lambda: IDENTITIES, known, verifier, audit, plain_loopback=plain_loopback
+    )
+    sent = request(scheme, address, authorization)
+    if counts:
+        assert (await asked.who(sent)).principal
+        return
+    with pytest.raises(NotAuthenticated):
+        await asked.who(sent)
+    (event,) = audit.events
+    assert event.reason.endswith("without TLS")
+    assert TOKEN not in repr(event)
