@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.apps.conftest import Run
-from tests.security.certificates import keystore
+from tests.security.certificates import keystore, truststore
 
 Examine = Callable[..., dict[str, tuple[str, str]]]
+HOST_HTTP = "host agent's HTTP"
 TLS = {"listeners": "SASL_SSL://127.0.0.1:9093"}
 
 
@@ -134,3 +135,62 @@ def test_an_admin_interface_that_is_open(
     status, cause = examined(**settings)["admin interface"]
     assert status == "warn"
     assert said in cause
+
+
+# Host agent
+
+
+@pytest.fixture
+def examined_agent(bare: Run, tmp_path: Path) -> Examine:
+    def examine(**settings: str) -> dict[str, tuple[str, str]]:
+        file = tmp_path / "agent.toml"
+        lines = [f'"{name.replace("__", ".")}" = "{value}"' for name, value in settings.items()]
+        file.write_text("\n".join(lines))
+        words = ("doctor", "--local", "--agent-config", str(file), "--output", "json")
+        rows = json.loads(bare(*words).out)
+        return {row["check"]: (row["status"], row["cause"]) for row in rows}
+
+    return examine
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "said"),
+    [
+        ({}, "skip", "none is configured"),
+        ({"host__http__listener": "127.0.0.1:8088"}, "ok", "127.0.0.1:8088, PLAINTEXT"),
+        ({"host__http__listener": "0.0.0.0:8088"}, "warn", "everybody may publish to every topic"),
+        ({"host__http__listener": "[::]:8088"}, "warn", "everybody may publish to every topic"),
+        (
+            {"host__http__listener": "10.0.0.1:8088", "host__acl__file": "rules.toml"},
+            "warn",
+            "records and signed tokens go unencrypted",
+        ),
+        (
+            {"host__http__sasl__oauthbearer__unsecured__tokens": "true",
+             "host__http__listener": "127.0.0.1:8088"},
+            "warn",
+            "everybody can be anybody",
+        ),
+        ({"host__sink": "nonsense"}, "fail", "host.sink"),
+    ],
+)  # fmt: skip
+def test_a_host_agents_http_front_that_is_open(
+    examined_agent: Examine, settings: dict[str, str], status: str, said: str
+) -> None:
+    found = examined_agent(**settings)[HOST_HTTP]
+    assert found[0] == status
+    assert said in found[1]
+
+
+def test_a_host_agent_with_tls(examined_agent: Examine, tmp_path: Path) -> None:
+    settings = {
+        "host__http__listener": "0.0.0.0:8088",
+        "host__http__security__protocol": "SSL",
+        "host__http__ssl__keystore__location": keystore(tmp_path, days=10),
+        "host__http__ssl__truststore__location": truststore(tmp_path),
+    }
+    found = examined_agent(**settings)
+    assert found[f"certificate of {HOST_HTTP}"][0] == "warn"
+    assert found[HOST_HTTP] == ("warn", "at 0.0.0.0:8088 everybody may publish to every topic")
+    found = examined_agent(**settings, host__http__ssl__client__auth="required")
+    assert found[HOST_HTTP] == ("ok", "0.0.0.0:8088, SSL")

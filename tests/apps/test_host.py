@@ -25,11 +25,13 @@ import pytest
 from penstock.apps.host.probe import TIMEOUT_SECONDS as PROBE_SECONDS
 from penstock.host import HostClient
 from penstock.host.client.futures import PublishFuture
+from penstock.security.credentials import ITERATIONS, SCRAM_SHA_256, derive
 from penstock.testing import Broker
 from tests.apps.conftest import Ran, Run
 from tests.apps.test_serve import environment
 from tests.host.server.peers import data, hello
 from tests.machine import disk_of
+from tests.security.certificates import keystore, truststore
 
 READY = re.compile(r"penstock host ready socket=(\S+) http=(\S+) sink=(\w+)\n")
 TIMEOUT_SECONDS = 60
@@ -195,6 +197,44 @@ def test_status_over_http(path: str, bare: Run) -> None:
     ran = bare("host", "status", "--http", process.http)
     assert ran.status == 1
     assert "/v1/status" in ran.err
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_status_of_an_agent_with_rules(
+    path: str, folder: Path, bare: Run, monkeypatch: pytest.MonkeyPatch, secured: bool
+) -> None:
+    password = "correct horse"
+    kept = derive(SCRAM_SHA_256, password, salt=b"0123456789abcdef", iterations=ITERATIONS)
+    rules = folder / "rules"
+    rules.write_text(
+        f'[[rule]]\nuser = "eye"\npassword = "{kept.text()}"\nprincipal = "User:eye"\n'
+        "observes = true\n"
+    )
+    options = folder / "client.properties"
+    words = ["--sink", "null", "--http", "127.0.0.1:0", "-X", f"host.acl.file={rules}"]
+    if secured:
+        words += ["-X", "host.http.security.protocol=SSL"]
+        words += ["-X", f"host.http.ssl.keystore.location={keystore(folder)}"]
+
+    def configure(password: str) -> None:
+        lines = ["security.protocol=SASL_SSL", "sasl.username=eye", f"sasl.password={password}"]
+        options.write_text("\n".join([*lines, f"ssl.truststore.location={truststore(folder)}"]))
+
+    with agent(path, *words) as process:
+        address = f"https://{process.http}" if secured else process.http
+        ran = bare("host", "status", "--http", address)
+        assert ran.status == 1
+        assert "CERTIFICATE_VERIFY_FAILED" in ran.err or "401 Unauthorized" in ran.err
+        monkeypatch.setenv("PENSTOCK_CLIENT_CONFIG", str(options))
+        configure(password)
+        ran = bare("--output", "json", "host", "status", "--http", address)
+        assert ran.status == 0, ran.err
+        assert json.loads(ran.out)["state"] == "serving"
+        configure("wrong")
+        ran = bare("host", "status", "--http", address)
+        assert ran.status == 1
+        assert "401 Unauthorized: the credentials are not accepted here" in ran.err
+        assert "wrong" not in ran.err
 
 
 def test_settings_from_everywhere(path: str, folder: Path) -> None:

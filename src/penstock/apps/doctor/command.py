@@ -15,7 +15,7 @@ import click
 
 from penstock.apps.admin import admin_addresses
 from penstock.apps.configuration import Configuration, Given, configure
-from penstock.apps.doctor import Finding, look
+from penstock.apps.doctor import Check, Finding, look
 from penstock.apps.doctor.brokers import broker_checks, reach
 from penstock.apps.doctor.compaction import compaction_check
 from penstock.apps.doctor.consumers import consumers
@@ -26,7 +26,7 @@ from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import partitions
 from penstock.apps.doctor.places import agent, installation, outbox
-from penstock.apps.doctor.security import security_checks
+from penstock.apps.doctor.security import HOST_HTTP, host_checks, security_checks
 from penstock.apps.doctor.tiers import tiers_check
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
@@ -43,6 +43,10 @@ from penstock.base.errors import PenstockError
     help="Admin interfaces to ask for readiness and clock (PENSTOCK_ADMIN); else as brokers say.",
 )  # fmt: skip
 @click.option("--agent", "socket", metavar="PATH", help="A host agent's socket.")
+@click.option(
+    "--agent-config", "agent_file", type=click.Path(path_type=Path),
+    help="A host agent's TOML file: who is let in by HTTP.",
+)  # fmt: skip
 @click.option("--outbox", "root", metavar="DIRECTORY", help="An outbox's root.")
 @client_options
 def doctor(
@@ -52,6 +56,7 @@ def doctor(
     local: bool,
     admin: str | None,
     socket: str | None,
+    agent_file: Path | None,
     root: str | None,
 ) -> None:
     """Check brokers, what they need, and this machine, all at once; each check has a time limit.
@@ -60,8 +65,8 @@ def doctor(
     leaders and copies in sync, stored records are whole, tiered ones come into the archive,
     compacted ones are compacted, and consumer groups can read on; the database and the object store
     that --config or the environment names; a host agent; an outbox; certificates, files with
-    secrets, and what is open to everybody, by that configuration; the data directory; what
-    pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
+    secrets, and what is open to everybody, by that configuration and the agent's; the data
+    directory; what pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
     """
     findings: list[Finding] = []
     configuration = _configuration(file, data_dir, findings)
@@ -84,6 +89,7 @@ def doctor(
             ]
         checks += installation(configuration)
     checks += [agent(socket), outbox(root), *security_checks(configuration)]
+    checks += _host_checks(agent_file)
     checks += [*data_directory(configuration.directory), *programs()]
     findings += look(checks)
     if state.json:
@@ -112,3 +118,15 @@ def _configuration(
             )
         )
         return configure(file=None, environment={}, flags=flags)
+
+
+def _host_checks(file: Path | None) -> list[Check]:
+    """Those of the host agent that a file and the environment tell of."""
+    from penstock.apps.host.wiring import configure_host
+
+    try:
+        return host_checks(configure_host(file=file, environment=os.environ, flags={}))
+    except PenstockError as error:
+        fix = "mend it: an agent does not start with it"
+        wrong = Finding(check=HOST_HTTP, status="fail", cause=str(error), fix=fix)
+        return [Check(HOST_HTTP, lambda: [wrong])]

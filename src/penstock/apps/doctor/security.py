@@ -1,6 +1,7 @@
-"""What is open that should not be: by the broker's configuration, and by the files that it names.
+"""What is open that should not be: by a broker's configuration or a host agent's, and by the files
+that they name.
 
-Nothing is asked of a broker. Files are looked at as far as whoever asks may look.
+Nothing is asked of either. Files are looked at as far as whoever asks may look.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.apps.doctor.findings import Check, Finding, Status, listed
 from penstock.base.errors import InvalidError
+from penstock.base.http_listener import parse_address
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.listeners import ADMIN, Listener, admin_listener, parse_listeners
 from penstock.broker.settings import super_users_of
@@ -23,10 +25,13 @@ from penstock.security.tls import TlsFiles, check_keystore
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
+    from penstock.apps.host.wiring import HostConfiguration
     from penstock.broker.security.settings import SecuritySettings
+    from penstock.security.listeners.settings import ListenerSettings
 
 DAYS_MIN: Final = 30
 NAMED_MAX: Final = 5
+HOST_HTTP: Final = "host agent's HTTP"
 EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
@@ -36,7 +41,10 @@ def security_checks(configuration: Configuration) -> list[Check]:
     encrypted = [one for one in listeners if one.has_tls]
     return [
         *[
-            Check(f"certificate of {one.name}", partial(_certificate, configuration, one))
+            Check(
+                f"certificate of {one.name}",
+                partial(_certificate, one.name, _settings(configuration, one)),
+            )
             for one in {one.name: one for one in encrypted}.values()
         ],
         Check("files with secrets", partial(_files, configuration, listeners)),
@@ -63,10 +71,9 @@ def _one(check: str, status: Status, cause: str, fix: str = "") -> list[Finding]
     return [Finding(check=check, status=status, cause=cause, fix=fix)]
 
 
-def _certificate(configuration: Configuration, listener: Listener) -> list[Finding]:
+def _certificate(listener: str, settings: ListenerSettings) -> list[Finding]:
     """Whether a listener's certificate is its key's, and for how long it holds."""
-    name = f"certificate of {listener.name}"
-    settings = _settings(configuration, listener)
+    name = f"certificate of {listener}"
     files = TlsFiles(
         keystore=settings.ssl_keystore_location,
         key=settings.ssl_key_location,
@@ -76,9 +83,9 @@ def _certificate(configuration: Configuration, listener: Listener) -> list[Findi
     try:
         facts = check_keystore(files, now_ms)
     except InvalidError as error:
-        return _one(name, "fail", str(error), "mend the files: no broker starts with them")
+        return _one(name, "fail", str(error), "mend the files: nothing starts with them")
     days = facts.days_left(now_ms)
-    fix = "put a new one in its place: a running broker takes it into use"
+    fix = "put a new one in its place: what runs takes it into use"
     cause = f"{facts.path}: {facts.subject} ends in {days:.0f} days"
     return _one(name, "ok", cause) if days > DAYS_MIN else _one(name, "warn", cause, fix)
 
@@ -87,13 +94,17 @@ def _secret_files(configuration: Configuration, listeners: list[Listener]) -> It
     for listener in listeners:
         settings = _settings(configuration, listener)
         if listener.has_tls:
-            yield settings.ssl_key_location or settings.ssl_keystore_location
+            yield _key_file(settings)
         if listener.has_sasl:
             yield settings.sasl_users_file
     yield configuration.places.diskless_storage_options_file
     yield configuration.audit.log_file
     yield os.environ.get(CONFIG_VARIABLE, "")
     yield str(configuration.directory / "control.sqlite")
+
+
+def _key_file(settings: ListenerSettings) -> str:
+    return settings.ssl_key_location or settings.ssl_keystore_location
 
 
 def _files(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
@@ -174,7 +185,7 @@ def _admin(configuration: Configuration) -> list[Finding]:
     if not broker.admin_listener:
         return _one(name, "skip", "it is turned off")
     host = admin_listener(broker.admin_listener, broker.admin_security_protocol).host
-    local = host == "localhost" or host.startswith("127.") or host == "::1"
+    local = _is_local(host)
     wrong = []
     if not broker.authorizer_class_name and not local:
         wrong.append(f"at {broker.admin_listener} everybody may do everything")
@@ -186,3 +197,52 @@ def _admin(configuration: Configuration) -> list[Finding]:
         fix = "set authorizer.class.name and admin.security.protocol=SSL, or listen on 127.0.0.1"
         return _one(name, "warn", "; ".join(wrong), fix)
     return _one(name, "ok", f"{broker.admin_listener}, {broker.admin_security_protocol}")
+
+
+def _is_local(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
+# Host agent
+
+
+def host_checks(configuration: HostConfiguration) -> list[Check]:
+    """The checks of one host agent's configuration."""
+    security = configuration.http_security
+    found = [Check(HOST_HTTP, partial(_host_http, configuration))]
+    if configuration.host.http_listener and security.has_tls:
+        found.append(
+            Check(f"certificate of {HOST_HTTP}", partial(_certificate, HOST_HTTP, security))
+        )
+    return found
+
+
+def _host_http(configuration: HostConfiguration) -> list[Finding]:
+    """Whether a host agent's HTTP front lets others in than it should."""
+    host, security = configuration.host, configuration.http_security
+    if not host.http_listener:
+        return _one(HOST_HTTP, "skip", "none is configured (--agent-config, host.http.listener)")
+    address, _ = parse_address(host.http_listener, setting="host.http.listener")
+    wrong = []
+    if not _is_local(address):
+        by_certificate = security.has_tls and security.ssl_client_auth == "required"
+        if not host.acl_file and not by_certificate:
+            wrong.append(f"at {host.http_listener} everybody may publish to every topic")
+        if not security.has_tls:
+            wrong.append("records and signed tokens go unencrypted: it has no TLS")
+    if security.sasl_oauthbearer_unsecured_tokens:
+        wrong.append("tokens that nobody signed are accepted: everybody can be anybody")
+    secrets = [
+        path
+        for path in (host.acl_file, security.has_tls and _key_file(security))
+        if path and Path(path).exists() and _readable_by_all(Path(path))
+    ]
+    if secrets:
+        wrong.append(f"readable by everybody: {listed(secrets, NAMED_MAX)}")
+    if wrong:
+        fix = (
+            "set host.acl.file and host.http.security.protocol=SSL, or listen on 127.0.0.1;"
+            " take others' rights to its files away"
+        )
+        return _one(HOST_HTTP, "warn", "; ".join(wrong), fix)
+    return _one(HOST_HTTP, "ok", f"{host.http_listener}, {security.security_protocol}")

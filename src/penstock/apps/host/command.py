@@ -210,13 +210,18 @@ def health(path: str, live: bool) -> None:
 @socket_option
 @click.option(
     "--http", metavar="HOST:PORT", envvar="PENSTOCK_HOST_HTTP_LISTENER",
-    help="Ask the HTTP front, which knows more (PENSTOCK_HOST_HTTP_LISTENER).",
+    help="Ask the HTTP front, which knows more (PENSTOCK_HOST_HTTP_LISTENER); https://HOST:PORT"
+    " where it has TLS.",
 )  # fmt: skip
 @output_option
 def status(state: State, path: str, http: str | None) -> None:
-    """Show an agent's state, connections, credit and producers."""
+    """Show an agent's state, connections, credit and producers.
+
+    An HTTP front is shown the credentials of the file that PENSTOCK_CLIENT_CONFIG names, as
+    brokers' admin interfaces are: over TLS, and without it on this machine alone.
+    """
     if http:
-        found = _ask(http)
+        found = _ask(state, http)
         if state.json:
             write_json(found)
         else:
@@ -237,20 +242,20 @@ def _facts(probed: Probed) -> dict[str, object]:
     }
 
 
-def _ask(address: str) -> dict[str, Any]:
+def _ask(state: State, address: str) -> dict[str, Any]:
     """The status page of an HTTP front."""
+    from penstock.apps.admin import admin_url, ask_admin
     from penstock.apps.host.probe import NotHealthy
-    from penstock.client.admin_http import AdminHttp
     from penstock.client.errors import AdminUnavailable, InvalidArgument
 
-    url = f"http://{address}/v1/status"
+    url = f"{admin_url(address)}/v1/status"
     try:
-        with AdminHttp(f"http://{address}") as front:
-            answer = front.ask("GET", "/v1/status", timeout_seconds=HTTP_SECONDS)
+        answer = ask_admin(state, address, "/v1/status", timeout_seconds=HTTP_SECONDS)
     except (InvalidArgument, AdminUnavailable) as error:
         raise NotHealthy(f"{url}: {error.__cause__ or error}") from None
     if answer.status != HTTPStatus.OK or not answer.body:
-        raise NotHealthy(f"{url}: {answer.status} {answer.reason}")
+        said = f": {answer.message}" if answer.error else ""
+        raise NotHealthy(f"{url}: {answer.status} {answer.reason}{said}")
     return dict(answer.body)
 
 
