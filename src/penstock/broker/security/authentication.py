@@ -19,6 +19,9 @@ from typing import ClassVar, Final
 
 from penstock.base.errors import InvalidError
 from penstock.security import Principal
+from penstock.security.authoriser import PEER
+from penstock.security.credentials import HASHES
+from penstock.security.peers import USER
 from penstock.security.sasl import (
     Accepted,
     AuthenticationFailed,
@@ -66,9 +69,16 @@ class Authentication:
     """One connection's; `now` is monotonic seconds."""
 
     def __init__(
-        self, mechanisms: Sequence[str], begin: Callable[[str], ServerExchange], now: float
+        self,
+        mechanisms: Sequence[str],
+        begin: Callable[[str], ServerExchange],
+        now: float,
+        *,
+        brokers_only: bool = False,
     ) -> None:
+        """`brokers_only`: nobody but other brokers authenticates here."""
         self.mechanisms = mechanisms
+        self._brokers_only = brokers_only
         self.mechanism = ""
         self.principal: Principal | None = None
         self.expires = float("inf")
@@ -132,30 +142,37 @@ class Authentication:
             raise IllegalState("SaslAuthenticate comes after SaslHandshake")
         return self._exchange.step(message)
 
-    def accept(self, accepted: Accepted, now: float, now_ms: int, longest_ms: int) -> int:
-        """The client is who it says; returns for how long, in ms, 0 for good.
+    def accept(
+        self, accepted: Accepted, now: float, now_ms: int, longest_ms: int
+    ) -> tuple[int, Principal]:
+        """The client is who it says; returns for how long, in ms, 0 for good, and who that is.
 
-        `longest_ms` bounds it, unless it is 0.
+        `longest_ms` bounds it, unless it is 0; other brokers are not bound.
 
         Raises:
-            AuthenticationFailed: the client was somebody else before.
+            AuthenticationFailed: the client was somebody else before, or had to be a broker.
         """
-        if self.principal is not None and self.principal != accepted.principal:
+        principal = accepted.principal
+        if self.mechanism in HASHES and principal.name == USER:  # who has no other credential
+            principal = PEER
+        if self._brokers_only and principal != PEER:
+            raise AuthenticationFailed("the listener has no SASL", user=principal.name)
+        if self.principal is not None and self.principal != principal:
             raise AuthenticationFailed(
                 f"Cannot change principals during re-authentication from {self.principal}"
-                f" to {accepted.principal}",
-                user=accepted.principal.name,
+                f" to {principal}",
+                user=principal.name,
             )
-        bounds = [longest_ms] if longest_ms else []
+        bounds = [longest_ms] if longest_ms and principal != PEER else []
         if accepted.expires_ms is not None:
             bounds.append(max(0, accepted.expires_ms - now_ms))
-        self.principal = accepted.principal
+        self.principal = principal
         self._exchange = None
         self._step = Step.DONE
         self._since = now
         lifetime_ms = min(bounds, default=0)
         self.expires = now + lifetime_ms / 1000 if bounds else float("inf")
-        return lifetime_ms
+        return lifetime_ms, principal
 
     def fail(self) -> None:
         """Nothing more is taken."""

@@ -16,7 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import InvalidSetting, PenstockError
@@ -31,10 +31,8 @@ from penstock.broker.security.materials import ListenerMaterials
 from penstock.client.security import NO_SECURITY, ClientSecurity
 from penstock.security import ANONYMOUS, Principal
 from penstock.security.audit import Audit, AuditEvent
-from penstock.security.authoriser import PEER
 from penstock.security.credentials import HASHES, OAUTHBEARER
 from penstock.security.listeners.entrance import Entrance
-from penstock.security.peers import USER
 from penstock.security.sasl import (
     Accepted,
     AuthenticationFailed,
@@ -188,11 +186,13 @@ class SecurityService:
             return True
         return self._let_in_by_certificate(connection, made)
 
-    def _authentication(self, made: ListenerMaterials, mechanisms: Sequence[str]) -> Authentication:
+    def _authentication(
+        self, made: ListenerMaterials, mechanisms: Sequence[str], *, brokers_only: bool = False
+    ) -> Authentication:
         def begin(mechanism: str) -> ServerExchange:
             return made.begin(mechanism, self._nonce())
 
-        return Authentication(mechanisms, begin, self._owner.now())
+        return Authentication(mechanisms, begin, self._owner.now(), brokers_only=brokers_only)
 
     def _wait(self, connection: Connection, authentication: Authentication) -> None:
         connection.authentication = authentication
@@ -258,7 +258,7 @@ class SecurityService:
         made = self.listeners.get(connection.listener)
         if made is None or self._sessions is None or mechanism not in HASHES:
             raise IllegalState(f"listener {connection.listener} has no SASL")
-        authentication = self._authentication(made, tuple(HASHES))
+        authentication = self._authentication(made, tuple(HASHES), brokers_only=True)
         connection.enter(self._sessions)
         self._wait(connection, authentication)
         return authentication
@@ -293,34 +293,26 @@ class SecurityService:
             pool = (
                 self.entrance.thread if authentication.mechanism == OAUTHBEARER else self._passwords
             )
-            found = await asyncio.get_running_loop().run_in_executor(pool, found.find)
-        by_scram = authentication.mechanism in HASHES  # of which `USER` has no other credential
-        if by_scram and isinstance(found, Accepted) and found.principal.name == USER:
-            return replace(found, principal=PEER)
+            return await asyncio.get_running_loop().run_in_executor(pool, found.find)
         return found
 
     def _accept(
         self, connection: Connection, authentication: Authentication, accepted: Accepted
     ) -> int:
-        made = self.listeners[connection.listener]
-        if not made.listener.has_sasl and accepted.principal != PEER:
-            raise AuthenticationFailed(
-                f"listener {connection.listener} has no SASL", user=accepted.principal.name
-            )
         again = authentication.principal is not None
-        lifetime_ms = authentication.accept(
+        lifetime_ms, principal = authentication.accept(
             accepted,
             self._owner.now(),
             self._parts.clock.now_ms(),
-            made.settings.connections_max_reauth_ms if accepted.principal != PEER else 0,
+            self.listeners[connection.listener].settings.connections_max_reauth_ms,
         )
-        connection.principal = accepted.principal
+        connection.principal = principal
         ends = authentication.expires != float("inf")
         connection.enter(self._sessions if ends and self._sessions is not None else self._owner)
         self.gone(connection)
         outcome = "reauthenticated" if again else "success"
         self._count(connection, authentication.mechanism, outcome)
-        self._record(connection, authentication.mechanism, "success", str(accepted.principal))
+        self._record(connection, authentication.mechanism, "success", str(principal))
         return lifetime_ms
 
     async def _delay(self, started: float) -> None:
