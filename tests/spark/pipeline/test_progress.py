@@ -97,6 +97,7 @@ def test_a_state_as_json() -> None:
         "warned": {"old": 1},
         "dead_letters": 7,
         "late": 0,
+        "shredded": 0,
         "written": {"lake": 7_993},
     }
 

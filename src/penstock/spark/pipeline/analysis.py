@@ -223,7 +223,7 @@ class _Analysis:
             empty = self._stub(spark_schema(COLUMN_NAMES))
             opened = frames.opened(empty, source, read)
             if self._can_protect(("source", name), source, opened.drop(ERROR), ("decrypt",)):
-                opened = protecting.decrypted(opened, source, self._keys)
+                opened = protecting.decrypted(opened, source, self._keys).drop(protecting.SHREDDED)
             self._clear[name] = self._stub(opened.drop(ERROR).schema)
             frame = self._protected(("source", name), source, self._clear[name])
             self.views[name] = self._stub(frame.schema)

@@ -14,6 +14,7 @@ from penstock.spark.pipeline.state import (
     LATE,
     REJECTED,
     ROWS,
+    SHREDDED,
     WARNED,
     WRITTEN,
     Phase,
@@ -43,6 +44,9 @@ ROWS_REJECTED: Final = _counter(
 ROWS_WARNED: Final = _counter("warned_total", "Rows that only a warning was given of.", "rule")
 ROWS_DEAD: Final = _counter("dead_letters_total", "Records written to the dead-letter topic.")
 ROWS_LATE: Final = _counter("late_total", "Rows behind the watermark, left out by the state.")
+VALUES_SHREDDED: Final = _counter(
+    "shredded_total", "Encrypted values that were read as null, as their subject's key is deleted."
+)
 ROWS_WRITTEN: Final = _counter("written_total", "Rows written to a sink.", "sink")
 BATCH_COUNT: Final = _counter("batches_total", "Batches finished.")
 BATCH_TIME: Final = _counter("batch_seconds_total", "Time that finished batches took together.")
@@ -84,6 +88,7 @@ def _values(state: QueryState) -> dict[Metric, float]:
         ROWS_DEAD: state.counts.get(DEAD_LETTERS, 0),
         ROWS_READ: state.counts.get(ROWS, 0),
         ROWS_LATE: state.counts.get(LATE, 0),
+        VALUES_SHREDDED: state.counts.get(SHREDDED, 0),
         BATCH_COUNT: state.counts.get(BATCHES, 0),
         BATCH_TIME: state.counts.get(BUSY_MS, 0) / MILLISECONDS,
         LAST_BATCH: state.batch_ms / MILLISECONDS,

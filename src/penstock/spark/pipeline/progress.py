@@ -10,7 +10,7 @@ between two looks share a line, whose totals have them all.
      "batch_ms": 180, "rows_per_second": 5555.6, "lag_records": 0, "state_rows": 0,
      "state_bytes": 0, "watermark": null, "held_records": 0, "restarts": 0, "error": null,
      "batches": 8, "rows": 8000, "rejected": {"undecodable": 3}, "warned": {}, "dead_letters": 3,
-     "written": {"lake": 7997}}
+     "late": 0, "shredded": 0, "written": {"lake": 7997}}
 
 `event` is `batch`, or the phase that a query came to: `restarting`, `failed` or `ended`.
 `rows_per_second` of an event `batch` is that of the batch in `batch_rows` and `batch_ms`.
@@ -34,6 +34,7 @@ from penstock.spark.pipeline.state import (
     MILLISECONDS,
     REJECTED,
     ROWS,
+    SHREDDED,
     WARNED,
     WRITTEN,
     Phase,
@@ -84,6 +85,7 @@ def described(state: QueryState) -> dict[str, Any]:
         "warned": counts_of(state, WARNED),
         "dead_letters": state.counts.get(DEAD_LETTERS, 0),
         "late": state.counts.get(LATE, 0),
+        "shredded": state.counts.get(SHREDDED, 0),
         "written": counts_of(state, WRITTEN),
     }
 

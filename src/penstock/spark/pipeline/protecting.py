@@ -49,8 +49,15 @@ TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 SUBJECT_TYPES: Final = (StringType, BinaryType, *_WHOLE)
 
 
+SHREDDED: Final = "_shredded"
+"""How many values of a row are null because their subject's key is gone."""
+
+
 def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFrame:
-    """Opened values with their encrypted columns decrypted, and `_error` where one is not."""
+    """Opened values with their encrypted columns decrypted, and `_error` where one is not.
+
+    Where there are such columns, there is `SHREDDED` too.
+    """
     chosen = {one.column: one for one in source.protections if one.by == "decrypt"}
     if not chosen:
         return frame
@@ -68,8 +75,13 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
     ]
     found = {column: F.col(place)["value"] for column, place in places.items()}
     found[ERROR] = F.coalesce(ERROR, *reasons)
+    gone = [
+        f"int({_quoted(column)} is not null and {place}.value is null and {place}.error is null)"
+        for column, place in places.items()
+    ]
     return opened.select(
-        *(found.get(name, F.col(_quoted(name))).alias(name) for name in frame.columns)
+        *(found.get(name, F.col(_quoted(name))).alias(name) for name in frame.columns),
+        F.expr(" + ".join(gone)).alias(SHREDDED),
     )
 
 

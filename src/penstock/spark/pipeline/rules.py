@@ -15,6 +15,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from penstock.spark.pipeline.protecting import SHREDDED
 from penstock.spark.pipeline.spec import HOLDING, KEEPING, RECORD, Rule, Source, Step
 
 RULE: Final = "_rule"
@@ -27,6 +28,7 @@ WARNED: Final = "warned."
 LETTERS: Final = "letters"
 WAITING: Final = "waiting"
 BROKEN: Final = "broken"
+GONE: Final = "shredded"
 FACTS: Final = "facts"
 PLACE: Final = ("topic", "partition", "offset")
 
@@ -63,7 +65,7 @@ def judged(
 
 def accepted(frame: DataFrame) -> DataFrame:
     """The good rows of a judged frame, as they were before."""
-    return frame.where(f"{RULE} is null").drop(*VERDICT)
+    return frame.where(f"{RULE} is null").drop(*VERDICT, SHREDDED)
 
 
 def met(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
@@ -79,7 +81,8 @@ def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
 
     `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `LETTERS` (to be
     dead-lettered) and `WAITING` (to be held). `BROKEN` is the first row that stops the batch, a
-    struct of its rule, reason and record; it is there where a rule says `fail`.
+    struct of its rule, reason and record; it is there where a rule says `fail`. `GONE` is the
+    number of values whose keys are.
 
     Args:
         part: whose rows they are.
@@ -95,6 +98,8 @@ def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
     for rule in part.rules:
         if rule.otherwise == "warn":
             found[WARNED + rule.name] = f"count_if({RULE} is null and not {_met(rule)})"
+    if isinstance(part, Source) and part.decrypts:
+        found[GONE] = f"sum({SHREDDED})"
     fates = set(asked.values())
     if fates & KEEPING:
         found[LETTERS] = f"count_if({OTHERWISE} = 'dead-letter')"

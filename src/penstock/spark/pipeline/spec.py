@@ -212,10 +212,13 @@ class Source(View):
     def can_fail(self) -> bool:
         """Whether a record's value may turn out not to be readable."""
         return self.streaming and (
-            self.value_format.kind != "raw"
-            or self.outbox is not None
-            or any(one.by == "decrypt" for one in self.protections)
+            self.value_format.kind != "raw" or self.outbox is not None or self.decrypts
         )
+
+    @property
+    def decrypts(self) -> bool:
+        """Whether some of its columns are decrypted."""
+        return any(one.by == "decrypt" for one in self.protections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ BATCHES: Final = "batches"
 BUSY_MS: Final = "busy_ms"
 DEAD_LETTERS: Final = "dead_letters"
 LATE: Final = "late"
+SHREDDED: Final = "shredded"
 REJECTED: Final = "rejected."
 WARNED: Final = "warned."
 WRITTEN: Final = "written."
@@ -25,8 +26,9 @@ class QueryState:
     """One query of a pipeline at one moment.
 
     `counts` are totals since the process started: `rows` read, `rejected.<rule or "undecodable">`,
-    `warned.<rule>`, `dead_letters`, `late` (rows behind the watermark), `written.<sink>`,
-    `batches` and their time `busy_ms`.
+    `warned.<rule>`, `dead_letters`, `late` (rows behind the watermark), `shredded` (values
+    that are null because their key was deleted), `written.<sink>`, `batches` and their time
+    `busy_ms`.
     `held` is what waits now.
     """
 

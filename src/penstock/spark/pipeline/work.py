@@ -201,7 +201,7 @@ class Work:
         self._counted.add(name)
         found = observed[rules.FACTS].asDict()
         for what, value in found.items():
-            if value and what.startswith((rules.REJECTED, rules.WARNED)):
+            if value and what.startswith((rules.REJECTED, rules.WARNED, rules.GONE)):
                 self.counts[what] += value
         self._letters[name] = found.get(rules.LETTERS, 0)
         self._waiting += found.get(rules.WAITING, 0)
