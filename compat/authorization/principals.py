@@ -1,4 +1,4 @@
-"""The principals of the matrix: each has ACLs of its own, and nothing is changed while it runs.
+"""The principals of the matrix, each with ACLs of its own, in worlds in which nothing changes.
 
 A principal has one operation allowed, or denied, on one type of resource by one pattern. What most
 requests need are several: so each of them comes twice, with nothing else and with all else allowed.
@@ -6,8 +6,9 @@ requests need are several: so each of them comes twice, with nothing else and wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from tests.security.access import allow
@@ -16,16 +17,23 @@ from compat.authorization.requests import GROUP, TOPIC, TRANSACTION
 from penstock.security.acls import CLUSTER, SUPPORTED, AclBinding
 
 NAMES: Final = {"topic": TOPIC, "group": GROUP, "transactional_id": TRANSACTION}
+KINDS: Final = (*NAMES, "cluster")
 PATTERNS: Final = ("literal", "prefixed", "wildcard", "other")
+HOSTS: Final = ("127.0.0.1", "127.0.0.2")
+"""Where all ask from, and where nobody does."""
 SUPER_USER: Final = "root"
+EVERYBODY: Final = "*"
+
+Right = tuple[str, str, str, str, str]
+"""An operation, a type, a pattern, whether it is allowed or denied, a host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A principal, and what its ACLs are, as (operation, type, pattern, permission, host)."""
+    """A principal, and what its ACLs are."""
 
     name: str
-    rights: tuple[tuple[str, str, str, str, str], ...]
+    rights: tuple[Right, ...]
 
     def __str__(self) -> str:
         words = [
@@ -54,28 +62,85 @@ def _name(kind: str, pattern: str) -> str:
     return {"literal": NAMES[kind], "prefixed": "m-", "wildcard": "*", "other": "n"}[pattern]
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """ACLs that are there together: those of the principals that ask, and those of `User:*`."""
+
+    holders: tuple[Holder, ...]
+    everybody: tuple[Right, ...] = ()
+
+    def __str__(self) -> str:
+        return f"everybody: {Holder(EVERYBODY, self.everybody)}" if self.everybody else ""
+
+    def bindings(self) -> Iterator[AclBinding]:
+        """All of them."""
+        for holder in (*self.holders, Holder(EVERYBODY, self.everybody)):
+            yield from holder.bindings()
+
+
 def holders() -> list[Holder]:
-    """All of them."""
-    return [Holder(f"u{number}", rights) for number, rights in enumerate(_rights())]
+    """All principals that differ in their own ACLs."""
+    return _named(_rights())
 
 
-def _all_else(kind: str) -> list[tuple[str, str, str, str, str]]:
-    others = [*NAMES, "cluster"]
-    return [("all", one, "wildcard", "allow", "*") for one in others if one != kind]
+def of_everybody() -> list[World]:
+    """What everybody may, or may not, before principals with more, and with less."""
+    return [
+        World(
+            tuple(_named([
+                (),
+                others,
+                (everything(kind), *others),
+                (("all", kind, "literal", "deny", "*"), *others),
+            ])),
+            everybody=(right,),
+        )
+        for right, kind in _whole_rights()
+        for others in [_all_else(kind)]
+    ]  # fmt: skip
 
 
-def _rights() -> Iterator[tuple[tuple[str, str, str, str, str], ...]]:
+def of_resources() -> list[World]:
+    """One ACL alone, before its principal and another one: all else has none."""
+    rights = [right for right, _ in _whole_rights()]
+    rights += [("describe", *right[1:]) for right in rights if right[3:] == ("allow", "*")]
+    return [World(tuple(_named([()])))] + [World(tuple(_named([(), (one,)]))) for one in rights]
+
+
+def _named(rights: Iterable[Iterable[Right]]) -> list[Holder]:
+    return [Holder(f"u{number}", tuple(each)) for number, each in enumerate(rights)]
+
+
+def everything(kind: str) -> Right:
+    return ("all", kind, "wildcard", "allow", "*")
+
+
+def _all_else(kind: str) -> list[Right]:
+    return [everything(one) for one in KINDS if one != kind]
+
+
+def _patterns(kind: str) -> tuple[str, ...]:
+    return ("literal",) if kind == "cluster" else PATTERNS
+
+
+def _whole_rights() -> Iterator[tuple[Right, str]]:
+    """All operations at once, by every pattern, from everywhere, from here and from elsewhere."""
+    for kind in KINDS:
+        for pattern, permission in product(_patterns(kind), ("allow", "deny")):
+            for host in ("*", *HOSTS) if pattern == "literal" else ("*",):
+                yield ("all", kind, pattern, permission, host), kind
+
+
+def _rights() -> Iterator[tuple[Right, ...]]:
     yield ()
-    for kind in (*NAMES, "cluster"):
-        patterns = ("literal",) if kind == "cluster" else PATTERNS
-        for operation in ("all", *SUPPORTED[kind]):
-            for pattern in patterns:
-                allowed = (operation, kind, pattern, "allow", "*")
-                yield (allowed,)
-                yield (allowed, *_all_else(kind))
-                if pattern != "other":
-                    everything = ("all", kind, "wildcard", "allow", "*")
-                    denied = (operation, kind, pattern, "deny", "*")
-                    yield (denied, everything, *_all_else(kind))
-        for host in ("127.0.0.1", "127.0.0.2"):
-            yield (("all", kind, "literal", "allow", host), *_all_else(kind))
+    for kind in KINDS:
+        others = _all_else(kind)
+        for operation, pattern in product(("all", *SUPPORTED[kind]), _patterns(kind)):
+            allowed = (operation, kind, pattern, "allow", "*")
+            yield (allowed,)
+            yield (allowed, *others)
+            if pattern != "other":
+                yield ((operation, kind, pattern, "deny", "*"), everything(kind), *others)
+        for host in HOSTS:
+            yield (("all", kind, "literal", "allow", host), *others)
+            yield (("all", kind, "literal", "deny", host), everything(kind), *others)

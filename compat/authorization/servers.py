@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,7 +14,7 @@ from benchmarks.peers.apache_kafka import ApacheKafka
 from tests.broker.wire_client import WireClient
 from tests.ports import free_port
 
-from compat.authorization.principals import SUPER_USER, Holder
+from compat.authorization.principals import SUPER_USER, World
 from compat.authorization.requests import OTHER, TOPIC, create
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
@@ -32,6 +32,10 @@ WAIT_SECONDS: Final = 60
 PAUSE_SECONDS: Final = 0.05
 AT_ONCE: Final = 200
 """Bindings of one request."""
+EVERY_ACL: Final = {
+    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
+    "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
+}  # fmt: skip
 
 
 class Guarded(Protocol):
@@ -59,7 +63,7 @@ class GuardedPenstock:
 
 
 @asynccontextmanager
-async def penstock(directory: Path) -> AsyncIterator[GuardedPenstock]:
+async def penstock(directory: Path, *, allow_unbound: bool) -> AsyncIterator[GuardedPenstock]:
     settings = load(
         BrokerSettings,
         {"listeners": "PLAINTEXT://127.0.0.1:0", "admin.listener": "", "shutdown.timeout.ms": 1000},
@@ -74,7 +78,7 @@ async def penstock(directory: Path) -> AsyncIterator[GuardedPenstock]:
         clock=SYSTEM_CLOCK,
         randomness=SYSTEM_RANDOMNESS,
         registry=Registry(),
-        authoriser=AclAuthoriser(super_users=[f"User:{SUPER_USER}"]),
+        authoriser=AclAuthoriser(super_users=[f"User:{SUPER_USER}"], allow_unbound=allow_unbound),
     )
     configs.bind(lambda: broker.cluster.loaded)
     await broker.start()
@@ -113,7 +117,7 @@ async def _said(client: WireClient, key: int, version: int, body: bytes) -> None
 
 
 @contextmanager
-def kafka(directory: Path, users: Iterable[str]) -> Any:
+def kafka(directory: Path, users: Iterable[str], *, allow_unbound: bool) -> Any:
     """Apache Kafka with its StandardAuthorizer, whose users are these and the super user."""
     port, controller = free_port(), free_port()
     named = "".join(f' user_{user}="{PASSWORD}"' for user in (*users, SUPER_USER))
@@ -130,15 +134,32 @@ def kafka(directory: Path, users: Iterable[str]) -> Any:
         ),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{SUPER_USER};User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": str(allow_unbound).lower(),
     }
     directory.mkdir()
     with ApacheKafka(directory, configs=configs, ports=(port, controller)) as running:
         yield GuardedKafka(running.bootstrap)
 
 
-async def prepare(server: Guarded, holders: Sequence[Holder]) -> Mapping[str, UUID]:
-    """Make the topics and the ACLs; the ids of the topics, once they are in force."""
-    root = await server.connect(SUPER_USER)
+async def prepare(root: WireClient) -> Mapping[str, UUID]:
+    """Make the topics; their ids."""
+    await root.call("CreateTopics", 7, create(TOPIC, OTHER, "m-del"))
+    wanted = {
+        "topics": [{"name": TOPIC}, {"name": OTHER}], "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }  # fmt: skip
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            found = await root.call("Metadata", 12, wanted)
+            if not any(int(one.error_code) for one in found.topics):
+                return {one.name: one.topic_id for one in found.topics}
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def put_in_force(root: WireClient, world: World) -> None:
+    """Have a world's ACLs, and no others, in force."""
+    await root.call("DeleteAcls", 3, {"filters": [EVERY_ACL]})
+    await _counted(root, 0)
     creations = [
         {
             "resource_type": RESOURCE_TYPES.index(one.resource_type),
@@ -149,29 +170,19 @@ async def prepare(server: Guarded, holders: Sequence[Holder]) -> Mapping[str, UU
             "operation": OPERATIONS.index(one.operation),
             "permission_type": PERMISSIONS.index(one.permission),
         }
-        for holder in holders
-        for one in holder.bindings()
+        for one in world.bindings()
     ]
     for start in range(0, len(creations), AT_ONCE):
         made = await root.call("CreateAcls", 3, {"creations": creations[start : start + AT_ONCE]})
         assert {int(one.error_code) for one in made.results} == {0}
-    every = {
-        "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
-        "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
-    }  # fmt: skip
+    await _counted(root, len(creations))
+
+
+async def _counted(root: WireClient, count: int) -> None:
+    """Wait until so many ACLs are in force."""
     async with asyncio.timeout(WAIT_SECONDS):
-        await root.call("CreateTopics", 7, create(TOPIC, OTHER, "m-del"))
         while True:
-            known = await root.call("DescribeAcls", 3, every)
-            count = sum(len(one.acls) for one in known.resources)
-            wanted = {"topics": [{"name": TOPIC}, {"name": OTHER}]}
-            found = await root.call(
-                "Metadata", 12,
-                {**wanted, "allow_auto_topic_creation": False,
-                 "include_topic_authorized_operations": False},
-            )  # fmt: skip
-            if count == len(creations) and not any(int(one.error_code) for one in found.topics):
-                break
+            known = await root.call("DescribeAcls", 3, EVERY_ACL)
+            if sum(len(one.acls) for one in known.resources) == count:
+                return
             await asyncio.sleep(PAUSE_SECONDS)
-    await root.close()
-    return {one.name: one.topic_id for one in found.topics}
