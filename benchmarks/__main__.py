@@ -61,6 +61,7 @@ ALL = (
     "diskless_fetch",
     "diskless_produce",
     "diskless_brokers",
+    "signed_reads",
     "cluster",
     "cluster_failover",
     "cluster_messages",

@@ -61,9 +61,10 @@ class RemoteStore:
 
 
 @contextmanager
-def remote_store() -> Iterator[RemoteStore]:
-    """An empty store, not slowed yet."""
-    with s3_server() as s3, PeerProcess("benchmarks.peers.slow_network", str(s3.port)) as network:
+def remote_store(*, keep_alive: bool = False) -> Iterator[RemoteStore]:
+    """An empty store, not slowed yet. By default it answers one request a connection."""
+    server = s3_server(keep_alive=keep_alive)
+    with server as s3, PeerProcess("benchmarks.peers.slow_network", str(s3.port)) as network:
         yield RemoteStore(s3, network)
 
 

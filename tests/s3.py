@@ -31,8 +31,9 @@ BUCKET = "penstock"
 class S3Server:
     """The gateway's process and its one bucket."""
 
-    def __init__(self, program: Path, directory: Path) -> None:
+    def __init__(self, program: Path, directory: Path, *, keep_alive: bool = False) -> None:
         self._program = program
+        self._keep_alive = keep_alive
         self.directory = directory
         self._prefixes = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,6 +64,7 @@ class S3Server:
         command = [
             str(self._program), "--access", ACCESS_KEY, "--secret", SECRET_KEY,
             "--port", f"127.0.0.1:{self.port}", "--quiet", "--health", "/health",
+            f"--keep-alive={str(self._keep_alive).lower()}",
             "posix", "--sidecar", str(self.directory / "attributes"),
             str(self.directory / "objects"),
         ]  # fmt: skip
@@ -102,11 +104,12 @@ class S3Server:
 
 
 @contextmanager
-def s3_server() -> Iterator[S3Server]:
-    """A running server with an empty bucket; gone in the end."""
+def s3_server(*, keep_alive: bool = False) -> Iterator[S3Server]:
+    """A running server with an empty bucket; gone in the end. It answers one request a connection,
+    unless it is to keep them open."""
     with tempfile.TemporaryDirectory(prefix="s3-") as name:
         try:
-            server = S3Server(s3_gateway(), Path(name))
+            server = S3Server(s3_gateway(), Path(name), keep_alive=keep_alive)
             server.start()
         except PartMissing as error:
             lacking(f"there is no S3 server: {error}")

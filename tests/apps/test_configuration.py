@@ -19,7 +19,8 @@ from penstock.apps.configuration import (
     parse_override,
     read_environment,
 )
-from penstock.apps.wiring import store_options
+from penstock.apps.wiring import store_options, url_signer
+from penstock.broker.settings import BrokerSettings
 
 
 def test_precedence(tmp_path: Path) -> None:
@@ -126,6 +127,36 @@ def test_store_options_of_a_file_and_one_by_one(tmp_path: Path) -> None:
     )
     assert store_options(places) == {"aws_secret_access_key": "a=b==", "aws_region": "given"}
     assert store_options(PlaceSettings()) == {}
+
+
+@pytest.mark.parametrize(
+    ("authoriser", "word", "url", "keys", "signs", "told"),
+    [
+        ("acls", "auto", "s3://bucket", True, True, False),
+        ("acls", "true", "s3://bucket", True, True, False),
+        ("acls", "false", "s3://bucket", True, False, False),
+        ("", "auto", "s3://bucket", True, False, False),
+        ("acls", "auto", "s3://bucket", False, False, True),
+        ("acls", "auto", "gs://bucket", True, False, True),
+        ("acls", "auto", "file:///place", True, False, False),
+    ],
+)
+def test_who_signs_urls_of_extents(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    authoriser: str,
+    word: str,
+    url: str,
+    keys: bool,
+    signs: bool,
+    told: bool,
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "word") if keys else monkeypatch.delenv(name, raising=False)
+    settings = BrokerSettings(authorizer_class_name=authoriser, extents_direct_files_enable=word)
+    options = {"aws_region": "r"} if url.startswith("s3") else {}
+    assert (url_signer(settings, url, options) is not None) == signs
+    assert (f"not by signed URLs: {url}: " in caplog.text) == told
 
 
 @pytest.mark.parametrize(

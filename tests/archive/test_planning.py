@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from struct import pack
 
 import pytest
 
@@ -12,7 +13,9 @@ from penstock.archive.planning import (
     merge,
     newest_timestamp,
     trim,
+    trimmed,
 )
+from penstock.records.extents import file_extent
 from tests.diskless.reading.extents import extent
 
 TWO = [extent(10, [(100, 5), (200, 5), (300, 10)]), extent(30, [(400, 1)], key="o2")]
@@ -146,3 +149,23 @@ def test_the_newest_timestamp_counts_the_append_time() -> None:
     assert newest_timestamp(pieces) == 500
     assert newest_timestamp([*pieces, *later]) == 900
     assert newest_timestamp([]) == -1
+
+
+def test_extents_are_trimmed_to_the_batches_that_are_wanted() -> None:
+    whole = extent(100, [(10, 5), (20, 5), (30, 5)])
+    assert trimmed(whole, 0, 1_000) == whole
+    middle = trimmed(whole, 106, 108)
+    assert middle is not None
+    assert (middle.byte_offset, middle.size_bytes) == (42, 20)
+    assert (middle.base_offset, middle.next_offset) == (105, 110)
+    assert middle.layout == pack("<ii", 20, 5)
+    assert trimmed(whole, 114, 115) == extent(110, [(30, 5)], byte_offset=62)
+    for start, end in ((0, 100), (115, 200), (107, 107)):
+        assert trimmed(whole, start, end) is None
+
+
+def test_extents_of_files_are_left_whole() -> None:
+    whole = file_extent("/x", byte_offset=0, size_bytes=60, base_offset=100, next_offset=115)
+    assert trimmed(whole, 106, 108) == whole
+    for start, end in ((0, 100), (115, 200), (107, 107)):
+        assert trimmed(whole, start, end) is None

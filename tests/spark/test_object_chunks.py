@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -65,11 +65,13 @@ class Diskless:
         )
         self.client.write_arrow(self.name, table)
 
+    def source(self) -> HttpExtents:
+        return HttpExtents(self.broker.admin_url)
+
     def tasks(self, start: int = 0, parallelism: int = 1) -> list[Task]:
-        source = HttpExtents(self.broker.admin_url)
         latest = self.client.list_offsets(self.name, "latest")
         ranges = {TopicPartition(self.name, index): (start, end) for index, end in latest.items()}
-        with closing(source):
+        with closing(self.source()) as source:
             return plan(ranges, source, parallelism=parallelism)
 
     def read(
@@ -79,6 +81,7 @@ class Diskless:
         *,
         fail_on_data_loss: bool = True,
         options: Mapping[str, str] | None = None,
+        extents: Callable[[], HttpExtents | None] = lambda: None,
     ) -> pa.Table:
         def reader() -> TaskReader:
             return TaskReader(
@@ -87,6 +90,7 @@ class Diskless:
                 fail_on_data_loss=fail_on_data_loss,
                 fetcher=fetcher,
                 store_options=options or {},
+                extents=extents,
             )
 
         batches = [batch for task in tasks for batch in reader().read(task)]

@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.archive.planning import trimmed
 from penstock.base.ids import TopicPartition
 from penstock.records.aborted import AbortedRange
-from penstock.records.extents import Extent, file_extent
+from penstock.records.extents import Extent, SignedRange, file_extent
 from penstock.spark.extents import PartitionExtents
 from penstock.spark.planning import (
     TASK_BYTES_MAX,
     TASK_BYTES_MIN,
     plan,
+    renewed,
     slices_of,
     task_bytes,
 )
-from penstock.spark.slices import Slice, Task, trimmed
+from penstock.spark.slices import Slice, Task
 from tests.spark.fakes import FakeExtents, object_extent
 
 AT = TopicPartition("t", 0)
@@ -233,3 +235,59 @@ def test_extents_that_overlap_are_read_once() -> None:
     logs = {AT: [object_extent(1, 0, (100, 10)), object_extent(2, 5, (200, 5), (200, 20))]}
     (task,) = plan({AT: (0, 30)}, Objects(logs), parallelism=2)
     assert [(item.start, item.end) for item in task.slices] == [(0, 10), (10, 30)]
+
+
+@dataclass
+class Signed:
+    """`ExtentSource` of one batch of 10 offsets and 4 MiB after the other, each with a URL."""
+
+    expires_ms: int
+    requests: int = 0
+
+    def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
+        self.requests += 1
+        found = [
+            object_extent(number, number * 10, (4 << 20, 5), (4 << 10, 5), byte_offset=0)
+            for number in range(start // 10, -(-end // 10))
+        ]
+        signed = {
+            one.key: SignedRange(
+                url=f"https://host/{one.key}", start=24, size_bytes=one.size_bytes,
+                expires_ms=self.expires_ms,
+            )
+            for one in found
+        }  # fmt: skip
+        return PartitionExtents(
+            topic_id="i", log_start_offset=0, extents=tuple(found), store=STORE, signed=signed
+        )
+
+
+def test_a_range_with_a_url_is_a_slice_that_is_never_cut() -> None:
+    tasks = plan({AT: (0, 100)}, Signed(1), parallelism=20)
+    found = [item for task in tasks for item in task.slices]
+    assert [(item.start, item.end) for item in found] == [(n, n + 10) for n in range(0, 100, 10)]
+    assert len(tasks) == 10
+    for item in found:
+        (extent,) = item.extents
+        assert item.signed is not None
+        assert item.signed.url == f"https://host/{extent.key}"
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert "https://host" not in repr(found)
+
+
+@given(RANGES, RANGES)
+def test_urls_are_renewed_run_by_run(
+    ranges: dict[TopicPartition, tuple[int, int]], others: dict[TopicPartition, tuple[int, int]]
+) -> None:
+    small = {at: (start, min(end, start + 200)) for at, (start, end) in ranges.items()}
+    old = [item for task in plan(small, Signed(1), parallelism=2) for item in task.slices]
+    plain = [item for task in plan(others, FakeExtents(), parallelism=2) for item in task.slices]
+    source = Signed(2)
+    found = renewed([*old, *plain], source)
+    assert [item for item in found if item.signed is None] == plain
+    assert covered([Task([item for item in found if item.signed])]) == covered([Task(old)])
+    assert {item.signed.expires_ms for item in found if item.signed} <= {2}
+    assert source.requests == len({item.at for item in old})
+    for at in ranges:
+        starts = [item.start for item in found if item.at == at and item.signed]
+        assert starts == sorted(starts)

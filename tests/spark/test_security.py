@@ -5,12 +5,15 @@ The queries run in a process of their own, whose plans, event log and output are
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -22,6 +25,9 @@ from penstock.testing import Broker
 from tests.broker.security.secured import users_file
 from tests.security.access import allow
 from tests.security.certificates import keystore, truststore
+
+if TYPE_CHECKING:
+    from tests.s3 import S3Server
 
 PASSWORD = "planted-cafe-secret-7"
 OPTIONS = {
@@ -69,9 +75,9 @@ print("rows", rows, flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Path]]:
-    directory = tmp_path_factory.mktemp("tls")
+@contextmanager
+def secured_broker(directory: Path, **more: str) -> Iterator[Broker]:
+    """With TLS, ACLs and a user, who may read and write; settings by names with underscores."""
     settings = {
         "listeners": "SASL_SSL://127.0.0.1:0",
         "authorizer.class.name": "acls",
@@ -79,16 +85,29 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
         "ssl.keystore.location": keystore(directory),
         "sasl.users.file": users_file(directory, "alice", password=PASSWORD),
         "admin.security.protocol": "SSL",
+        **{name.replace("_", "."): value for name, value in more.items()},
     }
-    with Broker(settings) as broker:
-        for topic in ("orders", "copies", "secrets"):
-            broker.create_topic(topic)
-        rights = [("read", "topic", "orders"), ("write", "topic", "orders")]
-        rights += [("write", "topic", "copies"), ("write", "transactional_id", "*")]
-        rights += [("describe", "transactional_id", "*")]
-        with broker.client() as client:
-            client.create_acls([allow(*right, "alice") for right in rights])
-            client.write_arrow("orders", pa.table({"value": [b"one", b"two"]}))
+    rights = [("read", "topic", "orders"), ("write", "topic", "orders")]
+    rights += [("write", "topic", "copies"), ("write", "transactional_id", "*")]
+    rights += [("describe", "transactional_id", "*")]
+    with Broker(settings) as broker, broker.client() as client:
+        client.create_acls([allow(*right, "alice") for right in rights])
+        yield broker
+
+
+def fill(broker: Broker, **configs: str) -> None:
+    """The topics, and two records of `orders`, whose configurations these are."""
+    broker.create_topic("orders", configs={n.replace("_", "."): v for n, v in configs.items()})
+    broker.create_topic("copies")
+    with broker.client() as client:
+        client.write_arrow("orders", pa.table({"value": [b"one", b"two"]}))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Path]]:
+    directory = tmp_path_factory.mktemp("tls")
+    with secured_broker(directory) as broker:
+        fill(broker)
         yield broker, directory
 
 
@@ -112,8 +131,6 @@ def options_of(secured: tuple[Broker, Path]) -> dict[str, str]:
 def test_queries_run_and_no_secret_is_anywhere(
     secured: tuple[Broker, Path], tmp_path: Path, by_file: bool
 ) -> None:
-    import json
-
     options, environment = options_of(secured), dict(os.environ)
     if by_file:
         security = {name: options.pop(name) for name in list(options) if _is_security(name)}
@@ -121,6 +138,35 @@ def test_queries_run_and_no_secret_is_anywhere(
         lines = [f"{name.removeprefix('kafka.')}={value}" for name, value in security.items()]
         config.write_text("\n".join(lines))
         environment["PENSTOCK_CLIENT_CONFIG"] = str(config)
+    texts = queried(options, tmp_path, environment)
+    assert [name for name, text in texts.items() if PASSWORD.encode() in text] == []
+    with secured[0].client() as client:
+        assert client.list_offsets("copies", "latest")[0] >= 4
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_queries_read_by_signed_urls_that_are_nowhere(s3: S3Server, tmp_path: Path) -> None:
+    store = s3.options()
+    options_file = tmp_path / "store"
+    options_file.write_text("".join(f"{name}={value}\n" for name, value in store.items()))
+    settings = {
+        "diskless_storage_url": s3.fresh_url(), "diskless_storage_options_file": str(options_file)
+    }  # fmt: skip
+    with secured_broker(tmp_path, **settings) as broker:
+        fill(broker, diskless_enable="true")
+        environment = {n: v for n, v in os.environ.items() if not n.startswith("AWS_")}
+        texts = queried(options_of((broker, tmp_path)), tmp_path, environment)
+    secrets = [PASSWORD, "X-Amz-Signature", store["aws_secret_access_key"]]
+    assert [name for name, text in texts.items() if any(s.encode() in text for s in secrets)] == []
+    assert b"reading from the broker" not in texts["stderr"]
+
+
+def queried(
+    options: dict[str, str], tmp_path: Path, environment: dict[str, str]
+) -> dict[str, bytes]:
+    """Run the queries; their output, plans and event log, by name."""
     log = tmp_path / "events"
     log.mkdir()
     process = subprocess.run(
@@ -135,10 +181,7 @@ def test_queries_run_and_no_secret_is_anywhere(
     assert "there is no such option of security" in process.stdout
     texts = {str(path): path.read_bytes() for path in log.rglob("*") if path.is_file()}
     assert any(b"SparkListenerSQLExecutionStart" in text for text in texts.values())
-    texts |= {"stdout": process.stdout.encode(), "stderr": process.stderr.encode()}
-    assert [name for name, text in texts.items() if PASSWORD.encode() in text] == []
-    with secured[0].client() as client:
-        assert client.list_offsets("copies", "latest")[0] >= 4
+    return texts | {"stdout": process.stdout.encode(), "stderr": process.stderr.encode()}
 
 
 def _is_security(name: str) -> bool:

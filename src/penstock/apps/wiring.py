@@ -12,6 +12,7 @@ Several brokers of one command share it: `processes/plan.py`.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from penstock.base.metrics import Registry
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from penstock.apps.configuration import Configuration, PlaceSettings
     from penstock.base.ids import TopicPartition
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
     from penstock.control.drivers.socket_notices import SocketNotices
     from penstock.control.postgres import PostgresControlPlane
     from penstock.diskless.service import DisklessService
+    from penstock.objects import UrlSigner
     from penstock.partitions.tiering.service import TierService
     from penstock.security import Authoriser
     from penstock.security.audit import Audit, AuditSettings
     from penstock.security.audit.log import LineSink
     from penstock.storage import LogConfig
 
+
+logger = logging.getLogger(__name__)
 
 CONTROL: Final = "control.sqlite"
 LOG: Final = "log"
@@ -218,8 +222,23 @@ def _diskless(
         config_of=config_of,
         store_url=without_credentials(url),
         store_place=place_of(url, options),
+        url_signer=url_signer(configuration.broker, url, options),
         needed=bool(places.diskless_storage_url),
     )
+
+
+def url_signer(settings: BrokerSettings, url: str, options: Mapping[str, str]) -> UrlSigner | None:
+    """What signs the URLs of extents, where there are to be some and they can be signed."""
+    from penstock.objects import StoreRefused, is_local, signer_of
+
+    wanted = settings.authorizer_class_name and settings.extents_direct_files_enable != "false"
+    if not wanted or is_local(url):
+        return None
+    try:
+        return signer_of(url, options, os.environ)
+    except StoreRefused as error:
+        logger.warning("Spark reads diskless topics from brokers, not by signed URLs: %s", error)
+        return None
 
 
 def _tiers(

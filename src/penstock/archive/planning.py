@@ -17,6 +17,9 @@ from collections.abc import Iterable, Sequence
 from struct import iter_unpack
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.archive.limits import MERGE_GAP_BYTES
 from penstock.records.extents import Extent
 
@@ -60,6 +63,37 @@ class Plan(NamedTuple):
 def layout_of(extent: Extent) -> list[tuple[int, int]]:
     """The batches of an extent as (bytes, offsets)."""
     return list(iter_unpack(LAYOUT, extent.layout))
+
+
+def batches_of(extent: Extent) -> npt.NDArray[np.int32]:
+    """The bytes and the offsets of each batch, a row per batch."""
+    return np.frombuffer(extent.layout, dtype="<i4").reshape(-1, 2)
+
+
+def trimmed(extent: Extent, start: int, end: int) -> Extent | None:
+    """The extent without batches outside of [start, end), as far as they are known.
+
+    None if it holds no offset of the range.
+    """
+    if start >= end or end <= extent.base_offset or start >= extent.next_offset:
+        return None
+    whole = start <= extent.base_offset and end >= extent.next_offset
+    if whole or not extent.layout:
+        return extent
+    batches = batches_of(extent)
+    after = extent.base_offset + np.cumsum(batches[:, 1], dtype=np.int64)
+    first = int(np.searchsorted(after, start, side="right"))
+    last = int(np.searchsorted(after, end, side="left")) + 1
+    kept = batches[first:last]
+    if not len(kept):
+        return None
+    return extent._replace(
+        byte_offset=extent.byte_offset + int(batches[:first, 0].sum(dtype=np.int64)),
+        size_bytes=int(kept[:, 0].sum(dtype=np.int64)),
+        base_offset=int(after[first] - kept[0, 1]),
+        next_offset=int(after[first:last][-1]),
+        layout=kept.tobytes(),
+    )
 
 
 def trim(

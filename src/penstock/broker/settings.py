@@ -81,9 +81,15 @@ class BrokerSettings(TopicDefaults):
         " localhost, the machine's name and the hosts of advertised.listeners.",
     )  # fmt: skip
     extents_direct_files_enable: str = setting(
-        "auto", "Tell those who may read a topic which bytes of which files hold it, so that Spark"
-        " reads them without the broker: it needs rights on the files, and those are rights on all"
-        " topics. auto: unless there is an authoriser.", choices=("auto", "true", "false"),
+        "auto", "Tell those who may read a topic which bytes of which files and objects hold it, so"
+        " that Spark reads them without the broker: it needs rights on these, and those are rights"
+        " on all topics. auto: unless there is an authoriser; then objects in S3 have signed URLs,"
+        " which need none. true: all of it. false: nothing.", choices=("auto", "true", "false"),
+    )  # fmt: skip
+    extents_url_lifetime_ms: int = setting(
+        900_000, "How long the signed URLs of extents hold, in whole seconds: whoever has one reads"
+        " its bytes until then, whatever became of its rights. A task that begins later asks anew.",
+        60_000, 604_800_000,
     )  # fmt: skip
     admin_request_max_bytes: int = setting(
         65_536, "Largest request body that the admin HTTP interface reads.", 0, INT_MAX

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from penstock.diskless.migration import MigrationPart
     from penstock.diskless.settings import DisklessSettings
     from penstock.diskless.writing import StagedObjects
-    from penstock.objects import FetchSettings, ObjectStore
+    from penstock.objects import FetchSettings, ObjectStore, UrlSigner
     from penstock.storage import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -83,13 +83,14 @@ class DisklessService:
         config_of: Callable[[str], LogConfig],
         store_url: str,
         store_place: str = "",
+        url_signer: UrlSigner | None = None,
         needed: bool = False,
     ) -> None:
         """`open_store` makes a client of the store; it is called for each use of its own.
 
         `store_url` is what others are told, who read the store themselves, `store_place` how
-        people are told where it is: no credentials. `needed` opens the store at the start, even
-        if nothing is diskless yet.
+        people are told where it is: no credentials. `url_signer` signs URLs of extents for them.
+        `needed` opens the store at the start, even if nothing is diskless yet.
         """
         self._settings = settings
         self._plane = plane
@@ -104,6 +105,7 @@ class DisklessService:
             broker_id=broker_id,
         )
         self.store_url = store_url
+        self.url_signer = url_signer
         self._partitions: dict[PartitionKey, DisklessPartition] = {}
         self._image: MetadataImage | None = None
         self._incarnation: UUID | None = None

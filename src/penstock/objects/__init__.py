@@ -18,8 +18,9 @@ from penstock.objects.errors import (
 from penstock.objects.fetch_paths import FetchPaths, ObjectRange
 from penstock.objects.memory import MemoryStore
 from penstock.objects.opening import is_local, open_store, place_of, without_credentials
-from penstock.objects.port import Buffer, ObjectInfo, ObjectStore
+from penstock.objects.port import Buffer, ObjectInfo, ObjectReader, ObjectStore
 from penstock.objects.settings import FetchSettings
+from penstock.objects.signing import UrlSigner, signer_of
 
 __all__ = [
     "Buffer",
@@ -34,6 +35,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectNotFound",
     "ObjectRange",
+    "ObjectReader",
     "ObjectStore",
     "ObjectTruncated",
     "StoreClosed",
@@ -42,8 +44,10 @@ __all__ = [
     "StoreRefused",
     "StoreThrottled",
     "StoreUnavailable",
+    "UrlSigner",
     "is_local",
     "open_store",
     "place_of",
+    "signer_of",
     "without_credentials",
 ]

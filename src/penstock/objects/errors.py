@@ -7,7 +7,7 @@ what is said of one object (`ObjectNotFound`, `ObjectExists`, `ObjectTruncated`)
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.base.errors import (
     CorruptError,
@@ -16,6 +16,9 @@ from penstock.base.errors import (
     RetriableError,
     UnavailableError,
 )
+
+THROTTLED_STATUS: Final = frozenset({429, 503})
+"""Of HTTP: too many requests."""
 
 
 class StoreUnavailable(RetriableError):

@@ -37,7 +37,7 @@ from penstock.objects.errors import (
 )
 from penstock.objects.hedging import Hedging
 from penstock.objects.pool import Pool
-from penstock.objects.port import Buffer, ObjectStore
+from penstock.objects.port import Buffer, ObjectReader
 from penstock.objects.rate_limit import TokenBucket
 from penstock.objects.settings import FetchSettings
 from penstock.objects.store_path import Future, Pause, Result, StorePath
@@ -59,8 +59,8 @@ class FetchPaths:
         self,
         settings: FetchSettings,
         *,
-        hot: ObjectStore,
-        cold: ObjectStore,
+        hot: ObjectReader,
+        cold: ObjectReader,
         clock: Clock,
         randomness: Randomness = SYSTEM_RANDOMNESS,
         pause: Pause = pause,
@@ -75,7 +75,7 @@ class FetchPaths:
         rate = settings.lagging_rate_limit
 
         def path(
-            store: ObjectStore, size: int, waiting: int, limit: TokenBucket | None
+            store: ObjectReader, size: int, waiting: int, limit: TokenBucket | None
         ) -> StorePath:
             return StorePath(
                 store,

@@ -104,3 +104,12 @@ CACHE_BLOCK_OVERHEAD_BYTES: Final = 512
 
 CACHE_EXPIRY_CHECKS: Final = 4
 """How often per lifespan the cache is looked through for what has expired."""
+
+SIGNED_READS: Final = 16
+"""Ranges that are read by their URLs at once, each by a thread with a connection of its own."""
+
+SIGNED_READS_WAITING_MAX: Final = 1024
+"""Reads that wait for such a thread; more are refused as throttled."""
+
+REFUSAL_BYTES_MAX: Final = 4096
+"""What is read of an answer that is no range, for its code."""

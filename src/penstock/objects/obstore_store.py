@@ -40,6 +40,7 @@ from obstore.exceptions import (
 from penstock.base.errors import PenstockError
 from penstock.objects import limits
 from penstock.objects.errors import (
+    THROTTLED_STATUS,
     ObjectExists,
     ObjectNotFound,
     ObjectTruncated,
@@ -66,7 +67,6 @@ _STATUS: Final = re.compile(r"status code:? (\d\d\d)|\bstatus: (\d\d\d)|Client e
 _READING: Final = ("read", "look at")
 _NO_BUCKET: Final = re.compile(r"NoSuchBucket|ContainerNotFound|FilesystemNotFound")
 _THROTTLED: Final = re.compile(r"SlowDown|TooManyRequests|RequestLimitExceeded|ServerBusy")
-_THROTTLED_STATUS: Final = frozenset({429, 503})
 _RANGE_STATUS: Final = 416
 _NOT_IMPLEMENTED_STATUS: Final = 501
 _REASON_CHARACTERS_MAX: Final = 300
@@ -311,7 +311,7 @@ def _translated(error: Exception, what: str) -> PenstockError:
         return _RangeBeyond(message)
     if isinstance(error, (*_REFUSALS, FileNotFoundError)):
         return StoreRefused(message)
-    if status in _THROTTLED_STATUS or _THROTTLED.search(text):
+    if status in THROTTLED_STATUS or _THROTTLED.search(text):
         return StoreThrottled(message)
     return StoreRefused(message) if 400 <= status < 500 else StoreUnavailable(message)
 

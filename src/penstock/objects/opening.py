@@ -29,6 +29,7 @@ from penstock.objects.port import ObjectStore
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ObjectStore as Client
 
 REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 SETTING: Final = "diskless.storage.url"
@@ -63,7 +64,10 @@ def open_store(
             found = _MEMORY[name] = MemoryStore(clock=clock)
         return found
     if scheme in REMOTE_SCHEMES:
-        return _open_remote(url, options, request_timeout_ms)
+        from penstock.objects.obstore_store import RemoteStore
+
+        client = remote_client(url, options, request_timeout_ms)
+        return RemoteStore(client, name=url, request_timeout_ms=request_timeout_ms)
     schemes = ", ".join(("file", "memory", *REMOTE_SCHEMES))
     raise InvalidSetting(SETTING, url, f"must begin with one of {schemes} and ://")
 
@@ -93,11 +97,10 @@ def _directory(url: str) -> Path:
     return path
 
 
-def _open_remote(url: str, options: Mapping[str, str], request_timeout_ms: int) -> ObjectStore:
+def remote_client(url: str, options: Mapping[str, str], request_timeout_ms: int) -> Client:
+    """obstore's client of a remote store; raises InvalidSetting as `open_store` does."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
-
-    from penstock.objects.obstore_store import RemoteStore
 
     timeout = timedelta(milliseconds=request_timeout_ms)
     connect = timedelta(milliseconds=min(request_timeout_ms, limits.CONNECT_TIMEOUT_MS))
@@ -106,7 +109,7 @@ def _open_remote(url: str, options: Mapping[str, str], request_timeout_ms: int) 
         client_options["allow_http"] = True
     retry: RetryConfig = {"max_retries": 0, "retry_timeout": timeout}
     try:
-        client = from_url(
+        client: Client = from_url(
             url,
             config=dict(options),  # type: ignore[call-overload]
             client_options=client_options,
@@ -115,4 +118,4 @@ def _open_remote(url: str, options: Mapping[str, str], request_timeout_ms: int) 
     except (BaseError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidSetting(SETTING, url, reason) from error
-    return RemoteStore(client, name=url, request_timeout_ms=request_timeout_ms)
+    return client

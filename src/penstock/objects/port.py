@@ -21,13 +21,30 @@ class ObjectInfo(NamedTuple):
     modified_ms: int
 
 
-class ObjectStore(Protocol):
-    """Bytes under keys.
+class ObjectReader(Protocol):
+    """Bytes under keys, to be read.
 
     Every method may raise `StoreUnavailable` (a timeout, a lost connection, a 5xx: the outcome of
     a write is unknown), `StoreThrottled` (of that kind: the store asks for fewer requests) and
     `StoreRefused` (credentials, bucket, configuration: it will not succeed as it is).
     """
+
+    async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
+        """Read exactly [start, start + size_bytes); the bytes are the caller's.
+
+        Raises:
+            ObjectNotFound: there is no such object.
+            ObjectTruncated: it ends before the range does.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End requests and connections. Idempotent."""
+        ...
+
+
+class ObjectStore(ObjectReader, Protocol):
+    """Bytes under keys; errors as an `ObjectReader` has them."""
 
     async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         """Write a new object of these pieces, durable and whole when this returns.
@@ -50,15 +67,6 @@ class ObjectStore(Protocol):
         """
         ...
 
-    async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
-        """Read exactly [start, start + size_bytes); the bytes are the caller's.
-
-        Raises:
-            ObjectNotFound: there is no such object.
-            ObjectTruncated: it ends before the range does.
-        """
-        ...
-
     async def head(self, key: str) -> ObjectInfo:
         """What is known of an object; raises ObjectNotFound."""
         ...
@@ -69,8 +77,4 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """All objects whose key begins with `prefix`, in the order of keys, those above `after`."""
-        ...
-
-    async def close(self) -> None:
-        """End requests and connections. Idempotent."""
         ...

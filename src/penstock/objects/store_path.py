@@ -23,7 +23,7 @@ from penstock.objects.errors import (
 )
 from penstock.objects.hedging import Hedging
 from penstock.objects.pool import Admission, Pool
-from penstock.objects.port import ObjectStore
+from penstock.objects.port import ObjectReader
 from penstock.objects.rate_limit import TokenBucket
 
 Pause = Callable[[float], Awaitable[None]]
@@ -60,7 +60,7 @@ class StorePath:
 
     def __init__(
         self,
-        store: ObjectStore,
+        store: ObjectReader,
         *,
         pool: Pool[Job],
         rate_limit: TokenBucket | None,

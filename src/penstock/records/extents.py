@@ -5,9 +5,12 @@ Of an object the batch index knows where each batch begins (`layout`); of a file
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
 
 ExtentKind = Literal["wal", "segment", "file"]
+_URL: Final = re.compile(r"https?://[!-~]+")
 
 
 class Extent(NamedTuple):
@@ -44,3 +47,23 @@ def file_extent(
     return Extent(
         -1, path, "file", byte_offset, size_bytes, base_offset, next_offset, max_timestamp, -1, b""
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedRange:
+    """[start, start + size_bytes) of an object, and the URL that brings it until `expires_ms`.
+
+    Whoever has the URL has the bytes, while it holds, so nothing shows it.
+
+    Raises:
+        ValueError: the URL is none of HTTP.
+    """
+
+    url: str = field(repr=False)
+    start: int
+    size_bytes: int
+    expires_ms: int
+
+    def __post_init__(self) -> None:
+        if not _URL.fullmatch(self.url):
+            raise ValueError("a signed URL is none of HTTP")

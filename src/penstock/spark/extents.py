@@ -6,29 +6,31 @@ that holds `start` and end with the batch that holds `end - 1`; neighbours may s
 readers cut to offsets.
 
 Of a diskless topic it names objects of a store instead of files, in pages; they are asked for one
-after the other. Any broker answers for such a topic, and the leader for another one, so several
-addresses may be given: the next is asked where one does not answer or does not lead.
+after the other. Objects with a signed URL for each extent need no rights on the store: each such
+extent is an object of its own to whoever reads it (`penstock.objects.signed_store`). Any broker
+answers for such a topic, and the leader for another one, so several addresses may be given: the
+next is asked where one does not answer or does not lead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.archive.formats.extent_json import NoExtent, extent_from_json
+from penstock.archive.planning import trimmed
 from penstock.base.ids import TopicPartition
 from penstock.client.admin_http import NO_SECURITY, AdminSecurity
 from penstock.client.errors import AdminUnavailable
 from penstock.client.security import admin_security
 from penstock.records.aborted import AbortedRange
-from penstock.records.extents import Extent, file_extent
+from penstock.records.extents import Extent, SignedRange, file_extent
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import ExtentsUnavailable
 from penstock.spark.options import SourceOptions
-from penstock.spark.slices import trimmed
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 PAGES_MAX: Final = 10_000
@@ -53,6 +55,8 @@ class PartitionExtents:
     """Where records of aborted transactions are, for who reads committed ones."""
     store: str = ""
     """Of a diskless topic: the URL of the store that the extents' objects are in."""
+    signed: Mapping[str, SignedRange] = field(default_factory=dict)
+    """Ranges of objects with URLs, by the keys of their extents."""
 
     @property
     def size_bytes(self) -> int:
@@ -108,7 +112,8 @@ class HttpExtents:
             if (wanted := trimmed(extent, start, end)) is not None
         )
         aborted = dict.fromkeys(one for page in pages for one in page.found.aborted)
-        return replace(found.found, extents=extents, aborted=tuple(aborted))
+        signed = {key: one for page in pages for key, one in page.found.signed.items()}
+        return replace(found.found, extents=extents, aborted=tuple(aborted), signed=signed)
 
     def _page(self, at: TopicPartition, start: int, end: int) -> _Page:
         path = (
@@ -150,8 +155,9 @@ class _Page(NamedTuple):
 def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
     try:
         store = str(answer.get("store", ""))
+        signed: dict[str, SignedRange] = {}
         extents: Iterable[Extent] = (
-            map(extent_from_json, answer["objects"])
+            [_object_extent(item, answer, signed) for item in answer["objects"]]
             if store
             else map(_file_extent, answer["extents"])
         )
@@ -161,6 +167,7 @@ def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
             extents=tuple(extents),
             aborted=tuple([AbortedRange(*map(int, one)) for one in answer.get("aborted", ())]),
             store=store,
+            signed=signed,
         )
         next_start = answer.get("next_start")
         if next_start is not None and int(next_start) <= start:
@@ -170,6 +177,23 @@ def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
         raise ExtentsUnavailable(
             f"{at}: the extents are not in the form expected: {error!r}"
         ) from error
+
+
+def _object_extent(
+    item: Mapping[str, Any], answer: Mapping[str, Any], signed: dict[str, SignedRange]
+) -> Extent:
+    """An extent; one with a URL as an object of its own, which is put into `signed`."""
+    extent = extent_from_json(item)
+    if "url" not in item:
+        return extent
+    key = f"{extent.key}@{extent.byte_offset}"
+    signed[key] = SignedRange(
+        url=str(item["url"]),
+        start=extent.byte_offset,
+        size_bytes=extent.size_bytes,
+        expires_ms=int(answer["urls_expire_ms"]),
+    )
+    return extent._replace(key=key, byte_offset=0)
 
 
 def _file_extent(item: Mapping[str, Any]) -> Extent:

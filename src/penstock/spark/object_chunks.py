@@ -8,7 +8,8 @@ offsets and append times stamped and every checksum verified. A slice whose byte
 answered short; whoever asked goes on with the broker. Bytes that are there and wrong are an error.
 
 The store is opened here, where the task runs, with the options of the source and the environment
-of the executor. A directory has to be there already: on another machine there is none.
+of the executor. A directory has to be there already: on another machine there is none. Slices with
+URLs are read by these alone; whatever else the options and the environment know is left aside.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ from penstock.objects import (
     LaggingConsumerRejected,
     ObjectNotFound,
     ObjectRange,
+    ObjectReader,
     ObjectStore,
     ObjectTruncated,
     StoreRefused,
     StoreUnavailable,
     open_store,
 )
+from penstock.objects.signed_store import SignedStore
+from penstock.records.extents import SignedRange
 from penstock.spark.chunks import CHUNK_BYTES, Chunk, Found, whole_batches
 from penstock.spark.errors import InvalidOption
 from penstock.spark.options import STORE_OPTIONS
@@ -45,7 +49,8 @@ from penstock.spark.slices import Slice
 logger = logging.getLogger(__name__)
 
 WINDOW_BYTES: Final = 16 << 20
-"""Batches that are read at once; they are in memory twice for a moment."""
+"""Batches that are read at once; they are in memory twice for a moment. A range with a URL is in
+one window as a whole."""
 
 WINDOW_SLICES: Final = 1_000
 """Slices of one window, each with at least one request to the store."""
@@ -71,13 +76,15 @@ class Part(NamedTuple):
 def object_chunks(url: str, options: Mapping[str, str], items: Sequence[Slice]) -> Iterator[Found]:
     """The batches of slices from the store that a URL names; those of each by offset.
 
-    A slice that cannot be read to its end ends early. Slices take turns as windows have them.
+    A slice that cannot be read to its end ends early. Slices take turns as windows have them. Of
+    one call either all have URLs or none.
 
     Raises:
         CorruptObject: what was read is not what the batch index says.
         InvalidOption: an option of the store that there is not.
     """
-    store = _Store(url, options)
+    signed = {item.extents[0].key: item.signed for item in items if item.signed is not None}
+    store = _Store(url, options, signed)
     short: set[int] = set()
     try:
         for window in windows(items, short):
@@ -111,11 +118,14 @@ def _in_memory(run: Run | None) -> Iterator[Chunk]:
 class _Store:
     """Reads pieces of the objects of one store; for one thread, closed by whoever made it."""
 
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, str], signed: Mapping[str, SignedRange]
+    ) -> None:
         self._url = url
         self._options = options
+        self._signed = signed
         self._runner = asyncio.Runner()
-        self._store: ObjectStore | None = None
+        self._store: ObjectReader | None = None
         self._paths: FetchPaths | None = None
         self._given_up = False
 
@@ -148,7 +158,11 @@ class _Store:
         if self._given_up:
             raise StoreUnavailable(f"the store {self._url} was given up")
         if self._paths is None:
-            self._store = open_here(self._url, self._options)
+            self._store = (
+                SignedStore(self._signed, name=self._url, request_timeout_ms=REQUEST_TIMEOUT_MS)
+                if self._signed
+                else open_here(self._url, self._options)
+            )
             settings = FetchSettings(
                 lagging_pool_size=REQUESTS_AT_ONCE,
                 lagging_rate_limit=0,
@@ -179,7 +193,8 @@ def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
         while here < item.end and index not in done:
             extents = [extent for extent in item.extents if extent.next_offset > here]
             held = bool(extents) and extents[0].base_offset <= here
-            pieces = trim(extents, here, max_bytes=left, at_least_one=not window) if held else []
+            room = left if item.signed is None else item.size_bytes
+            pieces = trim(extents, here, max_bytes=room, at_least_one=not window) if held else []
             if not pieces and window:
                 yield window
                 window, left = [], WINDOW_BYTES

@@ -7,6 +7,8 @@ batches, whose sizes are known. Files are cut at offsets and the broker's index 
 byte positions, so a task opens only the batches around its own offsets; a batch that spans a cut is
 opened by both sides, each of which keeps its own part.
 
+A range of an object with a URL of its own is never cut, since it is read as a whole.
+
 Slices of files are shared out evenly. A write-ahead object mixes partitions, so tasks are filled
 object by object: what several partitions have in one is read with one request.
 
@@ -27,17 +29,19 @@ from typing import Final
 
 import numpy as np
 
+from penstock.archive.planning import batches_of, trimmed
 from penstock.base.ids import TopicPartition
 from penstock.records.aborted import AbortedRange
-from penstock.records.extents import Extent
+from penstock.records.extents import Extent, SignedRange
 from penstock.spark.extents import ExtentSource
-from penstock.spark.slices import Slice, Task, batches_of, overlapping, trimmed
+from penstock.spark.slices import Slice, Task, overlapping
 
 TASK_BYTES_MIN: Final = 2 << 20
 TASK_BYTES_MAX: Final = 512 << 20
 """Some seconds of work, which is what a task that fails costs; beside it a start costs nothing."""
 
 Range = tuple[int, int]
+_NONE_SIGNED: Final[Mapping[str, SignedRange]] = {}
 
 
 def plan(
@@ -67,6 +71,28 @@ def plan(
     return [*files, *objects]
 
 
+def renewed(slices: Sequence[Slice], source: ExtentSource) -> list[Slice]:
+    """The slices of a task with URLs of now, in place of those that have some.
+
+    Where the bytes lie may have changed since, and so may what is a slice.
+
+    Raises:
+        ExtentsUnavailable: as `ExtentSource.extents`.
+    """
+    runs: list[tuple[TopicPartition, int, int]] = []
+    for item in sorted(slices, key=lambda item: (item.at, item.start)):
+        if item.signed is None:
+            continue
+        if runs and (runs[-1][0], runs[-1][2]) == (item.at, item.start):
+            runs[-1] = (item.at, runs[-1][1], item.end)
+        else:
+            runs.append((item.at, item.start, item.end))
+    found = [item for item in slices if item.signed is None]
+    found += [item for run in runs for item in slices_of(*run, source)]
+    stored = [item for item in found if item.store]
+    return [*(item for item in found if not item.store), *_in_order(stored)]
+
+
 def task_bytes(total_bytes: int, parallelism: int) -> int:
     """How much one task should read: one task per slot, or as many for each where it is much.
 
@@ -84,7 +110,7 @@ def slices_of(at: TopicPartition, start: int, end: int, source: ExtentSource | N
     if source is None:
         return [Slice(at=at, start=start, end=end)]
     found = source.extents(at, start, end)
-    return list(_slices(at, start, end, found.store, found.extents, found.aborted))
+    return list(_slices(at, start, end, found.store, found.extents, found.aborted, found.signed))
 
 
 def _slices(
@@ -94,6 +120,7 @@ def _slices(
     store: str,
     extents: Iterable[Extent],
     aborted: Sequence[AbortedRange],
+    signed: Mapping[str, SignedRange] = _NONE_SIGNED,
 ) -> Iterator[Slice]:
     """A slice for each extent of a file, and for each run of extents in one object.
 
@@ -124,6 +151,7 @@ def _slices(
             store=store,
             extents=tuple(run),
             aborted=overlapping(aborted, low, high),
+            signed=signed.get(run[0].key),
         )
         here = high
     if here < end:
@@ -133,7 +161,7 @@ def _slices(
 def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
     # A fifth of the target is not worth another part: another Python task would cost more.
     parts = -(-(item.size_bytes * 5 - target) // (target * 5))
-    if parts <= 1:
+    if parts <= 1 or item.signed is not None:
         return [item]
     pieces: list[Slice] = []
     for low, high in itertools.pairwise(_edges(item, parts)):

@@ -5,23 +5,29 @@ Theory of operation. A slice's batches come from its file (`chunks`) or from its
 wanted, and those are decoded by columns in one go. Where the bytes are not at hand (the file is on
 another machine, or retention removed it) or end early, the rest of the slice is fetched from the
 broker: the same bytes, by another road. Loops run over chunks and batches, never over records.
+
+Signed URLs of slices that have ended, or will in a moment, are asked for anew before a task begins:
+it may have waited long, or be one of a plan that is run again. Where that fails, or they end
+meanwhile, the store refuses them, and the broker is asked for the records.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.ids import TopicPartition
+from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.records.columnar import decode_batches
 from penstock.records.positions import READ_UNCOMMITTED
 from penstock.spark.chunks import CHUNK_BYTES, Chunk, Fetched, Found, file_chunks, whole_batches
-from penstock.spark.errors import DataLoss, NotServed
+from penstock.spark.errors import DataLoss, ExtentsUnavailable, NotServed
 from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions
 from penstock.spark.schema import (
@@ -33,7 +39,14 @@ from penstock.spark.schema import (
 )
 from penstock.spark.slices import Slice, Task
 
+if TYPE_CHECKING:
+    from penstock.spark.extents import HttpExtents
+
+logger = logging.getLogger(__name__)
+
 MICROSECONDS_PER_MILLISECOND: Final = 1_000
+URL_MARGIN_MS: Final = 30_000
+"""How long the URLs of a task have to hold when it begins."""
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
 _DECODED: Final = frozenset({"key", "value", "offset", "timestamp", HEADERS})
 
@@ -57,6 +70,12 @@ class Fetcher(Protocol):
 
 def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
     """What reads the tasks of a read with these options."""
+
+    def extents() -> HttpExtents | None:
+        from penstock.spark.extents import extents_of
+
+        return extents_of(options)
+
     return TaskReader(
         options.columns,
         bootstrap=options.bootstrap,
@@ -65,6 +84,7 @@ def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
         store_options=options.store_options,
         security=options.security,
         opening=opening,
+        extents=extents,
     )
 
 
@@ -82,7 +102,10 @@ class TaskReader:
         store_options: Mapping[str, str] = _NO_OPTIONS,
         security: Mapping[str, str] = _NO_OPTIONS,
         opening: Opening | None = None,
+        extents: Callable[[], HttpExtents | None] = lambda: None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """`extents` opens what is asked for URLs anew."""
         self._columns = tuple(columns)
         self._bootstrap = bootstrap
         self._fail_on_data_loss = fail_on_data_loss
@@ -91,19 +114,41 @@ class TaskReader:
         self._store_options = store_options
         self._security = security
         self._opening = opening
+        self._extents = extents
+        self._clock = clock
         added = () if opening is None else opening.arrow_fields()
         self._schema = pa.schema([*arrow_schema(self._columns), *added])
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The task's records, at most `BATCH_ROWS_MAX` rows a batch, in offset order per slice."""
+        slices = self._with_urls(task.slices)
+        kinds = itertools.groupby(slices, key=lambda item: (item.store, item.signed is None))
         try:
-            for store, items in itertools.groupby(task.slices, key=lambda item: item.store):
+            for (store, _), items in kinds:
                 for item, chunk in self._chunks(store, list(items)):
                     yield from self._shape(item, chunk)
         finally:
             if self._fetcher is not None:
                 self._fetcher.close()
                 self._fetcher = None
+
+    def _with_urls(self, slices: Sequence[Slice]) -> Sequence[Slice]:
+        """The slices, with other URLs where theirs hold no longer, if there are any to be had."""
+        ends = [item.signed.expires_ms for item in slices if item.signed is not None]
+        if not ends or min(ends) > self._clock.now_ms() + URL_MARGIN_MS:
+            return slices
+        source = self._extents()
+        if source is None:
+            return slices
+        from penstock.spark.planning import renewed
+
+        try:
+            return renewed(slices, source)
+        except ExtentsUnavailable as error:
+            logger.warning("the URLs of a task have ended, and there are no new ones: %s", error)
+            return slices
+        finally:
+            source.close()
 
     def _chunks(self, store: str, items: Sequence[Slice]) -> Iterator[tuple[Slice, Chunk]]:
         reached = [item.start for item in items]

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
 from penstock.base.ids import TopicPartition
 from penstock.records.aborted import AbortedRange
-from penstock.records.extents import Extent
+from penstock.records.extents import Extent, SignedRange
 
 RECORD_BYTES_GUESS: Final = 256
 REQUEST_BYTES: Final = 16 << 10
@@ -30,6 +28,7 @@ class Slice:
     `extents` are adjacent and of one object of the store that the URL `store` names, or the one
     extent of a file where `store` is empty. Without any the broker is asked for the records, as it
     is when the bytes cannot be read from where the task runs. Batches in `aborted` are left out.
+    With `signed` the one extent is a range of its object that is read by a URL, as a whole.
     """
 
     at: TopicPartition
@@ -38,6 +37,7 @@ class Slice:
     store: str = ""
     extents: tuple[Extent, ...] = ()
     aborted: tuple[AbortedRange, ...] = ()
+    signed: SignedRange | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -61,37 +61,6 @@ class Task(InputPartition):
     def slices(self) -> tuple[Slice, ...]:
         value: tuple[Slice, ...] = self.value
         return value
-
-
-def batches_of(extent: Extent) -> npt.NDArray[np.int32]:
-    """The bytes and the offsets of each batch, a row per batch."""
-    return np.frombuffer(extent.layout, dtype="<i4").reshape(-1, 2)
-
-
-def trimmed(extent: Extent, start: int, end: int) -> Extent | None:
-    """The extent without batches outside of [start, end), as far as they are known.
-
-    None if it holds no offset of the range.
-    """
-    if start >= end or end <= extent.base_offset or start >= extent.next_offset:
-        return None
-    whole = start <= extent.base_offset and end >= extent.next_offset
-    if whole or not extent.layout:
-        return extent
-    batches = batches_of(extent)
-    after = extent.base_offset + np.cumsum(batches[:, 1], dtype=np.int64)
-    first = int(np.searchsorted(after, start, side="right"))
-    last = int(np.searchsorted(after, end, side="left")) + 1
-    kept = batches[first:last]
-    if not len(kept):
-        return None
-    return extent._replace(
-        byte_offset=extent.byte_offset + int(batches[:first, 0].sum(dtype=np.int64)),
-        size_bytes=int(kept[:, 0].sum(dtype=np.int64)),
-        base_offset=int(after[first] - kept[0, 1]),
-        next_offset=int(after[first:last][-1]),
-        layout=kept.tobytes(),
-    )
 
 
 def overlapping(ranges: Sequence[AbortedRange], start: int, end: int) -> tuple[AbortedRange, ...]:

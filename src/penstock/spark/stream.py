@@ -195,7 +195,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return (end - start) * RECORD_BYTES_GUESS
         floor = self._log.offsets(at.topic, -2)[at.partition]
         low = max(start, floor)
-        return self._extents.extents(at, low, end).size_bytes if low < end else 0
+        if low >= end:
+            return 0
+        # Of a broker that names neither files nor objects no size is known.
+        known = self._extents.extents(at, low, end).size_bytes
+        return known or (end - low) * RECORD_BYTES_GUESS
 
 
 def _moved(begin: Positions, now: Positions, ends: Mapping[TopicPartition, int]) -> Positions:

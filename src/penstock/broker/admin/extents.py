@@ -9,8 +9,11 @@ reader whether the files are on its own machine. What lies in an object store is
 of it (`diskless.formats.extent_json`), in pages: `next_start` is where the next one begins, null on
 the last. It is the store that a reader opens, by itself, with its own credentials.
 
-Where files are not to be read directly (`extents.direct.files.enable`) none are named, and readers
-fetch what no extent holds from the broker.
+Rights on files or on a store are rights on all topics. Where there is an authoriser, files are not
+named, and of objects each extent, cut to what was asked for, has a `url` instead: signed by the
+broker for just these bytes, until `urls_expire_ms` (`penstock.objects.signing`). Extents of a store
+whose URLs are not signed are not named either. Readers fetch what no extent holds from the broker.
+`extents.direct.files.enable` names files and objects all the same, or nothing at all.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from penstock.archive.formats.extent_json import extent_to_json
+from penstock.archive.planning import trimmed
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.partitions import look_up_watermarks
@@ -32,9 +36,12 @@ from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from penstock.base.system import Clock
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.settings import BrokerSettings
+    from penstock.diskless.service import DisklessService
+    from penstock.objects.signing import Signing
     from penstock.partitions import Partition
     from penstock.records.extents import Extent
     from penstock.records.transactions import AbortedTransaction
@@ -64,14 +71,25 @@ class Parts:
 
     settings: BrokerSettings
     authoriser: Authoriser
+    clock: Clock
     cluster: ClusterMetadata
     partitions: PartitionRegistry
+    diskless: DisklessService | None
 
     @property
     def names_files(self) -> bool:
-        """Whether answers name files."""
+        """Whether answers name files, and objects without URLs."""
         word = self.settings.extents_direct_files_enable
         return word == "true" or (word == "auto" and not self.authoriser.refuses)
+
+    @property
+    def signing(self) -> Signing | None:
+        """What signs the URLs of an answer; None where they have none."""
+        if self.diskless is None or self.diskless.url_signer is None:
+            return None
+        return self.diskless.url_signer.signing(
+            now_ms=self.clock.now_ms(), lifetime_ms=self.settings.extents_url_lifetime_ms
+        )
 
 
 class BadParameter(InvalidError):
@@ -219,8 +237,24 @@ async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
         ]
     if partition.store_url:
         answer["store"] = partition.store_url
-        answer["objects"] = [extent_to_json(one) for one in page.extents if one.kind != "file"]
+        answer |= _in_store(parts, [one for one in page.extents if one.kind != "file"], start, end)
     return answer
+
+
+def _in_store(parts: Parts, extents: Sequence[Extent], start: int, end: int) -> dict[str, Any]:
+    """The extents of objects, with URLs where there is an authoriser and they can be signed."""
+    signing = parts.signing
+    if signing is None:
+        return {"objects": [extent_to_json(one) for one in extents if parts.names_files]}
+    cut = [trimmed(one, start, end) for one in extents if one.layout]
+    return {
+        "objects": [
+            {**extent_to_json(one), "url": signing.url(one.key, one.byte_offset, one.size_bytes)}
+            for one in cut
+            if one is not None
+        ],
+        "urls_expire_ms": signing.expires_ms,
+    }
 
 
 def _in_file(partition: Partition, extent: Extent) -> dict[str, Any]:

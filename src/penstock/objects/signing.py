@@ -1,0 +1,167 @@
+"""Signed URLs: each is good for one range of one object in S3, and for a while.
+
+A URL carries in its query who signed it, when, and for how long (Signature Version 4 by query).
+What is signed besides are the headers that `X-Amz-SignedHeaders` names. Here those are `host` and
+`range`, so the store answers a request whose Range is the signed one, and refuses every other, and
+one without: an object mixes the batches of many topics.
+
+Who signs is found out by having obstore, which makes the requests of brokers, sign a URL of its
+own: it shows endpoint, path, region and key id, however they were given. The secret key is that of
+the options or of the environment, and it is the right one if it makes obstore's signature. So
+nothing is guessed, and credentials that come another way (instance metadata, containers, web
+identity) are refused.
+
+Source: AWS, "Authenticating Requests: Using Query Parameters (AWS Signature Version 4)".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import parse_qs, quote, urlsplit
+
+from penstock.objects import limits
+from penstock.objects.errors import StoreRefused
+from penstock.objects.opening import remote_client, without_credentials
+
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_PROBE: Final = "probe"
+_KEYS: Final = ("access_key_id", "secret_access_key")
+_NOT_KEYS: Final = (
+    "its credentials are not keys of its options or of the environment: those of instance metadata,"
+    " containers and web identity sign no URLs"
+)
+
+
+def range_header(start: int, size_bytes: int) -> str:
+    """The value of Range that asks for [start, start + size_bytes)."""
+    return f"bytes={start}-{start + size_bytes - 1}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlSigner:
+    """Who signs, and where objects are: at `origin`, as `https://host`, behind `path`."""
+
+    origin: str
+    path: str
+    region: str
+    access_key_id: str
+    session_token: str = field(default="", repr=False)
+    secret_access_key: str = field(repr=False)
+
+    def signing(self, *, now_ms: int, lifetime_ms: int) -> Signing:
+        """What signs URLs that hold from now on for a time, in whole seconds."""
+        seconds = lifetime_ms // 1000
+        at = datetime.fromtimestamp(now_ms // 1000, UTC)
+        return Signing(
+            self,
+            f"{at:%Y%m%dT%H%M%SZ}",
+            seconds,
+            expires_ms=(now_ms // 1000 + seconds) * 1000,
+        )
+
+
+class Signing:
+    """Signs URLs that all end at `expires_ms`; what they have in common is computed once."""
+
+    __slots__ = ("_headers", "_key", "_query", "_signer", "_text", "expires_ms")
+
+    def __init__(
+        self,
+        signer: UrlSigner,
+        date: str,
+        seconds: int,
+        *,
+        expires_ms: int,
+        headers: str = "host;range",
+    ) -> None:
+        self.expires_ms = expires_ms
+        self._signer = signer
+        self._headers = headers
+        scope = f"{date[:8]}/{signer.region}/s3/aws4_request"
+        parameters = {
+            "X-Amz-Algorithm": _ALGORITHM,
+            "X-Amz-Credential": f"{signer.access_key_id}/{scope}",
+            "X-Amz-Date": date,
+            "X-Amz-Expires": str(seconds),
+            "X-Amz-Security-Token": signer.session_token,
+            "X-Amz-SignedHeaders": headers,
+        }
+        self._query = "&".join(
+            [f"{name}={quote(value, safe='')}" for name, value in parameters.items() if value]
+        )
+        self._text = f"{_ALGORITHM}\n{date}\n{scope}\n"
+        self._key = f"AWS4{signer.secret_access_key}".encode()
+        for word in scope.split("/"):
+            self._key = hmac.digest(self._key, word.encode(), "sha256")
+
+    def url(self, key: str, start: int, size_bytes: int) -> str:
+        """The URL of a range of an object, for requests with `range_header` of the same range."""
+        signer = self._signer
+        path = signer.path + quote(key, safe="/")
+        signature = self.signature(path, f"range:{range_header(start, size_bytes)}\n")
+        return f"{signer.origin}{path}?{self._query}&X-Amz-Signature={signature}"
+
+    def signature(self, path: str, headers: str) -> str:
+        """Of a GET of a path, with these lines of signed headers behind that of `host`."""
+        host = self._signer.origin.partition("://")[2]
+        request = (
+            f"GET\n{path}\n{self._query}\nhost:{host}\n{headers}\n{self._headers}\nUNSIGNED-PAYLOAD"
+        )
+        digest = hashlib.sha256(request.encode()).hexdigest()
+        return hmac.digest(self._key, (self._text + digest).encode(), "sha256").hex()
+
+
+def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, str]) -> UrlSigner:
+    """Who signs URLs of a store that is opened with these options and in this environment.
+
+    Raises:
+        StoreRefused: nobody can; the message says why.
+        InvalidSetting: as `open_store`.
+    """
+    place = without_credentials(url)
+    import obstore
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store
+
+    client = remote_client(url, options, limits.REQUEST_TIMEOUT_MS)
+    if not isinstance(client, S3Store):
+        raise StoreRefused(f"{place}: only URLs of S3 and what speaks as it does are signed")
+    given = [client.config.get(name) or environment.get(f"AWS_{name.upper()}") for name in _KEYS]
+    if not all(given):  # obstore would go and ask for some
+        raise StoreRefused(f"{place}: {_NOT_KEYS}")
+    try:
+        probe = obstore.sign(client, "GET", _PROBE, timedelta(minutes=1))
+    except (BaseError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise StoreRefused(f"{place}: no URL can be signed: {reason}") from None
+    signer = _shown_by(probe, str(given[-1]))
+    if signer is None:
+        raise StoreRefused(f"{place}: {_NOT_KEYS}")
+    return signer
+
+
+def _shown_by(probe: str, secret: str) -> UrlSigner | None:
+    """Who signed a URL of the object `probe`, if it was with this secret key."""
+    parts = urlsplit(probe)
+    try:
+        shown = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        access_key_id, _, region, *_ = shown["X-Amz-Credential"].split("/")
+        signer = UrlSigner(
+            origin=f"{parts.scheme}://{parts.netloc}",
+            path=parts.path.removesuffix(_PROBE),
+            region=region,
+            access_key_id=access_key_id,
+            session_token=shown.get("X-Amz-Security-Token", ""),
+            secret_access_key=secret,
+        )
+        date, seconds = shown["X-Amz-Date"], int(shown["X-Amz-Expires"])
+        again = Signing(signer, date, seconds, expires_ms=0, headers=shown["X-Amz-SignedHeaders"])
+        expected = shown["X-Amz-Signature"]
+    except (KeyError, ValueError):
+        return None
+    return signer if hmac.compare_digest(again.signature(parts.path, ""), expected) else None
