@@ -25,6 +25,7 @@ from typing import Any, Final
 from tests.security.access import allow
 
 from penstock.client import Client
+from penstock.client.security import CONFIG_VARIABLE
 from penstock.security.acls import CLUSTER, AclBinding
 from penstock.security.credentials import HASHES, SALT_BYTES, derive
 from penstock.security.data.secret_files import write_private
@@ -109,6 +110,11 @@ class Security:
         write_private(path, text.encode())
         return str(path)
 
+    def environment(self) -> dict[str, str]:
+        """That of a program of ours: this process's, and where its clients find all this."""
+        named = {} if self.plain else {CONFIG_VARIABLE: self.properties_file()}
+        return {**os.environ, **named}
+
     def context(self) -> ssl.SSLContext | None:
         """That of Python's clients."""
         if not self.protocol.endswith("SSL"):
@@ -192,7 +198,7 @@ def _credential(name: str, mechanism: str) -> str:
 
 USERS: Final = (
     ADMIN, SCENARIO, "confluent-kafka", "aiokafka", "kafka-python", "kcat", "kafkajs", "java",
-    "franz-go", "penstock", "spark", "streams", "tools",
+    "franz-go", "penstock", "spark", "streams",
 )  # fmt: skip
 
 
@@ -229,6 +235,17 @@ def security_of(name: str) -> Security:
 def harness(bootstrap: str, admin: Security | None = None) -> dict[str, Any]:
     """librdkafka's options for what the suite does itself."""
     return {"bootstrap.servers": bootstrap, **(admin or security_of(ADMIN)).options()}
+
+
+def administrator(bootstrap: str) -> Client:
+    """A client of ours for what the suite does itself; the caller closes it."""
+    return Client(bootstrap, security=security_of(ADMIN).options())
+
+
+def ours(bootstrap: str, *needs: Need) -> Client:
+    """One that may do this; the caller closes it."""
+    grant(bootstrap, "penstock", needs)
+    return Client(bootstrap, security=security_of("penstock").options())
 
 
 def scenario(bootstrap: str, *needs: Need) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from benchmarks.peers.apache_kafka import ApacheKafka
 from confluent_kafka import KafkaException
@@ -49,7 +49,10 @@ STOP_LOOK_SECONDS = 1
 
 
 class PenstockProcess:
-    """`penstock serve` as a process of its own, on loopback, over one data directory."""
+    """`penstock serve` as a process of its own, on loopback, over one data directory.
+
+    As a context manager it runs meanwhile, and is killed in the end.
+    """
 
     def __init__(
         self,
@@ -81,6 +84,12 @@ class PenstockProcess:
         self.start_seconds = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     @property
     def pid(self) -> int:
         """The process id of the running broker."""
@@ -98,7 +107,7 @@ class PenstockProcess:
         """What the broker has said so far on its standard error."""
         return (self.directory / "broker.log").read_text(errors="replace")
 
-    def start(self) -> PenstockProcess:
+    def start(self) -> Self:
         """Start the broker and wait for its ready line."""
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "broker.toml"
@@ -210,7 +219,9 @@ def _known(admin: AdminClient) -> int:
 class Addressed(Protocol):
     """A broker of any kind."""
 
-    bootstrap: str
+    @property
+    def bootstrap(self) -> str:
+        """Its address."""
 
 
 def bootstrap_of(brokers: Sequence[Addressed]) -> str:

@@ -7,6 +7,7 @@ through the connector's streaming sink. Run again it goes on from the checkpoint
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -20,8 +21,11 @@ PER_BATCH = 100
 
 
 def main() -> None:
-    """Arguments: jars, a folder, bootstrap, admin URL, topic; copies go to `<topic>-<sink>`."""
-    jars, folder, bootstrap, admin_url, topic = sys.argv[1:]
+    """Arguments: jars, a folder, admin URL, topic; copies go to `<topic>-<sink>`. The connector's
+    options for the brokers come by standard input, as JSON.
+    """
+    jars, folder, admin_url, topic = sys.argv[1:]
+    brokers: dict[str, str] = json.load(sys.stdin)
     mark = Path(folder) / "died"
     builder = SparkSession.builder.master("local[2]").config("spark.jars", jars)
     local = {
@@ -35,12 +39,12 @@ def main() -> None:
     ours = LogSink(
         application=f"{topic}-ours",
         topic=f"{topic}-ours",
-        bootstrap=bootstrap,
+        bootstrap=brokers["kafka.bootstrap.servers"],
         admin_url=admin_url,
     )
 
     def both(batch: DataFrame, batch_id: int) -> None:
-        writer = batch.write.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+        writer = batch.write.format("kafka").options(**brokers)
         writer.option("topic", f"{topic}-connector").save()
         ours(batch, batch_id)
         if batch_id == 1 and not mark.exists():
@@ -49,7 +53,7 @@ def main() -> None:
 
     stream = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**brokers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(PER_BATCH))
@@ -58,7 +62,7 @@ def main() -> None:
     )
     streaming = (
         stream.writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**brokers)
         .option("topic", f"{topic}-stream")
         .option("checkpointLocation", f"{folder}/stream")
     )

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from tests.postgres import postgres_server
 
-from compat.security import ADMIN, security_of
+from compat.security import administrator, ours, read, write
 from compat.servers import COPIES, bootstrap_of, running_brokers
-from penstock.client import Client, LocksLost, Taken
+from penstock.client import LocksLost, Taken
 
 RECORDS = 240
 KILLS = 3
@@ -70,12 +70,13 @@ def test_no_record_is_lost_while_the_leaders_of_its_partition_and_its_letters_di
     with (
         postgres_server() as server,
         running_brokers(server, tmp_path, 3, {**COPIES, **SETTINGS}) as brokers,
-        Client(bootstrap_of(brokers), security=security_of(ADMIN).options()) as client,
+        administrator(bootstrap := bootstrap_of(brokers)) as admin,
+        ours(bootstrap, write("t"), *read("t", "g"), *read("dlq.g")) as client,
     ):
-        client.create_topic("t", partitions=3, replication_factor=3)
+        admin.create_topic("t", partitions=3, replication_factor=3)
         enabled = {"errors.deadletterqueue.group.enable": "true"}
-        client.create_topic("dlq.g", partitions=2, replication_factor=3, configs=enabled)
-        client.alter_configs("group", "g", GROUP)
+        admin.create_topic("dlq.g", partitions=2, replication_factor=3, configs=enabled)
+        admin.alter_configs("group", "g", GROUP)
         client.write_arrow("t", pa.table({"value": sorted(wanted)}))
         history, kills, end = History(), 0, monotonic() + SECONDS
         letters: Counter[bytes] = Counter()

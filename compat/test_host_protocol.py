@@ -21,7 +21,9 @@ import pytest
 
 from compat.conftest import missing
 from compat.parts import PartMissing, node
-from penstock.testing import Broker
+from compat.security import SCENARIO, administrator, grant, security_of, write
+from compat.servers import PenstockProcess
+from penstock.client import Client
 
 HERE = Path(__file__).resolve().parent
 VECTORS = HERE.parent / "tests" / "vectors" / "host-protocol"
@@ -58,7 +60,12 @@ def agent(*flags: str) -> Iterator[str]:
         path = f"{folder}/host.sock"
         command = [sys.executable, "-m", "penstock", "host", "serve", "--socket", path, *flags]
         with (Path(folder) / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+            process = subprocess.Popen(
+                command,
+                env=security_of(SCENARIO).environment(),
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         assert process.stdout is not None
         try:
             readable = wait([process.stdout.fileno()], TIMEOUT_SECONDS)
@@ -145,6 +152,15 @@ def test_a_vector_that_is_wrong_is_found(
 # A real agent
 
 
+@pytest.fixture
+def events(tmp_path: Path) -> Iterator[tuple[str, Client]]:
+    """A broker's address, and a client of it; what agents need to write to `events`."""
+    with PenstockProcess(tmp_path) as broker, administrator(broker.bootstrap) as client:
+        client.create_topic("events", partitions=3)
+        grant(broker.bootstrap, SCENARIO, [write("events")])
+        yield broker.bootstrap, client
+
+
 @pytest.mark.parametrize("checksum", [False, True])
 def test_a_foreign_producer_is_accepted(script: Script, checksum: bool) -> None:
     with agent("--sink", "null") as path:
@@ -155,23 +171,24 @@ def test_a_foreign_producer_is_accepted(script: Script, checksum: bool) -> None:
     assert found["credit"] == [65_536, 16_777_216, 16 << 20], "all of it came back"
 
 
-def test_a_foreign_producer_writes_to_the_log_once(script: Script) -> None:
+def test_a_foreign_producer_writes_to_the_log_once(
+    script: Script, events: tuple[str, Client]
+) -> None:
     """The same frames again, under the same identity, as after a crash: accepted, not repeated."""
     frames, chunks = 5, 3
-    with Broker() as broker, broker.client() as client:
-        client.create_topic("events", partitions=3)
-        with agent("--sink", "log", "--bootstrap", broker.bootstrap) as path:
-            options = {
-                "path": path, "frames": frames, "chunks": chunks, "topic": "events", "partition": 2
-            }  # fmt: skip
-            first = script("publish.js", json.dumps(options))
-            assert first["status"] == 0, first
-            assert first["partitions"] == [3]
-            options["producerId"] = first["producerId"]
-            again = script("publish.js", json.dumps(options))
-        with agent("--sink", "log", "--bootstrap", broker.bootstrap) as path:
-            elsewhere = script("publish.js", json.dumps({**options, "path": path}))
-        tables = list(client.iter_arrow("events", columns=("partition", "value")))
+    bootstrap, client = events
+    with agent("--sink", "log", "--bootstrap", bootstrap) as path:
+        options = {
+            "path": path, "frames": frames, "chunks": chunks, "topic": "events", "partition": 2
+        }  # fmt: skip
+        first = script("publish.js", json.dumps(options))
+        assert first["status"] == 0, first
+        assert first["partitions"] == [3]
+        options["producerId"] = first["producerId"]
+        again = script("publish.js", json.dumps(options))
+    with agent("--sink", "log", "--bootstrap", bootstrap) as path:
+        elsewhere = script("publish.js", json.dumps({**options, "path": path}))
+    tables = list(client.iter_arrow("events", columns=("partition", "value")))
     for found in (first, again, elsewhere):
         assert (found["status"], found["accepted"], found["failed"]) == (0, frames, [])
         assert found["producerId"] == first["producerId"]
@@ -181,14 +198,15 @@ def test_a_foreign_producer_writes_to_the_log_once(script: Script) -> None:
     assert [int(row["value"].split()[0]) for row in rows] == expected
 
 
-def test_a_foreign_producer_learns_what_cannot_be_written(script: Script) -> None:
-    with Broker() as broker, broker.client() as client:
-        client.create_topic("events", partitions=2)
-        with agent("--sink", "log", "--bootstrap", broker.bootstrap) as path:
-            options = {"path": path, "frames": 3, "topic": "events", "partition": 2}
-            found = script("publish.js", json.dumps(options))
+def test_a_foreign_producer_learns_what_cannot_be_written(
+    script: Script, events: tuple[str, Client]
+) -> None:
+    bootstrap, _ = events
+    with agent("--sink", "log", "--bootstrap", bootstrap) as path:
+        options = {"path": path, "frames": 3, "topic": "events", "partition": 3}
+        found = script("publish.js", json.dumps(options))
     assert (found["status"], found["accepted"]) == (0, 0), found
-    assert found["partitions"] == [2]
+    assert found["partitions"] == [3]
     assert "events" in found["failed"][0]
     assert len(found["failed"]) == 3
 

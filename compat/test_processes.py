@@ -44,6 +44,7 @@ def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Penstock
         listener=f"127.0.0.1:{two_free_ports()}",
         configs={
             "processes": "2",
+            "admin.loopback.trusted": "false",  # they hear of requests from their own machine
             "group.initial.rebalance.delay.ms": "0",
             **TOPICS[request.param],
         },

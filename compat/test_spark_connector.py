@@ -14,7 +14,7 @@ from compat.drivers.remote import Program, from_json
 from compat.parts import PartMissing, jars
 from compat.scenes import in_order, plain_records, with_offsets
 from compat.security import Need, grant, read, security_of, write
-from compat.servers import Server
+from compat.servers import Addressed, Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 SPARK_SECONDS = 120
@@ -39,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 SPARK_GROUPS = "spark-kafka-*"
 
 
-def brokers(server: Server, *needs: Need) -> dict[str, str]:
+def brokers(server: Addressed, *needs: Need) -> dict[str, str]:
     """The connector's options for the brokers, where Spark may do this."""
     grant(server.bootstrap, "spark", needs)
     options = {"bootstrap.servers": server.bootstrap, **security_of("spark").properties()}

@@ -8,7 +8,7 @@ more than at least once. Penstock's sink commits a batch under its number.
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 import subprocess
 import sys
@@ -20,21 +20,27 @@ import pytest
 
 from compat.conftest import missing
 from compat.parts import PartMissing, jars
+from compat.security import administrator, read, security_of, transactions, write
+from compat.servers import PenstockProcess
+from compat.test_spark_connector import SPARK_GROUPS, brokers
 from penstock.client import Client
-from penstock.testing import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 300
 PER_BATCH = 100  # as in the program
+CONFIGS = {"admin.loopback.trusted": "false", "admin.basic.loopback": "true"}
+"""The admin interface asks who commits a batch, too."""
 
 
-def _run(paths: str, folder: Path, broker: Broker) -> int:
+def _run(paths: str, folder: Path, broker: PenstockProcess, sinks: dict[str, str]) -> int:
     """Run the program once; its exit status, negative if it was killed."""
     program = Path(__file__).with_name("spark_sink_program.py")
-    arguments = (paths, str(folder), broker.bootstrap, broker.admin_url, "trips")
+    needs = (*read("trips", SPARK_GROUPS), *map(write, sinks.values()), transactions(sinks["ours"]))
+    arguments = (paths, str(folder), broker.admin_url, "trips")
     child = subprocess.run(
         [sys.executable, str(program), *arguments],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        input=json.dumps(brokers(broker, *needs)).encode(),
+        env={**security_of("spark").environment(), "SPARK_LOCAL_IP": "127.0.0.1"},
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -55,19 +61,23 @@ def test_a_repeated_batch_is_doubled_by_the_connector_only(tmp_path: Path) -> No
     except PartMissing as error:
         missing(error)
     values = [b"trip %d" % number for number in range(ROWS)]
-    with Broker() as broker, broker.client() as client:
+    sinks = {sink: f"trips-{sink}" for sink in ("connector", "ours", "stream")}
+    with (
+        PenstockProcess(tmp_path / "broker", configs=CONFIGS) as broker,
+        administrator(broker.bootstrap) as client,
+    ):
         client.create_topic("trips", partitions=1)
-        for sink in ("connector", "ours", "stream"):
-            client.create_topic(f"trips-{sink}", partitions=2)
+        for topic in sinks.values():
+            client.create_topic(topic, partitions=2)
         client.write_arrow("trips", pa.table({"key": values, "value": values}))
-        assert _run(paths, tmp_path, broker) == -signal.SIGKILL
+        assert _run(paths, tmp_path, broker, sinks) == -signal.SIGKILL
         once = Counter(values)
         assert _counts(client, "trips-stream") == once
         # The connector's streaming sink, as a crash leaves it between the write of the last batch
         # and its mark in the checkpoint.
         for mark in (tmp_path / "stream" / "commits").glob("*2*"):
             mark.unlink()
-        assert _run(paths, tmp_path, broker) == 0
+        assert _run(paths, tmp_path, broker, sinks) == 0
         repeated = once + Counter(values[PER_BATCH : 2 * PER_BATCH])
         assert _counts(client, "trips-connector") == repeated
         assert _counts(client, "trips-ours") == once

@@ -22,11 +22,8 @@ WANTED = "kafka_client_producer_connection_creation_total{"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[PenstockProcess]:
-    broker = PenstockProcess(tmp_path, configs=QUICK_GROUPS).start()
-    try:
+    with PenstockProcess(tmp_path, configs=QUICK_GROUPS) as broker:
         yield broker
-    finally:
-        broker.kill()
 
 
 def shown(broker: PenstockProcess) -> str:

@@ -21,7 +21,7 @@ from compat.drivers.remote import Remote
 from compat.kills.plan import PlanFiles
 from compat.kills.producers import start
 from compat.kills.steps import End, Step, steps
-from compat.security import ADMIN, harness, security_of
+from compat.security import administrator, harness
 from compat.servers import (
     COPIES,
     QUICK_GROUPS,
@@ -30,7 +30,6 @@ from compat.servers import (
     running_brokers,
 )
 from compat.wire import Following
-from penstock.client import Client
 
 PARTITIONS = 6
 """Of a topic; transactions write to two of them."""
@@ -144,7 +143,7 @@ class Cluster:
             try:
                 self.leaders(topic)  # librdkafka asks again with the leader's old epoch else
                 ends = [self.ends(topic, parts, committed=one) for one in (True, False)]
-                with Client(self.bootstrap, security=security_of(ADMIN).options()) as client:
+                with administrator(self.bootstrap) as client:
                     state = client.describe_transaction(transactional_id).state
                     listed = client.list_transactions(["Ongoing", "PrepareCommit", "PrepareAbort"])
             except (KafkaException, TimeoutError) as failure:
