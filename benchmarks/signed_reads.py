@@ -2,10 +2,10 @@
 
 A topic of 4 partitions in write-ahead objects of up to 8 MiB, in an S3 server of this machine, is
 read by what a Spark task runs, without Spark: bytes from the store, checks, columns of keys and
-values of 1,000 B. One task at a time in one process; S3 server, network, broker and reader share
-two cores. Then again with 20 ms more a request, as to a store elsewhere. By credentials all that
-one object has is one request; by URLs it is one for each partition, at the same time. The broker is
-one with an authoriser, as the two others read past it.
+values of 1,000 B, more than brokers keep ready. One task at a time in one process; S3 server,
+network, broker and reader share two cores. Then again with 20 ms more a request, as to a store
+elsewhere. By credentials all that one object has is one request; by URLs it is one for each
+partition, at the same time.
 
 At last what a broker pays: signing 1,000 URLs, which is an answer, beside making JSON of as many
 extents of 32 batches, which it does anyway. It holds up its loop.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from struct import pack
@@ -58,7 +58,11 @@ PARTITIONS = 4
 LATENCY_MS = 20
 OWN, URLS, BROKER = "credentials", "signed URLs", "the broker"
 COLUMNS = ("key", "value")
-COMMON = {"log.diskless.enable": "true", "diskless.consolidation.interval.ms": "0"}
+COMMON = {
+    "log.diskless.enable": "true",
+    "diskless.commit.interval.ms": "1000",
+    "diskless.consolidation.interval.ms": "0",
+}
 ACLS = {"authorizer.class.name": "acls", "super.users": "User:ANONYMOUS"}
 EXTENTS = 1_000
 ANSWERS = 20
@@ -66,49 +70,51 @@ ANSWERS = 20
 
 def measure(*, quick: bool) -> Sequence[Row]:
     """All ways in turn, near and far."""
-    batches, runs = (256, 3) if quick else (1_536, 5)
-    with (
-        remote_store(keep_alive=True) as store,
-        tempfile.TemporaryDirectory(prefix="penstock-bench-") as name,
-    ):
-        directory, configs = Path(name), {**COMMON, **store.configs}
-        with broker(directory, {**configs, "diskless.commit.interval.ms": "1000"}) as process:
-            port = port_of(process)
+    batches, runs = (768, 3) if quick else (1_536, 5)
+    scratch = tempfile.TemporaryDirectory(prefix="penstock-bench-")
+    with remote_store(keep_alive=True) as store, scratch as name:
+        directory, rows = Path(name), []
+        with broker(directory, COMMON | store.configs_of(store.near)) as process:
             create_topic(process.bootstrap, TOPIC, PARTITIONS)
-            write_history(port, TOPIC, partitions=PARTITIONS, batches=batches)
+            write_history(port_of(process), TOPIC, partitions=PARTITIONS, batches=batches)
             own = _tasks(process, batches)
-        with broker(directory, {**configs, **ACLS}) as process:
-            rows = _reads(process, store, own, batches, runs)
+        store.slow(LATENCY_MS)
+        for place, options, predicted in (("near", store.near, 330), ("far", store.options, 240)):
+            with broker(directory, COMMON | ACLS | store.configs_of(options)) as process:
+                found = _reads(process, own, options, batches, runs)
+            for way, share in ((URLS, 1.0), (BROKER, 0.5)):
+                rows.append(
+                    Row(
+                        name=f"a {place} store, by {way}",
+                        value=found[way],
+                        unit="MB/s",
+                        prediction=share * predicted,
+                        reference=found[OWN],
+                        reference_name=f"by {OWN}",
+                    )
+                )
         return [*rows, _signing(store)]
 
 
 def _reads(
-    process: PenstockProcess, store: RemoteStore, own: Sequence[Task], batches: int, runs: int
-) -> list[Row]:
-    signed = _tasks(process, batches)
+    process: PenstockProcess,
+    own: Sequence[Task],
+    options: Mapping[str, str],
+    batches: int,
+    runs: int,
+) -> dict[str, float]:
+    """Megabytes a second by each way."""
+    signed, plain = _tasks(process, batches), _plan(None, batches)
     if not all(item.signed for task in signed for item in task.slices):
         raise RuntimeError("the broker signs no URLs")
-    ways: dict[str, Callable[[], float]] = {
-        OWN: lambda: _rate(process, own, store.options),
-        URLS: lambda: _rate(process, signed, {}),
-        BROKER: lambda: _rate(process, _plan(None, batches), {}),
-    }
-    rows = []
-    for place, latency_ms, predicted in (("near", 0, 330), ("far", LATENCY_MS, 240)):
-        store.slow(latency_ms)
-        found = interleaved(ways, runs=runs)
-        for way, share in ((URLS, 1.0), (BROKER, 0.5)):
-            rows.append(
-                Row(
-                    name=f"a {place} store, by {way}",
-                    value=found[way],
-                    unit="MB/s",
-                    prediction=share * predicted,
-                    reference=found[OWN],
-                    reference_name=f"by {OWN}",
-                )
-            )
-    return rows
+    return interleaved(
+        {
+            OWN: lambda: _rate(process, own, options),
+            URLS: lambda: _rate(process, signed, {}),
+            BROKER: lambda: _rate(process, plain, {}),
+        },
+        runs=runs,
+    )
 
 
 def _tasks(process: PenstockProcess, batches: int) -> list[Task]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.ids import TopicPartition
-from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.records.columnar import decode_batches
 from penstock.records.positions import READ_UNCOMMITTED
 from penstock.spark.chunks import CHUNK_BYTES, Chunk, Fetched, Found, file_chunks, whole_batches
@@ -103,7 +103,6 @@ class TaskReader:
         security: Mapping[str, str] = _NO_OPTIONS,
         opening: Opening | None = None,
         extents: Callable[[], HttpExtents | None] = lambda: None,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`extents` opens what is asked for URLs anew."""
         self._columns = tuple(columns)
@@ -115,7 +114,6 @@ class TaskReader:
         self._security = security
         self._opening = opening
         self._extents = extents
-        self._clock = clock
         added = () if opening is None else opening.arrow_fields()
         self._schema = pa.schema([*arrow_schema(self._columns), *added])
 
@@ -135,7 +133,7 @@ class TaskReader:
     def _with_urls(self, slices: Sequence[Slice]) -> Sequence[Slice]:
         """The slices, with other URLs where theirs hold no longer, if there are any to be had."""
         ends = [item.signed.expires_ms for item in slices if item.signed is not None]
-        if not ends or min(ends) > self._clock.now_ms() + URL_MARGIN_MS:
+        if not ends or min(ends) > SYSTEM_CLOCK.now_ms() + URL_MARGIN_MS:
             return slices
         source = self._extents()
         if source is None:
