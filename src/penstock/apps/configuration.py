@@ -128,6 +128,8 @@ class Configuration:
     audit: AuditSettings = field(default_factory=AuditSettings)
     security: Security = field(default_factory=Security)
     processes: int = 1
+    front_secret: bytes = field(default=b"", repr=False)
+    """By which a front's word for who has asked is known; empty where there is none."""
     log: str = "log"
     """The directory of the broker's log below `directory`."""
     notes: tuple[str, ...] = ()

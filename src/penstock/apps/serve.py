@@ -24,7 +24,7 @@ import click
 from penstock.apps.configuration import Configuration, Given, configure, misspelt, parse_override
 from penstock.apps.daemon import FORMATS, LEVELS, set_up, stop_event
 from penstock.apps.running import serve_until
-from penstock.apps.wiring import Ready, address, logs_below
+from penstock.apps.wiring import Ready, address, logs_below, trusted_note
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def _check_alone(configuration: Configuration) -> None:
 async def _serve(configuration: Configuration) -> None:
     def announce(ready: Ready) -> None:
         trusted = configuration.broker.admin_loopback_trusted
-        note = " admin.loopback.trusted=true" if trusted and ready.admin else ""
+        note = trusted_note(trusted and ready.admin is not None)
         click.echo(
             f"penstock ready kafka={address(ready.kafka)} admin={address(ready.admin)}{note}"
         )

@@ -161,6 +161,7 @@ def build(
         tiers=_tiers(configuration, control, archive),
         authoriser=_authoriser(configuration.broker),
         security=configuration.security,
+        front_secret=configuration.front_secret,
         audit=audit_log(audit, registry, {"broker": configuration.broker.node_id}, topic),
         audit_topic=topic,
     )
@@ -409,6 +410,11 @@ def unbound(settings: BrokerSettings, error: OSError) -> str:
     )
     flag = "--admin" if tried == settings.admin_listener else "--listener"
     return f"cannot listen on {tried}: {cause}; choose another with {flag} HOST:PORT (port 0: any)"
+
+
+def trusted_note(trusted: bool) -> str:
+    """What the ready line says at its end where this machine may do everything."""
+    return " admin.loopback.trusted=true" if trusted else ""
 
 
 def address(pair: tuple[str, int] | None) -> str:

@@ -18,6 +18,7 @@ Source: RFC 9112, 6.1 and 6.3 (request smuggling).
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -56,6 +57,14 @@ def parse_address(text: str, *, setting: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise InvalidSetting(setting, text, "the port must be 0 to 65535")
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is for this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> str:

@@ -101,8 +101,9 @@ class BrokerServer:
         audit: Audit = NO_AUDIT,
         audit_topic: AuditTopic | None = None,
         security: Security | None = None,
+        front_secret: bytes = b"",
     ) -> None:
-        """`audit_topic` is one of the sinks of `audit`, if that has it."""
+        """`audit_topic` is a sink of `audit`; `front_secret`: see `security.forwarding`."""
         # The parts: whoever uses some names them (`parts_of`).
         self.settings = settings
         self.node_id = settings.node_id
@@ -117,6 +118,7 @@ class BrokerServer:
         self._audit_topic = audit_topic
         self.authoriser = authoriser
         self.security = security or Security()
+        self.front_secret = front_secret
         self.sinks: SinkService | None = None
         """None where no directory for staged blobs is set."""
         self._make_services()

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
 
 from penstock.base.errors import InvalidError
-from penstock.base.http_listener import client_address
+from penstock.base.http_listener import client_address, is_loopback
 from penstock.base.http_protocol import PEER_CERTIFICATE
 from penstock.security.audit import AuditEvent
 from penstock.security.authoriser import ANONYMOUS
@@ -30,7 +29,6 @@ from penstock.security.http_credentials import (
     read_authorization,
 )
 from penstock.security.sasl import NobodysName
-from penstock.security.tokens import InvalidToken, UnknownKey
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -149,7 +147,9 @@ class Authentication(Generic[K]):
 
     def _closed(self, request: Request) -> bool:
         """Whether nobody can have listened to what a request has shown."""
-        return request.url.scheme == "https" or (self._plain_loopback and is_loopback(request))
+        return request.url.scheme == "https" or (
+            self._plain_loopback and is_loopback(client_address(request))
+        )
 
     async def _by_token(self, request: Request, token: str) -> Shown:
         identities = self._identities()
@@ -161,6 +161,8 @@ class Authentication(Generic[K]):
         tokens = identities.tokens
         if tokens is None:
             raise NotAuthenticated("there is nobody who signs tokens")
+        from penstock.security.tokens import InvalidToken, UnknownKey  # there, as who verifies is
+
         try:
             try:
                 owner = tokens.verify(token)
@@ -191,11 +193,3 @@ class Authentication(Generic[K]):
                 reason=reason,
             )
         )
-
-
-def is_loopback(request: Request) -> bool:
-    """Whether a request comes from this machine."""
-    try:
-        return ipaddress.ip_address(client_address(request)).is_loopback
-    except ValueError:
-        return False

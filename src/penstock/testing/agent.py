@@ -78,7 +78,8 @@ class Agent:
         """
         self._thread = LoopThread("agent", self._begin)
         http = self._thread.start()
-        self.http_url = "" if http == "-" else f"http://{http}"
+        scheme = "https" if self._settings.get("host.http.security.protocol") == "SSL" else "http"
+        self.http_url = "" if http == "-" else f"{scheme}://{http}"
         return self
 
     def stop(self) -> None:

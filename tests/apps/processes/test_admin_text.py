@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.apps.processes import admin_text
+from penstock.base.metrics import Metric, Sample
 
 METRICS = b"""# HELP a_total Things.
 # TYPE a_total counter
@@ -26,6 +27,20 @@ def test_metrics_have_a_label_and_stand_together() -> None:
     assert [one.labels for one in families["a"].samples] == [{"broker": "1"}, {"broker": "2"}]
     assert families["b_seconds"].samples[0].labels == {"broker": "1", "api": "Fetch", "le": "+Inf"}
     assert text.count(b"# TYPE a_total") == 1
+
+
+def test_own_metrics_stand_with_those_of_brokers() -> None:
+    metric = Metric(name="a_total", kind="counter", doc="Things.")
+    text = admin_text.metrics({1: METRICS}, [Sample(metric, 5)])
+    families = {one.name: one for one in text_string_to_metric_families(text.decode())}
+    values = [(one.labels, one.value) for one in families["a"].samples]
+    assert values == [({}, 5), ({"broker": "1"}, 3)]
+    assert text.count(b"# TYPE a_total") == 1
+
+
+def test_what_brokers_could_not_take_into_use() -> None:
+    answers = {1: {"failures": []}, 2: {"failures": ["no PEM"]}, 3: None}
+    assert admin_text.failures(answers) == ["broker 2: no PEM", "broker 3: it does not answer"]
 
 
 def test_health_is_that_of_all() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.apps.doctor.findings import Check, Finding, Status, listed
 from penstock.base.errors import InvalidError
-from penstock.base.http_listener import parse_address
+from penstock.base.http_listener import is_loopback, parse_address
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.listeners import ADMIN, Listener, admin_listener, parse_listeners
 from penstock.broker.settings import super_users_of
@@ -185,7 +185,7 @@ def _admin(configuration: Configuration) -> list[Finding]:
     if not broker.admin_listener:
         return _one(name, "skip", "it is turned off")
     host = admin_listener(broker.admin_listener, broker.admin_security_protocol).host
-    local = _is_local(host)
+    local = is_loopback(host)
     wrong = []
     if not broker.authorizer_class_name and not local:
         wrong.append(f"at {broker.admin_listener} everybody may do everything")
@@ -197,10 +197,6 @@ def _admin(configuration: Configuration) -> list[Finding]:
         fix = "set authorizer.class.name and admin.security.protocol=SSL, or listen on 127.0.0.1"
         return _one(name, "warn", "; ".join(wrong), fix)
     return _one(name, "ok", f"{broker.admin_listener}, {broker.admin_security_protocol}")
-
-
-def _is_local(host: str) -> bool:
-    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 # Host agent
@@ -224,7 +220,7 @@ def _host_http(configuration: HostConfiguration) -> list[Finding]:
         return _one(HOST_HTTP, "skip", "none is configured (--agent-config, host.http.listener)")
     address, _ = parse_address(host.http_listener, setting="host.http.listener")
     wrong = []
-    if not _is_local(address):
+    if not is_loopback(address):
         by_certificate = security.has_tls and security.ssl_client_auth == "required"
         if not host.acl_file and not by_certificate:
             wrong.append(f"at {host.http_listener} everybody may publish to every topic")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.apps.processes.metrics import UP
@@ -36,26 +36,36 @@ def groups(answers: Answers) -> dict[str, Any]:
     return {"groups": sorted(found, key=lambda group: str(group["group_id"]))}
 
 
-def metrics(answers: Mapping[int, bytes | None]) -> bytes:
-    """Expositions as one, with the label `broker` at every sample, and who answered.
+def failures(answers: Answers) -> list[str]:
+    """What brokers could not take into use, in sentences."""
+    found = []
+    for broker, body in answers.items():
+        told = ["it does not answer"] if body is None else body.get("failures", ())
+        found += [f"broker {broker}: {one}" for one in told]
+    return found
+
+
+def metrics(answers: Mapping[int, bytes | None], own: Iterable[Sample] = ()) -> bytes:
+    """Expositions as one, with the label `broker` at every sample of theirs, and who answered.
 
     The samples of a metric stand together, below its own HELP and TYPE, as the format wants it.
     """
     heads: dict[bytes, list[bytes]] = {}
     samples: dict[bytes, list[bytes]] = {}
-    for broker, text in answers.items():
-        label = b'broker="%d"' % broker
+    up = [Sample(UP, int(text is not None), (str(broker),)) for broker, text in answers.items()]
+    texts = [(b"", render([*up, *own]))]
+    texts += [(b'broker="%d"' % broker, text or b"") for broker, text in answers.items()]
+    for label, text in texts:
         family = b""
-        for line in (text or b"").splitlines():
+        for line in text.splitlines():
             if line.startswith(b"# "):
                 family = line.split(b" ", 3)[2]
                 known = heads.setdefault(family, [])
                 if line not in known:
                     known.append(line)
             elif line:
-                samples.setdefault(family, []).append(_labelled(line, label))
-    up = [Sample(UP, int(text is not None), (str(broker),)) for broker, text in answers.items()]
-    lines = [render(up).rstrip()]
+                samples.setdefault(family, []).append(_labelled(line, label) if label else line)
+    lines = list[bytes]()
     for family, found in samples.items():
         lines += heads.get(family, ())
         lines += found

@@ -6,9 +6,13 @@
 | `/health`, `/readyz`, `/livez`         | all: good if all are                                  |
 | `/metrics`                             | all, with a label `broker`                            |
 | `/v1/groups`                           | all coordinators                                      |
+| `/v1/security/reload`                  | all, and this address                                 |
 | `/v1/staging…`, `/v1/sinks…`           | the first broker, which has the blobs                 |
 | another that reads                     | the first one that has the answer, as the leader does |
 | another                                | the first one that can be reached                     |
+
+It has the certificate of the admin listener, loaded anew when it changes, and tells brokers whence
+and how it was asked (`security.forwarding`).
 
 Brokers are asked over connections of one request each. An answer is held whole, at most
 `ADMIN_ANSWER_BYTES_MAX`; a request's body goes on as it comes, and is the broker's to bound.
@@ -17,7 +21,7 @@ Brokers are asked over connections of one request each. An answer is held whole,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,12 +35,18 @@ from starlette.routing import Route
 
 from penstock.apps.processes import admin_text
 from penstock.base.http_listener import HttpListener
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.admin.access import READS, NotForHere, check_meant
 from penstock.broker.admin.server import names_of
+from penstock.broker.listeners import ADMIN, admin_listener
 from penstock.client.limits import ADMIN_ANSWER_BYTES_MAX
+from penstock.security.forwarding import forwarded
+from penstock.security.listeners.entrance import Entrance
+from penstock.security.listeners.files import ListenerFiles
 
 if TYPE_CHECKING:
     from penstock.broker.listeners import Address
+    from penstock.broker.security.settings import Security
     from penstock.broker.settings import BrokerSettings
 
 HEALTH_SECONDS: Final = 5.0
@@ -76,32 +86,54 @@ Answers = Mapping[int, Answer | None]
 class Front:
     """The application and its listener; belongs to the event loop."""
 
-    def __init__(self, settings: BrokerSettings, brokers: Mapping[int, Address]) -> None:
-        """`brokers` are the addresses at which each broker answers, by node.id."""
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        security: Security,
+        brokers: Mapping[int, Address],
+        secret: bytes,
+    ) -> None:
+        """`brokers` are the addresses at which each answers, by node.id; all know `secret`."""
         self._brokers = dict(sorted(brokers.items()))
-        self._connections_max = settings.admin_max_connections
+        self._settings = settings
+        self._security = security
+        self._secret = secret
         self._hosts = names_of(settings)
         self._listener = HttpListener()
+        self._entrance = Entrance[ListenerFiles](security.settings.bounds, SYSTEM_CLOCK.monotonic)
 
     async def start(self, address: Address) -> None:
         """Listen.
 
         Raises:
+            InvalidError: a file of certificates cannot be used.
             OSError: the address cannot be bound.
         """
+        await self._entrance.open(ADMIN, self._files)
         routes = [
             Route("/brokers/{broker:int}/{rest:path}", self._one, methods=_METHODS),
             Route("/health", self._health(vital=False)),
             Route("/readyz", self._health(vital=False)),
             Route("/livez", self._health(vital=True)),
-            Route("/metrics", self._merging(_metrics)),
+            Route("/metrics", self._merging(self._metrics)),
             Route("/v1/groups", self._merging(_groups)),
+            Route("/v1/security/reload", self._merging(self._reloaded, "POST"), methods=["POST"]),
             Route("/v1/staging{rest:path}", self._first, methods=_METHODS),
             Route("/v1/sinks{rest:path}", self._first, methods=_METHODS),
             Route("/{rest:path}", self._any, methods=_METHODS),
         ]
         await self._listener.start(
-            self._meant(Starlette(routes=routes)), address, connections_max=self._connections_max
+            self._meant(Starlette(routes=routes)),
+            address,
+            connections_max=self._settings.admin_max_connections,
+            bind=self._entrance.http(ADMIN),
+        )
+
+    def _files(self) -> ListenerFiles:
+        own = admin_listener(self._settings.admin_listener, self._settings.admin_security_protocol)
+        settings = self._security.of(own.name, own.protocol)
+        return ListenerFiles(
+            own.name, settings, SYSTEM_CLOCK, has_tls=own.has_tls, has_tokens=False
         )
 
     def _meant(self, app: Starlette) -> Any:
@@ -123,6 +155,7 @@ class Front:
 
     async def stop(self) -> None:
         await self._listener.stop()
+        await self._entrance.close()
 
     # All brokers
 
@@ -141,11 +174,26 @@ class Front:
 
         return self._merging(merged)
 
-    def _merging(self, merged: Callable[[Answers], Awaitable[Response]]) -> Callable[..., Any]:
+    async def _metrics(self, answers: Answers) -> Response:
+        found = {broker: one for broker, one in answers.items() if one is not None and one.good}
+        texts = {broker: found[broker].content if broker in found else None for broker in answers}
+        own = list(self._entrance.samples())
+        text = await asyncio.to_thread(admin_text.metrics, texts, own)
+        kinds = [dict(one.headers).get(b"content-type", b"text/plain") for one in found.values()]
+        kind = kinds[0].decode() if kinds else "text/plain"
+        return Response(text, headers={"content-type": kind})
+
+    async def _reloaded(self, answers: Answers) -> Response:
+        told = [*await self._entrance.reload(), *admin_text.failures(_bodies(answers))]
+        return _json({"node_id": min(answers), "failures": told})
+
+    def _merging(
+        self, merged: Callable[[Answers], Awaitable[Response]], method: str = "GET"
+    ) -> Callable[..., Any]:
         """An endpoint that makes one answer of all; what they refuse, the first of them refuses."""
 
         async def endpoint(request: Request) -> Response:
-            answers = await self._all(request)
+            answers = await self._all(request, method)
             refused = [
                 answer
                 for answer in answers.values()
@@ -155,19 +203,24 @@ class Front:
 
         return endpoint
 
-    async def _all(self, request: Request) -> Answers:
+    async def _all(self, request: Request, method: str) -> Answers:
         """What each broker says to a request; None where it says nothing in time."""
 
-        headers = [one for one in request.headers.raw if one[0] == b"authorization"]
+        headers = self._passed_on(request, {b"authorization"})
 
         async def asked(address: Address) -> Answer | None:
             try:
-                return await exchange(address, "GET", _target(request), headers, HEALTH_SECONDS)
+                return await exchange(address, method, _target(request), headers, HEALTH_SECONDS)
             except _TROUBLE:
                 return None
 
         answers = await asyncio.gather(*[asked(one) for one in self._brokers.values()])
         return dict(zip(self._brokers, answers, strict=True))
+
+    def _passed_on(self, request: Request, kept: Collection[bytes]) -> Headers:
+        """The headers of a request to a broker: those that are kept, and who has asked."""
+        headers = [one for one in request.headers.raw if one[0] in kept]
+        return [*headers, *forwarded(request.scope, self._secret)]
 
     # One broker
 
@@ -191,7 +244,7 @@ class Front:
 
     async def _asked(self, brokers: list[int], request: Request, target: str) -> Response:
         """The answer of the first of these brokers that has one, else the best that there was."""
-        headers = [one for one in request.headers.raw if one[0] in _KEPT_HEADERS]
+        headers = self._passed_on(request, _KEPT_HEADERS)
         reads = request.method in ("GET", "HEAD")
         has_body = not reads and not {*request.headers}.isdisjoint(_BODIES)
         found: Answer | None = None
@@ -219,14 +272,6 @@ class Front:
         if found is not None:
             return _response(found)
         return _error(HTTPStatus.SERVICE_UNAVAILABLE, "broker_not_available", trouble)
-
-
-async def _metrics(answers: Answers) -> Response:
-    found = {broker: one for broker, one in answers.items() if one is not None and one.good}
-    texts = {broker: found[broker].content if broker in found else None for broker in answers}
-    text = await asyncio.to_thread(admin_text.metrics, texts)
-    kinds = [dict(one.headers).get(b"content-type", b"text/plain") for one in found.values()]
-    return Response(text, headers={"content-type": kinds[0].decode() if kinds else "text/plain"})
 
 
 async def _groups(answers: Answers) -> Response:

@@ -29,7 +29,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -122,7 +122,8 @@ def _run_all(configuration: Configuration, keep: ExitStack) -> None:
     parent = Parent(stop_seconds)
     inboxes = [keep.enter_context(closing(new_inbox())) for _ in plan.brokers]
     if plan.admin is not None:
-        parent.add("admin", partial(_front, configuration.broker, plan.admin, plan.admins))
+        front = Front(configuration.broker, configuration.security, plan.admins, plan.secret)
+        parent.add("admin", partial(_front, configuration.broker, plan.admin, front))
     for place, one in enumerate(plan.brokers):
         notices = SocketNotices(inboxes[place], [*inboxes[:place], *inboxes[place + 1 :]])
         parent.add(f"broker {one.broker.node_id}", partial(_broker, one, notices))
@@ -359,12 +360,11 @@ def _broker(
 def _front(
     settings: BrokerSettings,
     address: Address,
-    admins: Mapping[int, Address],
+    front: Front,
     alive: int,
     ready: Callable[[], None],
 ) -> None:
     async def serve() -> None:
-        front = Front(settings, admins)
         stop = _stop_event(alive)
         try:
             await front.start(address)

@@ -5,7 +5,7 @@
 | node.id                    | that of the settings, + *i*                                     |
 | ports of (advertised) listeners | those of the settings, + *i*; for port 0 a free one         |
 | replication.listener       | the same; 127.0.0.1 and a free port where none is set           |
-| admin.listener             | 127.0.0.1 and a free port, which the front asks                 |
+| admin.listener             | 127.0.0.1 and a free port without TLS, which the front asks     |
 | directory of its log       | `log` of the first one, as of a process alone; `log-<node.id>`  |
 | sink.staging.directory     | that of the settings; with `-<node.id>` but for the first one   |
 
@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.apps.configuration import InvalidConfiguration
-from penstock.apps.wiring import CONTROL, LOG, address
+from penstock.apps.wiring import CONTROL, LOG, address, trusted_note
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.http_listener import parse_address
 from penstock.base.settings import INT_MAX
+from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.control import DatabaseLocked
 from penstock.control.epochs.rules import is_diskless
 from penstock.control.sqlite_shared import prepare
+from penstock.security.forwarding import SECRET_BITS
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
@@ -62,8 +64,10 @@ class Plan:
                 f"processes = {configuration.processes}: brokers of one command share SQLite below"
                 " log.dirs; where control.url names a database, start each broker by itself"
             )
-        _check_admin(configuration.broker)
         self._keep = keep
+        self._trusted = configuration.broker.admin_loopback_trusted
+        self.secret = SYSTEM_RANDOMNESS.bits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
+        """By which brokers know what comes from the front."""
         self.brokers = tuple(
             [self._broker(configuration, place) for place in range(configuration.processes)]
         )
@@ -95,11 +99,18 @@ class Plan:
             ),
             admin_listener=settings.admin_listener
             and self._bound("admin.listener", f"{LOCAL}:0", place),
+            admin_security_protocol="PLAINTEXT",
             sink_staging_directory=f"{staging}{suffix}",
         )
         file = configuration.audit.log_file
         audit = replace(configuration.audit, log_file=file and f"{file}{suffix}")
-        return replace(configuration, broker=broker, log=f"{LOG}{suffix}", audit=audit)
+        return replace(
+            configuration,
+            broker=broker,
+            log=f"{LOG}{suffix}",
+            audit=audit,
+            front_secret=self.secret,
+        )
 
     def _bound(self, setting: str, text: str, place: int) -> str:
         """The address of a place; a port 0 becomes one that others are not given."""
@@ -117,7 +128,8 @@ class Plan:
     def ready_line(self) -> str:
         """What says that clients can connect: the first listener of each broker."""
         kafka = [one.broker.listeners[0].rpartition("://")[2] for one in self.brokers]
-        return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}"
+        note = trusted_note(self._trusted and self.admin is not None)
+        return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}{note}"
 
 
 def _address(text: str) -> Address:
@@ -132,20 +144,6 @@ def _up(setting: str, text: str, place: int) -> str:
     if int(port) + place > PORT_MAX:
         raise InvalidSetting(setting, text, f"must leave room for port {int(port) + place}")
     return f"{head}:{int(port) + place}"
-
-
-def _check_admin(settings: BrokerSettings) -> None:
-    """Brokers hear of all requests from their front, which is on this machine and has no TLS."""
-    if settings.admin_security_protocol != "PLAINTEXT":
-        rule = "is not served where several processes share one admin address"
-        raise InvalidSetting("admin.security.protocol", settings.admin_security_protocol, rule)
-    for name, value in (
-        ("admin.loopback.trusted", settings.admin_loopback_trusted),
-        ("admin.basic.loopback", settings.admin_basic_loopback),
-    ):
-        if value:
-            rule = "must be false with several processes: all requests come from this machine then"
-            raise InvalidSetting(name, value, rule)
 
 
 def _check_ports(brokers: Iterable[BrokerSettings], admin: str) -> None:

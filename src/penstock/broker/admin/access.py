@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import urlsplit
 
 from penstock.base.errors import InvalidError
-from penstock.base.http_listener import client_address
+from penstock.base.http_listener import client_address, is_loopback
 from penstock.security import (
     ANONYMOUS,
     CLUSTER,
@@ -33,7 +33,7 @@ from penstock.security import (
     refusal,
 )
 from penstock.security.audit import Audit, AuditEvent
-from penstock.security.http_authentication import Authentication, Shown, is_loopback
+from penstock.security.http_authentication import Authentication, Shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -126,7 +126,7 @@ def known(request: Request, shown: Shown, *, loopback_trusted: bool) -> Known:
     this machine may do everything."""
     if shown.mechanism:
         return Known(principal=Principal("User", shown.name), mechanism=shown.mechanism)
-    trusted = loopback_trusted and is_loopback(request)
+    trusted = loopback_trusted and is_loopback(client_address(request))
     return Known(principal=ANONYMOUS, rights=EVERYTHING if trusted else None)
 
 

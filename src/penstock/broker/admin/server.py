@@ -19,6 +19,7 @@ from penstock.broker.admin.health import Readiness
 from penstock.broker.listeners import ADMIN, ADMIN_LISTENER, admin_listener
 from penstock.broker.parts import parts_of
 from penstock.security.credentials import HASHES, PLAIN
+from penstock.security.forwarding import heeding
 from penstock.security.http_authentication import Authentication, Identities
 from penstock.security.http_credentials import PasswordVerifier
 
@@ -39,6 +40,7 @@ class Parts:
     audit: Audit
     randomness: Randomness
     door: SecurityService
+    front_secret: bytes
 
 
 class AdminServer:
@@ -71,8 +73,11 @@ class AdminServer:
         settings = self._settings
         own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
         self._materials = await self._parts.door.open_admin(own)
+        app = build_app(self._broker, self._readiness, self.access)
+        if self._parts.front_secret:
+            app = heeding(app, self._parts.front_secret)
         return await self._listener.start(
-            build_app(self._broker, self._readiness, self.access),
+            app,
             (own.host, own.port),
             connections_max=settings.admin_max_connections,
             bind=self._parts.door.entrance.http(ADMIN),

@@ -52,7 +52,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.base.errors import PenstockError
-from penstock.base.http_listener import HttpListener, parse_address, wrong_parameters
+from penstock.base.http_listener import HttpListener, is_loopback, parse_address, wrong_parameters
 from penstock.base.metrics import Registry, Sample, render
 from penstock.base.system import Clock
 from penstock.host.credits import Credit
@@ -147,7 +147,13 @@ class HttpFront:
         settings = self._settings
         address = parse_address(settings.http_listener, setting=LISTENER)
         files = await self.entrance.open(NAME, self._files)
-        self._access = HttpAccess(self._connections.access, files)
+        access = self._connections.access
+        if access.rules is not None and not (self._security.has_tls or is_loopback(address[0])):
+            logger.warning(
+                "%s %s has no TLS: passwords and fixed tokens of host.acl.file count from this"
+                " machine alone", LISTENER, settings.http_listener,
+            )  # fmt: skip
+        self._access = HttpAccess(access, files)
         beside = settings.socket_takeover  # the next agent listens beside this one
         return await self._listener.start(
             self.app(),

@@ -1,0 +1,55 @@
+"""How a front passes on to brokers of the same machine who has asked it: whence, by TLS or without,
+and with which certificate.
+
+Headers of a request say it, beside a secret that only the processes of one command have; a broker
+heeds them with the secret alone. So it decides, bounds and audits as if it had been asked itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Final
+
+from penstock.base.http_protocol import PEER_CERTIFICATE
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+SECRET: Final = b"penstock-front"
+CLIENT: Final = b"penstock-client"
+SCHEME: Final = b"penstock-scheme"
+CERTIFICATE: Final = b"penstock-certificate"
+SECRET_BITS: Final = 256
+
+
+def forwarded(scope: Scope, secret: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers that pass on who has sent a request."""
+    host, port = scope.get("client") or ("", 0)
+    certificate = scope.get(PEER_CERTIFICATE)
+    told = [
+        (SECRET, secret.hex().encode()),
+        (CLIENT, f"{host} {port}".encode()),
+        (SCHEME, scope["scheme"].encode()),
+    ]
+    return told if certificate is None else [*told, (CERTIFICATE, b64encode(certificate))]
+
+
+def heeding(app: ASGIApp, secret: bytes) -> ASGIApp:
+    """An application that takes a front's word for who has sent a request."""
+    expected = secret.hex().encode()
+
+    async def heeded(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        if hmac.compare_digest(headers.get(SECRET, b""), expected):
+            host, _, port = headers[CLIENT].decode().rpartition(" ")
+            certificate = headers.get(CERTIFICATE)
+            scope = {
+                **scope,
+                "client": (host, int(port)),
+                "scheme": headers[SCHEME].decode(),
+                PEER_CERTIFICATE: None if certificate is None else b64decode(certificate),
+            }
+        await app(scope, receive, send)
+
+    return heeded
