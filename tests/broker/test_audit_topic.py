@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +24,12 @@ from confluent_kafka.admin import (
 
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.audit_topic import AuditTopic
+from penstock.broker.own_appender import OwnAppender
 from penstock.broker.server import BrokerServer
 from penstock.client import Client
+from penstock.client.errors import TimedOut
+from penstock.client.producers import ProducerIdentity
+from penstock.records.columnar import decode_batches
 from penstock.security.audit import AuditLog, Line
 from penstock.testing import Broker
 from tests.broker.conftest import StartBroker
@@ -253,6 +258,32 @@ async def test_what_waits_for_the_topic_is_written_when_it_can_be(
     there = [name for name in "abcd" if f'["{name}"]'.encode() in row.records]
     assert there == ["a", "b", "c"]
     assert caplog.text.count("audit events wait") == 1
+
+
+async def test_a_batch_whose_answer_is_lost_is_there_once(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, lost = OwnAppender.append, iter([False, True, True])
+
+    async def losing(self: OwnAppender, producer: ProducerIdentity, *more: Any) -> None:
+        lose = next(lost, False)
+        await append(self, deepcopy(producer) if lose else producer, *more)
+        if lose:
+            raise TimedOut("nobody heard the answer")
+
+    monkeypatch.setattr(OwnAppender, "append", losing)
+    topic = AuditTopic(TOPIC, lines_max=10)
+    server = await start_broker(audit_topic=topic)
+    client = await connect(server)
+    found = b""
+    for line in (b"first\n", b"second\n", b"third\n"):
+        topic.offer(Line(line, 1, b""))
+        while line.strip() not in found:
+            row = await client.fetch(TOPIC)
+            found = bytes(row.records or b"")
+    lines = decode_batches(found)
+    assert lines["value"].to_pylist() == [b"first", b"second", b"third"]
+    assert (next(lost, None), topic.dropped) == (None, 0)
 
 
 async def test_a_line_that_never_fits_is_dropped(

@@ -1,8 +1,8 @@
 """Secrets are put wherever a user can put one; then everything that comes out is searched for them.
 
 Broker and host agent run as processes that log all that they can; clients, the command line and
-plain HTTP use good secrets and bad ones. Searched are: what the processes say, the audit log,
-metrics, every answer of HTTP, DescribeConfigs, command lines, and the text of configurations.
+plain HTTP use good secrets and bad ones. Searched are: what the processes say, the audit log, its
+topic, metrics, every answer of HTTP, DescribeConfigs, command lines, the text of configurations.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ WRONG = f"{MARK}-and-wrong"
 STORE = f"{MARK}-of-the-store"
 TOKEN = f"{MARK}-token-of-the-agent"
 URL = f"{MARK}-in-a-url"
+FAILURE = '"event":"authentication","outcome":"failure"'
 ADMIN_PATHS = ("/v1/cluster", "/v1/topics", "/metrics", "/health", "/v1/staging", "/v1/groups")
 
 
@@ -123,10 +124,12 @@ def place(directory: Path) -> Iterator[Place]:
 "sasl.enabled.mechanisms" = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
 "ssl.keystore.location" = "{keystore(directory, password=KEY)}"
 "ssl.key.password" = "{KEY}"
+"ssl.truststore.location" = "{truststore(directory)}"
 "listener.name.admin.ssl.key.password" = "{KEY}"
 "sasl.users.file" = "{users_file(directory, "alice", password=ALICE)}"
 "diskless.storage.options" = ["aws_secret_access_key={STORE}"]
 "audit.log.file" = "{directory / "audit.log"}"
+"audit.topic" = "__audit"
 "log.dirs" = "{directory / "data"}"
 """
         )
@@ -157,6 +160,14 @@ def basic(user: str, password: str) -> str:
     return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
 
 
+def audited(client: Client) -> str:
+    """The audit topic, as soon as failures are in it."""
+    text = ""
+    while FAILURE not in text:
+        text = repr(client.read_arrow("__audit")["value"].to_pylist())
+    return text
+
+
 @pytest.mark.timeout(300)
 def test_no_secret_comes_out_anywhere(tmp_path: Path) -> None:
     with place(tmp_path) as found:
@@ -180,6 +191,7 @@ def test_no_secret_comes_out_anywhere(tmp_path: Path) -> None:
             f"127.0.0.1:{found.kafka}", security=properties(tmp_path, "alice", ALICE)
         ) as client:
             entries = client.describe_configs("broker", 1)
+            found.texts["audit topic"] = audited(client)
         found.texts["DescribeConfigs"] = repr(entries)
     broker = configure(file=tmp_path / "broker.toml", environment={}, flags={})
     agent = configure_host(file=tmp_path / "agent.toml", environment={}, flags={})
@@ -188,7 +200,7 @@ def test_no_secret_comes_out_anywhere(tmp_path: Path) -> None:
     found.texts["clients"] = f"{client_security(options)!r} {admin_security(options)!r}"
     found.texts["audit"] = (tmp_path / "audit.log").read_text()
 
-    assert '"event":"authentication","outcome":"failure"' in found.texts["audit"]
+    assert FAILURE in found.texts["audit"]
     assert "INFO" in found.texts["broker said"]
     encoded = [b64encode(one.encode()).decode().rstrip("=")[4:-4] for one in (ALICE, BOB, TOKEN)]
     leaks = [

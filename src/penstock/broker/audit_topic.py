@@ -50,7 +50,7 @@ STOP_SECONDS: Final = 5.0
 """How long a broker that stops goes on writing what waits."""
 _RECORD_BYTES: Final = 64
 """Of a record, besides key and value, at most."""
-_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=10_000, steady=0.5)
+_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000, steady=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
