@@ -68,6 +68,8 @@ ALL = (
     "processes",
     "quotas",
     "tls",
+    "floods",
+    "access_changes",
 )
 
 

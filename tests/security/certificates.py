@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import ssl
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -51,3 +53,12 @@ def keystore(
     )
     write_private(path, made)
     return str(path)
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """What a client says first."""
+    sent = ssl.MemoryBIO()
+    made = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        made.do_handshake()
+    return sent.read()

@@ -17,7 +17,7 @@ from penstock.security.addresses import (
 def limits(**changes: int) -> AddressLimits:
     bounds = {
         "waiting": 4, "waiting_per_address": 2, "failures_per_address": 3,
-        "handshakes_per_second": 10, **changes,
+        "handshakes": 100, "handshakes_per_address": 10, **changes,
     }  # fmt: skip
     return AddressLimits(AddressBounds(**bounds))
 
@@ -57,6 +57,16 @@ def test_handshakes_wait_their_turn() -> None:
     assert delays[-1] is None
     assert counts.handshake_delay("b", 100.0) == 0
     assert counts.handshake_delay("a", 110.0) == 0
+
+
+def test_handshakes_of_all_addresses_begin_one_after_the_other() -> None:
+    counts = limits()
+    delays = [counts.turn_delay(50.0) for _ in range(400)]
+    assert delays[:3] == pytest.approx([0.0, 0.01, 0.02])
+    assert max(one for one in delays if one is not None) <= WAIT_SECONDS_MAX
+    assert delays[-1] is None
+    assert counts.turn_delay(52.0) == pytest.approx(1.01)
+    assert counts.turn_delay(60.0) == 0
 
 
 def test_addresses_are_forgotten_at_a_bound() -> None:

@@ -3,7 +3,8 @@
 A connection counts from the moment that it is accepted until it has authenticated, in all and by
 its address. Failures are counted by address too, within a minute from the first one; above the
 limit nothing more is accepted from there until the minute is over. TLS handshakes are work for the
-event loop: so many a second of an address begin at once, what is more waits its turn.
+event loop: so many a second of an address begin at once, what is more waits its turn. Those of all
+addresses begin one after the other, evenly over the second, so that no turn of the loop has many.
 
 Of IPv6 the first 64 bits count as the address: whoever has one has all that begin so, and a host
 alone is given no less.
@@ -34,7 +35,9 @@ class AddressBounds:
     waiting: int
     waiting_per_address: int
     failures_per_address: int
-    handshakes_per_second: int
+    handshakes: int
+    handshakes_per_address: int
+    """Both a second."""
 
 
 def counted(address: str) -> str:
@@ -57,7 +60,9 @@ class AddressLimits:
         self._failures: dict[str, tuple[float, int]] = {}
         """From when on failures are counted, and how many there were."""
         self._turns: dict[str, float] = {}
-        """When the next handshake's turn is."""
+        """When the next handshake's turn is, by address."""
+        self._turn = 0.0
+        """The same of all."""
         self.waiting = 0
         """Connections that have not authenticated yet."""
 
@@ -98,17 +103,25 @@ class AddressLimits:
         self._failures[address] = (now, 1) if fresh else (since, count + 1)
 
     def handshake_delay(self, address: str, now: float) -> float | None:
-        """How long a handshake has to wait, in seconds; None if that is too long.
+        """How long a handshake has to wait for its address's turn, in seconds; None if too long.
 
         A second's share may begin at once.
         """
         address = counted(address)
-        step = 1 / self._bounds.handshakes_per_second
+        step = 1 / self._bounds.handshakes_per_address
         turn = max(self._turns.pop(address, 0.0), now - 1.0)
         delay = max(0.0, turn - now)
         _forget(self._turns)
         self._turns[address] = turn if delay > WAIT_SECONDS_MAX else turn + step
         return None if delay > WAIT_SECONDS_MAX else delay
+
+    def turn_delay(self, now: float) -> float | None:
+        """The same for its turn among those of all addresses, of which each comes alone."""
+        delay = max(0.0, self._turn - now)
+        if delay > WAIT_SECONDS_MAX:
+            return None
+        self._turn = now + delay + 1 / self._bounds.handshakes
+        return delay
 
 
 def _forget(counts: dict[str, float] | dict[str, tuple[float, int]]) -> None:

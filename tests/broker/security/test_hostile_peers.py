@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -55,7 +54,7 @@ from tests.broker.security.hostile_http import REQUESTS
 from tests.broker.security.secured import PASSWORD, context, users_file
 from tests.broker.wire_client import batch, produce_request
 from tests.ports import free_port
-from tests.security.certificates import keystore, truststore
+from tests.security.certificates import client_hello, keystore, truststore
 from tests.security.exchanges import key_set, signing_key, token
 
 pytestmark = pytest.mark.timeout(120)
@@ -141,27 +140,18 @@ def _no_tls(arena: Arena, listener: str, sent: bytes) -> None:
 # TLS
 
 
-def hello(arena: Arena) -> bytes:
-    """What a good client says first."""
-    sent = ssl.MemoryBIO()
-    made = arena.trusting.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
-    with suppress(ssl.SSLWantReadError):
-        made.do_handshake()
-    return sent.read()
-
-
 @kind
 def a_handshake_byte_by_byte(arena: Arena) -> None:
     for listener in ("SSL", "ADMIN"):
         with arena.open(listener, secure=False) as peer:
-            peer.send(*[bytes([one]) for one in hello(arena)[:60]], pause=0.12)
+            peer.send(*[bytes([one]) for one in client_hello(arena.trusting)[:60]], pause=0.12)
             assert len(peer.rest()) < 100
 
 
 @kind
 def a_handshake_that_is_left_halfway(arena: Arena) -> None:
     with arena.open("SASL_SSL", secure=False) as peer:
-        peer.send(hello(arena))
+        peer.send(client_hello(arena.trusting))
         assert peer.rest()  # the server's half
 
 

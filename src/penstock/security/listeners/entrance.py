@@ -93,6 +93,10 @@ class Entrance(Generic[L]):
         """How long a handshake has to wait, in seconds; None if that is too long."""
         return self.limits.handshake_delay(address, self._now())
 
+    def turn_delay(self) -> float | None:
+        """How long one has to wait then, for those of other addresses."""
+        return self.limits.turn_delay(self._now())
+
     def tls_server(
         self,
         listener: str,
@@ -149,6 +153,9 @@ class _Gate:
 
     def handshake_delay(self, address: str) -> float | None:
         return self._entrance.handshake_delay(address)
+
+    def turn_delay(self) -> float | None:
+        return self._entrance.turn_delay()
 
     def handshake_failed(self, address: str) -> None:
         self._entrance.handshake_failed(self._listener, address)

@@ -83,6 +83,10 @@ class ListenerSettings:
         " one /64 of IPv6; more connections from there are closed at once until the minute is"
         " over.", 1, INT_MAX,
     )  # fmt: skip
+    max_tls_handshakes: int = setting(
+        400, "TLS handshakes that begin within a second, one after the other; more wait, for 3 s at"
+        " most.", 1, INT_MAX,
+    )  # fmt: skip
     max_tls_handshakes_per_ip: int = setting(
         100, "TLS handshakes a second from one address, or one /64 of IPv6; more wait.", 1, INT_MAX
     )
@@ -113,5 +117,6 @@ class ListenerSettings:
             waiting=self.max_unauthenticated_connections,
             waiting_per_address=self.max_unauthenticated_connections_per_ip,
             failures_per_address=self.max_failed_authentications_per_ip,
-            handshakes_per_second=self.max_tls_handshakes_per_ip,
+            handshakes=self.max_tls_handshakes,
+            handshakes_per_address=self.max_tls_handshakes_per_ip,
         )

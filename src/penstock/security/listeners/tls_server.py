@@ -2,9 +2,9 @@
 
 `loop.create_server(ssl=…)` would begin a handshake with whoever connects, and have one certificate
 for as long as it listens. So sockets are accepted here: an address with too many failures is closed
-at once, one with too many handshakes waits its turn, and each handshake takes the certificate that
-is in use by then. A handshake has `HANDSHAKE_SECONDS`. What comes out is a connection like any
-other, over asyncio's TLS transport.
+at once, one with too many handshakes waits its turn, as all do where there are too many in all, and
+each handshake takes the certificate that is in use by then. A handshake has `HANDSHAKE_SECONDS`.
+What comes out is a connection like any other, over asyncio's TLS transport.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Gate(Protocol):
     def entered(self, address: str) -> None: ...
     def left(self, address: str) -> None: ...
     def handshake_delay(self, address: str) -> float | None: ...
+    def turn_delay(self) -> float | None: ...
     def handshake_failed(self, address: str) -> None: ...
 
 
@@ -136,13 +137,12 @@ class TlsServer:
     async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
         """From an accepted socket to a connection, which has been told of by then."""
         try:
-            delay = self._gate.handshake_delay(host)
-            if delay is None:
+            if await _waited(self._gate.handshake_delay(host)) and await _waited(
+                self._gate.turn_delay()
+            ):
+                await self._connect(accepted)
+            else:
                 accepted.close()
-                return
-            if delay:
-                await pause(delay)
-            await self._connect(accepted)
         except OSError as error:  # of TLS, of its time limit, of the network
             logger.info("%s: no TLS: %s", host, error)
             self._gate.handshake_failed(host)
@@ -164,3 +164,10 @@ class TlsServer:
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
             ssl_shutdown_timeout=SHUTDOWN_SECONDS,
         )
+
+
+async def _waited(delay: float | None) -> bool:
+    """Wait for so long; False where there is no use in it."""
+    if delay:
+        await pause(delay)
+    return delay is not None
