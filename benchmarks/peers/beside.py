@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from multiprocessing.pool import Pool
 
 HERE, ELSEWHERE, GIVING_WAY = "here", "at another broker", "giving way"
-WAYS = (HERE, ELSEWHERE, GIVING_WAY)
 _NICE = 19
 
 
