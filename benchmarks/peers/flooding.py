@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,6 +26,7 @@ from penstock.wire.kafka.framing import request_frame
 HOST = "127.0.0.1"
 DRIP_SECONDS = 1.0
 SOURCES_MAX = 250
+_RESET = struct.pack("ii", 1, 0)
 
 
 class Streams(NamedTuple):
@@ -50,6 +52,8 @@ class Target:
         """A connection from an address."""
         address = HOST, self.ports[listener]
         streams = Streams(*await asyncio.open_connection(*address, local_addr=(source, 0), **more))
+        opened = streams.writer.get_extra_info("socket")
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         try:
             yield streams
         finally:
