@@ -42,6 +42,8 @@ class AddressBounds:
 
 def counted(address: str) -> str:
     """What an address is counted as: the network of one of IPv6, any other as it is."""
+    if ":" not in address:
+        return address  # of IPv4, which is asked for some times with each connection
     try:
         parsed = ipaddress.IPv6Address(address)
     except ValueError:
