@@ -285,3 +285,29 @@ async def test_an_address_that_fails_too_often_is_closed_for_a_while(
     client = await opened(server, "SASL_PLAINTEXT")
     assert (await authenticate(client, "PLAIN")).error_code == 0
     await client.close()
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+async def test_who_has_left_before_is_given_no_handshake(
+    start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, reset: bool
+) -> None:
+    server = await secured(start_broker, tmp_path, max_failed_authentications_per_ip=3)
+    given: list[object] = []
+    connect = tls_server.TlsServer._connect
+
+    async def counted(self: tls_server.TlsServer, accepted: socket.socket) -> None:
+        given.append(accepted)
+        await connect(self, accepted)
+
+    monkeypatch.setattr(tls_server.TlsServer, "_connect", counted)
+    for _ in range(3):
+        with socket.create_connection(server.bound["SASL_SSL"]) as stranger:
+            stranger.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", int(reset), 0)
+            )
+            stranger.send(CLIENT_HELLO[:20])
+    async with asyncio.timeout(15):
+        while not server.door.limits.refusal("127.0.0.1", asyncio.get_running_loop().time()):
+            await asyncio.sleep(0.01)
+    assert not given
+    assert server.door.limits.waiting == 0

@@ -23,10 +23,12 @@ from penstock.base.pause import pause
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS: Final = 5.0
-ACCEPT_BURST: Final = 64
+ACCEPT_BURST: Final = 8
 """Connections accepted before others have their turn."""
 SHUTDOWN_SECONDS: Final = 2.0
 """How long the peer has to say that it has seen the end."""
+_ESTABLISHED: Final = 1
+"""The state of TCP where neither side has closed, as `TCP_INFO` begins with it (tcp(7))."""
 _PAUSE_SECONDS: Final = 0.5
 """Before accepting again, when there are no file descriptors."""
 
@@ -122,7 +124,7 @@ class TlsServer:
                 return
             accepted.setblocking(False)
             host = str(address[0])
-            if not self._gate.admitted(host):
+            if not self._gate.admitted(host) or self._has_left(accepted, host):
                 accepted.close()
                 continue
             self._gate.entered(host)
@@ -134,12 +136,20 @@ class TlsServer:
         if listening in self._sockets:
             asyncio.get_running_loop().add_reader(listening, self._on_arrivals, listening)
 
+    def _has_left(self, accepted: socket.socket, host: str) -> bool:
+        """Whether the peer is gone before its handshake: that costs nothing, and has failed."""
+        state = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        left = state != _ESTABLISHED
+        if left:
+            self._gate.handshake_failed(host)
+        return left
+
     async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
         """From an accepted socket to a connection, which has been told of by then."""
         try:
-            if await _waited(self._gate.handshake_delay(host)) and await _waited(
-                self._gate.turn_delay()
-            ):
+            waited = await _waited(self._gate.handshake_delay(host))
+            waited = waited and await _waited(self._gate.turn_delay())
+            if waited and not self._has_left(accepted, host):
                 await self._connect(accepted)
             else:
                 accepted.close()
