@@ -83,7 +83,7 @@ def some(chosen: Sequence[World]) -> list[World]:
     return large + list(chosen[EVERY_WORLD::EVERY_WORLD])
 
 
-@pytest.mark.parametrize("allow_unbound", [False, True])
+@pytest.mark.parametrize("allow_unbound", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_some_of_the_principals_are_told_the_same(
     tmp_path: Path, allow_unbound: bool
 ) -> None:

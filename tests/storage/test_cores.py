@@ -134,6 +134,17 @@ def test_expiry_counts_from_the_last_append() -> None:
     assert [entry.producer_id for entry in states.describe()] == [2]
 
 
+def test_what_expired_meanwhile_can_be_taken_back() -> None:
+    """A disk is full for as long as it likes: the group is refused when producers are gone."""
+    states = ProducerStates()
+    undos = [states.append(header(1, number), number, 1000) for number in range(2)]
+    assert states.expire(2500, 1500) == 1
+    states.undo(undos[1])
+    assert states.last_sequence(1) == 0
+    states.undo(undos[0])
+    assert len(states) == 0
+
+
 def test_an_append_of_several_batches_is_all_new_or_all_old() -> None:
     states = fed((1, 0, 1), (1, 1, 1))
     assert states.check_all([header(1, 2), header(1, 3)]) is None

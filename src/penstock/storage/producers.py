@@ -180,10 +180,14 @@ class ProducerStates:
         )
 
     def undo(self, undo: Undo) -> None:
-        """Put back what was before an append; appends are undone newest first."""
+        """Put back what was before an append; appends are undone newest first.
+
+        The producer may have expired meanwhile, as its transaction was over.
+        """
         producer_id, before = undo
+        after = self._producers.get(producer_id)
         was = -1 if before is None else before.txn_first_offset
-        first = self._producers[producer_id].txn_first_offset
+        first = -1 if after is None else after.txn_first_offset
         if first != was:
             if was >= 0:
                 self.transactions.decided_not(was)

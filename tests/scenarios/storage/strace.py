@@ -80,12 +80,16 @@ def life(module: str, *arguments: object, fault: str, thread: str = "") -> tuple
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdin is not None
-        word, _, threads = process.stdout.readline().partition(" ")
-        assert word.strip() == "ready"
-        tracer = inject(process.pid, fault, json.loads(threads)[thread] if thread else None)
-        process.stdin.write("\n")
-        process.stdin.close()
-        lines = process.stdout.readlines()
+        try:
+            word, _, threads = process.stdout.readline().partition(" ")
+            assert word.strip() == "ready"
+            tracer = inject(process.pid, fault, json.loads(threads)[thread] if thread else None)
+            process.stdin.write("\n")
+            process.stdin.close()
+            lines = process.stdout.readlines()
+        except BaseException:  # also the time limit of a test: else it would be waited for
+            process.kill()
+            raise
         status = process.wait()
     tracer.wait()
     return lines, status
