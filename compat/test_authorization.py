@@ -34,8 +34,8 @@ from compat.conftest import missing
 from compat.parts import PartMissing
 from penstock.wire.kafka.apis import BY_NAME
 
-EVERY: Final = 59
-EVERY_WORLD: Final = 20
+EVERY: Final = 151
+EVERY_WORLD: Final = 61
 """Numbers that no part of the matrix is a multiple of."""
 SETTLE_TRIES: Final = 100
 UNSETTLED: Final = ("coordinator_load", "coordinator_not_available", "not_coordinator")

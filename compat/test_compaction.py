@@ -65,7 +65,7 @@ def test_the_files_of_a_compacted_log_are_kafkas(tmp_path: Path) -> None:
     verified(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_no_key_is_lost_or_comes_back_when_a_broker_is_killed(tmp_path: Path) -> None:
     dice = random.Random(7)

@@ -1,7 +1,7 @@
 """kill -9 under load: what was acknowledged is there, once and in order, and the group goes on.
 
 An idempotent producer and a consumer group work without a pause while the broker is killed and
-started again on the same data directory, ten times, and in the long run twenty times. A kill comes
+started again on the same data directory, four times, and in the long run twenty times. A kill comes
 as soon as both have made progress since the last one, after a delay drawn from a seed, so that it
 meets every phase of the work. `PENSTOCK_KILLS` sets another number of kills.
 """
@@ -27,7 +27,7 @@ from compat.survivors import (
     await_progress,
 )
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "4"))
 SEED = 20
 
 
@@ -47,8 +47,8 @@ def broker(tmp_path: Path) -> Iterator[Killable]:
     ("protocol", "kills"),
     [
         ("classic", KILLS),
-        pytest.param("classic", 2 * KILLS, marks=pytest.mark.long),
-        pytest.param("consumer", 2 * KILLS, marks=pytest.mark.long),
+        pytest.param("classic", 5 * KILLS, marks=pytest.mark.long),
+        pytest.param("consumer", 5 * KILLS, marks=pytest.mark.long),
     ],
 )
 def test_nothing_acknowledged_is_lost_or_doubled(

@@ -84,7 +84,7 @@ def ring(partition: int, step: int) -> list[int]:
     return [1 + (partition + step + one) % BROKERS for one in (0, 1)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_lost_or_doubled_while_partitions_move(three: list[PenstockProcess]) -> None:
     _move(three, rounds=4, kills={2})
 

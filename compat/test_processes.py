@@ -25,7 +25,7 @@ from compat.survivors import (
     await_progress,
 )
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "8"))
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "4"))
 SEED = 15
 
 
@@ -36,7 +36,12 @@ TOPICS = {
 }
 
 
-@pytest.fixture(params=TOPICS)
+@pytest.fixture(
+    params=[
+        "one copy",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("two copies", "diskless")),
+    ]
+)
 def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PenstockProcess]:
     """Two brokers of one command, the second at the port that follows the first's."""
     process = PenstockProcess(

@@ -150,7 +150,7 @@ def test_kafka_python_produces_at_its_quota(configs: Configs, server: Server, to
     producer.close(timeout=60)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_confluent_kafka_consumes_at_its_quota(
     configs: Configs, server: Server, topic: str
 ) -> None:

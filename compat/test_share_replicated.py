@@ -83,7 +83,7 @@ class Truth:
         return f"not seen: {unseen}, seen and not accepted: {unaccepted}, held: {self.held}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_brokers_die_in_turn(program: Program, brokers: list[PenstockProcess]) -> None:
     wanted = begin(program, bootstrap := bootstrap_of(brokers))

@@ -136,7 +136,7 @@ def counting(bootstrap: str, directory: Path) -> Iterator[tuple[WordCount, Count
         program.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_words_are_counted_once_over_kills(tmp_path: Path) -> None:
     dice = random.Random(SEED)

@@ -143,7 +143,7 @@ def copying(directory: Path) -> Iterator[Scene]:
             scene.end()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_topic_is_copied_once_over_kills_and_by_no_zombie(tmp_path: Path) -> None:
     with copying(tmp_path) as scene:

@@ -144,10 +144,10 @@ def _await_topic(broker: PenstockProcess, topic: str) -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pair", [2_000], indirect=True, ids=["short session"])
-@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.long), "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
     pair: list[PenstockProcess], protocol: str
 ) -> None:
@@ -176,7 +176,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_brokers_die(
         assert_nothing_lost_or_doubled(load, reader, bootstrap)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pair", [5_000], indirect=True, ids=["session"])
 def test_local_topic_of_both_becomes_diskless_while_brokers_die(
@@ -191,7 +191,7 @@ def test_topic_with_copies_becomes_diskless_while_brokers_die(three: list[Pensto
     switched_while_they_die(three)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_topic_goes_to_the_store_and_back_while_brokers_die(three: list[PenstockProcess]) -> None:
     """There and back without a fault, then with one in each switch."""

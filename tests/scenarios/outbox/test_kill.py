@@ -51,7 +51,7 @@ def kill(root: Path, seed: int, *options: str) -> dict[str, int]:
     return kills
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("shape", "also"),
