@@ -37,7 +37,7 @@ NUMBER = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**6), 10
 
 
 def stored(name: str, column: Any) -> list[Any]:
-    """What is read of a column that was encoded, beside values if it is none of them."""
+    """Encode a column, beside values if it is none, and read it again."""
     columns = {"value": pa.array([b"x"] * len(column))} | {name: column}
     made = encode_batches(pa.table(columns), now_ms=7)
     content = b"".join(bytes(batch.data) for batch in made)

@@ -176,7 +176,7 @@ SECONDS = st.integers(-(10**11), 10**11) | st.integers(-(2**63), 2**63 - 1)
 
 
 def nanoseconds(message: Any) -> int | None:
-    """All nanoseconds of a time, None where its own library says that it is none.
+    """Return all nanoseconds of a time; None where its own library rejects it.
 
     The library has fewer years than a column: seconds beyond them are counted here.
     """

@@ -3,8 +3,8 @@
 Behind a date of ten characters may be `T` or a blank and a time, whose minutes, seconds and
 fraction may be left out and whose numbers may have one digit; behind the seconds a zone: `Z`, an
 offset, `UTC`, `GMT` or `UT` with or without an offset, or a name of the zones' database. Of a
-fraction six digits count; `is_finer` tells whether there are more. A time that clocks skip is read
-by the offset before, one that they show twice is the first.
+fraction six digits count; `is_finer` finds texts with more. A time that clocks skip is read by the
+offset before, one that they show twice is the first.
 
 Source: `stringToTimestamp` and `stringToDate` of Spark's SparkDateTimeUtils; java.time.ZoneId.
 """

@@ -51,7 +51,7 @@ def arrow_type(shape: Shape) -> pa.DataType:
 
 
 def unsupported(shape: Shape, where: str = "") -> list[str]:
-    """What the reader leaves to Spark, each with its field."""
+    """List what the reader leaves to Spark, each with its field."""
     match shape:
         case Leaf():
             return [f"field {where}: {reason}" for reason in _reasons(shape)]

@@ -38,7 +38,7 @@ class ReaderDecoder:
 
 
 def by_reader(reader: Reader, frame: DataFrame, column: str) -> DataFrame:
-    """All columns of `frame`, then those that a reader makes of one: `_value` and `_error`."""
+    """Add the columns `_value` and `_error`, which a reader makes of one of a frame's columns."""
     value = StructField("_value", spark_type(reader.arrow_type()))
     fields = [*frame.schema.fields, value, StructField("_error", StringType())]
     return frame.mapInArrow(_Batches(reader=reader, column=column), StructType(fields))

@@ -88,7 +88,7 @@ class JsonDecoder:
 
     @property
     def reasons(self) -> list[str]:
-        """What of the shape the reader leaves to Spark."""
+        """Parts of the shape that the reader leaves to Spark, in words."""
         return unsupported(self.record)
 
     @property

@@ -1,4 +1,4 @@
-"""What Spark does to JSON columns that a reader has opened: variants, bytes, collations, patterns.
+"""JSON columns that Spark completes: variants, bytes, collations, and checks of patterns.
 
 The reader gives any JSON and base64 as text. Spark makes a variant or bytes of it, and checks texts
 against patterns, which are Java's.
@@ -92,7 +92,7 @@ def _value(shape: Shape, column: Column) -> Column:
 
 
 def _errors(shape: Shape, column: Column, where: str) -> Iterator[Column]:
-    """What is wrong with a column of the reader, in the order of the schema."""
+    """Give an error, or null, for each part that Spark checks, in the order of the schema."""
     if not unsupported(shape):
         return
     match shape:
