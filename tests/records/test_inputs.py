@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.records.columnar import decode_batches
 from penstock.records.columnar.encode import encode_batches
 from penstock.records.errors import InvalidRecord
+from tests.formats.drawn import EXAMPLES
 
 TEXTS = [
     pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(),
@@ -49,7 +50,7 @@ def as_bytes(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-@settings(max_examples=200)
+@settings(max_examples=EXAMPLES)
 @given(
     st.lists(st.none() | st.text("aüz\0", min_size=3, max_size=3) | st.just("abc"), max_size=9),
     st.sampled_from(TEXTS), st.integers(0, 9), st.booleans(),
@@ -72,7 +73,7 @@ def test_texts_and_bytes_of_every_type(
     assert stored("key", column) == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=EXAMPLES)
 @given(
     st.lists(NUMBER, min_size=1, max_size=9),
     st.sampled_from(["s", "ms", "us", "ns"]), st.sampled_from([None, "UTC", "Europe/Berlin"]),
@@ -90,7 +91,7 @@ def test_times_are_cut_to_the_millisecond_they_are_in(
         assert stored("timestamp", column) == expected
 
 
-@settings(max_examples=100)
+@settings(max_examples=EXAMPLES)
 @given(
     st.lists(
         st.none()

@@ -1,9 +1,9 @@
 """Rows as JSON texts, by columns: what Spark's `to_json` makes of a struct, without Java.
 
 A field that is null is left out, an element of a list or a value of a map is `null`. Times are in
-UTC with milliseconds, and with the digits behind them where one is not 0 (Spark cuts them). Numbers have the same value and kind as with
-Spark, and may be spelled in another way (`1e+10` for `1.0E10`). Text that is no UTF-8 gets the
-replacement character.
+UTC with milliseconds, and with the digits behind them where one is not 0 (Spark cuts them). Numbers
+have the same value and kind as with Spark, and may be spelled in another way (`1e+10` for
+`1.0E10`). Text that is no UTF-8 gets the replacement character.
 
 Every column becomes text by Arrow's casts; a row is one join of names and texts.
 
