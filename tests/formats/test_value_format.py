@@ -23,6 +23,12 @@ from penstock.formats.value_format import check
         ({"kind": "raw", "message": "A"}, "message", "is for protobuf"),
         ({"kind": "raw", "framing": "confluent"}, "framing", "has no framing"),
         ({"kind": "text", "unknown_fields": "reject"}, "unknown_fields", "is for JSON"),
+        ({"kind": "text", "decimals": "round"}, "decimals", "format text has no decimals"),
+        (
+            {"kind": "json", "schema": "a int", "decimals": "floor"},
+            "decimals",
+            "must be exact or round",
+        ),
     ],
 )
 def test_settings_that_cannot_be(settings: Any, name: str, reason: str) -> None:

@@ -54,6 +54,7 @@ class ProtobufReader:
     message: Message
     indexes: tuple[int, ...]
     framed: Framing = "none"
+    exact: bool = True
 
     def arrow_type(self) -> pa.DataType:
         return column_of_message(self.message).type
@@ -64,7 +65,7 @@ class ProtobufReader:
         found = Values.of(values)
         if self.framed == "confluent":
             framing.skip_header(found, self.indexes)
-        return decode(self.message, found)
+        return decode(self.message, found, exact=self.exact)
 
 
 def avro_reader(value_format: ValueFormat) -> AvroReader:
@@ -92,5 +93,8 @@ def protobuf_reader(value_format: ValueFormat) -> ProtobufReader:
             "message", descriptor.full_name, "is one value, not a message of fields"
         )
     return ProtobufReader(
-        message=message, indexes=indexes_of(descriptor), framed=value_format.framing
+        message=message,
+        indexes=indexes_of(descriptor),
+        framed=value_format.framing,
+        exact=value_format.decimals == "exact",
     )

@@ -11,6 +11,7 @@ from penstock.formats.errors import InvalidFormat
 Kind = Literal["raw", "text", "json", "json-schema", "avro", "protobuf"]
 Framing = Literal["none", "confluent"]
 UnknownFields = Literal["ignore", "reject"]
+Decimals = Literal["exact", "round"]
 
 KINDS: Final[tuple[Kind, ...]] = ("raw", "text", "json", "json-schema", "avro", "protobuf")
 INFER: Final = "infer"
@@ -26,6 +27,8 @@ class ValueFormat:
     `framing` `confluent` skips the five bytes (and message indexes) of a schema registry's
     serialisers. `unknown_fields` `reject` makes a field outside the schema an error (JSON only).
     `zone` is that of times in JSON that do not say theirs; without one it is the Spark session's.
+    `decimals` `exact` rejects a value with digits that its column cannot hold: behind the point of
+    a decimal, or behind the microseconds of a time. `round` rounds decimals half up and cuts times.
     """
 
     kind: Kind = "raw"
@@ -35,6 +38,7 @@ class ValueFormat:
     framing: Framing = "none"
     unknown_fields: UnknownFields = "ignore"
     zone: str | None = None
+    decimals: Decimals = "exact"
 
 
 def check(value_format: ValueFormat) -> None:
@@ -57,6 +61,10 @@ def check(value_format: ValueFormat) -> None:
         )
     if value_format.unknown_fields == "reject" and kind not in ("json", "json-schema"):
         raise InvalidFormat("unknown_fields", "reject", f"is for JSON, the format is {kind}")
+    if value_format.decimals not in ("exact", "round"):
+        raise InvalidFormat("decimals", value_format.decimals, "must be exact or round")
+    if value_format.decimals != "exact" and kind in ("raw", "text"):
+        raise InvalidFormat("decimals", value_format.decimals, f"format {kind} has no decimals")
 
 
 def _check_needs(value_format: ValueFormat) -> None:

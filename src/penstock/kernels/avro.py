@@ -50,8 +50,8 @@ NESTING_MAX: Final = 64
 
 (
     NO_BOOLEAN, NO_INT, NO_TIMESTAMP, NO_SYMBOL, NO_BRANCH, BELOW_ZERO, NO_TEXT, NO_DECIMAL,
-    FOLLOWS,
-) = range(6, 15)  # fmt: skip
+    EMPTY, FOLLOWS,
+) = range(6, 16)  # fmt: skip
 REASONS: Final = 32
 _FULL: Final = 31
 _INT_MAX: Final = 2**31 - 1
@@ -149,6 +149,8 @@ def _put_sized(
     if size > end - at:
         return -ENDS_EARLY
     if operation == DECIMAL:
+        if size == 0:
+            return -EMPTY
         low, high, fits = read_decimal(data, at, size, program[step, SECOND], program[step, THIRD])
         put_pair(table, valid, words, column, low, high)
         return at + size if fits else -NO_DECIMAL

@@ -19,6 +19,8 @@ ROOM: Final = -2
 
 # What a node is.
 RECORD, LIST, MAP, TEXT, BOOLEAN, INTEGER, DECIMAL, DOUBLE, FLOAT, TIMESTAMP, NTZ, DATE = range(12)
+ANY: Final = 12
+"""Any JSON, kept as its text."""
 SKIPPED, SKIPPED_LIST = -1, -2
 """The node of what is not in the schema; of such an array."""
 
@@ -36,7 +38,9 @@ ZONE = 8
 """Of a timestamp: one of these."""
 ZONE_UTC, ZONE_NEEDED, ZONE_NAMED = range(3)
 """What a text without a zone is: of UTC, wrong, or of a zone that has rules."""
-NODE_WIDTH: Final = 12
+EXACT: Final = 12
+"""Of a decimal and a timestamp: 1 if digits that do not fit are an error."""
+NODE_WIDTH: Final = 13
 
 # Columns of a field of an object.
 NAME, NAME_SIZE, NODE, REQUIRED, SEEN = range(5)
@@ -47,10 +51,11 @@ COUNT, CAPACITY, SAVED = range(3)
 LEVEL_WIDTH: Final = 3
 
 # Columns of what is open while a value is read.
-OPEN, INDEX, EXPECTED, SERIAL, HELD, NAMES, CLOSING = range(7)
+OPEN, INDEX, EXPECTED, SERIAL, HELD, NAMES, CLOSING, KEPT, START = range(9)
 """The node, the index of its value, the next field, a number of this object, how many required
-fields or items it has, how many names were noted before, and the byte that closes it."""
-STACK_WIDTH: Final = 7
+fields or items it has, how many names were noted before, the byte that closes it, the node that
+keeps its text (or -1), and where that text starts."""
+STACK_WIDTH: Final = 9
 DIGITS_MAX: Final = 1_000
 """How many bytes a number may have here; a slower reader knows the limit exactly."""
 NAMES_MAX: Final = 256

@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.kernels.compiling import kernel
 from penstock.kernels.json_layout import (
+    ANY,
     BOOLEAN,
     BOUND_HIGH,
     BOUND_LOW,
@@ -19,6 +20,7 @@ from penstock.kernels.json_layout import (
     DECIMAL,
     DIGITS_MAX,
     DOUBLE,
+    EXACT,
     FLAGS,
     FLOAT,
     HEAP,
@@ -197,6 +199,14 @@ def put_digits(
     return put_wide(words, word, high, low, negative, *bounds)
 
 
+@kernel(f"boolean({READ}, int64, int64)", inlined=True)
+def only_zeros(data: Any, at: int, end: int) -> bool:
+    for step in range(at, end):
+        if data[step] != 48:
+            return False
+    return True
+
+
 @kernel(f"int64({READ}, int64, int64, int64[::1], int64, {TABLE}, int64)", inlined=True)
 def read_decimal(
     data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int
@@ -208,7 +218,6 @@ def read_decimal(
     negative = byte_at(data, at, end) == 45
     at += negative
     whole, behind, last = scan_number(data, at, end)
-    # A number of more digits is a double first; one with an exponent too.
     if whole < 0 or last != behind or behind - at > 38:
         return LOOK
     if quoted and byte_at(data, behind, end) != 34:
@@ -216,6 +225,8 @@ def read_decimal(
     scale = nodes[node, SCALE]
     digits = whole - at if data[at] != 48 else 0
     if digits + scale > 38:
+        return LOOK
+    if nodes[node, EXACT] and not only_zeros(data, whole + 1 + scale, behind):
         return LOOK
     if put_digits(data, at, whole, behind, negative, words, word, nodes, node) < 0:
         return LOOK
@@ -239,24 +250,6 @@ def put_mark(
     return stop
 
 
-@kernel(f"int64({READ}, int64, int64, int64, int64, int64, {TABLE}, int64[::1], boolean)")
-def hard_real(
-    data: Any, start: int, behind: int, last: int, word: int, row: int, marks: Any, state: Any,
-    single: bool,
-) -> Any:  # fmt: skip
-    """A number of many digits or with an exponent.
-
-    A single is made of a double where the number has an exponent or more digits than a decimal,
-    and what is zero has a sign then: both are for a slower reader.
-    """
-    zero = True
-    for step in range(start, behind):
-        zero = zero and not 49 <= data[step] <= 57
-    if (single and (last > behind or behind - start > 38)) or (zero and last == behind):
-        return LOOK
-    return put_mark(word, start, last, row, single, marks, state)
-
-
 @kernel(
     f"int64({READ}, int64, int64, float64[::1], int64, int64, {TABLE}, int64[::1], boolean)",
     inlined=True,
@@ -277,17 +270,16 @@ def read_real(
     part, _ = digit_run(data, whole + 1, behind)
     short = behind - at <= 18 and last == behind
     value = value * _TENS[places] + part if short else int64(0)
-    if not short:
-        return hard_real(data, start, behind, last, word, row, marks, state, single)
-    if single and (value >= _EXACT_SINGLE or places > _EXACT_SINGLE_POWER):
-        return put_mark(word, start, last, row, single, marks, state)
-    if value >= _EXACT:
+    hard = value >= _EXACT
+    if single:
+        hard = value >= _EXACT_SINGLE or places > _EXACT_SINGLE_POWER
+    if hard or not short:
         return put_mark(word, start, last, row, single, marks, state)
     made = value / _POWERS[places]
     if single:
         made = np.float64(np.float32(value) / np.float32(_POWERS[places]))
-    # Minus zero without an exponent is zero, as in a decimal.
-    reals[word] = -made if negative and value != 0 else made
+    # An integer of minus zero is zero, as in Spark's `from_json`.
+    reals[word] = -made if negative and (value != 0 or last != whole) else made
     return last
 
 
@@ -304,7 +296,7 @@ def read_moment(
             return LOOK
         words[word] = days
         return at + 12
-    behind, micros, east = read_time(data, at + 1, end)
+    behind, micros, east = read_time(data, at + 1, end, nodes[node, EXACT] != 0)
     if behind < 0:
         return LOOK
     if east == 1_000_000 or nodes[node, KIND] == NTZ:
@@ -312,6 +304,22 @@ def read_moment(
             return LOOK
         east = 0
     words[word] = micros - east * 1_000_000
+    return behind
+
+
+@kernel(
+    f"int64({READ}, int64, int64, int64[::1], int64, {TABLE}, int64, uint8[::1], int64[::1])",
+    inlined=True,
+)
+def read_any(
+    data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int, heap: Any,
+    state: Any,
+) -> Any:  # fmt: skip
+    """The text of any value without parts; null is one."""
+    if data[at] == 110 and not nodes[node, NULLABLE]:
+        return LOOK
+    behind = skip_scalar(data, at, end, heap, state)
+    words[word] = at << START_SHIFT | behind - at
     return behind
 
 
@@ -327,7 +335,7 @@ def read_leaf(
     """Any leaf, null too."""
     first = byte_at(data, at, end)
     kind = nodes[node, KIND]
-    if first == 110:
+    if first == 110 and kind != ANY:
         return literal_end(data, at, end, first) if nodes[node, NULLABLE] else LOOK
     word = nodes[node, WORDS] + index
     if kind == TEXT:
@@ -341,6 +349,8 @@ def read_leaf(
     elif kind == BOOLEAN:
         words[word] = int64(first == 116)
         behind = LOOK if first != 116 and first != 102 else literal_end(data, at, end, first)
+    elif kind == ANY:
+        behind = read_any(data, at, end, words, word, nodes, node, heap, state)
     elif kind >= TIMESTAMP:
         behind = read_moment(data, at, end, words, word, nodes, node)
     else:

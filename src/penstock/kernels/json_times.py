@@ -70,13 +70,18 @@ def read_clock(data: Any, at: int, end: int) -> Any:
     return hour * 3600 + minute * 60 + second
 
 
-@kernel(f"Tuple((int64, int64))({READ}, int64, int64)", inlined=True)
-def read_fraction(data: Any, at: int, end: int) -> Any:
-    """Microseconds of the digits behind a point, cut behind the sixth, and what is behind them."""
+@kernel(f"Tuple((int64, int64))({READ}, int64, int64, boolean)", inlined=True)
+def read_fraction(data: Any, at: int, end: int, exact: bool) -> Any:
+    """Microseconds of the digits behind a point, cut behind the sixth, and what is behind them.
+
+    LOOK if `exact` and a digit that is cut is not 0.
+    """
     start, value = at, int64(0)
     while at < end and 48 <= data[at] <= 57:
         if at - start < 6:
             value = value * 10 + int64(data[at]) - 48
+        elif exact and data[at] != 48:
+            return LOOK, at
         at += 1
     if at == start:
         return LOOK, at
@@ -97,8 +102,8 @@ def read_zone(data: Any, at: int, end: int) -> Any:
     return (east if data[at] == 43 else -east), at + 6
 
 
-@kernel(f"Tuple((int64, int64, int64))({READ}, int64, int64)", inlined=True)
-def read_time(data: Any, at: int, end: int) -> Any:
+@kernel(f"Tuple((int64, int64, int64))({READ}, int64, int64, boolean)", inlined=True)
+def read_time(data: Any, at: int, end: int, exact: bool) -> Any:
     """A date with a time or without, from behind a quotation mark to behind the next.
 
     Returns what is behind it (or LOOK), the microseconds since 1970 as its clock shows them, and
@@ -113,7 +118,7 @@ def read_time(data: Any, at: int, end: int) -> Any:
         seconds = read_clock(data, at + 1, end)
         at += 9
         if seconds >= 0 and at < end and data[at] == 46:
-            micros, at = read_fraction(data, at + 1, end)
+            micros, at = read_fraction(data, at + 1, end, exact)
         zoned = at
         found, at = read_zone(data, at, end)
         if at > zoned:

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.kernels.compiling import kernel
 from penstock.kernels.json_layout import (
+    ANY,
     CAPACITY,
     CLOSED,
     CLOSING,
@@ -27,6 +28,7 @@ from penstock.kernels.json_layout import (
     INDEX,
     ITEM,
     ITEM_LEVEL,
+    KEPT,
     KEY_FLAGS,
     KEY_WORDS,
     KIND,
@@ -53,6 +55,7 @@ from penstock.kernels.json_layout import (
     SKIPPED,
     SKIPPED_LIST,
     SLOW,
+    START,
     START_SHIFT,
     TABLE,
     WORDS,
@@ -192,20 +195,25 @@ def read_slot(
     return skip_blanks(data, at + 1, end), target, index
 
 
-@kernel(f"int64(int64, int64, int64, {TABLE}, {TABLE}, int64, int64[::1])", inlined=True)
+@kernel(f"int64(int64, int64, int64, int64, {TABLE}, {TABLE}, int64, int64[::1])", inlined=True)
 def open_value(
-    byte: int, node: int, index: int, nodes: Any, stack: Any, depth: int, state: Any
+    byte: int, at: int, node: int, index: int, nodes: Any, stack: Any, depth: int, state: Any
 ) -> Any:
     """Put an object, list or map on the stack; LOOK where the schema has another kind."""
     if depth == stack.shape[0]:
         return LOOK
+    kept = int64(-1)
+    if node >= 0 and nodes[node, KIND] == ANY:
+        kept, node = node, int64(-1)
     if node >= 0:
         kind = nodes[node, KIND]
         if kind > MAP or (kind == LIST) != (byte == 91):
             return LOOK
     else:
-        node = SKIPPED if byte == 123 else SKIPPED_LIST
+        node = int64(SKIPPED if byte == 123 else SKIPPED_LIST)
     state[SERIALS] += 1
+    stack[depth, KEPT] = kept
+    stack[depth, START] = at
     stack[depth, OPEN] = node
     stack[depth, INDEX] = index
     stack[depth, EXPECTED] = 0
@@ -216,14 +224,20 @@ def open_value(
     return 0
 
 
-@kernel(f"int64({TABLE}, {TABLE}, int64, int64[::1], uint8[::1], int64[::1])", inlined=True)
-def close_value(nodes: Any, stack: Any, depth: int, words: Any, flags: Any, state: Any) -> Any:
+@kernel(f"int64(int64, {TABLE}, {TABLE}, int64, int64[::1], uint8[::1], int64[::1])", inlined=True)
+def close_value(
+    behind: int, nodes: Any, stack: Any, depth: int, words: Any, flags: Any, state: Any
+) -> Any:
     """Write down what ends; LOOK where a required field is missing."""
     node, index, held = stack[depth, OPEN], stack[depth, INDEX], stack[depth, HELD]
     state[NOTED] = stack[depth, NAMES]
     if node < 0:
-        return 0
-    if nodes[node, KIND] == RECORD:
+        node = stack[depth, KEPT]
+        if node < 0:
+            return 0
+        start = stack[depth, START]
+        words[nodes[node, WORDS] + index] = start << START_SHIFT | behind - start
+    elif nodes[node, KIND] == RECORD:
         if held != nodes[node, REQUIRED_COUNT]:
             return LOOK
     else:
@@ -247,9 +261,9 @@ def leave(
         byte = byte_at(data, at, end)
         if byte != stack[depth, CLOSING]:
             break
-        if close_value(nodes, stack, depth, words, flags, state) < 0:
-            return LOOK, depth, fresh
         at += 1
+        if close_value(at, nodes, stack, depth, words, flags, state) < 0:
+            return LOOK, depth, fresh
         depth -= 1
         fresh = False
         if depth < 0:
@@ -278,7 +292,7 @@ def read_row(
     while True:
         if byte == 123 or byte == 91:
             depth += 1
-            if open_value(byte, target, index, nodes, stack, depth, state) < 0:
+            if open_value(byte, at, target, index, nodes, stack, depth, state) < 0:
                 return LOOK
             at += 1
             fresh = True

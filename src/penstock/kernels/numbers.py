@@ -45,10 +45,15 @@ def read_decimal(
 ) -> tuple[int, int, bool]:
     """Both halves of a big-endian number in two's complement, and whether it is below a bound.
 
-    The bound is of its absolute value. What does not fit is 0.
+    The bound is of its absolute value. What does not fit is 0. Bytes in front that only repeat the
+    sign may be any number.
     """
-    if size > _PAIR_BYTES:
-        return 0, 0, False
+    while size > _PAIR_BYTES:
+        sign = 0xFF if data[at + 1] >= 0x80 else 0
+        if data[at] != sign:
+            return 0, 0, False
+        at += 1
+        size -= 1
     low = high = -1 if size > 0 and data[at] >= 0x80 else 0
     for place in range(at, at + size):
         high = high << 8 | (low >> 56 & 0xFF)

@@ -16,8 +16,9 @@ A row of `fields`, those of a message together and by their numbers:
     ONEOF     the group that it is in, or -1
     FLAGS     REPEATED, PACKABLE, PRESENCE: null where it was not written
 
-A row of `messages`: FIRST and BEHIND of its fields, its COLUMN, what it is (SPECIAL), and the
-field that holds an empty message where it was not written (WHOLE), or -1.
+A row of `messages`: FIRST and BEHIND of its fields, its COLUMN, what it is (SPECIAL), the field
+that holds an empty message where it was not written (WHOLE), or -1, and EXACT: 1 if nanoseconds
+that its column cannot hold are an error.
 
 Places in problems count from 2: first the messages, then two for each field: the field, and the
 items in it.
@@ -50,8 +51,8 @@ from penstock.kernels.varints import ENDS_EARLY, read_varint, unzigzag
 
 NUMBER, WIRE, KIND, TARGET, INNER, ONEOF, FLAGS = range(7)
 FIELD_WIDTH: Final = 7
-FIRST, BEHIND, COLUMN, SPECIAL, WHOLE = range(5)
-MESSAGE_WIDTH: Final = 5
+FIRST, BEHIND, COLUMN, SPECIAL, WHOLE, EXACT = range(6)
+MESSAGE_WIDTH: Final = 6
 REPEATED, PACKABLE, PRESENCE = 1, 2, 4
 STRUCT, TIMESTAMP, DURATION = 0, 1, 2
 SIGNED_32, UNSIGNED_32, ZIGZAG_32, SIGNED_64, ZIGZAG_64, UNSIGNED_64, BOOLEAN, BYTES, STRING = (
@@ -60,12 +61,15 @@ SIGNED_32, UNSIGNED_32, ZIGZAG_32, SIGNED_64, ZIGZAG_64, UNSIGNED_64, BOOLEAN, B
 VARINT, FIXED_64, SIZED, FIXED_32 = 0, 1, 2, 5
 """Wire types."""
 
-NO_TAG, GROUP, WIRE_6, WIRE_7, NO_TEXT, AGAIN, NO_TIMESTAMP, NO_DURATION = range(6, 14)
+(
+    NO_TAG, GROUP, WIRE_6, WIRE_7, NO_TEXT, AGAIN, NO_TIMESTAMP, NO_DURATION, NO_NANOS, FINER,
+) = range(6, 16)  # fmt: skip
 REASONS: Final = 32
 PLACES: Final = 2
 _FULL: Final = 31
 _TAG_MAX: Final = 2**32 - 1
 _MICROS: Final = 1_000_000
+_NANOS_MAX: Final = 999_999_999
 _SECONDS_MAX: Final = (2**63 - 1) // _MICROS - 1
 
 # What is remembered of each message that is open: the message, its end, and the field expected.
@@ -239,6 +243,14 @@ def _close(
     nanos = words[table[column + 2, AT] + entry]
     if seconds > _SECONDS_MAX or seconds < -_SECONDS_MAX:
         return NO_TIMESTAMP if special == TIMESTAMP else NO_DURATION
+    # A duration has both parts of one sign; a timestamp's nanoseconds always count forwards.
+    backwards = nanos < 0 and (special == TIMESTAMP or seconds > 0)
+    if nanos > _NANOS_MAX or nanos < -_NANOS_MAX or backwards:
+        return NO_NANOS
+    if special == DURATION and seconds < 0 and nanos > 0:
+        return NO_NANOS
+    if messages[message, EXACT] and nanos % 1000 != 0:
+        return FINER
     part = nanos // 1000 if nanos >= 0 else -(-nanos // 1000)
     words[table[column, AT] + entry] = seconds * _MICROS + part
     return 0

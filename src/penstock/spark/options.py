@@ -178,6 +178,11 @@ class Values:
         "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
         name="valueUnknownFields", kind=given.word_of("ignore", "reject"),
     )  # fmt: skip
+    decimals: str = setting(
+        "exact", "How a value is read that has more digits than its column. `exact` makes it an"
+        " error; `round` rounds decimals half up, and cuts fractions of a second behind"
+        " microseconds.", name="valueDecimals", kind=given.word_of("exact", "round"),
+    )  # fmt: skip
     zone: str | None = setting(
         None, "Of `json`: the zone of times that do not say theirs; UTC without one.",
         name="valueZone", kind=given.TEXT,

@@ -135,8 +135,13 @@ def test_a_slice_of_an_array_is_read_from_its_offset() -> None:
         ),
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0},
-            sized(b"\x00" * 17),
+            sized(b"\x01" + b"\x00" * 16),
             "field a: has more digits than decimal(2,0)",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0},
+            sized(b""),
+            "field a: is a decimal without bytes",
         ),
         (
             {"type": "long", "logicalType": "timestamp-millis"},

@@ -16,6 +16,7 @@ from penstock.formats.protobuf.columns import column_of_message
 from penstock.formats.protobuf.decode import decode
 from penstock.formats.protobuf.schema import message_of
 from penstock.formats.values import Values
+from tests.formats.drawn import drawn
 from tests.formats.protobuf.messages import comparable, damaged, descriptor, expected, values
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
@@ -26,9 +27,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("shop")
 
 
-def decoded(of: Any, content: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
+def decoded(
+    of: Any, content: list[bytes | None], *, exact: bool = False
+) -> tuple[pa.Array, list[str | None]]:
     message = message_of(of)
-    found, errors = decode(message, Values.of(pa.array(content, pa.binary())))
+    found, errors = decode(message, Values.of(pa.array(content, pa.binary())), exact=exact)
     found.validate(full=True)
     assert found.type == column_of_message(message).type
     return found, errors.to_pylist()
@@ -84,7 +87,7 @@ def test_fields_that_are_not_in_the_schema_are_skipped(shop: Path, data: Any) ->
 # Times that the library itself cannot convert; and maps, of which the library drops the entries
 # that have a field too many.
 PASSED_OVER = ("at", "took", "mi", "mm", "mc")
-STRICTER = ("more than once", "does not fit", "group", "more than 64 bits")
+STRICTER = ("more than once", "does not fit", "nanoseconds", "group", "more than 64 bits")
 
 
 def agrees(of: Any, content: bytes, value: Any, error: str | None) -> None:
@@ -166,3 +169,50 @@ def test_columns_grow_as_long_as_there_is_more(shop: Path) -> None:
     found, errors = decoded(of, [*content, content[1][:-1]])
     assert errors == [None] * len(messages) + ["ends too early"]
     assert comparable(found) == [*(expected(message) for message in messages), None]
+
+
+NANOS = st.integers(0, 999_999).map(lambda micros: micros * 1000) | st.integers(-(2**31), 2**31 - 1)
+SECONDS = st.integers(-(10**11), 10**11) | st.integers(-(2**63), 2**63 - 1)
+
+
+def nanoseconds(message: Any) -> int | None:
+    """Return all nanoseconds of a time; None where its own library rejects it.
+
+    The library has fewer years than a column: seconds beyond them are counted here.
+    """
+    seconds, more = message.seconds, 0
+    if abs(seconds) > 10**9:
+        more = seconds - (10**9 if seconds > 0 else -(10**9))
+    made = type(message)(seconds=seconds - more, nanos=message.nanos)
+    try:
+        made.ToJsonString()
+    except ValueError:
+        return None
+    return int(made.ToNanoseconds()) + more * 10**9
+
+
+def test_times_are_exact_or_rejected(shop: Path) -> None:
+    of = descriptor(shop, "shop.All")
+    made: Any = message_factory.GetMessageClass(of)
+    times = drawn(st.tuples(SECONDS, NANOS | st.integers(0, 999_999_999)))
+    for name, kind in (("at", "timestamp"), ("took", "duration")):
+        messages = [made(**{name: {"seconds": sec, "nanos": nano}}) for sec, nano in times]
+        content: list[bytes | None] = [message.SerializeToString() for message in messages]
+        (exact, said), (cut, others) = (decoded(of, content, exact=both) for both in (True, False))
+        rows = zip(messages, comparable(exact), said, comparable(cut), others, strict=True)
+        for message, ours, words, shorter, other in rows:
+            time = getattr(message, name)
+            whole = nanoseconds(time)
+            if abs(time.seconds) > (2**63 - 1) // 1_000_000 - 1:
+                assert words == other == f"field {name}: does not fit a {kind}"
+            elif whole is None:
+                where = f"field {name}: has nanoseconds that are not those of one second"
+                assert words == other == where
+            else:
+                assert other is None
+                assert 0 <= abs(whole - shorter[name] * 1000) < 1000
+                assert (words is None) == (time.nanos % 1000 == 0)
+                if words is None:
+                    assert ours[name] * 1000 == whole
+                else:
+                    assert "has a finer fraction of a second than microseconds" in words

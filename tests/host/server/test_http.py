@@ -399,6 +399,7 @@ async def test_a_sink_that_does_not_accept_is_not_ready() -> None:
         (b'1\n"a\rb"', 2),
         (b"\xef\xbb\xbf1", 1),
         (b"1\nNaN", 2),
+        (b"1\n" + b"[" * 5_000 + b"]" * 5_000, 2),
     ],
 )
 async def test_lines_that_are_no_json(body: bytes, line: int) -> None:

@@ -90,7 +90,7 @@ def test_json_says_what_is_wrong(spark: SparkSession) -> None:
         '{"id":1,"at":1700000000}': "field at: 1700000000 is not timestamp",
         '{"id":1,"day":"2026-02-30"}': "field day: '2026-02-30' is not date",
         '{"id":1,"ok":1}': "field ok: 1 is not boolean",
-        '{"id":1,"price":1e400}': "field price: Infinity is not double",
+        '{"id":1,"price":1e400}': "field price: 1e400 is not double",
         '{"id":1,"tags":"x"}': "field tags: is not an array",
         '{"id":1,"tags":["x",1]}': "field tags[]: 1 is not string",
         '{"id":1,"inner":[]}': "field inner: is not an object",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -50,11 +51,19 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }  # fmt: skip
 
 
+MICROSECONDS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""With them Spark writes all that a time has, six digits always."""
+
+
 def both_ways(frame: DataFrame) -> tuple[list[str], list[str]]:
     """The rows of a frame as workers write them, and as Spark does."""
     row = F.struct("*")
-    both = frame.select(row.alias("row"), F.to_json(row).alias("text")).toArrow()
-    return json_rows(both["row"].combine_chunks()).to_pylist(), both["text"].to_pylist()
+    both = frame.select(row.alias("row"), F.to_json(row, MICROSECONDS).alias("text")).toArrow()
+    theirs = [re.sub(r"(:\d\d\.\d{3})000", r"\1", text) for text in both["text"].to_pylist()]
+    return json_rows(both["row"].combine_chunks()).to_pylist(), theirs
 
 
 @pytest.mark.parametrize("first", ["tiny", "text"])
@@ -66,12 +75,10 @@ def test_as_spark_writes_them(spark: SparkSession, first: str) -> None:
     ]
     frame = spark.createDataFrame(pa.table(columns, names))
     assert is_json_value(frame.schema)
-    both = frame.select(
-        F.struct("*").alias("row"), F.to_json(F.struct("*")).alias("text")
-    ).toArrow()
-    found = json_rows(both["row"].combine_chunks()).to_pylist()
-    wanted = both["text"].to_pylist()
+    found, wanted = both_ways(frame)
     assert len(found) == ROWS
+    if first == "tiny":
+        assert '"at":"2026-05-06T07:08:09.123999Z"' in found[5]
     for ours, theirs in zip(found, wanted, strict=True):
         assert repr(json.loads(ours)) == repr(json.loads(theirs))
 

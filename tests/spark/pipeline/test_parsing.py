@@ -69,6 +69,7 @@ pattern = "events-.*"
 format = "json"
 schema = "infer"
 unknown_fields = "reject"
+decimals = "round"
 start = "latest"
 
 [source.pointers]
@@ -214,7 +215,9 @@ def sources(directory: Path) -> dict[str, Source]:
         "events": Source(
             name="events",
             pattern="events-.*",
-            value_format=ValueFormat(kind="json", schema="infer", unknown_fields="reject"),
+            value_format=ValueFormat(
+                kind="json", schema="infer", unknown_fields="reject", decimals="round"
+            ),
             start="latest",
         ),
         "pointers": Source(name="pointers", topics=("files",), outbox=directory / "box"),

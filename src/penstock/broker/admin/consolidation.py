@@ -113,7 +113,7 @@ def _swap(key: PartitionKey, body: bytes) -> SegmentSwap:
             replaced=tuple(map(extent_from_json, parsed["replaced"])),
             extents=tuple(map(extent_from_json, parsed["extents"])),
         )
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.DecodeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise BadSegment(f"the body is not in the form expected: {error!r}") from None
 
 

@@ -55,6 +55,7 @@ _WORDS: Final = {
     kernel.BELOW_ZERO: "a length below zero",
     kernel.NO_TEXT: "text is not UTF-8",
     kernel.NO_DECIMAL: "has more digits than ",
+    kernel.EMPTY: "is a decimal without bytes",
     kernel.FOLLOWS: "bytes follow the value",
 }
 

@@ -8,7 +8,7 @@ by Arrow, all at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.formats import framing
 from penstock.formats.columns import narrow, validity
 from penstock.formats.json.checks import doubtful, doubtful_sizes
-from penstock.formats.json.plain import read_plain
+from penstock.formats.json.plain import Conversion, read_plain
 from penstock.formats.json.program import Arenas, Program, arrow_type
 from penstock.formats.json.shapes import Items, Record
 from penstock.formats.value_format import Framing
@@ -30,11 +30,11 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonReader:
-    """Objects of one shape, framed or not; `zone` is that of times that do not say theirs."""
+    """Objects of one shape, framed or not."""
 
     record: Record
     framed: Framing = "none"
-    zone: str = "UTC"
+    conversion: Conversion = field(default_factory=Conversion)
 
     def arrow_type(self) -> pa.DataType:
         return arrow_type(self.record)
@@ -42,12 +42,14 @@ class JsonReader:
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
         """What the values are, and what is wrong with those that are null for a reason."""
         batch = _Batch(values, self.framed)
-        arenas = Arenas(Program.of(self.record, self.zone), len(values), batch.size_bytes)
+        arenas = Arenas(Program.of(self.record, self.conversion), len(values), batch.size_bytes)
         batch.parse(arenas)
         batch.convert(arenas)
         made = _Columns(arenas, batch).rows()
         slow = np.flatnonzero(batch.status == layout.SLOW)
-        found = [read_plain(self.record, batch.content(row), self.zone) for row in slow.tolist()]
+        found = [
+            read_plain(self.record, batch.content(row), self.conversion) for row in slow.tolist()
+        ]
         for row, (_, words) in zip(slow.tolist(), found, strict=True):
             if words is not None:
                 batch.errors[row] = words
@@ -213,7 +215,7 @@ class _Columns:
         column = self._arenas.column_of(node)
         words, flags = self._arenas.words_of(column), self._arenas.flags_of(column)
         leaf: Any = self._shapes[node]
-        made = leaf.data_type
+        made = arrow_type(leaf)
         nulls = int(len(flags) - np.count_nonzero(flags))
         if made == pa.string():
             texts = self._batch.texts(words, self._arenas)

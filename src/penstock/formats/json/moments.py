@@ -3,8 +3,8 @@
 Behind a date of ten characters may be `T` or a blank and a time, whose minutes, seconds and
 fraction may be left out and whose numbers may have one digit; behind the seconds a zone: `Z`, an
 offset, `UTC`, `GMT` or `UT` with or without an offset, or a name of the zones' database. Of a
-fraction six digits count. A time that clocks skip is read by the offset before, one that they show
-twice is the first.
+fraction six digits count; `is_finer` finds texts with more. A time that clocks skip is read by the
+offset before, one that they show twice is the first.
 
 Source: `stringToTimestamp` and `stringToDate` of Spark's SparkDateTimeUtils; java.time.ZoneId.
 """
@@ -73,6 +73,12 @@ def micros_of(text: str, zone: str | None) -> int | None:
     except (ValueError, OSError, LookupError):
         return None
     return shown - offset * 1_000_000
+
+
+def is_finer(text: str) -> bool:
+    """Whether a text that `micros_of` reads has a fraction finer than microseconds."""
+    found = _TIME.fullmatch(text[10:].rstrip(_BLANKS))
+    return found is not None and (found[4] or "")[6:].strip("0") != ""
 
 
 def _days(year: int, month: int, day: int) -> int | None:

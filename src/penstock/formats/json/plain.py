@@ -1,12 +1,9 @@
 """One JSON value at a time, read slowly: what is wrong with it, in words, or what it is.
 
 The kernels accept only what is surely right. All else comes here: this is what says what a value
-means. A number is text until its column says what it becomes, because decimals, integers and
-doubles each make something else of it. What is told is the first thing wrong in the order of the
-schema; members of a map and names outside the schema have the order of their UTF-16 units.
-
-Numbers without an exponent and of at most 38 digits are decimals; others are doubles, of which
-decimals are made by way of the shortest text that means the double.
+means. A number is text until its column says what it becomes: an integer or a decimal is exactly
+what the text says, a double or a float the nearest one. The first error in the order of the schema
+is reported; members of a map and names outside the schema have the order of their UTF-16 units.
 """
 
 from __future__ import annotations
@@ -16,14 +13,14 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Context, Decimal
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.base.errors import BugError
-from penstock.formats.json.moments import days_of, micros_of
+from penstock.formats.json.moments import days_of, is_finer, micros_of
 from penstock.formats.json.shapes import Field, Items, Leaf, Named, Record, Shape
 from penstock.formats.limits import JSON_DEPTH_MAX, JSON_DIGITS_MAX
 
@@ -32,23 +29,13 @@ SHOWN_CHARACTERS: Final = 60
 NOT_TEXT: Final = "not UTF-8 text"
 NOT_JSON: Final = "not JSON"
 NOT_AN_OBJECT: Final = "not a JSON object"
-_DECIMAL_DIGITS: Final = 38
-_EXACT: Final = Context(prec=2 * JSON_DIGITS_MAX, Emax=10**9, Emin=-(10**9))
+_EXPONENT_DIGITS: Final = 9
+_EXACT: Final = Context(prec=2 * JSON_DIGITS_MAX, Emax=10**10, Emin=-(10**10), traps=[])
+"""Arithmetic in which no digit of a number is lost."""
 _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
-_NUMERAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?")
+_NUMERAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _BLANKS: Final = "".join(map(chr, range(33)))
 _MISSING: Final = object()
-_ESCAPES: Final = {
-    **{chr(code): f"\\u{code:04X}" for code in range(32)},
-    '"': '\\"',
-    "\\": "\\\\",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-}
-_TABLE: Final = str.maketrans(_ESCAPES)
 _INTEGERS: Final = {
     data_type: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for data_type, bits in ((pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32), (pa.int64(), 64))
@@ -61,8 +48,24 @@ _NAMES: Final = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """Rules of a source for values that a column cannot hold as they are written.
+
+    `zone` is that of times without one. If `exact`, digits that do not fit are an error; otherwise
+    decimals are rounded half up and times are cut to microseconds.
+    """
+
+    zone: str = "UTC"
+    exact: bool = True
+
+
 class Wrong(Exception):
     """A value that is not of its schema, in words."""
+
+
+class _Finer(Exception):
+    """A value with more digits than its column has."""
 
 
 class Number(str):
@@ -72,7 +75,7 @@ class Number(str):
 
 
 def read_plain(
-    record: Record, content: bytes, zone: str
+    record: Record, content: bytes, how: Conversion
 ) -> tuple[dict[str, Any] | None, str | None]:
     """The value, as Arrow's conversion from Python takes it, or what is wrong."""
     try:
@@ -86,7 +89,7 @@ def read_plain(
     if not isinstance(value, dict):
         return None, NOT_AN_OBJECT
     try:
-        return _record(record, value, "", zone), None
+        return _record(record, value, "", how), None
     except Wrong as wrong:
         return None, str(wrong)
 
@@ -135,8 +138,10 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _record(record: Record, value: Mapping[str, Any], prefix: str, zone: str) -> dict[str, Any]:
-    made = {field.name: _field(field, value, prefix, zone) for field in record.fields}
+def _record(
+    record: Record, value: Mapping[str, Any], prefix: str, how: Conversion
+) -> dict[str, Any]:
+    made = {field.name: _field(field, value, prefix, how) for field in record.fields}
     if record.closed:
         unknown = set(value) - made.keys()
         if unknown:
@@ -149,37 +154,37 @@ def _utf16(name: str) -> bytes:
     return name.encode("utf-16-be")
 
 
-def _field(field: Field, value: Mapping[str, Any], prefix: str, zone: str) -> Any:
+def _field(field: Field, value: Mapping[str, Any], prefix: str, how: Conversion) -> Any:
     where = f"{prefix}{field.name}"
     found = value.get(field.name, _MISSING)
     if found is _MISSING:
         if field.required:
             raise Wrong(f"field {where}: missing")
         return None
-    return _value(field.shape, found, where, zone)
+    return _value(field.shape, found, where, how)
 
 
-def _value(shape: Shape, value: Any, where: str, zone: str) -> Any:
+def _value(shape: Shape, value: Any, where: str, how: Conversion) -> Any:
     if value is None:
         if not shape.nullable:
             raise Wrong(f"field {where}: null")
-        return None
+        return "null" if isinstance(shape, Leaf) and shape.data_type is None else None
     match shape:
         case Leaf():
-            return _leaf(shape, value, where, zone)
+            return _leaf(shape, value, where, how)
         case Record():
             _need(value, dict, where, "an object")
-            return _record(shape, value, f"{where}.", zone)
+            return _record(shape, value, f"{where}.", how)
         case Items():
             _need(value, list, where, "an array")
             _check(shape.checks, value, where)
-            return [_value(shape.item, item, f"{where}[]", zone) for item in value]
+            return [_value(shape.item, item, f"{where}[]", how) for item in value]
         case Named():
             _need(value, dict, where, "an object")
             for name in sorted(value, key=_utf16):
-                _value(shape.value, value[name], f"{where}{{}}", zone)
+                _value(shape.value, value[name], f"{where}{{}}", how)
             return [
-                (name, _value(shape.value, item, f"{where}{{}}", zone))
+                (name, _value(shape.value, item, f"{where}{{}}", how))
                 for name, item in value.items()
             ]
 
@@ -189,12 +194,21 @@ def _need(value: Any, kind: type, where: str, words: str) -> None:
         raise Wrong(f"field {where}: is not {words}")
 
 
-def _leaf(leaf: Leaf, value: Any, where: str, zone: str) -> Any:
-    made = _converted(leaf, value, zone)
+def _leaf(leaf: Leaf, value: Any, where: str, how: Conversion) -> Any:
+    if leaf.data_type is None:
+        return _json(value)
+    reason = "is not"
+    try:
+        made = _converted(leaf, value, how)
+    except _Finer as finer:
+        made, reason = None, f"{finer} than"
     if made is None:
-        shown = _shown(value)[:SHOWN_CHARACTERS]
+        shown = (value if type(value) is str else _json(value))[:SHOWN_CHARACTERS]
         quote = "'" if type(value) is str else ""
-        raise Wrong(f"field {where}: {quote}{shown}{quote} is not {type_name(leaf.data_type)}")
+        remedy = "" if reason == "is not" else '; decimals = "round" keeps what fits'
+        raise Wrong(
+            f"field {where}: {quote}{shown}{quote} {reason} {type_name(leaf.data_type)}{remedy}"
+        )
     _check(leaf.checks, made, where)
     return made
 
@@ -206,20 +220,20 @@ def type_name(data_type: pa.DataType) -> str:
     return _NAMES[data_type]
 
 
-def _converted(leaf: Leaf, value: Any, zone: str) -> Any:
+def _converted(leaf: Leaf, value: Any, how: Conversion) -> Any:
     """What a leaf becomes, or None."""
     kind: Any = leaf.data_type
     if kind == pa.bool_():
         return value if isinstance(value, bool) else None
     if pa.types.is_decimal(kind):
-        return _as_decimal(kind, value, leaf.text_too)
+        return _as_decimal(kind, value, leaf.text_too, how.exact)
     if isinstance(value, Number):
         return _of_number(kind, value)
-    return _of_text(kind, value, leaf.pattern, zone) if type(value) is str else None
+    return _of_text(kind, value, leaf.pattern, how) if type(value) is str else None
 
 
-def _of_text(kind: Any, text: str, pattern: str | None, zone: str) -> Any:
-    if kind == pa.string():
+def _of_text(kind: Any, text: str, pattern: str | None, how: Conversion) -> Any:
+    if kind in (pa.string(), pa.binary()):
         return text
     if kind == pa.date32():
         return days_of(text)
@@ -228,140 +242,96 @@ def _of_text(kind: Any, text: str, pattern: str | None, zone: str) -> Any:
     # Java's end of a text may be followed by the end of a line; so may Python's, by one of these.
     if pattern is not None and re.search(pattern, text.removesuffix("\r"), re.ASCII) is None:
         return None
-    return micros_of(text, zone if kind.tz else None)
+    made = micros_of(text, how.zone if kind.tz else None)
+    if made is not None and how.exact and is_finer(text):
+        raise _Finer("has a finer fraction of a second")
+    return made
 
 
 def _of_number(kind: pa.DataType, number: Number) -> Any:
     if kind in _INTEGERS:
         low, high = _INTEGERS[kind]
         exact = _exact(number)
-        if isinstance(exact, float):
-            return _of_double(exact, low, high)
-        return int(exact) if exact == int(exact) and low <= exact <= high else None
+        return int(exact) if low <= exact <= high and exact == int(exact) else None
     if kind not in (pa.float32(), pa.float64()):
         return None
     made = _as_single(number) if kind == pa.float32() else float(number)
     if math.isinf(made):
         return None
-    return abs(made) if made == 0 and not isinstance(_exact(number), float) else made
-
-
-def _of_double(value: float, low: int, high: int) -> int | None:
-    """The integer that a double is; the double above the highest integer of 64 bits becomes it."""
-    if not math.isfinite(value) or value != int(value):
-        return None
-    if low <= value <= float(high):
-        return min(int(value), high)
-    return None
+    return 0.0 if number == "-0" else made  # an integer, as in Spark's `from_json`
 
 
 def _as_single(number: Number) -> float:
-    exact = _exact(number)
-    text = _double_text(exact) if isinstance(exact, float) else str(number)
+    """The nearest float; by way of a double where the digits of one say the same."""
     try:
-        return float(pa.scalar(text).cast(pa.float32()).as_py())
-    except pa.ArrowInvalid:
-        with np.errstate(over="ignore"):
-            return float(np.float32(float(text)))
+        return float(pa.scalar(str(number)).cast(pa.float32()).as_py())
+    except pa.ArrowInvalid:  # above the largest or below the smallest float
+        return math.copysign(math.inf if abs(float(number)) > 1 else 0.0, float(number))
 
 
-def _exact(number: Number) -> Decimal | float:
-    """A number as it is held: a decimal, or a double."""
-    if "e" not in number and "E" not in number:
-        made = Decimal(number)
-        _, digits, exponent = made.as_tuple()
-        if len(digits) <= _DECIMAL_DIGITS and -int(exponent) <= _DECIMAL_DIGITS:
-            return made
-    return float(number)
+def _exact(number: str) -> Decimal:
+    """A number as a decimal; an exponent of more digits than any number here has is cut."""
+    mantissa, _, exponent = number.lower().partition("e")
+    digits = exponent.lstrip("+-").lstrip("0")
+    if len(digits) > _EXPONENT_DIGITS:
+        sign = "-" if exponent.startswith("-") else ""
+        return _EXACT.create_decimal(f"{mantissa}e{sign}{'9' * _EXPONENT_DIGITS}")
+    return _EXACT.create_decimal(number)
 
 
-def _as_decimal(kind: pa.DataType, value: Any, text_too: bool) -> Decimal | None:
-    """A decimal rounded half up to the scale of its type, if its precision has room for it."""
+def _as_decimal(kind: Any, value: Any, text_too: bool, exactly: bool) -> Decimal | None:
+    """A decimal of the type's scale, if its precision has room for it.
+
+    Raises:
+        _Finer: the number has more digits behind the point, and they must not be rounded.
+    """
     if isinstance(value, Number):
-        exact = _exact(value)
-        if isinstance(exact, float):
-            if not math.isfinite(exact):
-                return None
-            exact = Decimal(_double_text(exact))
-    elif type(value) is str and text_too:
-        text = value.strip(_BLANKS)
-        if _NUMERAL.fullmatch(text) is None:
-            return None
-        exact = _EXACT.create_decimal(text)
-    else:
+        return _fitted(_exact(value), kind.precision, kind.scale, exactly)
+    if type(value) is not str or not text_too:
         return None
-    return _fitted(exact, kind.precision, kind.scale)
-
-
-def _fitted(exact: Decimal, precision: int, scale: int) -> Decimal | None:
-    if exact == 0:
-        return _EXACT.scaleb(Decimal(0), -scale)
-    sign, digits, exponent = exact.as_tuple()
-    power = int(exponent)
-    if len(digits) + power > _DECIMAL_DIGITS:
+    text = value.strip(_BLANKS)
+    if len(text) > 2 * JSON_DIGITS_MAX or _NUMERAL.fullmatch(text) is None:
         return None
-    shift = power + scale
-    unscaled = int("".join(map(str, digits)))
-    if shift >= 0:
-        unscaled *= 10**shift
-    elif -shift > len(digits):
-        unscaled = 0
-    else:
-        unscaled = (unscaled + 5 * 10 ** (-shift - 1)) // 10**-shift
-    if unscaled >= 10**precision:
+    return _fitted(_exact(text), kind.precision, kind.scale, exactly)
+
+
+def _fitted(exact: Decimal, precision: int, scale: int, exactly: bool) -> Decimal | None:
+    """The number rounded half up to a scale."""
+    if exact.adjusted() > precision - scale:
+        return _EXACT.scaleb(Decimal(0), -scale) if exact == 0 else None
+    made = exact.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP, _EXACT)
+    if made.adjusted() >= precision - scale and made != 0:
         return None
-    made = Decimal(-unscaled if sign else unscaled)
-    return _EXACT.scaleb(made, -scale)
+    if exactly and made != exact:
+        raise _Finer("has more digits behind the point")
+    return made
 
 
-def _double_text(value: float) -> str:
-    """A double as Java writes it."""
-    if not math.isfinite(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    if len(digits) == 1:
-        # Of two digits at least, which the smallest doubles do not both have.
-        sign, digits, exponent = Decimal(f"{value:.1e}").normalize().as_tuple()
-    minus = "-" if sign else ""
-    if value == 0:
-        return f"{minus}0.0"
-    first = len(digits) + int(exponent) - 1
-    text = "".join(map(str, digits))
-    if not -3 <= first < 7:
-        return f"{minus}{text[0]}.{text[1:] or '0'}E{first}"
-    if first < 0:
-        return f"{minus}0.{'0' * (-first - 1)}{text}"
-    text = text.ljust(first + 2, "0")
-    return f"{minus}{text[: first + 1]}.{text[first + 1 :]}"
-
-
-def _shown(value: Any, depth: int = 0) -> str:
-    """A value as JSON without blanks, members in the order of their names, as far as is shown."""
-    if type(value) is str:
-        return value if depth == 0 else f'"{value.translate(_TABLE)}"'
-    if isinstance(value, Number):
-        exact = _exact(value)
-        if isinstance(exact, float):
-            return _double_text(exact)
-        return format(exact.normalize(_EXACT), "f") if exact else "0"
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    # Every level shows a character at least, so that what lies deeper is never seen.
-    if depth > SHOWN_CHARACTERS:
-        return ""
-    if isinstance(value, list):
-        return "[" + ",".join(_shown(item, depth + 1) for item in value) + "]"
-    members = (
-        f"{_shown(name, depth + 1)}:{_shown(value[name], depth + 1)}"
-        for name in sorted(value, key=_utf16)
-    )
-    return "{" + ",".join(members) + "}"
+def _json(value: Any) -> str:
+    """A value as JSON without blanks, its numbers as they were written."""
+    parts: list[str] = []
+    waiting: list[Any] = [value]
+    while waiting:  # without recursion: values nest deeper than Python's calls may
+        item = waiting.pop()
+        if isinstance(item, Number):
+            parts.append(item)
+            continue
+        if not isinstance(item, dict | list):
+            parts.append(json.dumps(item, ensure_ascii=False))
+            continue
+        members = [("", part) for part in item] if isinstance(item, list) else [
+            (f"{json.dumps(name, ensure_ascii=False)}:", part) for name, part in item.items()
+        ]  # fmt: skip
+        parts.append("[" if isinstance(item, list) else "{")
+        waiting.append(Number("]" if isinstance(item, list) else "}"))
+        for number, (name, part) in reversed(list(enumerate(members))):
+            waiting += [part, Number(f",{name}" if number else name)]
+    return "".join(parts)
 
 
 def _is_multiple(value: Any, step: Any) -> bool:
     """By decimals, as 0.3 is a multiple of 0.1 to everybody but a floating-point unit."""
-    made = Decimal(_double_text(value)) if isinstance(value, float) else Decimal(value)
-    fitted = _fitted(made, 38, 15)
+    fitted = _fitted(Decimal(str(value)), 38, 15, False)
     return fitted is not None and _EXACT.remainder(fitted, Decimal(str(step))) == 0
 
 

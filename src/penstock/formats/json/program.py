@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.formats.json.json_schema import ZONED
-from penstock.formats.json.plain import HOLDS
+from penstock.formats.json.plain import HOLDS, Conversion
 from penstock.formats.json.shapes import Items, Leaf, Named, Record, Shape
 from penstock.formats.limits import JSON_DEPTH_MAX
 from penstock.kernels import json_layout as layout
@@ -27,17 +27,21 @@ KINDS: Final = {
     pa.int16(): layout.INTEGER, pa.int32(): layout.INTEGER, pa.int64(): layout.INTEGER,
     pa.float64(): layout.DOUBLE, pa.float32(): layout.FLOAT,
     pa.timestamp("us", "UTC"): layout.TIMESTAMP, pa.timestamp("us"): layout.NTZ,
-    pa.date32(): layout.DATE,
+    pa.date32(): layout.DATE, pa.binary(): layout.TEXT, None: layout.ANY,
 }  # fmt: skip
 ITEMS_FIRST: Final = 1_024
 MARKS_FIRST: Final = 1_024
 
 
 def arrow_type(shape: Shape) -> pa.DataType:
-    """The type that a shape becomes; everything in it may be null."""
+    """The type that a shape becomes; everything in it may be null.
+
+    Any JSON and binary values become their text, of which Spark makes the rest.
+    """
     match shape:
         case Leaf():
-            return shape.data_type
+            texts = (None, pa.binary())
+            return pa.string() if shape.data_type in texts else shape.data_type
         case Record():
             return pa.struct([(part.name, arrow_type(part.shape)) for part in shape.fields])
         case Items():
@@ -47,7 +51,7 @@ def arrow_type(shape: Shape) -> pa.DataType:
 
 
 def unsupported(shape: Shape, where: str = "") -> list[str]:
-    """What the kernels cannot read, each with its field; such values are read in another way."""
+    """List what the reader leaves to Spark, each with its field."""
     match shape:
         case Leaf():
             return [f"field {where}: {reason}" for reason in _reasons(shape)]
@@ -68,7 +72,7 @@ def _reasons(leaf: Leaf) -> list[str]:
     if leaf.data_type is None:
         return ["any JSON, which becomes a variant"]
     found = []
-    if leaf.data_type not in KINDS and not pa.types.is_decimal128(leaf.data_type):
+    if leaf.data_type == pa.binary():
         found.append(f"type {leaf.data_type}")
     if leaf.collation not in (None, "UTF8_BINARY"):
         found.append(f"collation {leaf.collation}")
@@ -91,7 +95,7 @@ class Column:
 class Program:
     """The tables of a record; node 0 is the record itself."""
 
-    zone: str
+    conversion: Conversion
     nodes: list[list[int]] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
     fields: list[list[int]] = field(default_factory=list)
@@ -102,8 +106,8 @@ class Program:
     """The node whose items a level has; that of the rows has none."""
 
     @classmethod
-    def of(cls, record: Record, zone: str) -> Program:
-        made = cls(zone)
+    def of(cls, record: Record, conversion: Conversion) -> Program:
+        made = cls(conversion)
         made._add(record, 0)
         return made
 
@@ -161,6 +165,10 @@ class Program:
 
     def _leaf(self, leaf: Leaf, row: list[int]) -> int:
         made: Any = leaf.data_type
+        row[layout.EXACT] = self.conversion.exact
+        if made is None:
+            row[layout.KIND] = layout.ANY
+            return 1
         if pa.types.is_decimal(made):
             bound = 10**made.precision
             row[layout.KIND] = layout.DECIMAL
@@ -173,7 +181,9 @@ class Program:
             high = 2 ** (made.bit_width - 1) - 1
             row[layout.LOW], row[layout.HIGH] = -high - 1, high
         if pa.types.is_timestamp(made):
-            row[layout.ZONE] = layout.ZONE_UTC if self.zone == "UTC" else layout.ZONE_NAMED
+            row[layout.ZONE] = (
+                layout.ZONE_UTC if self.conversion.zone == "UTC" else layout.ZONE_NAMED
+            )
             if leaf.pattern is not None:
                 row[layout.ZONE] = layout.ZONE_NEEDED
         return 1

@@ -31,7 +31,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A value without fields or items; one without a type may be any JSON."""
+    """A value without fields or items; one without a type is any JSON, read as its text."""
 
     data_type: pa.DataType | None = None
     checks: tuple[Check, ...] = ()

@@ -1,9 +1,9 @@
 """Rows as JSON texts, by columns: what Spark's `to_json` makes of a struct, without Java.
 
 A field that is null is left out, an element of a list or a value of a map is `null`. Times are in
-UTC with milliseconds, what is finer is cut off. Numbers have the same value and kind as with
-Spark, and may be spelled in another way (`1e+10` for `1.0E10`). Text that is no UTF-8 gets the
-replacement character.
+UTC with milliseconds, and with the digits behind them where one is not 0 (Spark cuts them). Numbers
+have the same value and kind as with Spark, and may be spelled in another way (`1e+10` for
+`1.0E10`). Text that is no UTF-8 gets the replacement character.
 
 Every column becomes text by Arrow's casts; a row is one join of names and texts.
 
@@ -24,6 +24,8 @@ _CONTROLS: Final = [
     (bytes([code]), _SHORT.get(code, f"\\u{code:04X}").encode()) for code in range(32)
 ]
 _NOT_FINITE: Final = (("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"'))
+_FINER: Final = {"us": (1_000, 3), "ns": (1_000_000, 6)}
+"""Of a unit: how many are a millisecond, and the digits of the rest."""
 _YEARS: Final = (np.datetime64("0000", "ms"), np.datetime64("10000", "ms"))
 """Those whose texts have four digits."""
 
@@ -136,7 +138,7 @@ def _floats(column: Any) -> Any:
 
 
 def _moments(column: Any, unit: str, zone: str) -> Any:
-    """Dates, or times in milliseconds; years of more than four digits have a sign."""
+    """Dates, or times; years of more than four digits have a sign."""
     times = unit != "D"
     counts = column.cast(pa.int64() if times else pa.int32()).fill_null(0).to_numpy()
     moments = counts.astype(f"M8[{unit}]").astype("M8[ms]" if times else "M8[D]")
@@ -147,6 +149,12 @@ def _moments(column: Any, unit: str, zone: str) -> Any:
     else:
         text = pa.array(moments).cast(pa.string())
         text = pc.binary_replace_slice(text, 10, 11, "T") if times else text
+    if unit in _FINER:
+        millisecond, digits = _FINER[unit]
+        rest = counts % millisecond
+        if rest.any():
+            finer = pc.utf8_lpad(pa.array(rest).cast(pa.string()), digits, "0")
+            text = pc.binary_join_element_wise(text, pc.if_else(pa.array(rest > 0), finer, ""), "")
     if zone:
         text = pc.binary_join_element_wise(text, zone, "")
     return pc.if_else(column.is_valid(), text, None) if column.null_count else text

@@ -46,17 +46,24 @@ _WORDS: Final = {
     kernel.AGAIN: "the message comes more than once",
     kernel.NO_TIMESTAMP: "does not fit a timestamp",
     kernel.NO_DURATION: "does not fit a duration",
+    kernel.NO_NANOS: "has nanoseconds that are not those of one second",
+    kernel.FINER: 'has a finer fraction of a second than microseconds; decimals = "round" keeps'
+    " what fits",
 }
 _TABLES_MAX: Final = 64
 
 
-def decode(message: Message, values: Values) -> tuple[pa.StructArray, pa.StringArray]:
+def decode(
+    message: Message, values: Values, *, exact: bool = True
+) -> tuple[pa.StructArray, pa.StringArray]:
     """Decode values, and say what is wrong with those that cannot be.
+
+    With `exact`, nanoseconds that microseconds cannot hold are wrong; otherwise they are cut.
 
     Shapes: one struct of the message's column and one error per value, in order; both are null
     where there is no value.
     """
-    tables = _tables(message)
+    tables = _tables(message, exact)
     leaves = Leaves(root=tables.root, rows=len(values), size_bytes=values.size_bytes)
     messages = np.array(tables.messages, np.int64)
     fields = np.array(tables.fields, np.int64)
@@ -79,6 +86,7 @@ class _Tables:
     """The kernel's tables of messages and fields, and the places of both in words."""
 
     root: Column
+    exact: bool
     messages: list[list[int]] = field(default_factory=list)
     fields: list[list[int]] = field(default_factory=list)
     groups: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -102,7 +110,7 @@ class _Tables:
         number, first = len(self.messages), len(self.fields)
         special = _SPECIAL.get(message.special or "", kernel.STRUCT)
         self.places[number] = _label(where)
-        self.messages.append([first, first + len(message.fields), column, special, -1])
+        self.messages.append([first, first + len(message.fields), column, special, -1, self.exact])
         self.fields += [[] for _ in message.fields]
         columns = {}
         column += 1
@@ -144,7 +152,7 @@ def _label(where: str) -> str:
 
 
 @lru_cache(_TABLES_MAX)
-def _tables(message: Message) -> _Tables:
-    tables = _Tables(column_of_message(message))
+def _tables(message: Message, exact: bool) -> _Tables:
+    tables = _Tables(column_of_message(message), exact)
     tables.add(message, 0, "")
     return tables

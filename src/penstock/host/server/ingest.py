@@ -47,6 +47,7 @@ TOPIC_FRESH_MS: Final = 60_000
 """How long the number of a topic's partitions is taken for true."""
 
 _TEXTS: Final = msgspec.json.Decoder(msgspec.Raw)
+_NO_TEXT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NEWLINE: Final = 10
 _RETURN: Final = 13
 _DIMENSIONS: Final = ("chunk_slots", "raw_events", "payload_bytes")
@@ -154,7 +155,7 @@ def check_json(body: memoryview, parts: list[Part]) -> None:
     """
     count = sum(len(part.lengths) for part in parts)
     size_bytes = sum(int(part.lengths.sum()) for part in parts)
-    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+    with suppress(*_NO_TEXT):
         texts = _TEXTS.decode_lines(body)
         joined = b"".join(texts)
         joined.decode()
@@ -165,7 +166,7 @@ def check_json(body: memoryview, parts: list[Part]) -> None:
             try:
                 _TEXTS.decode(line)
                 line.decode()
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except _NO_TEXT as error:
                 raise NotJson(number, str(error)) from None
 
 

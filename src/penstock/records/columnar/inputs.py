@@ -1,7 +1,8 @@
 """What callers hand over, brought to the few types that the encoder knows.
 
 Keys and values may be any binary or text type, timestamps whole milliseconds or Arrow
-timestamps of any unit, headers a list of key-value structs or a map.
+timestamps of any unit, of which the millisecond that they are in is kept, headers a list of
+key-value structs or a map. Nothing else is cast: Arrow makes nulls of members with other names.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ _NO_BYTES: Final = np.empty(0, np.uint8)
 _NO_BOUNDS: Final = np.empty(0, np.int32)
 _IN_ORDER: Final = np.empty(0, np.int64)
 _LENGTH_BYTES_MAX: Final = 5
+_PER_MILLISECOND: Final = {"us": 1_000, "ns": 1_000_000}
+_LISTS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_TEXTS: Final = (
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary,
+    pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
+    pa.types.is_null,
+)  # fmt: skip
 _NUMBERS_BYTES_MAX: Final = 31
 """Of a record, besides key, value and headers: length, attributes, timestamp, offset, counts."""
 
@@ -95,7 +103,8 @@ def read_input(data: Any, now_ms: int) -> Input:
     """Take the columns `value`, `key`, `timestamp` and `headers` of a table or record batch.
 
     Raises:
-        InvalidRecord: no column `value`, a column of another type, or a null header key.
+        InvalidRecord: no column `value`, a column of another type, a timestamp that milliseconds
+            cannot hold, or a null header key.
     """
     names = data.schema.names
     if "value" not in names:
@@ -145,28 +154,48 @@ def _timestamps(data: Any, now_ms: int) -> Ints:
         return np.full(data.num_rows, now_ms, np.int64)
     array = _whole(data, "timestamp")
     if pa.types.is_timestamp(array.type):
-        if array.type.unit != "ms":
-            array = array.cast(pa.timestamp("ms", array.type.tz), safe=False)
-        array = array.cast(pa.int64())
+        array = _milliseconds(array)
     if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
         raise InvalidRecord(
             f"column 'timestamp' is {array.type}; it must be whole milliseconds or a timestamp"
         )
-    array = array.cast(pa.int64())
+    try:
+        array = array.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InvalidRecord(f"column 'timestamp' has too many milliseconds: {error}") from error
     if array.null_count:
         array = array.fill_null(now_ms)
     result: Ints = array.to_numpy()
     return result
 
 
+def _milliseconds(array: Any) -> Any:
+    """The millisecond that each timestamp is in, before 1970 too."""
+    unit, numbers = array.type.unit, array.cast(pa.int64())
+    if unit == "s":
+        try:
+            return pc.multiply_checked(numbers, 1000)
+        except pa.ArrowInvalid as error:
+            raise InvalidRecord(
+                f"column 'timestamp' has seconds that milliseconds of 64 bits cannot hold: {error}"
+            ) from error
+    if unit == "ms":
+        return numbers
+    made = numbers.fill_null(0).to_numpy() // _PER_MILLISECOND[unit]
+    return pa.array(made, mask=array.is_null().to_numpy(zero_copy_only=False))
+
+
 def _headers(array: Any) -> Headers:
     if array.null_count == len(array):
         return _NO_HEADERS
     try:
+        if not _pairs_texts(array.type):
+            raise pa.ArrowTypeError(array.type)
         array = array.cast(HEADERS_TYPE)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidRecord(
-            f"column 'headers' is {array.type}; it must be a list of key-value structs or a map"
+            f"column 'headers' is {array.type}; it must be a list of structs of key and value, both"
+            " text or bytes, or a map of these"
         ) from error
     pairs = array.flatten()
     if len(pairs) == 0:
@@ -182,3 +211,17 @@ def _headers(array: Any) -> Headers:
     bounds = np.zeros(len(array) + 1, np.int32)
     np.cumsum(counts.to_numpy(), out=bounds[1:])
     return Headers(bounds, _binary("headers", keys), _binary("headers", values))
+
+
+def _pairs_texts(kind: Any) -> bool:
+    """Whether a type has keys and values of text or bytes, and nothing else."""
+    if pa.types.is_map(kind):
+        parts = [kind.key_type, kind.item_type]
+    elif any(listed(kind) for listed in _LISTS) and pa.types.is_struct(kind.value_type):
+        if sorted(part.name for part in kind.value_type) != ["key", "value"]:
+            return False
+        parts = [part.type for part in kind.value_type]
+    else:
+        return False
+    parts = [part.value_type if pa.types.is_dictionary(part) else part for part in parts]
+    return all(any(text(part) for text in _TEXTS) for part in parts)

@@ -34,9 +34,14 @@ class ReaderDecoder:
         return made
 
     def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
-        added = [StructField("_value", self.schema), StructField("_error", StringType())]
-        batches = _Batches(reader=self.reader, column=column)
-        return frame.mapInArrow(batches, StructType([*frame.schema.fields, *added]))
+        return by_reader(self.reader, frame, column)
+
+
+def by_reader(reader: Reader, frame: DataFrame, column: str) -> DataFrame:
+    """Add the columns `_value` and `_error`, which a reader makes of one of a frame's columns."""
+    value = StructField("_value", spark_type(reader.arrow_type()))
+    fields = [*frame.schema.fields, value, StructField("_error", StringType())]
+    return frame.mapInArrow(_Batches(reader=reader, column=column), StructType(fields))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from penstock.formats import InvalidFormat, framing
+from penstock.formats import InvalidFormat
 from penstock.formats.json.decode import JsonReader
 from penstock.formats.json.json_schema import record_of_json_schema
-from penstock.formats.json.plain import NOT_TEXT
+from penstock.formats.json.plain import NOT_TEXT, Conversion
 from penstock.formats.json.program import unsupported
 from penstock.formats.json.shapes import Record
 from penstock.formats.readers import avro_reader, protobuf_reader
 from penstock.formats.schema_files import read_json
 from penstock.formats.value_format import Framing, ValueFormat, check
 from penstock.spark.errors import InvalidOption
-from penstock.spark.formats.by_reader import ReaderDecoder
+from penstock.spark.formats.by_reader import ReaderDecoder, by_reader
 from penstock.spark.formats.ddl import read_ddl, record_of
-from penstock.spark.formats.json_columns import decode_json, record_type
+from penstock.spark.formats.json_columns import finish, readable, record_type
 from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions, named_as_option
 
@@ -80,14 +80,15 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDecoder:
-    """Objects of a shape that no reader opens, by Spark's variants."""
+    """Objects of a shape of which the reader leaves some to Spark."""
 
     record: Record
     framed: Framing = "none"
+    conversion: Conversion = field(default_factory=Conversion)
 
     @property
     def reasons(self) -> list[str]:
-        """What of the shape no reader opens."""
+        """Parts of the shape that the reader leaves to Spark, in words."""
         return unsupported(self.record)
 
     @property
@@ -95,11 +96,10 @@ class JsonDecoder:
         return record_type(self.record)
 
     def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
-        value = frame[column].cast("binary")
-        payload, wrong = _payload(self.framed, value)
-        text = payload.cast("string")
-        before = F.coalesce(wrong, F.when(~F.is_valid_utf8(text), F.lit(NOT_TEXT)))
-        return decode_json(frame, self.record, text=text, present=value.isNotNull(), before=before)
+        reader = JsonReader(
+            record=readable(self.record), framed=self.framed, conversion=self.conversion
+        )
+        return finish(by_reader(reader, frame, column), self.record)
 
 
 def decoder(value_format: ValueFormat) -> Decoder:
@@ -161,25 +161,16 @@ def _json_decoder(value_format: ValueFormat) -> Decoder:
         record = record_of_json_schema(
             read_json(value_format.schema_file or Path()), closed=closed
         )  # fmt: skip
-    if unsupported(record):
-        return JsonDecoder(record=record, framed=value_format.framing)
-    reader = JsonReader(
-        record=record, framed=value_format.framing, zone=value_format.zone or UTC
+    conversion = Conversion(
+        zone=value_format.zone or UTC, exact=value_format.decimals == "exact"
     )  # fmt: skip
+    framed = value_format.framing
+    if unsupported(record):
+        return JsonDecoder(record=record, framed=framed, conversion=conversion)
+    reader = JsonReader(record=record, framed=framed, conversion=conversion)
     return ReaderDecoder(reader=reader, value_format=value_format)
 
 
 def _session_zone() -> str:
     session = SparkSession.getActiveSession()
     return UTC if session is None else session.conf.get(ZONE) or UTC
-
-
-def _payload(framed: Framing, value: Column) -> tuple[Column, Column]:
-    """The bytes behind the frame, and what is wrong with the frame (or null)."""
-    if framed == "none":
-        return value, F.lit(None).cast("string")
-    wrong = F.when(F.octet_length(value) < framing.HEADER_BYTES, F.lit(framing.TOO_SHORT)).when(
-        F.substring(value, 1, 1) != F.lit(framing.MAGIC), F.lit(framing.NO_MAGIC)
-    )
-    size_max = 2**31 - 1 - framing.HEADER_BYTES
-    return F.substring(value, framing.HEADER_BYTES + 1, size_max), wrong

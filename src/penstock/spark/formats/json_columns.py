@@ -1,282 +1,128 @@
-"""From shapes to columns: parse once into Spark's variant, then check and convert each field.
+"""JSON columns that Spark completes: variants, bytes, collations, and checks of patterns.
 
-`from_json` is lenient where a pipeline must not be: it makes strings of numbers and objects, takes
-the first of two documents, lets the last of two equal names win and drops what is wrong with the
-rest of the row. A variant keeps what the text said, so each field's kind is looked at before it
-is converted, and the first thing wrong is named.
-
-`try_parse_json` refuses malformed text and names that come twice, but stops reading at the end
-of the first value. So the text is parsed as the first item of an array whose second item is the
-text's own hash: whatever follows the value then breaks the array, or moves the hash away.
+The reader gives any JSON and base64 as text. Spark makes a variant or bytes of it, and checks texts
+against patterns, which are Java's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
     DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
     MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
-    TimestampNTZType,
-    TimestampType,
     VariantType,
 )
 
-from penstock.formats.errors import InvalidFormat
-from penstock.formats.json.shapes import Check, Field, Items, Keyword, Leaf, Named, Record, Shape
+from penstock.formats.json.plain import SHOWN_CHARACTERS
+from penstock.formats.json.program import unsupported
+from penstock.formats.json.shapes import Items, Leaf, Named, Record, Shape
 from penstock.spark.formats.types import spark_type
 
-SHOWN_CHARACTERS: Final = 60
-"""How much of a wrong value an error shows."""
-ROOT: Final = "$[0]"
-_JSON: Final = "__penstock_json"
-_INTEGRAL: Final = (ByteType, ShortType, IntegerType, LongType)
-_TIME_OF: Final[dict[type[DataType], str]] = {
-    TimestampType: r"^\d{4}-\d{2}-\d{2}([Tt ]|$)",
-    TimestampNTZType: r"^\d{4}-\d{2}-\d{2}([Tt ]|$)",
-    DateType: r"^\d{4}-\d{2}-\d{2}$",
-}
+_PATTERN: Final = "pattern"
 
 
-def _is_multiple(value: Column, step: int | float) -> Column:
-    """By decimals, as 0.3 is a multiple of 0.1 to everybody but a floating-point unit."""
-    return value.cast("string").try_cast("decimal(38,15)") % F.lit(Decimal(str(step))) == 0
-
-
-_HOLDS: Final[Mapping[Keyword, Callable[[Column, Any], Column]]] = {
-    "minimum": lambda value, bound: value >= bound,
-    "maximum": lambda value, bound: value <= bound,
-    "exclusiveMinimum": lambda value, bound: value > bound,
-    "exclusiveMaximum": lambda value, bound: value < bound,
-    "multipleOf": _is_multiple,
-    "minLength": lambda value, bound: F.char_length(value) >= bound,
-    "maxLength": lambda value, bound: F.char_length(value) <= bound,
-    "minItems": lambda value, bound: F.size(value) >= bound,
-    "maxItems": lambda value, bound: F.size(value) <= bound,
-    "pattern": lambda value, bound: value.rlike(bound),
-    "enum": lambda value, bound: value.isin(*bound),
-}
-
-
-def parse(text: Column) -> Column:
-    """A variant: an array with the value of the text and the text's hash; null when malformed."""
-    whole = F.concat(F.lit("["), text, F.lit(","), F.xxhash64(text).cast("string"), F.lit("]"))
-    return F.try_parse_json(whole)
-
-
-def decode_json(
-    frame: DataFrame, record: Record, *, text: Column, present: Column, before: Column
-) -> DataFrame:
-    """The frame with `_value` and `_error`.
+def finish(frame: DataFrame, record: Record) -> DataFrame:
+    """The frame with the final `_value` and `_error` in the place of the reader's.
 
     Args:
-        text: the JSON, where `before` is null.
-        present: false where there is no value at all.
-        before: what is wrong already, or null.
+        frame: its last two columns are those of a reader of `readable(record)`.
     """
-    held = frame.select("*", F.when(present & before.isNull(), parse(text)).alias(_JSON))
-    variant = F.col(_JSON)
-    complete = F.try_variant_get(variant, "$[1]", "bigint").eqNullSafe(F.xxhash64(text))
-    kind = F.schema_of_variant(F.try_variant_get(variant, ROOT, "variant"))
-    error = (
-        F.when(~present, F.lit(None).cast("string"))
-        .when(before.isNotNull(), before)
-        .when(~complete, F.lit("not JSON"))
-        .when(~kind.startswith("OBJECT<"), F.lit("not a JSON object"))
-        .otherwise(_first(_record_errors(record, variant, ROOT, "")))
-    )
+    others = frame.columns[:-2]
+    value = F.col("_value")
+    error = _first([F.col("_error"), *_errors(record, value, "")])
     # The struct is made in a step of its own, so that it need not test each error again.
-    found = held.select(*frame.columns, _JSON, error.alias("_error"))
-    value = F.when(present & F.col("_error").isNull(), _record_value(record, variant, ROOT))
-    return found.select(
-        *frame.columns, value.cast(column_type(record)).alias("_value"), F.col("_error")
-    )
+    found = frame.select(*others, value, error.alias("_error"))
+    made = F.when(F.col("_error").isNull(), _value(record, value)).cast(record_type(record))
+    return found.select(*others, made.alias("_value"), "_error")
 
 
-def step_into(path: str, name: str) -> str:
-    """The path of a member.
-
-    Raises:
-        InvalidFormat: a name with both kinds of quotation mark, which a path cannot say.
-    """
-    for quote in ('"', "'"):
-        if quote not in name:
-            return f"{path}[{quote}{name}{quote}]"
-    raise InvalidFormat("schema", name, "a field's name cannot have both kinds of quotation mark")
+def readable(record: Record) -> Record:
+    """The record without the checks that are left to Spark."""
+    parts = (replace(part, shape=_readable(part.shape)) for part in record.fields)
+    return replace(record, fields=tuple(parts))
 
 
-def _get(variant: Column, path: str, kind: str) -> Column:
-    return F.try_variant_get(variant, path, kind)
+def _readable(shape: Shape) -> Shape:
+    match shape:
+        case Leaf():
+            checks = tuple(check for check in shape.checks if check.keyword != _PATTERN)
+            return replace(shape, checks=checks)
+        case Record():
+            return readable(shape)
+        case Items():
+            return replace(shape, item=_readable(shape.item))
+        case Named():
+            return replace(shape, value=_readable(shape.value))
 
 
-def _first(errors: Sequence[Column]) -> Column:
-    """The first of several errors, or null."""
+def _first(errors: list[Column]) -> Column:
     return F.coalesce(*errors, F.lit(None).cast("string"))
 
 
-def _record_value(record: Record, variant: Column, path: str) -> Column:
-    return F.struct(
-        *(
-            _value(field.shape, variant, step_into(path, field.name)).alias(field.name)
-            for field in record.fields
-        )
-    )
+def _value(shape: Shape, column: Column) -> Column:
+    """A column of the reader as a column of the shape."""
+    if not unsupported(shape):
+        return column
+    match shape:
+        case Leaf(data_type=None):
+            return F.try_parse_json(column)
+        case Leaf():
+            binary = shape.data_type == pa.binary()
+            return F.try_to_binary(column, F.lit("base64")) if binary else column
+        case Record():
+            parts = (
+                _value(part.shape, column.getField(part.name)).alias(part.name)
+                for part in shape.fields
+            )
+            return F.when(column.isNotNull(), F.struct(*parts))
+        case Items():
+            return F.transform(column, lambda item: _value(shape.item, item))
+        case Named():
+            return F.transform_values(column, lambda _, item: _value(shape.value, item))
 
 
-def _value(shape: Shape, variant: Column, path: str) -> Column:
-    """What a shape becomes; right only where its errors are null."""
+def _errors(shape: Shape, column: Column, where: str) -> Iterator[Column]:
+    """Give an error, or null, for each part that Spark checks, in the order of the schema."""
+    if not unsupported(shape):
+        return
     match shape:
         case Leaf():
-            return _leaf_value(column_type(shape), variant, path)
+            yield from _leaf_errors(shape, column, f"field {where}: ")
         case Record():
-            there = F.schema_of_variant(_get(variant, path, "variant")).startswith("OBJECT<")
-            return F.when(there, _record_value(shape, variant, path))
+            prefix = f"{where}." if where else ""
+            for part in shape.fields:
+                yield from _errors(part.shape, column.getField(part.name), f"{prefix}{part.name}")
         case Items():
-            items = _get(variant, path, "array<variant>")
-            return F.transform(items, lambda item: _value(shape.item, item, "$"))
+            yield _first_of(shape.item, column, f"{where}[]")
         case Named():
-            members = _get(variant, path, "map<string,variant>")
-            return F.transform_values(members, lambda _, item: _value(shape.value, item, "$"))
+            yield _first_of(shape.value, F.map_values(column), f"{where}{{}}")
 
 
-def _leaf_value(data_type: DataType, variant: Column, path: str) -> Column:
-    text = _get(variant, path, "string")
-    match data_type:
-        case VariantType():
-            return _get(variant, path, "variant")
-        case StringType():
-            return text
-        case BooleanType():
-            return _get(variant, path, "boolean")
-        case BinaryType():
-            return F.try_to_binary(text, F.lit("base64"))
-    if isinstance(data_type, _INTEGRAL):
-        return _get(variant, path, data_type.simpleString())
-    return text.try_cast(data_type)
+def _first_of(shape: Shape, items: Column, where: str) -> Column:
+    each = F.transform(items, lambda item: _first(list(_errors(shape, item, where))))
+    return F.get(F.filter(each, lambda error: error.isNotNull()), 0)
 
 
-def _errors(shape: Shape, variant: Column, path: str, where: str, required: bool) -> list[Column]:
-    """What is wrong with a value, in the order in which it should be told."""
-    raw = _get(variant, path, "variant")
-    kind = F.schema_of_variant(raw)
-    label = f"field {where}: "
-    found: list[Column] = []
-    if required:
-        found.append(F.when(raw.isNull(), F.lit(f"{label}missing")))
-    if not shape.nullable:
-        found.append(F.when(kind == "VOID", F.lit(f"{label}null")))
-    inside = _first(_inside(shape, variant, path, where, kind))
-    return [*found, F.when(raw.isNotNull() & (kind != "VOID"), inside)]
-
-
-def _inside(shape: Shape, variant: Column, path: str, where: str, kind: Column) -> list[Column]:
-    match shape:
-        case Leaf():
-            return _leaf_errors(shape, variant, path, where, kind)
-        case Record():
-            wrong = _wrong_kind(kind, "OBJECT<", where, "an object")
-            return [wrong, *_record_errors(shape, variant, path, f"{where}.")]
-        case Items():
-            items = _get(variant, path, "array<variant>")
-            each = F.transform(
-                items, lambda item: _first(_errors(shape.item, item, "$", f"{where}[]", False))
-            )
-            return [
-                _wrong_kind(kind, "ARRAY<", where, "an array"),
-                *_check_errors(shape.checks, items, where),
-                _first_of(each),
-            ]
-        case Named():
-            members = F.map_values(_get(variant, path, "map<string,variant>"))
-            each = F.transform(
-                members, lambda item: _first(_errors(shape.value, item, "$", f"{where}{{}}", False))
-            )
-            return [_wrong_kind(kind, "OBJECT<", where, "an object"), _first_of(each)]
-
-
-def _first_of(errors: Column) -> Column:
-    return F.get(F.filter(errors, lambda error: error.isNotNull()), 0)
-
-
-def _wrong_kind(kind: Column, start: str, where: str, words: str) -> Column:
-    return F.when(~kind.startswith(start), F.lit(f"field {where}: is not {words}"))
-
-
-def _record_errors(record: Record, variant: Column, path: str, prefix: str) -> list[Column]:
-    found = [error for field in record.fields for error in _field(field, variant, path, prefix)]
-    if not record.closed:
-        return found
-    members = F.map_keys(_get(variant, path, "map<string,variant>"))
-    known = F.array(*(F.lit(field.name) for field in record.fields)).cast("array<string>")
-    unknown = F.get(F.array_except(members, known), 0)
-    words = F.concat(F.lit(f"field {prefix}"), F.substring(unknown, 1, SHOWN_CHARACTERS),
-                     F.lit(": is not in the schema"))  # fmt: skip
-    return [*found, F.when(unknown.isNotNull(), words)]
-
-
-def _field(field: Field, variant: Column, path: str, prefix: str) -> list[Column]:
-    return _errors(
-        field.shape, variant, step_into(path, field.name), f"{prefix}{field.name}", field.required
-    )
-
-
-def _leaf_errors(leaf: Leaf, variant: Column, path: str, where: str, kind: Column) -> list[Column]:
+def _leaf_errors(leaf: Leaf, column: Column, label: str) -> Iterator[Column]:
+    wrong = column.isNotNull() & _value(leaf, column).isNull()
     if leaf.data_type is None:
-        return []
-    data_type = column_type(leaf)
-    value = _leaf_value(data_type, variant, path)
-    fits = _kind_fits(leaf, data_type, variant, path, kind) & value.isNotNull()
-    if isinstance(data_type, DoubleType | FloatType):
-        fits = fits & ~value.isin(float("inf"), float("-inf"))
-    text = _get(variant, path, "string")
-    shown = F.substring(text, 1, SHOWN_CHARACTERS)
-    shown = F.when(kind == "STRING", F.concat(F.lit("'"), shown, F.lit("'"))).otherwise(shown)
-    wrong = F.concat(F.lit(f"field {where}: "), shown, F.lit(f" is not {data_type.simpleString()}"))
-    return [F.when(~fits, wrong), *_check_errors(leaf.checks, value, where)]
-
-
-def _kind_fits(leaf: Leaf, data_type: DataType, variant: Column, path: str, kind: Column) -> Column:
-    """Whether the text had the right kind of value, before any conversion."""
-    if isinstance(data_type, BooleanType):
-        return kind == "BOOLEAN"
-    number = (kind == "BIGINT") | (kind == "DOUBLE") | kind.startswith("DECIMAL(")
-    if isinstance(data_type, _INTEGRAL):
-        double = _get(variant, path, "double")
-        whole = (kind == "DOUBLE") & (double == F.rint(double))
-        return (kind == "BIGINT") | (kind.startswith("DECIMAL(") & kind.endswith(",0)")) | whole
-    if isinstance(data_type, DoubleType | FloatType):
-        return number
-    if isinstance(data_type, DecimalType):
-        return number | (kind == "STRING") if leaf.text_too else number
-    text = kind == "STRING"
-    pattern = leaf.pattern or _TIME_OF.get(type(data_type))
-    return text if pattern is None else text & _get(variant, path, "string").rlike(pattern)
-
-
-def _check_errors(checks: Sequence[Check], value: Column, where: str) -> list[Column]:
-    found = []
-    for check in checks:
-        holds = F.coalesce(_HOLDS[check.keyword](value, check.bound), F.lit(False))
-        found.append(F.when(~holds, F.lit(f"field {where}: {check.words}")))
-    return found
+        yield F.when(wrong, F.lit(f"{label}is too large or nests too deep for a variant"))
+    elif leaf.data_type == pa.binary():
+        shown = F.substring(column, 1, SHOWN_CHARACTERS)
+        yield F.when(wrong, F.concat(F.lit(f"{label}'"), shown, F.lit("' is not binary")))
+    for check in leaf.checks:
+        if check.keyword == _PATTERN:
+            yield F.when(~column.rlike(check.bound), F.lit(f"{label}{check.words}"))
 
 
 def column_type(shape: Shape) -> DataType:
@@ -298,6 +144,4 @@ def column_type(shape: Shape) -> DataType:
 
 def record_type(record: Record) -> StructType:
     """The schema of `_value`."""
-    return StructType(
-        [StructField(field.name, column_type(field.shape)) for field in record.fields]
-    )
+    return StructType([StructField(part.name, column_type(part.shape)) for part in record.fields])

@@ -147,7 +147,12 @@ def _format(draft: Draft, source: Section) -> None:
     else:
         _only_for(draft, source, ("message",), f"protobuf, and the format is {kind}")
     if kind in {"raw", "text"}:
-        _only_for(draft, source, ("framing",), f"formats with a schema, and the format is {kind}")
+        _only_for(
+            draft,
+            source,
+            ("framing", "decimals"),
+            f"formats with a schema, and the format is {kind}",
+        )
     if kind not in {"json", "json-schema"}:
         whose = f"json and json-schema, and the format is {kind}"
         _only_for(draft, source, ("unknown_fields",), whose)

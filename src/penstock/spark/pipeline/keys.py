@@ -74,6 +74,11 @@ class _Format:
         "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
         kind=choice("ignore", "reject"),
     )  # fmt: skip
+    decimals: str = setting(
+        "exact", "Of formats with a schema: how a value is read that has more digits than its"
+        " column. `exact` rejects it; `round` rounds decimals half up, and cuts fractions of a"
+        " second behind microseconds.", kind=choice("exact", "round"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
