@@ -22,14 +22,13 @@ Source: the Delta transaction protocol, "Transaction Identifiers".
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyspark.sql import DataFrame, Observation
@@ -43,8 +42,10 @@ from penstock.spark.staged import Staged
 from penstock.spark.tables.codecs import checked, spark_options
 from penstock.spark.tables.collection import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 from penstock.spark.tables.commits import Commit, in_table
+from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.files import WrittenFile, written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
+from penstock.spark.tables.schemas import added_columns, check_names, schema_of
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 ROWS: Final = "rows"
@@ -158,6 +159,15 @@ class DeltaSink:
             commit=partial(self._finish, directory, files, table, schema, commit),
             discard=partial(self._discard, directory),
         )
+
+    def check(self, batch: DataFrame) -> None:
+        """Check that the table takes batches with the columns of this one; no row is read.
+
+        Raises:
+            TableMismatch: it does not.
+            UnwritableTable: the table has features that this sink cannot write.
+        """
+        self._added(self.open(), batch.schema)
 
     def has(self, batch_id: int) -> bool:
         """Whether the table has this batch, or a later one, of this application."""
@@ -278,6 +288,8 @@ class DeltaSink:
         Raises:
             TableMismatch: the table does not take the batch.
         """
+        check_names(schema.names)
+        columns = schema_of(schema)
         unknown = [name for name in self._partition_by if name not in schema.names]
         if unknown:
             raise TableMismatch(
@@ -285,52 +297,11 @@ class DeltaSink:
             )
         if table is None:
             return []
+        check_writable(table, self.table)
         partition_columns = tuple(table.metadata().partition_columns)
         if partition_columns != self._partition_by:
             raise TableMismatch(
                 f"table {self.table} is partitioned by {partition_columns or 'nothing'}, "
                 f"the sink by {self._partition_by or 'nothing'}"
             )
-        added = check_schema(self.table, table.schema(), schema_of(schema))
-        if added and not self._add_columns:
-            raise TableMismatch(
-                f"table {self.table} has no column {', '.join(field.name for field in added)}; "
-                "add_columns=True would add it"
-            )
-        return added
-
-
-def schema_of(schema: StructType) -> Schema:
-    """A Spark schema as Delta's, every column nullable: both are the same JSON."""
-    return Schema.from_json(json.dumps(_nullable(schema.jsonValue())))
-
-
-def _nullable(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_nullable(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    open_ended = {"nullable", "containsNull", "valueContainsNull"}
-    return {name: True if name in open_ended else _nullable(item) for name, item in node.items()}
-
-
-def check_schema(name: str, table: Schema, batch: Schema) -> list[Field]:
-    """The fields of `batch` that the table lacks.
-
-    Raises:
-        TableMismatch: a column has another type, or the table needs one that the batch lacks.
-    """
-    known = {field.name: field for field in table.fields}
-    added: list[Field] = []
-    for field in batch.fields:
-        existing = known.pop(field.name, None)
-        if existing is None:
-            added.append(field)
-        elif existing.type != field.type:
-            raise TableMismatch(
-                f"table {name}: column {field.name} is {existing.type} in the table and "
-                f"{field.type} in the batch"
-            )
-    if required := [field.name for field in known.values() if not field.nullable]:
-        raise TableMismatch(f"table {name}: the batch lacks the column {required[0]}")
-    return added
+        return added_columns(self.table, table.schema(), columns, allowed=self._add_columns)
