@@ -323,32 +323,26 @@ class _Analysis:
                     (*key, "ordered"), f"{sink.view} has no column {RECORD} to order by",
                     f"select {RECORD} in it",
                 )  # fmt: skip
-            else:
-                self._expressions(key, sink.to, TOPIC_EXPRESSIONS, view)
+            for name in TOPIC_EXPRESSIONS:
+                if (expression := getattr(sink.to, name)) is not None:
+                    self._try((*key, name), partial(view.selectExpr, expression))
         if isinstance(sink.to, TableSink):
-            to = sink.to
-            columns = {"keys": to.keys, "partition_by": to.partition_by, "order_by": to.order_by}
-            for name, given in columns.items():
-                for column in (given,) if isinstance(given, str) else given or ():
-                    if column not in view.columns or column == RECORD:
-                        self._no_column((*key, name), column, view)
-            self._expressions(key, to, ("delete_when",), view)
+            self._table_sink(key, sink.to, view)
 
-    def _expressions(
-        self, key: tuple[str, ...], to: Any, names: tuple[str, ...], view: DataFrame
-    ) -> None:
-        """Have Spark look at the expressions of a sink."""
-        for name in names:
-            expression = getattr(to, name)
-            if expression is not None:
-                self._try((*key, name), partial(view.selectExpr, expression))
+    def _table_sink(self, key: tuple[str, ...], to: TableSink, view: DataFrame) -> None:
+        columns = {"keys": to.keys, "partition_by": to.partition_by, "order_by": to.order_by}
+        for name, given in columns.items():
+            for column in (given,) if isinstance(given, str) else given or ():
+                if column not in view.columns or column == RECORD:
+                    self._no_column((*key, name), column, view)
+        if to.delete_when is not None:
+            self._try((*key, "delete_when"), partial(view.where, to.delete_when))
 
     def _check_targets(self, query: QueryPlan) -> None:
-        """What sinks and the state directory refuse; sinks with other problems are left out."""
-        wrong = self._told | {one.where for one in self.problems}
+        """What sinks and the state directory refuse; what has other problems is left out."""
         for name in query.sinks:
-            key = ("sink", name)
-            if not any(f"{where}.".startswith(f"{dotted(key)}.") for where in wrong):
+            key, view = ("sink", name), self._spec.sinks[name].view
+            if not any(map(self._is_wrong, (key, ("source", view), ("step", view)))):
                 self._try(key, partial(self._check_target, key, query, self._spec.sinks[name]))
         for said in refusals.of_state(self._spec, query):
             fix = "bring back the checkpoint, or name a new state directory and other sinks"
@@ -362,10 +356,8 @@ class _Analysis:
         """Whether Spark runs a stateful query with its output mode; not known over Connect."""
         if query.root is None:
             return
-        root = self._spec.steps.get(query.root)
-        part = "source" if root is None else "step"
-        key = (part, query.root)
-        if any(f"{one.where}.".startswith(f"{dotted(key)}.") for one in self.problems):
+        key = ("step" if query.root in self._spec.steps else "source", query.root)
+        if self._is_wrong(key):
             return
         inputs = {name: self.views[name] for name in query.tables}
         for name in query.sources:
@@ -489,6 +481,11 @@ class _Analysis:
             self._problem((*key, error.name), cause_of(error), fix, line=_line(error))
         except (StepFailed, PenstockError, PySparkException, DeltaError, OSError) as error:
             self._problem(key, cause_of(error))
+
+    def _is_wrong(self, key: tuple[str, ...]) -> bool:
+        """Whether a table of the file, or a key in it, has a problem."""
+        places = (*self._told, *(one.where for one in self.problems))
+        return any(f"{place}.".startswith(f"{dotted(key)}.") for place in places)
 
     def _no_column(self, key: tuple[str, ...], name: str, frame: DataFrame) -> None:
         there = ", ".join(column for column in frame.columns if column != RECORD)

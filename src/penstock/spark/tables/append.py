@@ -45,7 +45,12 @@ from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.files import WrittenFile, written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
-from penstock.spark.tables.schemas import added_columns, check_names, schema_of
+from penstock.spark.tables.schemas import (
+    added_columns,
+    check_names,
+    check_partitions,
+    schema_of,
+)
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 ROWS: Final = "rows"
@@ -295,6 +300,7 @@ class DeltaSink:
             raise TableMismatch(
                 f"table {self.table}: partition column {unknown[0]} is not in the batch"
             )
+        check_partitions(self._partition_by, schema)
         if table is None:
             return []
         check_writable(table, self.table)

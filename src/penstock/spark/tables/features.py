@@ -20,12 +20,12 @@ COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 APPEND_ONLY: Final = "delta.appendOnly"
 WRITTEN_FEATURES: Final = frozenset(
     {
-        "appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants",
-        "timestampNtz",
+        "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "generatedColumns",
+        "invariants", "timestampNtz", "v2Checkpoint",
     }
 )  # fmt: skip
 """Features of tables that `deltalake` commits to, and whose rules it applies when it merges."""
-APPENDED_FEATURES: Final = WRITTEN_FEATURES | {"deletionVectors", "v2Checkpoint"}
+APPENDED_FEATURES: Final = WRITTEN_FEATURES | {"deletionVectors"}
 """Features of tables that files can be added to."""
 _IDENTITY_VERSION: Final = 6
 """The writer version that stands for the feature of identity columns."""

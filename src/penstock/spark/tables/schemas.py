@@ -19,9 +19,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Field, Schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
-from penstock.spark.errors import TableMismatch
+from penstock.spark.errors import InvalidOption, TableMismatch
 
 RESERVED: Final = "_penstock"
 """Names of columns that begin so are this package's own."""
@@ -38,14 +38,47 @@ def schema_of(schema: StructType) -> Schema:
     """
     fields = _nullable(schema.jsonValue())["fields"]
     for field, column in zip(fields, schema, strict=True):
-        try:
-            Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
-        except ValueError as error:
+        if not _is_delta(field):
             raise TableMismatch(
                 f"column {column.name} is {column.dataType.simpleString()}, which Delta tables do "
                 "not have; cast it"
-            ) from error
+            )
     return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+
+
+def _is_delta(field: Any) -> bool:
+    try:
+        Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
+    except ValueError:
+        return False
+    # `deltalake` knows these types, which are the protocol's no more than others.
+    return not any(name == "void" or name.startswith("interval") for name in _leaves(field["type"]))
+
+
+def _leaves(kind: Any) -> Iterator[str]:
+    """The types without parts that a type is made of."""
+    if not isinstance(kind, dict):
+        yield str(kind)
+        return
+    inner = [field["type"] for field in kind.get("fields", ())]
+    for part in (*inner, *(kind[name] for name in _PARTS.get(kind["type"], ()))):
+        yield from _leaves(part)
+
+
+def check_partitions(names: Sequence[str], schema: StructType) -> None:
+    """Check that columns of a batch can be those of a table's partitions.
+
+    Raises:
+        InvalidOption: one is of a type with parts, or no other column is left.
+    """
+    for name in names:
+        kind = schema[name].dataType
+        if isinstance(kind, (ArrayType, MapType, StructType, VariantType)):
+            said = f"is {kind.simpleString()}; name columns of numbers, texts, dates or times"
+            raise InvalidOption("partition_by", name, said)
+    if names and len(names) == len(schema):
+        said = "every column is a partition's, and files need one of their own; name fewer"
+        raise InvalidOption("partition_by", ", ".join(names), said)
 
 
 def _nullable(node: Any) -> Any:

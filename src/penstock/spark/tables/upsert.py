@@ -34,6 +34,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     CalendarIntervalType,
     DataType,
     MapType,
@@ -189,6 +190,8 @@ class DeltaUpsert:
         """The batch with `REMOVES`, and without what is left out."""
         removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
         marked = batch.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
+        if not isinstance(marked.schema[REMOVES].dataType, BooleanType):
+            raise InvalidOption("delete_when", self._delete_when, "must be true or false")
         return marked.drop(*self._leave_out)
 
     def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
