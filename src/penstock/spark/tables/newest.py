@@ -60,13 +60,11 @@ class Newest:
         """One row of each key, in the order that they have."""
         if rows.num_rows < 2:
             return rows
-        # Arrow reads a dot in a name as a field's, and other names may be those of its results.
-        orders = [str(number) for number in range(len(self.order))]
-        ordered = pa.table([rows[name] for name in self.order], names=orders)
-        oldest_first = pc.sort_indices(ordered, [(name, "ascending") for name in orders])
+        oldest_first = pc.sort_indices(rows, [(name, "ascending") for name in self.order])
         oldest_first = oldest_first.to_numpy()
         age = np.empty(rows.num_rows, dtype=np.int64)
         age[oldest_first] = np.arange(rows.num_rows)
+        # Columns have names of our own, as one may be called like another's maximum.
         names = [str(number) for number in range(len(self.keys))]
         keyed = pa.table([*(rows[name] for name in self.keys), age], names=[*names, "age"])
         found = keyed.group_by(names).aggregate([("age", "max")])

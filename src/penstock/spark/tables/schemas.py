@@ -19,9 +19,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Field, Schema
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.schema import quoted
 
 RESERVED: Final = "_penstock"
 """Names of columns that begin so are this package's own."""
@@ -63,6 +66,22 @@ def _leaves(kind: Any) -> Iterator[str]:
     inner = [field["type"] for field in kind.get("fields", ())]
     for part in (*inner, *(kind[name] for name in _PARTS.get(kind["type"], ()))):
         yield from _leaves(part)
+
+
+def with_nulls(frame: DataFrame) -> DataFrame:
+    """Return the frame with types that allow nulls at any depth, as PySpark's Arrow needs them.
+
+    It takes no null struct of a type whose fields are never null.
+    """
+    schema = StructType.fromJson(_nullable(frame.schema.jsonValue()))
+    return frame.select(
+        *(
+            F.col(quoted(field.name))
+            if field.dataType == kept.dataType
+            else F.col(quoted(field.name)).cast(field.dataType).alias(field.name)
+            for field, kept in zip(schema, frame.schema, strict=True)
+        )
+    )
 
 
 def check_partitions(names: Sequence[str], schema: StructType) -> None:
