@@ -50,7 +50,7 @@ from penstock.spark.query_id import query_of
 from penstock.spark.schema import quoted
 from penstock.spark.staged import Staged
 from penstock.spark.tables.append import DeltaSink, Written
-from penstock.spark.tables.bounds import bounded
+from penstock.spark.tables.bounds import bounded, listed, property_of
 from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.features import check_writable
@@ -61,6 +61,7 @@ from penstock.spark.tables.schemas import (
     fitted,
     schema_of,
     with_nulls,
+    with_one_nan,
 )
 
 BATCH_ROWS_MAX: Final = 5_000_000
@@ -233,6 +234,9 @@ class DeltaUpsert:
 
     def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
         """The rows as the table has them; those that remove a key have nothing but it."""
+        for name in filter(None, (*self._keys, self._order_by)):
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, name, with_one_nan(rows[name]))
         stays = rows.filter(pc.invert(rows[REMOVES]))
         found = fitted(self._sink.table, stays, schema)
         if len(stays) == len(rows):
@@ -306,11 +310,13 @@ class DeltaUpsert:
 
     def _create(self, rows: pa.Table, commit: Commit) -> None:
         kept = rows.filter(pc.invert(rows[REMOVES])).drop_columns([REMOVES])
+        bounds = bounded(kept, None)
         write_deltalake(
             self._sink.table,
             kept,
             mode="error",
-            writer_properties=delta_properties(self._codec, bounded(kept, None)),
+            configuration=property_of(bounds),
+            writer_properties=delta_properties(self._codec, bounds),
             storage_options=self._storage_options,
             commit_properties=commit.properties(),
         )
@@ -325,6 +331,9 @@ class DeltaUpsert:
             later = f"({kept(order)} IS NULL OR {new(order)} >= {kept(order)})"
         removes = new(REMOVES)
         bounds = bounded(rows, table)
+        if listed(table) != frozenset(bounds):
+            table.alter.set_table_properties(property_of(bounds))
+        partitions = table.metadata().partition_columns
         there = {field.name for field in table.schema().fields}
         merging = table.merge(
             rows,
@@ -334,7 +343,7 @@ class DeltaUpsert:
             merge_schema=not there.issuperset(set(rows.column_names) - {REMOVES}),
             # Rows that are not streamed are looked at first: files that cannot have a key of theirs
             # are not read.
-            streamed_exec=not set(self._keys) <= set(bounds),
+            streamed_exec=not set(self._keys).issubset((*bounds, *partitions)),
             writer_properties=delta_properties(self._codec, bounds),
             commit_properties=commit.properties(),
         )
