@@ -441,3 +441,18 @@ def test_columns_may_have_any_name(spark: SparkSession, table: Path, order_by: s
     assert row == {name: f"{name}1" for name in NAMES} | {"k.1": 0, 'k"`': "x", "o.1": 1}
     (read,) = read_table(spark, str(table)).collect()
     assert read.asDict() == row
+
+
+def test_bytes_that_are_not_utf8_are_mended_and_keys_of_them_stay_apart(
+    spark: SparkSession, table: Path
+) -> None:
+    given = [(b"\xff\x00", b"a\xffb"), (b"\xfe", b"\xc3"), (b"k", b"v")]
+    rows = spark.createDataFrame(given, "k binary, v binary")
+    texts = rows.selectExpr("cast(k as string) as id", "cast(v as string) as name", "1 as at")
+    for batch_id, order_by in enumerate(("at", "at", None, None)):
+        merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by=order_by)
+        merging.write(texts, batch_id)
+    read = DeltaTable(str(table)).to_pyarrow_table()
+    read.validate(full=True)
+    found = {row["id"]: row["name"] for row in read.to_pylist()}
+    assert found == {"\\xFF00": "a\ufffdb", "\\xFE": "\ufffd", "k": "v"}

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from deltalake import Field, Schema
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
 
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.schema import quoted
@@ -93,7 +93,7 @@ def check_partitions(names: Sequence[str], schema: StructType) -> None:
     """
     for name in names:
         kind = schema[name].dataType
-        if isinstance(kind, (ArrayType, MapType, StructType, VariantType)):
+        if isinstance(kind, (ArrayType, BinaryType, MapType, StructType, VariantType)):
             said = f"is {kind.simpleString()}; name columns of numbers, texts, dates or times"
             raise InvalidOption("partition_by", name, said)
     if names and len(names) == len(schema):
@@ -106,7 +106,11 @@ def _nullable(node: Any) -> Any:
         return [_nullable(item) for item in node]
     if not isinstance(node, dict):
         return node
-    return {name: True if name in _NULLABLE else _nullable(item) for name, item in node.items()}
+    # Metadata of a column may be rules of the table that it was read from.
+    return {
+        name: True if name in _NULLABLE else {} if name == "metadata" else _nullable(item)
+        for name, item in node.items()
+    }
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -55,6 +55,7 @@ from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.newest import Newest, distinct, in_tasks
+from penstock.spark.tables.rules import CONSTRAINT
 from penstock.spark.tables.schemas import (
     added_columns,
     check_names,
@@ -63,10 +64,10 @@ from penstock.spark.tables.schemas import (
     with_nulls,
     with_one_nan,
 )
+from penstock.spark.tables.text import valid_text
 
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5
-CONSTRAINT: Final = "delta.constraints."
 INVALID_ROWS: Final = "Invalid data found"
 """What `deltalake` says of rows that break a constraint."""
 REMOVES: Final = "_penstock_removes"
@@ -197,7 +198,8 @@ class DeltaUpsert:
     def _marked(self, batch: DataFrame) -> DataFrame:
         """The batch with `REMOVES`, and without what is left out."""
         removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
-        marked = batch.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
+        text = valid_text(batch, self._keys)
+        marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
         if not isinstance(marked.schema[REMOVES].dataType, BooleanType):
             raise InvalidOption("delete_when", self._delete_when, "must be true or false")
         return with_nulls(marked.drop(*self._leave_out))
