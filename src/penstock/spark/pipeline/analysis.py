@@ -67,6 +67,7 @@ _CURES: Final = (
     ("UNRESOLVED_COLUMN", "write a column that is there, or 'text' in single quotes"),
     ("UNRESOLVED_ROUTINE", "write a function of Spark's SQL"),
     ("DATATYPE_MISMATCH", "cast it"),
+    ("STREAMING_OUTPUT_MODE", 'write output = "update", or give the source time and delay'),
     ("", "mend the SQL there"),
 )
 _DDL: Final = 'write it as "id bigint, name string"'
