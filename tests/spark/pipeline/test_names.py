@@ -68,18 +68,18 @@ def test_columns_of_any_name_reach_every_sink(pipeline: Pipeline, spark: SparkSe
             number=pipeline.number, topic=topic, copy=copy, schema=schema, more=more, evolve=evolve
         )
 
-    def row(number: int, word: str) -> dict[str, object]:
+    def named(number: int, word: str) -> dict[str, object]:
         return {"id": number} | {name: f"{name} {word}" for name in NAMES}
 
-    sent = [row(1, "old"), row(1, "older"), row(2, "two"), row(300, "parked")]
-    pipeline.send(topic, [(str(one["id"]), one) for one in sent[:1]])
-    pipeline.send(topic, [(str(one["id"]), one) for one in sent[2:]])
+    sent = [named(1, "old"), named(1, "older"), named(2, "two"), named(300, "parked")]
+    pipeline.send(topic, [(str(row["id"]), row) for row in sent[:1]])
+    pipeline.send(topic, [(str(row["id"]), row) for row in sent[2:]])
     found = pipeline.run(text())
     assert {state.held for state in found.values()} == {1}
     good = [sent[0], sent[2]]
     assert sorted(pipeline.rows("lake"), key=lambda one: one["id"]) == good
     assert sorted(pipeline.rows("newest"), key=lambda one: one["id"]) == good
-    assert [json.loads(one["value"]) for one in pipeline.records(copy)] == good
+    assert [json.loads(record["value"]) for record in pipeline.records(copy)] == good
     path = pipeline.folder / "pipeline.toml"
     assert validated(path, spark) == ()
     # A column more, and a removal by a record without a value.

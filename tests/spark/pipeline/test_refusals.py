@@ -68,7 +68,7 @@ def delta_table(
     log.mkdir(parents=True)
     protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": version}
     if version == 7:
-        readers = [one for one in features if one in READER_FEATURES]
+        readers = [feature for feature in features if feature in READER_FEATURES]
         protocol |= {"minReaderVersion": 3, "readerFeatures": readers}
         protocol["writerFeatures"] = list(features)
     columns = [
@@ -104,7 +104,7 @@ def broken_log(folder: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A pipeline that a run refuses, and where and how it is to be told."""
+    """A pipeline that a run refuses, the key to report and the words."""
 
     says: str
     sql: str = "select id, name from a"
@@ -221,7 +221,7 @@ def validated(path: Path, spark: SparkSession) -> tuple[Problem, ...]:
 
 
 def rows_of(spark: SparkSession, sql: str) -> DataFrame:
-    """One row for a step, with a record as a source makes it."""
+    """Return one row of a step."""
     spark.sql(
         "select 1L as id, 'x' as name, timestamp'2026-01-01' as at, array('a') as list,"
         " map('a', 1) as map"
@@ -236,7 +236,7 @@ def test_validate_says_what_a_run_refuses(spark: SparkSession, tmp_path: Path, c
     if case.table is not None:
         case.table(tmp_path / "t")
     found = validated(path, spark)
-    assert [one.where for one in found] == [case.where], found
+    assert [problem.where for problem in found] == [case.where], found
     assert case.says in str(found[0])
     *table, key = case.where.split(".")
     lines = path.read_text().splitlines()

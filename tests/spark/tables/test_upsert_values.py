@@ -111,7 +111,7 @@ FILTERED = ("f", "g", "d", "e", "day", "moment", "local", "text", "whole")
 
 
 def same(value: Any) -> Any:
-    """A value as it is told apart from others: NaN is NaN, and zero is zero."""
+    """Return a value with one NaN and one zero, so that equal values are equal here."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     if isinstance(value, dict):
@@ -137,7 +137,7 @@ Row = dict[str, Any]
 
 @functools.cache
 def pool(kind: pa.DataType) -> list[Any]:
-    """Some values of a type; to draw each anew takes Hypothesis longer than Spark to store it."""
+    """Return some values of a type, drawn once, as Hypothesis is slow."""
     return drawn(typed(kind), 60)
 
 

@@ -91,7 +91,7 @@ class Newest:
 
 
 def distinct(keys: pa.Table) -> int:
-    """Return the number of distinct rows, as Spark and `deltalake` tell them apart."""
+    """Return the number of distinct rows, where the two zeros are equal, as are all NaN."""
     if any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in keys.schema.types):
         return len({repr(_same(list(row.values()))) for row in keys.to_pylist()})
     names = [str(number) for number in range(keys.num_columns)]

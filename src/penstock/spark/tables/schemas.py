@@ -229,7 +229,7 @@ def fitted(name: str, rows: pa.Table, table: Schema) -> pa.Table:
 
 
 def with_one_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values with each NaN, at any depth, the same: `deltalake` tells signs apart."""
+    """Return the values with each NaN, at any depth, the same: `deltalake` compares their signs."""
     return pa.chunked_array([_rebuilt(chunk, values.type) for chunk in values.chunks], values.type)
 
 
