@@ -61,6 +61,11 @@ def spark_schema(columns: Sequence[str]) -> StructType:
     return StructType([StructField(name, _COLUMNS[name][0], nullable=True) for name in columns])
 
 
+def quoted(column: str) -> str:
+    """Return a column's name as Spark's SQL takes it, whatever is in it."""
+    return "`" + column.replace("`", "``") + "`"
+
+
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The same in Arrow, exactly as Spark's check wants it."""
     return pa.schema([pa.field(name, _COLUMNS[name][1], nullable=True) for name in columns])

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from deltalake.exceptions import DeltaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -24,7 +25,7 @@ from penstock.base.errors import PenstockError
 from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import document, frames, protecting, rules, schemas
+from penstock.spark.pipeline import document, frames, protecting, refusals, rules, schemas
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
@@ -34,9 +35,10 @@ from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.passes import HELD, Passes, passes
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
-from penstock.spark.pipeline.queries import group_id, output_mode, whole
+from penstock.spark.pipeline.queries import group_id, output_mode, streamed, whole
 from penstock.spark.pipeline.reads import read_of
 from penstock.spark.pipeline.spec import (
+    ERROR,
     HOLDING,
     KEEPING,
     RECORD,
@@ -48,8 +50,8 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
-from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS, topic_rows
-from penstock.spark.schema import COLUMN_NAMES, ERROR, spark_schema
+from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS
+from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table
 
 # In an analysed plan, nodes that rows stream through begin with a tilde.
@@ -65,6 +67,7 @@ _CURES: Final = (
     ("UNRESOLVED_COLUMN", "write a column that is there, or 'text' in single quotes"),
     ("UNRESOLVED_ROUTINE", "write a function of Spark's SQL"),
     ("DATATYPE_MISMATCH", "cast it"),
+    ("STREAMING_OUTPUT_MODE", 'write output = "update", or give the source time and delay'),
     ("", "mend the SQL there"),
 )
 _DDL: Final = 'write it as "id bigint, name string"'
@@ -194,6 +197,8 @@ class _Analysis:
         for query in queries(self._known(), self.stateful):
             self._check_ranking(query)
             self._check_streamed_rules(query)
+            self._check_targets(query)
+            self._check_streaming(query)
 
     def _known(self) -> PipelineSpec:
         """The pipeline without the views that could not be made, and without their sinks."""
@@ -220,6 +225,7 @@ class _Analysis:
                     raise InvalidFormat("schema", INFER, cause_of(error)) from error
             read = frames.decoders(replace(self._spec, sources={name: source}), inferred)[name]
             self.decoders[name] = read
+            refusals.check_fields(read.schema.names, source.value_format)
             empty = self._stub(spark_schema(COLUMN_NAMES))
             opened = frames.opened(empty, source, read)
             if self._can_protect(("source", name), source, opened.drop(ERROR), ("decrypt",)):
@@ -318,29 +324,55 @@ class _Analysis:
                     (*key, "ordered"), f"{sink.view} has no column {RECORD} to order by",
                     f"select {RECORD} in it",
                 )  # fmt: skip
-            elif self._expressions(key, sink.to, TOPIC_EXPRESSIONS, view):
-                topic_rows(view, sink.to)
+            for name in TOPIC_EXPRESSIONS:
+                if (expression := getattr(sink.to, name)) is not None:
+                    self._try((*key, name), partial(view.selectExpr, expression))
         if isinstance(sink.to, TableSink):
-            to = sink.to
-            columns = {"keys": to.keys, "partition_by": to.partition_by, "order_by": to.order_by}
-            for name, given in columns.items():
-                for column in (given,) if isinstance(given, str) else given or ():
-                    if column not in view.columns or column == RECORD:
-                        self._no_column((*key, name), column, view)
-            self._expressions(key, to, ("delete_when",), view)
+            self._table_sink(key, sink.to, view)
 
-    def _expressions(
-        self, key: tuple[str, ...], to: Any, names: tuple[str, ...], view: DataFrame
-    ) -> bool:
-        """Whether Spark takes the expressions of a sink."""
-        before = len(self.problems)
-        for name in names:
-            expression = getattr(to, name)
-            if expression is not None:
-                self._try((*key, name), partial(view.selectExpr, expression))
-        return len(self.problems) == before
+    def _table_sink(self, key: tuple[str, ...], to: TableSink, view: DataFrame) -> None:
+        columns = {"keys": to.keys, "partition_by": to.partition_by, "order_by": to.order_by}
+        for name, given in columns.items():
+            for column in (given,) if isinstance(given, str) else given or ():
+                if column not in view.columns or column == RECORD:
+                    self._no_column((*key, name), column, view)
+        if to.delete_when is not None:
+            self._try((*key, "delete_when"), partial(view.where, to.delete_when))
+
+    def _check_targets(self, query: QueryPlan) -> None:
+        """Note refusals of sinks and of the state directory; skip what has other problems."""
+        for name in query.sinks:
+            key, view = ("sink", name), self._spec.sinks[name].view
+            if not any(map(self._is_wrong, (key, ("source", view), ("step", view)))):
+                self._try(key, partial(self._check_target, key, query, self._spec.sinks[name]))
+        for said in refusals.of_state(self._spec, query):
+            fix = "bring back the checkpoint, or name a new state directory and other sinks"
+            self._problem(("run", "state"), said, fix)
+
+    def _check_target(self, key: tuple[str, ...], query: QueryPlan, sink: Sink) -> None:
+        for name, said in refusals.of_sink(self._spec, query, sink, self.views[sink.view]):
+            self._problem((*key, name), said)
+
+    def _check_streaming(self, query: QueryPlan) -> None:
+        """Note what Spark refuses of a stateful query and its output mode."""
+        if query.root is None:
+            return
+        key = ("step" if query.root in self._spec.steps else "source", query.root)
+        if self._is_wrong(key):
+            return
+        inputs = {name: self.views[name] for name in query.tables}
+        for name in query.sources:
+            source = self._spec.sources[name]
+            inputs[name] = frames.with_watermark(self.views[name], source)
+        self._try(key, partial(self._stream, query, inputs))
+
+    def _stream(self, query: QueryPlan, inputs: Mapping[str, DataFrame]) -> None:
+        frame = streamed(self._spark, self._spec, query, inputs)
+        check_supported(frame, output_mode(self._spec, query))
 
     def _check_columns(self, key: tuple[str, ...], part: Any, frame: DataFrame) -> None:
+        for said, fix in refusals.of_columns(frame.schema):
+            self._problem(key, said, fix)
         if part.time is not None and part.time not in frame.columns:
             self._no_column((*key, "time"), part.time, frame)
         elif part.time is not None:
@@ -448,8 +480,13 @@ class _Analysis:
         except InvalidFormat as error:
             fix = _DDL if error.name == "schema" else ""
             self._problem((*key, error.name), cause_of(error), fix, line=_line(error))
-        except (StepFailed, PenstockError, PySparkException, OSError) as error:
+        except (StepFailed, PenstockError, PySparkException, DeltaError, OSError) as error:
             self._problem(key, cause_of(error))
+
+    def _is_wrong(self, key: tuple[str, ...]) -> bool:
+        """Whether a table of the file, or a key in it, has a problem."""
+        places = (*self._told, *(problem.where for problem in self.problems))
+        return any(f"{place}.".startswith(f"{dotted(key)}.") for place in places)
 
     def _no_column(self, key: tuple[str, ...], name: str, frame: DataFrame) -> None:
         there = ", ".join(column for column in frame.columns if column != RECORD)
@@ -474,6 +511,22 @@ def _judged_by(frame: DataFrame, rule: Rule) -> None:
     """Have Spark look at a condition by itself, and then as a rule, also one that only warns."""
     frame.selectExpr(rule.condition)
     rules.met(frame, (replace(rule, otherwise="drop"),))
+
+
+def check_supported(frame: DataFrame, mode: str) -> None:
+    """Check that Spark runs a streaming plan with an output mode, as it does at a query's start.
+
+    Raises:
+        AnalysisException: it does not.
+    """
+    inner = getattr(frame, "_jdf", None)
+    if inner is None:  # over Connect no plan can be seen
+        return
+    java: Any = frame.sparkSession._jvm
+    modes = java.org.apache.spark.sql.streaming.OutputMode
+    checker = java.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    chosen = modes.Update() if mode == "update" else modes.Append()
+    checker.checkForStreaming(inner.queryExecution().analyzed(), chosen)
 
 
 def analysed_plan(frame: DataFrame) -> str:

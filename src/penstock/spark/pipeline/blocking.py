@@ -29,14 +29,14 @@ REJECT_SCHEMA: Final = pa.schema(
 )
 _POINT_SCHEMA: Final = pa.schema(
     [
-        pa.field("_topic", pa.string()),
-        pa.field("_partition", pa.int32()),
-        pa.field("_key", pa.binary()),
-        pa.field("_offset", pa.int64()),
-        pa.field("_from", pa.int64()),
-        pa.field("_point_rule", pa.string()),
-        pa.field("_point_reason", pa.string()),
-        pa.field("_point_otherwise", pa.string()),
+        pa.field("_penstock_topic", pa.string()),
+        pa.field("_penstock_partition", pa.int32()),
+        pa.field("_penstock_key", pa.binary()),
+        pa.field("_penstock_offset", pa.int64()),
+        pa.field("_penstock_from", pa.int64()),
+        pa.field("_penstock_point_rule", pa.string()),
+        pa.field("_penstock_point_reason", pa.string()),
+        pa.field("_penstock_point_otherwise", pa.string()),
     ]
 )
 _ADDED: Final = tuple(_POINT_SCHEMA.names)
@@ -89,13 +89,13 @@ def split(
     offset = F.when(key.isNull(), record["offset"])
     joined = frame.join(
         table,
-        (record["topic"] == F.col("_topic"))
-        & (record["partition"] == F.col("_partition"))
-        & key.eqNullSafe(F.col("_key"))
-        & offset.eqNullSafe(F.col("_offset")),
+        (record["topic"] == F.col("_penstock_topic"))
+        & (record["partition"] == F.col("_penstock_partition"))
+        & key.eqNullSafe(F.col("_penstock_key"))
+        & offset.eqNullSafe(F.col("_penstock_offset")),
         "left",
     )
-    waits = F.col("_from").isNotNull() & (record["offset"] >= F.col("_from"))
+    waits = F.col("_penstock_from").isNotNull() & (record["offset"] >= F.col("_penstock_from"))
     return joined.where(~F.coalesce(waits, F.lit(False))).drop(*_ADDED), joined.where(waits)
 
 
@@ -106,15 +106,15 @@ def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float
     records behind it follow.
     """
     record = F.col(RECORD)
-    point = record["offset"] == F.col("_from")
-    otherwise = F.when(point, F.col("_point_otherwise")).otherwise(F.lit(FOLLOW))
+    point = record["offset"] == F.col("_penstock_from")
+    otherwise = F.when(point, F.col("_penstock_point_otherwise")).otherwise(F.lit(FOLLOW))
     retried = otherwise == "retry"
     delays = F.array(*(F.lit(int(delay * 1_000)) for delay in delays_seconds or (0,)))
     due = F.when(retried, F.lit(now_ms) + F.get(delays, record["attempt"]).cast("long"))
     return waiting.select(
         *(record[name].alias(name) for name in _RECORD_ORDER),
-        F.when(point, F.col("_point_rule")).alias("rule"),
-        F.when(point, F.col("_point_reason")).alias("reason"),
+        F.when(point, F.col("_penstock_point_rule")).alias("rule"),
+        F.when(point, F.col("_penstock_point_reason")).alias("reason"),
         otherwise.alias("otherwise"),
         (record["attempt"] + F.when(retried, 1).otherwise(0)).cast("int").alias("attempt"),
         F.lit(now_ms).cast("long").alias("held_ms"),

@@ -31,7 +31,9 @@ _SCHEMA_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "avro": (".avsc", ".json"),
     "protobuf": (),
 }
-TABLE_KEYS: Final = tuple(info.name for info in describe(TableSink) if info.name != "table")
+TABLE_KEYS: Final = (
+    *(info.name for info in describe(TableSink) if info.name != "table"), "evolve",
+)  # fmt: skip
 TOPIC_KEYS: Final = tuple(info.name for info in describe(TopicSink) if info.name != "topic")
 
 
@@ -204,6 +206,9 @@ def _without(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _table_sink(draft: Draft, sink: Section) -> None:
+    if sink.given("add_columns"):
+        whose = "sinks without add_columns, which says it already"
+        _only_for(draft, sink, ("evolve",), whose)
     mode = sink.get("mode") or ("append" if not sink.given("mode") else None)
     if mode is None:
         return
@@ -214,7 +219,13 @@ def _table_sink(draft: Draft, sink: Section) -> None:
     else:
         _needs(draft, sink, "keys", mode, '["id"], the columns that name a row')
         whose = f"append, and the mode is {mode}"
-        _only_for(draft, sink, ("partition_by", "add_columns"), whose)
+        _only_for(draft, sink, ("partition_by",), whose)
+        if (order_by := sink.get("order_by")) in (sink.get("keys") or ()) and order_by:
+            draft.refuse(
+                (*sink.key, "order_by"),
+                f"{order_by} is one of the keys, which do not change",
+                "name the column that grows with each change, or take order_by away",
+            )
     if mode == "cdc":
         _needs(draft, sink, "delete_when", mode, "\"op = 'd'\", or let the mode be upsert")
     elif sink.given("delete_when"):

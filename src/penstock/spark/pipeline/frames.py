@@ -25,8 +25,16 @@ from penstock.spark.outbox import read_outbox
 from penstock.spark.pipeline import protecting
 from penstock.spark.pipeline.reads import Read
 from penstock.spark.pipeline.rules import judged
-from penstock.spark.pipeline.spec import RECORD, RECORD_FIELDS, PipelineSpec, Source, Step
-from penstock.spark.schema import COLUMN_NAMES, ERROR, HEADERS, VALUE, spark_schema
+from penstock.spark.pipeline.spec import (
+    ERROR,
+    RECORD,
+    RECORD_FIELDS,
+    PipelineSpec,
+    Source,
+    Step,
+)
+from penstock.spark.schema import COLUMN_NAMES, HEADERS, VALUE, quoted, spark_schema
+from penstock.spark.schema import ERROR as UNDECODED
 
 ATTEMPT: Final = "_attempt"
 UNREAD: Final = "_unread"
@@ -114,7 +122,7 @@ def records_of(frame: DataFrame, source: Source) -> DataFrame:
 
 
 def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
-    """Records with their values opened: the fields, `_record`, and `_error` where it failed.
+    """Records with their values opened: the fields, `_record`, and `ERROR` where it failed.
 
     `records` has columns of the `penstock` source, and `_value` and `_error` where the source
     opened the values. What it lacks of `_record` is null. A record that was held has its number of
@@ -131,11 +139,11 @@ def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
         for field in spark_schema(RECORD_FIELDS)
     ]
     tried = ATTEMPT if ATTEMPT in found else 0
-    error = ERROR if source.outbox is None else f"coalesce({UNREAD}, {ERROR}) as {ERROR}"
+    error = UNDECODED if source.outbox is None else f"coalesce({UNREAD}, {UNDECODED})"
     return lines.selectExpr(
         f"{VALUE}.*",
         f"struct({', '.join(parts)}, {tried} as attempt) as {RECORD}",
-        error,
+        f"{error} as {ERROR}",
     )
 
 
@@ -182,7 +190,7 @@ def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:
 def with_watermark(frame: DataFrame, part: Source | Step) -> DataFrame:
     """A stream with the watermark and the deduplication that the file asks for."""
     if part.time is not None and part.delay is not None:
-        frame = frame.withWatermark(part.time, part.delay)
+        frame = frame.withWatermark(quoted(part.time), part.delay)
     if part.deduplicate:
         frame = frame.dropDuplicatesWithinWatermark(list(part.deduplicate))
     return frame

@@ -82,6 +82,14 @@ class _Format:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Evolve:
+    evolve: str | None = setting(
+        None, "Of tables: `add` says the same as `add_columns = true`.",
+        kind=choice("none", "add"), shown="`none`",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _SqlFile:
     SEPARATOR: ClassVar = "_"
 
@@ -131,7 +139,7 @@ SINK: Final = Table(
     "[sink.NAME]",
     "Where a view goes, exactly once. Exactly one of `table`, `topic` and `console` says to what."
     " The column `_record` is left out.",
-    _keys(spec.Sink, spec.TableSink, spec.TopicSink, spec.ConsoleSink),
+    _keys(spec.Sink, spec.TableSink, _Evolve, spec.TopicSink, spec.ConsoleSink),
     named=True,
 )
 ERRORS: Final = Table(

@@ -265,6 +265,7 @@ def _sink(drafted: Draft, sink: Section) -> Sink:
 def _target(drafted: Draft, sink: Section) -> TableSink | TopicSink | ConsoleSink:
     if sink.given("table"):
         table = table_path(drafted, sink.get("table"))
-        return TableSink(**_fields(TableSink, sink, table=table))
+        adds = sink.get("add_columns") or sink.get("evolve") == "add"
+        return TableSink(**_fields(TableSink, sink, table=table, add_columns=adds))
     kind = TopicSink if sink.given("topic") else ConsoleSink
     return kind(**_fields(kind, sink))

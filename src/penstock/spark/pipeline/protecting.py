@@ -35,8 +35,8 @@ from pyspark.sql.types import (
 from penstock.security.data.columns import decrypt_column, encrypt_column, tokenize_column
 from penstock.security.data.places import KeyPlace, ring_at
 from penstock.security.data.tokens import TokenForm
-from penstock.spark.pipeline.spec import Protection, Source, Step
-from penstock.spark.schema import ERROR
+from penstock.spark.pipeline.spec import ERROR, Protection, Source, Step
+from penstock.spark.schema import quoted
 
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
@@ -49,7 +49,7 @@ TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 SUBJECT_TYPES: Final = (StringType, BinaryType, *_WHOLE)
 
 
-SHREDDED: Final = "_shredded"
+SHREDDED: Final = "_penstock_shredded"
 """How many values of a row are null because their subject's key is gone."""
 
 
@@ -61,11 +61,11 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
     chosen = {one.column: one for one in source.protections if one.by == "decrypt"}
     if not chosen:
         return frame
-    places = {column: f"_decrypted_{number}" for number, column in enumerate(chosen)}
+    places = {column: f"_penstock_decrypted_{number}" for number, column in enumerate(chosen)}
     opened = frame.withColumns(
         {
             places[column]: _decrypting(_given(keys), text=one.gives == "text")(
-                F.col(_quoted(column)), _subject(one)
+                F.col(quoted(column)), _subject(one)
             )
             for column, one in chosen.items()
         }
@@ -76,11 +76,11 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
     found = {column: F.col(place)["value"] for column, place in places.items()}
     found[ERROR] = F.coalesce(ERROR, *reasons)
     gone = [
-        f"int({_quoted(column)} is not null and {place}.value is null and {place}.error is null)"
+        f"int({quoted(column)} is not null and {place}.value is null and {place}.error is null)"
         for column, place in places.items()
     ]
     return opened.select(
-        *(found.get(name, F.col(_quoted(name))).alias(name) for name in frame.columns),
+        *(found.get(name, F.col(quoted(name))).alias(name) for name in frame.columns),
         F.expr(" + ".join(gone)).alias(SHREDDED),
     )
 
@@ -92,7 +92,7 @@ def protected(frame: DataFrame, part: Source | Step, keys: KeyPlace | None) -> D
 
 
 def _column(one: Protection, keys: KeyPlace | None) -> Any:
-    column = _quoted(one.column)
+    column = quoted(one.column)
     if one.by == "mask":
         return F.expr(one.mask.in_sql(column))
     if one.by == "tokenize":
@@ -102,10 +102,6 @@ def _column(one: Protection, keys: KeyPlace | None) -> Any:
 
 def _subject(one: Protection) -> Any:
     return F.expr(f"cast(({one.subject}\n) as string)")  # it may end with a comment
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
 
 
 def _given(keys: KeyPlace | None) -> KeyPlace:

@@ -97,17 +97,29 @@ class Prepared:
             )
             good = protecting.protected(rules.accepted(judged), source, keys)
             views[name] = frames.with_watermark(good, source)
-        for name, view in views.items():
-            view.createOrReplaceTempView(name)
-        for name in plan.streamed:
-            step = self.spec.steps[name]
-            made = frames.run_step(spark, step, views)
-            good = protecting.protected(rules.met(made, step.rules), step, keys)
-            views[name] = frames.with_watermark(good, step)
-            views[name].createOrReplaceTempView(name)
-        for name in views:
-            spark.catalog.dropTempView(name)
-        return views[plan.root or ""]
+        return streamed(spark, self.spec, plan, views)
+
+
+def streamed(
+    spark: SparkSession, spec: PipelineSpec, plan: QueryPlan, inputs: Mapping[str, DataFrame]
+) -> DataFrame:
+    """The frame of a query's root.
+
+    Args:
+        inputs: the query's tables and sources, these with their watermarks.
+    """
+    views = dict(inputs)
+    for name, view in views.items():
+        view.createOrReplaceTempView(name)
+    for name in plan.streamed:
+        step = spec.steps[name]
+        made = frames.run_step(spark, step, views)
+        good = protecting.protected(rules.met(made, step.rules), step, keys_of(spec))
+        views[name] = frames.with_watermark(good, step)
+        views[name].createOrReplaceTempView(name)
+    for name in views:
+        spark.catalog.dropTempView(name)
+    return views[plan.root or ""]
 
 
 def whole(spec: PipelineSpec, plan: QueryPlan) -> bool:

@@ -27,6 +27,7 @@ from penstock.spark.pipeline.spec import (
     Sink,
     Source,
     Step,
+    TableSink,
     TopicSink,
 )
 from penstock.spark.pipeline.sql_views import words_of
@@ -173,6 +174,8 @@ def _columns(spec: PipelineSpec, plan: QueryPlan, names: Sequence[str]) -> set[s
 
 
 def _expressions(sink: Sink) -> list[str]:
+    if isinstance(sink.to, TableSink) and sink.to.delete_when is not None:
+        return [sink.to.delete_when]
     if not isinstance(sink.to, TopicSink):
         return []
     given = (sink.to.value, sink.to.key, sink.to.partition, sink.to.headers)

@@ -1,8 +1,8 @@
 """Quality rules as columns: which rule a row breaks, and what that means for it.
 
-A judged frame has three more columns: `_rule`, the first rule that the row breaks (null for a good
-row; `undecodable` where its value could not be read), `_reason`, and `_otherwise`, what is to be
-done with it. Rules that only warn are counted and never set these columns.
+A judged frame has three more columns: `RULE`, the first rule that the row breaks (null for a good
+row; `undecodable` where its value could not be read), `REASON`, and `OTHERWISE`, what is to be done
+with it. Rules that only warn are counted and never set these columns.
 
 Everything is said in SQL, a text for a column: a column built by calls takes one of Java for each
 of its parts, in every batch.
@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame
 from penstock.spark.pipeline.protecting import SHREDDED
 from penstock.spark.pipeline.spec import HOLDING, KEEPING, RECORD, Rule, Source, Step
 
-RULE: Final = "_rule"
-REASON: Final = "_reason"
-OTHERWISE: Final = "_otherwise"
+RULE: Final = "_penstock_rule"
+REASON: Final = "_penstock_reason"
+OTHERWISE: Final = "_penstock_otherwise"
 VERDICT: Final = (RULE, REASON, OTHERWISE)
 UNDECODABLE: Final = "undecodable"
 REJECTED: Final = "rejected."

@@ -55,6 +55,8 @@ ADMIN: Final = "http://127.0.0.1:9644"
 
 RECORD: Final = "_record"
 """The column with the record that a row came from."""
+ERROR: Final = "_penstock_error"
+"""The column of opened records that says why a value could not be read; null where it could."""
 RECORD_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """What `_record` has of the record itself."""
 HOLDING: Final[frozenset[Otherwise]] = frozenset({"park", "retry"})
@@ -291,7 +293,7 @@ class TableSink:
         (), "Of tables with `append`: the columns of its partitions.", kind=kinds.COLUMNS
     )
     add_columns: bool = setting(
-        False, "Of tables with `append`: whether columns that the table lacks are added to it.",
+        False, "Of tables: whether columns that the table lacks are added to it.",
         kind=kinds.FLAG,
     )  # fmt: skip
     codec: str | None = _codec(None)

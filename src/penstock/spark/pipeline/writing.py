@@ -21,6 +21,7 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
+from penstock.spark.schema import quoted
 from penstock.spark.sink.columns import is_json_value
 from penstock.spark.sink.log_sink import LogSink
 from penstock.spark.staged import Staged
@@ -50,6 +51,22 @@ def writer(spec: PipelineSpec, query: str, sink: Sink) -> Stage:
     return _console_stage(sink.name, sink.to)
 
 
+def check_sink(spec: PipelineSpec, query: str, sink: Sink, view: DataFrame) -> None:
+    """Check that a sink takes the rows of its view, of which none is read.
+
+    Raises:
+        InvalidError: it does not, with the reason; `InvalidSetting` names the key.
+        AnalysisException: Spark refuses an expression of the sink.
+    """
+    name = application(spec, query, sink.name)
+    if isinstance(sink.to, TopicSink):
+        _log_sink(spec, sink.to, name).check(topic_rows(view, sink.to))
+    elif isinstance(sink.to, TableSink) and sink.to.mode == "append":
+        _append(sink.to, name).check(_rows(view))
+    elif isinstance(sink.to, TableSink):
+        _upsert(sink.to, name).check(view)
+
+
 def dead_letter_writer(spec: PipelineSpec, query: str) -> Stage:
     """What writes dead letters, made by `dead_letters.py`."""
     return LogSink(
@@ -62,28 +79,42 @@ def dead_letter_writer(spec: PipelineSpec, query: str) -> Stage:
 
 
 def _table_writer(to: TableSink, name: str) -> Stage:
-    if to.mode == "append":
-        table = DeltaSink(
-            to.table,
-            application=name,
-            partition_by=to.partition_by,
-            add_columns=to.add_columns,
-            codec=to.codec,
-        )
-        return lambda frame, batch_id: table.stage(_rows(frame), batch_id)
-    merged = DeltaUpsert(
+    if to.mode != "append":
+        return _upsert(to, name).stage
+    table = _append(to, name)
+    return lambda frame, batch_id: table.stage(_rows(frame), batch_id)
+
+
+def _append(to: TableSink, name: str) -> DeltaSink:
+    return DeltaSink(
+        to.table,
+        application=name,
+        partition_by=to.partition_by,
+        add_columns=to.add_columns,
+        codec=to.codec,
+    )
+
+
+def _upsert(to: TableSink, name: str) -> DeltaUpsert:
+    return DeltaUpsert(
         to.table,
         application=name,
         keys=to.keys,
         order_by=to.order_by,
         delete_when=to.delete_when,
+        add_columns=to.add_columns,
+        leave_out=(RECORD,),
         codec=to.codec,
     )
-    return lambda frame, batch_id: merged.stage(_rows(frame), batch_id)
 
 
 def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Stage:
-    log = LogSink(
+    log = _log_sink(spec, to, name)
+    return lambda frame, batch_id: log.stage(topic_rows(frame, to), batch_id)
+
+
+def _log_sink(spec: PipelineSpec, to: TopicSink, name: str) -> LogSink:
+    return LogSink(
         application=name,
         bootstrap=spec.run.bootstrap,
         admin_url=spec.run.admin_url,
@@ -92,7 +123,6 @@ def _topic_writer(spec: PipelineSpec, to: TopicSink, name: str) -> Stage:
         ordered_by=ORDER if to.ordered else (),
         transactional=to.transactional,
     )
-    return lambda frame, batch_id: log.stage(topic_rows(frame, to), batch_id)
 
 
 def _rows(frame: DataFrame) -> DataFrame:
@@ -115,7 +145,7 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
 def _row(schema: StructType) -> Column:
     """All columns as one value: a struct, which workers write as JSON, or Spark's own JSON."""
     fields = [field for field in schema if field.name != RECORD]
-    row = F.struct(*(F.col(f"`{field.name}`") for field in fields))
+    row = F.struct(*(F.col(quoted(field.name)) for field in fields))
     return row if all(is_json_value(field.dataType) for field in fields) else F.to_json(row)
 
 

@@ -150,6 +150,14 @@ class LogSink:
             commit=partial(self._finish, batch_id, owner, blobs),
         )
 
+    def check(self, batch: DataFrame) -> None:
+        """Check that the columns of a batch can be written; no row is read.
+
+        Raises:
+            InvalidRows, InvalidOption: they cannot.
+        """
+        self._arranged(batch)
+
     def _finish(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
         with closing(self._admin()) as address:
             return self._commits(address).commit(batch_id, owner, blobs)

@@ -22,14 +22,14 @@ Source: the Delta transaction protocol, "Transaction Identifiers".
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyspark.sql import DataFrame, Observation
@@ -43,8 +43,18 @@ from penstock.spark.staged import Staged
 from penstock.spark.tables.codecs import checked, spark_options
 from penstock.spark.tables.collection import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 from penstock.spark.tables.commits import Commit, in_table
+from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.files import WrittenFile, written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
+from penstock.spark.tables.partitions import partition_rules, partition_texts
+from penstock.spark.tables.rules import Rule, complaints, completed, observed, rules_of
+from penstock.spark.tables.schemas import (
+    added_columns,
+    check_names,
+    check_partitions,
+    schema_of,
+)
+from penstock.spark.tables.text import valid_text
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 ROWS: Final = "rows"
@@ -63,6 +73,20 @@ class Written:
     files: int
     version: int | None
     replayed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """A staged batch: its files, and the schema and the rules that they were written for."""
+
+    directory: str
+    files: list[WrittenFile]
+    schema: StructType
+    rules: list[Rule]
+
+    @property
+    def rows(self) -> int:
+        return sum(item.rows for item in self.files)
 
 
 class DeltaSink:
@@ -152,12 +176,27 @@ class DeltaSink:
         schema = batch.schema
         self._added(table, schema)
         directory = f"batches/{batch_id:012d}-{self._randomness.uuid().hex}"
-        files = self._stage(batch, directory)
+        rules = rules_of(table)
+        try:
+            files = self._stage(completed(batch, table), directory, rules)
+        except BaseException:
+            self._discard(directory)
+            raise
+        made = _Made(directory=directory, files=files, schema=schema, rules=rules)
         return Staged(
-            rows=sum(item.rows for item in files),
-            commit=partial(self._finish, directory, files, table, schema, commit),
+            rows=made.rows,
+            commit=partial(self._finish, made, table, commit),
             discard=partial(self._discard, directory),
         )
+
+    def check(self, batch: DataFrame) -> None:
+        """Check that the table takes batches with the columns of this one; no row is read.
+
+        Raises:
+            TableMismatch: it does not.
+            UnwritableTable: the table has features that this sink cannot write.
+        """
+        self._added(self.open(), batch.schema)
 
     def has(self, batch_id: int) -> bool:
         """Whether the table has this batch, or a later one, of this application."""
@@ -178,16 +217,23 @@ class DeltaSink:
         )
         return list(found.files)
 
-    def _stage(self, batch: DataFrame, directory: str) -> list[WrittenFile]:
+    def _stage(self, batch: DataFrame, directory: str, rules: Sequence[Rule]) -> list[WrittenFile]:
+        rules = [*rules, *partition_rules(batch.schema, self._partition_by)]
         counted = Observation()
-        writer = batch.observe(counted, F.expr(f"count(1) as {ROWS}")).write.mode("error")
-        writer = writer.options(**_NO_MARKER, **spark_options(self._codec))
+        facts = [F.expr(fact) for fact in (f"count(1) as {ROWS}", *observed(rules))]
+        rows = valid_text(batch).observe(counted, *facts)
+        if self._partition_by:
+            rows = rows.selectExpr(*partition_texts(batch.schema, self._partition_by))
+        writer = rows.write.mode("error").options(**_NO_MARKER, **spark_options(self._codec))
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.parquet(f"{self.table}/{directory}")
-        found, root = filesystem(self.table)
-        files = written_files(found, root, directory, self._partition_by)
-        written, seen = counted.get[ROWS], sum(item.rows for item in files)
+        found = counted.get
+        if broken := complaints(rules, found):
+            raise TableMismatch(f"table {self.table}: {broken[0]}. Drop these rows, or mend them")
+        system, root = filesystem(self.table)
+        files = written_files(system, root, directory, self._partition_by)
+        written, seen = found[ROWS], sum(item.rows for item in files)
         if written != seen:
             raise TableMismatch(
                 f"table {self.table}: tasks wrote {written} rows, and {seen} are where the driver "
@@ -196,37 +242,25 @@ class DeltaSink:
             )
         return files
 
-    def _finish(
-        self,
-        directory: str,
-        files: list[WrittenFile],
-        table: DeltaTable | None,
-        schema: StructType,
-        commit: Commit,
-    ) -> Written:
-        to_commit = bool(files) or (bool(commit.marks) and table is not None)
-        version = self._commit(table, files, schema, commit) if to_commit else None
-        if version is None or not files:
-            self._discard(directory)
+    def _finish(self, made: _Made, table: DeltaTable | None, commit: Commit) -> Written:
+        to_commit = bool(made.files) or (bool(commit.marks) and table is not None)
+        version = self._commit(table, made, commit) if to_commit else None
+        if version is None or not made.files:
+            self._discard(made.directory)
         return Written(
             batch_id=commit.batch_id,
-            rows=sum(item.rows for item in files) if version is not None else 0,
-            files=len(files) if version is not None else 0,
+            rows=made.rows if version is not None else 0,
+            files=len(made.files) if version is not None else 0,
             version=version,
             replayed=to_commit and version is None,
         )
 
     def _discard(self, directory: str) -> None:
         found, root = filesystem(self.table)
-        found.delete_dir(f"{root}/{directory}")
+        with suppress(FileNotFoundError):
+            found.delete_dir(f"{root}/{directory}")
 
-    def _commit(
-        self,
-        table: DeltaTable | None,
-        files: Sequence[WrittenFile],
-        schema: StructType,
-        commit: Commit,
-    ) -> int | None:
+    def _commit(self, table: DeltaTable | None, made: _Made, commit: Commit) -> int | None:
         """The version that added the files; None when another attempt had committed the batch.
 
         Delta refuses a commit to what is not the table any more.
@@ -234,15 +268,20 @@ class DeltaSink:
         Args:
             table: as it was when the batch was staged.
         """
-        actions: list[AddAction | RemoveAction] = [item.action for item in files]
+        actions: list[AddAction | RemoveAction] = [item.action for item in made.files]
         for attempt in range(1, COMMIT_ATTEMPTS_MAX + 1):
             if in_table(table, commit):
                 return None
+            if rules_of(table) != made.rules:
+                raise TableMismatch(
+                    f"table {self.table}: its rules for rows changed while batch "
+                    f"{commit.batch_id} was written; write the batch again"
+                )
             try:
                 if table is None:
-                    self._create(files, schema, commit)
+                    self._create(made.files, made.schema, commit)
                     return 0
-                if added := self._added(table, schema):
+                if added := self._added(table, made.schema):
                     table.alter.add_columns(added)
                 table.create_write_transaction(
                     actions,
@@ -278,59 +317,21 @@ class DeltaSink:
         Raises:
             TableMismatch: the table does not take the batch.
         """
+        check_names(schema.names)
+        columns = schema_of(schema)
         unknown = [name for name in self._partition_by if name not in schema.names]
         if unknown:
             raise TableMismatch(
                 f"table {self.table}: partition column {unknown[0]} is not in the batch"
             )
+        check_partitions(self._partition_by, schema)
         if table is None:
             return []
+        check_writable(table, self.table)
         partition_columns = tuple(table.metadata().partition_columns)
         if partition_columns != self._partition_by:
             raise TableMismatch(
                 f"table {self.table} is partitioned by {partition_columns or 'nothing'}, "
                 f"the sink by {self._partition_by or 'nothing'}"
             )
-        added = check_schema(self.table, table.schema(), schema_of(schema))
-        if added and not self._add_columns:
-            raise TableMismatch(
-                f"table {self.table} has no column {', '.join(field.name for field in added)}; "
-                "add_columns=True would add it"
-            )
-        return added
-
-
-def schema_of(schema: StructType) -> Schema:
-    """A Spark schema as Delta's, every column nullable: both are the same JSON."""
-    return Schema.from_json(json.dumps(_nullable(schema.jsonValue())))
-
-
-def _nullable(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_nullable(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    open_ended = {"nullable", "containsNull", "valueContainsNull"}
-    return {name: True if name in open_ended else _nullable(item) for name, item in node.items()}
-
-
-def check_schema(name: str, table: Schema, batch: Schema) -> list[Field]:
-    """The fields of `batch` that the table lacks.
-
-    Raises:
-        TableMismatch: a column has another type, or the table needs one that the batch lacks.
-    """
-    known = {field.name: field for field in table.fields}
-    added: list[Field] = []
-    for field in batch.fields:
-        existing = known.pop(field.name, None)
-        if existing is None:
-            added.append(field)
-        elif existing.type != field.type:
-            raise TableMismatch(
-                f"table {name}: column {field.name} is {existing.type} in the table and "
-                f"{field.type} in the batch"
-            )
-    if required := [field.name for field in known.values() if not field.nullable]:
-        raise TableMismatch(f"table {name}: the batch lacks the column {required[0]}")
-    return added
+        return added_columns(self.table, table.schema(), columns, allowed=self._add_columns)

@@ -9,11 +9,12 @@ Source: the Parquet format, "Compression".
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
-from deltalake import WriterProperties
+from deltalake import ColumnProperties, WriterProperties
 
 from penstock.spark.errors import InvalidOption
 
@@ -45,14 +46,18 @@ def spark_options(codec: str | None) -> dict[str, str]:
     return options
 
 
-def delta_properties(codec: str | None) -> WriterProperties:
-    """How `deltalake` is to write."""
-    if codec is None:
-        return WriterProperties()
+def delta_properties(codec: str | None, columns: Collection[str] = ()) -> WriterProperties:
+    """Return how `deltalake` is to write.
+
+    Args:
+        columns: those that get statistics; all others, and fields within columns, get none.
+    """
     level = ZSTD_LEVEL if codec == "zstd" else None
     return WriterProperties(
-        compression=_DELTA.get(codec, codec.upper()),  # type: ignore[arg-type]
+        compression=None if codec is None else _DELTA.get(codec, codec.upper()),  # type: ignore[arg-type]
         compression_level=level,
+        default_column_properties=ColumnProperties(statistics_enabled="NONE"),
+        column_properties={name: ColumnProperties(statistics_enabled="PAGE") for name in columns},
     )
 
 

@@ -64,11 +64,22 @@ def in_table(table: DeltaTable | None, commit: Commit) -> bool:
     last = None if table is None else table.transaction_version(commit.application)
     if table is None or last is None:
         return False
-    if commit.query is not None:
-        number = table.transaction_version(commit.application + QUERY_SUFFIX)
-        if number is not None and number != query_number(commit.query):
-            raise QueryChanged(table.table_uri, commit.application, last, commit.query)
+    query = commit.query
+    if query is not None and committed_by_another(table, commit.application, query) is not None:
+        raise QueryChanged(table.table_uri, commit.application, last, query)
     return last >= commit.batch_id
+
+
+def committed_by_another(table: DeltaTable, application: str, query: str | None) -> int | None:
+    """Return the last batch of an application if another query committed it, else None.
+
+    Args:
+        query: the query's id; None for one that is yet to be started.
+    """
+    number = table.transaction_version(application + QUERY_SUFFIX)
+    if number is None or (query is not None and number == query_number(query)):
+        return None
+    return table.transaction_version(application)
 
 
 def query_number(query: str) -> int:

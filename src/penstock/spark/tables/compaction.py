@@ -22,13 +22,11 @@ Source: the Delta transaction protocol, "Add File and Remove File" (dataChange).
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import decimal
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -40,10 +38,10 @@ from deltalake.transaction import AddAction, RemoveAction
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.spark.errors import InvalidOption
 from penstock.spark.tables.codecs import codec_of
-from penstock.spark.tables.errors import UnreadableTable
-from penstock.spark.tables.features import check_readable
+from penstock.spark.tables.features import check_readable, check_writable
 from penstock.spark.tables.files import written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
+from penstock.spark.tables.partitions import directories, texts_of
 
 TARGET_BYTES_DEFAULT: Final = 128 << 20
 TARGET_BYTES_MIN: Final = 64 << 10
@@ -93,7 +91,8 @@ def compact(
 
     Raises:
         InvalidOption: the target is too small.
-        UnreadableTable: the table uses a feature that a rewrite of its files would lose.
+        UnreadableTable, UnwritableTable: the table uses a feature that a rewrite of its files
+            would lose.
         deltalake.exceptions.CommitFailedError: other writers removed the same files each time.
     """
     if target_bytes < TARGET_BYTES_MIN:
@@ -105,6 +104,7 @@ def compact(
     for number in range(COMMITS_MAX):
         opened.update_incremental()
         check_readable(opened, table)
+        check_writable(opened, table)
         bins = _one_commit(plan(_files(opened), target_bytes))
         if not bins:
             return Compacted(files_removed=removed, files_added=added, version=opened.version())
@@ -178,12 +178,16 @@ class _Rewriting:
         try:
             for number, files in enumerate(bins):
                 directory = f"{self._directory}/{number:06d}"
+                # Some readers take partition values from the names of directories.
+                if files[0].partition:
+                    directory += f"/{directories(files[0].partition)}"
                 self._write(files, directory)
-                for item in written_files(self._filesystem, self._root, directory, ()):
-                    values = dict(files[0].partition)
-                    actions.append(
-                        dataclasses.replace(item.action, data_change=False, partition_values=values)
-                    )
+                found = written_files(self._filesystem, self._root, directory, ())
+                values = dict(files[0].partition)
+                actions += [
+                    dataclasses.replace(item.action, data_change=False, partition_values=values)
+                    for item in found
+                ]
             added = len(actions)
             actions += [
                 # Paths are given as they are and encoded on their way into the log.
@@ -212,7 +216,10 @@ class _Rewriting:
             target,
             format=form,
             filesystem=self._filesystem,
-            file_options=form.make_write_options(compression=codec_of(self._filesystem, paths[0])),
+            file_options=form.make_write_options(
+                compression=codec_of(self._filesystem, paths[0]),
+                write_statistics=list(_bounded(self._schema)),
+            ),
             use_threads=False,  # keeps the order of rows
             min_rows_per_group=GROUP_ROWS_MIN,
             max_rows_per_group=GROUP_ROWS_MAX,
@@ -232,31 +239,38 @@ class _Rewriting:
         )
 
 
+def _bounded(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """The paths of Parquet columns that may have bounds; of floating types Arrow leaves NaN out."""
+    for field in fields:
+        path, kind = f"{above}{field.name}", field.type
+        if pa.types.is_struct(kind):
+            yield from _bounded(kind, f"{path}.")
+        elif pa.types.is_map(kind):
+            parts = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+            yield from _bounded(parts, f"{path}.key_value.")
+        elif pa.types.is_list(kind):
+            yield from _bounded([kind.value_field.with_name("element")], f"{path}.list.")
+        elif not pa.types.is_floating(kind):
+            yield path
+
+
 def _files(opened: DeltaTable) -> list[TableFile]:
+    actions = pa.table(opened.get_add_actions(flatten=True))
     columns = list(opened.metadata().partition_columns)
-    actions: list[dict[str, Any]] = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
-    return [
-        TableFile(
-            path=action["path"],
-            size_bytes=action["size_bytes"],
-            partition=tuple((name, _text(action[f"partition.{name}"], name)) for name in columns),
+    texts = [texts_of(actions[f"partition.{name}"]) for name in columns]
+    facts = actions.select(["path", "size_bytes", "modification_time"]).to_pylist()
+    files = [
+        (
+            fact["modification_time"],
+            TableFile(
+                path=fact["path"],
+                size_bytes=fact["size_bytes"],
+                partition=tuple(
+                    (name, text[row]) for name, text in zip(columns, texts, strict=True)
+                ),
+            ),
         )
-        for action in sorted(actions, key=lambda item: (item["modification_time"], item["path"]))
-        if "://" not in action["path"]
+        for row, fact in enumerate(facts)
+        if "://" not in fact["path"]
     ]
-
-
-def _text(value: Any, column: str) -> str | None:
-    """A partition value as the log writes it."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, datetime.datetime):
-        zoned = value if value.tzinfo is None else value.astimezone(datetime.UTC)
-        return zoned.strftime("%Y-%m-%d %H:%M:%S.%f")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    if isinstance(value, (int, float, decimal.Decimal)):
-        return str(value)
-    raise UnreadableTable(column, f"a partition column of type {type(value).__name__}")
+    return [file for _, file in sorted(files, key=lambda item: (item[0], item[1].path))]

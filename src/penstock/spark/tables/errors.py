@@ -36,6 +36,19 @@ class UnreadableTable(InvalidError):
         self.table = table
 
 
+class UnwritableTable(InvalidError):
+    """The table uses a feature of Delta that writes here do not keep up."""
+
+    code: ClassVar[str] = "unsupported_version"
+
+    def __init__(self, table: str, features: str) -> None:
+        super().__init__(
+            f"table {table} uses {features}, which cannot be kept up by writes here; write "
+            "another table, or write this one with Delta's own connector"
+        )
+        self.table = table
+
+
 class TableOfAnotherTopic(InvalidError):
     """The table holds records of another topic, or of an earlier one of that name."""
 

@@ -1,4 +1,8 @@
-"""Which of Delta's features a reader of plain Parquet files may meet in a table."""
+"""Features of Delta tables that are honoured here: by reads of plain Parquet files, and by writes.
+
+Source: the Delta transaction protocol, "Protocol Evolution", "Valid Feature Names in Table
+Features".
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,34 @@ from typing import Final
 
 from deltalake import DeltaTable
 
-from penstock.spark.tables.errors import UnreadableTable
+from penstock.spark.tables.errors import UnreadableTable, UnwritableTable
 
 READER_VERSION_FEATURES: Final = 3
+WRITER_VERSION_FEATURES: Final = 7
 # Features that change how the log is read, which `deltalake` does, or a type that Spark has.
 HONOURED_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 COLUMN_MAPPING: Final = "delta.columnMapping.mode"
+APPEND_ONLY: Final = "delta.appendOnly"
+WRITTEN_FEATURES: Final = frozenset(
+    {
+        "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "generatedColumns",
+        "invariants", "timestampNtz", "v2Checkpoint",
+    }
+)  # fmt: skip
+"""Features of tables that `deltalake` commits to, and whose rules it applies when it merges."""
+APPENDED_FEATURES: Final = WRITTEN_FEATURES | {"deletionVectors"}
+"""Features of tables that files can be added to."""
+_IDENTITY_VERSION: Final = 6
+"""The writer version that stands for the feature of identity columns."""
 
 
 def check_readable(opened: DeltaTable, root: str) -> None:
-    """Refuse a table that a plain scan of its files would read wrongly.
+    """Check that a plain scan of a table's files reads it rightly.
 
     Raises:
         UnreadableTable: it names the features.
     """
-    mode = opened.metadata().configuration.get(COLUMN_MAPPING, "none")
-    if mode not in {None, "none"}:
+    if mode := _column_mapping(opened):
         raise UnreadableTable(root, f"column mapping (mode {mode})")
     protocol = opened.protocol()
     features = set(protocol.reader_features or ())
@@ -29,3 +45,28 @@ def check_readable(opened: DeltaTable, root: str) -> None:
         raise UnreadableTable(root, ", ".join(unknown))
     if protocol.min_reader_version > READER_VERSION_FEATURES:
         raise UnreadableTable(root, f"reader version {protocol.min_reader_version}")
+
+
+def check_writable(opened: DeltaTable, root: str, *, removes: bool = False) -> None:
+    """Check that files can be added to a table, and replaced if `removes`.
+
+    Raises:
+        UnwritableTable: it names the features.
+    """
+    if mode := _column_mapping(opened):
+        raise UnwritableTable(root, f"column mapping (mode {mode})")
+    protocol = opened.protocol()
+    features = set(protocol.writer_features or ())
+    if protocol.min_writer_version == _IDENTITY_VERSION:
+        features.add("identityColumns")
+    if unknown := sorted(features - (WRITTEN_FEATURES if removes else APPENDED_FEATURES)):
+        raise UnwritableTable(root, ", ".join(unknown))
+    if protocol.min_writer_version > WRITER_VERSION_FEATURES:
+        raise UnwritableTable(root, f"writer version {protocol.min_writer_version}")
+    if removes and opened.metadata().configuration.get(APPEND_ONLY) == "true":
+        raise UnwritableTable(root, f"{APPEND_ONLY} = true")
+
+
+def _column_mapping(opened: DeltaTable) -> str | None:
+    mode = opened.metadata().configuration.get(COLUMN_MAPPING)
+    return None if mode in {None, "none"} else mode

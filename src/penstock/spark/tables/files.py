@@ -1,30 +1,41 @@
-"""Parquet files that Spark wrote, as add actions of a Delta commit, statistics included.
+"""Parquet files that Spark or Arrow wrote, as add actions of a Delta commit, statistics included.
 
-The statistics come from the files' footers, so the data is not read again. Only types whose
-order and text form every Delta reader agrees on get a minimum and a maximum; a column of another
-type, or one with a row group without statistics, gets none, which costs a reader some skipping and
+The statistics come from the files' footers, as physical values, so the data is not read again. Only
+columns of the types below get a minimum and a maximum, which every reader of Delta tables
+understands in the same way:
+
+    integers
+    dates, and timestamps with and without a zone, within the years 1 to 9999
+    strings of at most `STATISTICS_TEXT_CHARS_MAX` characters
+
+Floating types get none, as NaN has no place in an order that readers agree on; nor do decimals,
+which readers round, nor nested types. A column without bounds costs a reader some skipping and
 never a row.
 
-Source: the Delta transaction protocol, "Add File and Remove File" and "Per-file Statistics".
+Source: the Delta transaction protocol, "Add File and Remove File" and "Per-file Statistics"; the
+Parquet format, "Logical Types".
 """
 
 from __future__ import annotations
 
-import datetime
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+from penstock.spark.tables.partitions import partition_values
+
 STATISTICS_COLUMNS_MAX: Final = 32
 STATISTICS_TEXT_CHARS_MAX: Final = 32
 FILES_MAX: Final = 100_000
+_EPOCH: Final = datetime(1970, 1, 1)
+_DAYS_MAX: Final = date.max.toordinal()
+_EPOCH_DAYS: Final = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +49,7 @@ class WrittenFile:
 def written_files(
     filesystem: pa_fs.FileSystem, root: str, directory: str, partition_by: Sequence[str]
 ) -> list[WrittenFile]:
-    """Every Parquet file with rows in `directory`, a path relative to the table's `root`."""
+    """Return every Parquet file with rows in `directory`, a path relative to the table's `root`."""
     found: list[WrittenFile] = []
     selector = pa_fs.FileSelector(f"{root}/{directory}", recursive=True)
     for info in filesystem.get_file_info(selector):
@@ -52,7 +63,7 @@ def written_files(
             action = AddAction(
                 path=relative,
                 size=info.size,
-                partition_values=_partition_values(relative, partition_by),
+                partition_values=partition_values(relative, partition_by),
                 modification_time=int(info.mtime.timestamp() * 1_000),
                 data_change=True,
                 stats=json.dumps(_statistics(footer)),
@@ -61,21 +72,13 @@ def written_files(
     return sorted(found, key=lambda item: item.action.path)
 
 
-def _partition_values(relative: str, partition_by: Sequence[str]) -> dict[str, str | None]:
-    values: dict[str, str | None] = {}
-    for part in relative.split("/"):
-        name, equals, text = part.partition("=")
-        if equals and unquote(name) in partition_by:
-            values[unquote(name)] = None if text == NULL_PARTITION else unquote(text)
-    return values
-
-
 def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for index in range(min(footer.num_columns, STATISTICS_COLUMNS_MAX)):
-        name = footer.schema.column(index).path
+        column = footer.schema.column(index)
+        name = column.path
         if "." in name:
             continue
         groups = [footer.row_group(group).column(index) for group in range(footer.num_row_groups)]
@@ -84,39 +87,49 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         statistics = [group.statistics for group in groups]
         if all(item.has_null_count for item in statistics):
             nulls[name] = sum(item.null_count for item in statistics)
-        bounds = list(_bounds(statistics))
-        if bounds and len(bounds) == len([item for item in statistics if item.num_values]):
-            low[name] = min(bound[0] for bound in bounds)
-            high[name] = max(bound[1] for bound in bounds)
-    return {
-        "numRecords": footer.num_rows,
-        "minValues": {name: _text(value) for name, value in low.items()},
-        "maxValues": {name: _text(value) for name, value in high.items()},
-        "nullCount": nulls,
-    }
+        filled = [item for item in statistics if item.num_values]
+        if not filled or not all(item.has_min_max for item in filled):
+            continue
+        ends = (min(item.min_raw for item in filled), max(item.max_raw for item in filled))
+        bounds = [_bound(column, end) for end in ends]
+        if None not in bounds:
+            low[name], high[name] = bounds
+    return {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
-def _bounds(statistics: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    for item in statistics:
-        if not item.has_min_max:
-            continue
-        kinds = (int, float, str, datetime.datetime, datetime.date)
-        ends = (item.min, item.max)
-        if not all(isinstance(end, kinds) and not isinstance(end, bool) for end in ends):
-            continue
-        if any(isinstance(end, str) and len(end) > STATISTICS_TEXT_CHARS_MAX for end in ends):
-            continue
-        if any(isinstance(end, float) and end != end for end in ends):  # NaN has no order
-            continue
-        yield ends
+def _bound(column: pq.ColumnSchema, value: Any) -> Any:
+    """A physical value as statistics show it; None for what they do not show."""
+    logical = column.logical_type
+    kind = logical.type
+    if isinstance(value, bytes):
+        return _text(value) if kind == "STRING" else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    if kind in {"NONE", "INT"}:
+        return value
+    if kind == "DATE":
+        ordinal = value + _EPOCH_DAYS
+        return date.fromordinal(ordinal).isoformat() if 1 <= ordinal <= _DAYS_MAX else None
+    if kind == "TIMESTAMP":
+        return _moment(value, json.loads(logical.to_json()))
+    return None
 
 
-def _text(value: Any) -> Any:
-    if isinstance(value, datetime.datetime):
-        # Delta keeps milliseconds in statistics; the microseconds are kept here because readers
-        # take longer fractions, and a maximum cut off below its value would lose rows.
-        zoned = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-        return zoned.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    return value
+def _text(value: bytes) -> str | None:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if len(text) <= STATISTICS_TEXT_CHARS_MAX else None
+
+
+def _moment(micros: int, logical: dict[str, Any]) -> str | None:
+    # Delta keeps milliseconds in statistics; the microseconds are kept here because readers take
+    # longer fractions, and a maximum cut off below its value would lose rows.
+    if logical["timeUnit"] != "microseconds":
+        return None
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+    return moment.isoformat(timespec="microseconds") + ("Z" if logical["isAdjustedToUTC"] else "")

@@ -7,15 +7,14 @@ what it has and begins anew, which costs the driver some rows twice and never on
 
 Arrow tells keys apart by their bytes and sorts by value. Spark's grouping and order agree for the
 types below, with null a key like others. They do not for floats (-0.0 is 0.0, and NaN has many
-forms), collated strings and nested types: what has those for a key, or nested or collated ones for
-its order, is left to Spark.
+forms) and nested types: rows with such a key, or with a nested order, are left to Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +33,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-_KEYS: Final = (
-    BinaryType, BooleanType, DateType, DecimalType, IntegralType, TimestampNTZType, TimestampType
+_PLAIN: Final = (
+    BinaryType, BooleanType, DateType, DecimalType, IntegralType, StringType, TimestampNTZType,
+    TimestampType,
 )  # fmt: skip
 
 
@@ -90,6 +90,23 @@ class Newest:
             yield from self.of(pa.Table.from_batches(kept)).to_batches()
 
 
+def distinct(keys: pa.Table) -> int:
+    """Return the number of distinct rows, where the two zeros are equal, as are all NaN."""
+    if any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in keys.schema.types):
+        return len({repr(_same(list(row.values()))) for row in keys.to_pylist()})
+    names = [str(number) for number in range(keys.num_columns)]
+    return len(pa.table(keys.columns, names=names).group_by(names).aggregate([]))
+
+
+def _same(value: Any) -> Any:
+    """The value with the two zeros of floating types made one."""
+    if isinstance(value, list):
+        return [_same(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _same(item) for name, item in value.items()}
+    return value + 0.0 if isinstance(value, float) else value
+
+
 def in_tasks(schema: StructType, *, keys: Sequence[str], order: str) -> bool:
     """Whether Arrow finds the rows that Spark would, for columns of these types."""
     ordered = schema[order].dataType
@@ -99,6 +116,4 @@ def in_tasks(schema: StructType, *, keys: Sequence[str], order: str) -> bool:
 
 
 def _plain(kind: DataType) -> bool:
-    if isinstance(kind, StringType):
-        return kind.isUTF8BinaryCollation()
-    return isinstance(kind, _KEYS)
+    return isinstance(kind, _PLAIN)

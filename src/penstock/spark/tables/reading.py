@@ -33,6 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.spark.errors import InvalidOption
+from penstock.spark.schema import quoted
 from penstock.spark.tables.features import check_readable
 from penstock.spark.tables.location import absolute, open_table
 
@@ -88,7 +89,7 @@ def scan(spark: SparkSession, opened: DeltaTable, root: str) -> DataFrame:
                 F.concat(F.lit(f"table {root}: no commit names the file "), F.col(_SCANNED))
             ).cast("boolean")
         )
-    return rows.select(*(F.col("`" + name.replace("`", "``") + "`") for name in schema.names))
+    return rows.select(*(F.col(quoted(name)) for name in schema.names))
 
 
 def _partition_values(

@@ -28,23 +28,50 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.query_id import query_of
+from penstock.spark.schema import quoted
 from penstock.spark.staged import Staged
-from penstock.spark.tables.append import DeltaSink, Written, check_schema, schema_of
+from penstock.spark.tables.append import DeltaSink, Written
+from penstock.spark.tables.bounds import bounded, listed, property_of
 from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
-from penstock.spark.tables.newest import Newest, in_tasks
+from penstock.spark.tables.features import check_writable
+from penstock.spark.tables.newest import Newest, distinct, in_tasks
+from penstock.spark.tables.rules import CONSTRAINT
+from penstock.spark.tables.schemas import (
+    added_columns,
+    check_names,
+    fitted,
+    schema_of,
+    with_nulls,
+    with_one_nan,
+)
+from penstock.spark.tables.text import valid_text
 
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5
+INVALID_ROWS: Final = "Invalid data found"
+"""What `deltalake` says of rows that break a constraint."""
 REMOVES: Final = "_penstock_removes"
+_UNORDERED: Final = (CalendarIntervalType, MapType, NullType, VariantType)
 _RESULT_BOUND: Final = "spark.driver.maxResultSize"
 
 _LOG: Final = logging.getLogger(__name__)
@@ -61,6 +88,8 @@ class DeltaUpsert:
         keys: Sequence[str],
         order_by: str | None = None,
         delete_when: str | None = None,
+        add_columns: bool = False,
+        leave_out: Sequence[str] = (),
         codec: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         batch_rows_max: int = BATCH_ROWS_MAX,
@@ -74,6 +103,8 @@ class DeltaUpsert:
                 two rows of a key, or either may win. None: a batch holds each key at most once
                 and a later batch wins.
             delete_when: SQL condition on a batch's row; where it holds, the key's row is removed.
+            add_columns: take new columns of a batch into the table's schema; refused otherwise.
+            leave_out: columns of a batch that `delete_when` may name and the table does not have.
             codec: of the files that it writes: none, gzip, snappy, lz4 or zstd. None: snappy.
             storage_options: for object stores, as `deltalake` names them.
             batch_rows_max: a batch with more keys is refused.
@@ -81,12 +112,14 @@ class DeltaUpsert:
         if not keys:
             raise InvalidOption("keys", keys, "name the columns that tell rows apart")
         if order_by in keys:
-            raise InvalidOption("order_by", order_by, "is one of the keys")
+            raise InvalidOption("order_by", order_by, "is one of the keys, which do not change")
         self._sink = DeltaSink(table, application=application, storage_options=storage_options)
         self._keys = tuple(keys)
         self._order_by = order_by
         self._delete_when = delete_when
-        self._properties = delta_properties(checked(codec))
+        self._add_columns = add_columns
+        self._leave_out = tuple(leave_out)
+        self._codec = checked(codec)
         self._batch_rows_max = batch_rows_max
         self._storage_options = dict(storage_options or {}) or None
 
@@ -115,10 +148,23 @@ class DeltaUpsert:
         table = self._sink.open()
         if in_table(table, commit):
             return Staged(rows=0, commit=partial(_done, batch_id), replayed=True)
-        self._check_columns(table, batch)
+        schema = self._schema(table, batch.drop(*self._leave_out).schema)
         rows, once = self._gather(batch)
         self._check_rows(rows, batch_id)
+        rows = self._fitted(rows, schema)
         return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit), once=once)
+
+    def check(self, batch: DataFrame) -> None:
+        """Check that batches with the columns of this one can be merged; no row is read.
+
+        Raises:
+            InvalidOption: a column cannot be a key or an order, as the option's name says.
+            TableMismatch: the table does not take them.
+            UnwritableTable: the table has features that this sink cannot write.
+            AnalysisException, ParseException: Spark refuses `delete_when`.
+        """
+        self._schema(self._sink.open(), batch.drop(*self._leave_out).schema)
+        self._marked(batch)
 
     def _finish(self, rows: pa.Table, commit: Commit) -> Written:
         if not rows.num_rows:
@@ -133,15 +179,12 @@ class DeltaUpsert:
     def _gather(self, batch: DataFrame) -> tuple[pa.Table, bool]:
         """One row per key, and what is to become of it; and whether each row was read once."""
         # A limit in Spark would move all rows into one task first.
-        removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
-        marked = batch.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
+        marked = self._marked(batch)
         if self._order_by is None:
             return marked.toArrow(), True
-        if in_tasks(batch.schema, keys=self._keys, order=self._order_by):
-            newest = Newest(keys=self._keys, order=(self._order_by, REMOVES))
-            fields = [StructField(field.name, field.dataType) for field in marked.schema]
+        if in_tasks(marked.schema, keys=self._keys, order=self._order_by):
             try:
-                return newest.of(marked.mapInArrow(newest, StructType(fields)).toArrow()), True
+                return _reduced(marked, self._keys, (self._order_by, REMOVES)), True
             except Exception as error:
                 if _RESULT_BOUND not in str(error):
                     raise
@@ -150,29 +193,65 @@ class DeltaUpsert:
                     "the batch is read again and sorted by keys. A lower trigger's limit is faster",
                     self._sink.table, _RESULT_BOUND,
                 )  # fmt: skip
-        return self._sorted(marked, _quoted(self._order_by)).toArrow(), False
+        return self._sorted(marked, _column(self._order_by)).toArrow(), False
+
+    def _marked(self, batch: DataFrame) -> DataFrame:
+        """The batch with `REMOVES`, and without what is left out."""
+        removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
+        text = valid_text(batch, self._keys)
+        marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
+        if not isinstance(marked.schema[REMOVES].dataType, BooleanType):
+            raise InvalidOption("delete_when", self._delete_when, "must be true or false")
+        return with_nulls(marked.drop(*self._leave_out))
 
     def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
         """The newest rows, found by Spark; a null is the greatest order."""
-        row = F.struct(*(_quoted(name) for name in marked.columns))
+        row = F.struct(*(_column(name) for name in marked.columns))
         rank = F.struct(order.isNull(), order, F.col(REMOVES))
         return (
-            marked.groupBy(*(_quoted(name) for name in self._keys))
+            marked.groupBy(*(_column(name) for name in self._keys))
             .agg(F.max_by(row, rank).alias("_penstock_row"))
             .select("_penstock_row.*")
         )
 
-    def _check_columns(self, table: DeltaTable | None, batch: DataFrame) -> None:
-        needed = [*self._keys, *([self._order_by] if self._order_by else [])]
-        if missing := [name for name in needed if name not in batch.columns]:
-            raise TableMismatch(
-                f"table {self._sink.table}: column {missing[0]} is not in the batch"
-            )
+    def _schema(self, table: DeltaTable | None, batch: StructType) -> Schema:
+        """The table's schema when it has the batch; raises as `check` does."""
+        needed = {"keys": self._keys, "order_by": (self._order_by,) if self._order_by else ()}
+        for option, names in needed.items():
+            for name in names:
+                if name not in batch.names:
+                    raise TableMismatch(
+                        f"table {self._sink.table}: column {name} is not in the batch"
+                    )
+                if why := _incomparable(batch[name].dataType):
+                    raise InvalidOption(option, name, f"{why}, which is not compared; cast it")
+        check_names(batch.names)
+        columns = schema_of(batch)
         if table is None:
-            return
-        added = check_schema(self._sink.table, table.schema(), schema_of(batch.schema))
-        if added:
-            raise TableMismatch(f"table {self._sink.table} has no column {added[0].name}")
+            return columns
+        check_writable(table, self._sink.table, removes=True)
+        there = table.schema()
+        added = added_columns(self._sink.table, there, columns, allowed=self._add_columns)
+        return Schema([*there.fields, *added])
+
+    def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
+        """The rows as the table has them; those that remove a key have nothing but it."""
+        for name in filter(None, (*self._keys, self._order_by)):
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, name, with_one_nan(rows[name]))
+        stays = rows.filter(pc.invert(rows[REMOVES]))
+        found = fitted(self._sink.table, stays, schema)
+        if len(stays) == len(rows):
+            return found
+        goes = rows.filter(rows[REMOVES])
+        needed = (*self._keys, self._order_by, REMOVES)
+        columns = [
+            goes[field.name].cast(field.type)
+            if field.name in needed
+            else pa.nulls(len(goes), field.type)
+            for field in found.schema
+        ]
+        return pa.concat_tables([found, pa.table(columns, schema=found.schema)])
 
     def _check_rows(self, rows: pa.Table, batch_id: int) -> None:
         what = f"table {self._sink.table}: batch {batch_id}"
@@ -193,11 +272,10 @@ class DeltaUpsert:
                 f"{what} has rows whose order column {self._order_by} is null; drop them or fill "
                 "the column in"
             )
-        keys = rows.select(self._keys).group_by(list(self._keys)).aggregate([])
-        if keys.num_rows < rows.num_rows:
+        if twice := len(rows) - distinct(rows.select(self._keys)):
             raise TableMismatch(
-                f"{what} has {rows.num_rows - keys.num_rows} rows more than keys; say with "
-                "order_by which row of a key is the later one"
+                f"{what} has {twice} rows more than keys; say with order_by which row of a key is "
+                "the later one"
             )
 
     def _commit(self, rows: pa.Table, commit: Commit) -> int | None:
@@ -213,40 +291,62 @@ class DeltaUpsert:
                 self._merge(table, rows, commit)
                 return table.version()
             except (CommitFailedError, DeltaError) as error:
+                if INVALID_ROWS in str(error):
+                    raise self._unfit(table, error) from error
                 # Compaction, or another attempt, was faster; the merge is made anew on its table.
                 if attempt == MERGE_ATTEMPTS_MAX:
                     raise
                 _LOG.info("table %s: batch %s: %s", self._sink.table, commit.batch_id, error)
         return None
 
+    def _unfit(self, table: DeltaTable | None, error: Exception) -> TableMismatch:
+        """The error for rows that break a constraint of the table."""
+        facts = {} if table is None else table.metadata().configuration
+        rules = {name.removeprefix(CONSTRAINT): text for name, text in facts.items()
+                 if name.startswith(CONSTRAINT)}  # fmt: skip
+        listed = ", ".join(f"{name} ({text})" for name, text in rules.items())
+        return TableMismatch(
+            f"table {self._sink.table}: the batch has rows that the table's constraints refuse: "
+            f"{listed or 'those of generated columns or invariants'}; {error}"
+        )
+
     def _create(self, rows: pa.Table, commit: Commit) -> None:
         kept = rows.filter(pc.invert(rows[REMOVES])).drop_columns([REMOVES])
+        bounds = bounded(kept, None)
         write_deltalake(
             self._sink.table,
             kept,
             mode="error",
-            writer_properties=self._properties,
+            configuration=property_of(bounds),
+            writer_properties=delta_properties(self._codec, bounds),
             storage_options=self._storage_options,
             commit_properties=commit.properties(),
         )
 
     def _merge(self, table: DeltaTable, rows: pa.Table, commit: Commit) -> None:
-        same = " AND ".join(f'kept."{key}" = new."{key}"' for key in self._keys)
-        values = {f"`{name}`": f'new."{name}"' for name in rows.column_names if name != REMOVES}
+        kept, new = (partial(_of, side) for side in ("kept", "new"))
+        same = " AND ".join(f"{kept(key)} = {new(key)}" for key in self._keys)
+        values = {_named(name): new(name) for name in rows.column_names if name != REMOVES}
         later = None
         if self._order_by is not None:
             order = self._order_by
-            later = f'(kept."{order}" IS NULL OR new."{order}" >= kept."{order}")'
-        removes = f'new."{REMOVES}"'
+            later = f"({kept(order)} IS NULL OR {new(order)} >= {kept(order)})"
+        removes = new(REMOVES)
+        bounds = bounded(rows, table)
+        if listed(table) != frozenset(bounds):
+            table.alter.set_table_properties(property_of(bounds))
+        partitions = table.metadata().partition_columns
+        there = {field.name for field in table.schema().fields}
         merging = table.merge(
             rows,
             same,
             source_alias="new",
             target_alias="kept",
+            merge_schema=not there.issuperset(set(rows.column_names) - {REMOVES}),
             # Rows that are not streamed are looked at first: files that cannot have a key of theirs
             # are not read.
-            streamed_exec=any(_inexact(rows.schema.field(key).type) for key in self._keys),
-            writer_properties=self._properties,
+            streamed_exec=not set(self._keys).issubset((*bounds, *partitions)),
+            writer_properties=delta_properties(self._codec, bounds),
             commit_properties=commit.properties(),
         )
         if self._delete_when is not None:
@@ -261,11 +361,38 @@ def _done(batch_id: int, *, replayed: bool = True) -> Written:
     return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=replayed)
 
 
-def _inexact(kind: pa.DataType) -> bool:
-    """Whether statistics of files may deny a key that is there: long decimals are rounded."""
-    types = pa.types
-    return bool(types.is_decimal(kind) or types.is_floating(kind) or types.is_nested(kind))
+def _reduced(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
+    """The newest rows, found by tasks and then here."""
+    # PySpark reads the names of columns that go through Arrow as SQL.
+    names = {name: f"c{number}" for number, name in enumerate(rows.columns)}
+    numbered = rows.toDF(*names.values())
+    newest = Newest(
+        keys=tuple(names[name] for name in keys), order=tuple(names[name] for name in order)
+    )
+    fields = [StructField(field.name, field.dataType) for field in numbered.schema]
+    found = numbered.mapInArrow(newest, StructType(fields)).toArrow()
+    return newest.of(found).rename_columns(rows.columns)
 
 
-def _quoted(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+def _incomparable(kind: DataType) -> str:
+    """Why values of a type, or of types within it, cannot be keys or orders; empty if they can."""
+    if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+        return f"is {kind.simpleString()}"
+    if isinstance(kind, ArrayType):
+        return _incomparable(kind.elementType)
+    if isinstance(kind, StructType):
+        return next(filter(None, (_incomparable(field.dataType) for field in kind)), "")
+    return f"is or has a {kind.simpleString()}" if isinstance(kind, _UNORDERED) else ""
+
+
+def _of(side: str, name: str) -> str:
+    return f"{side}.{_named(name)}"
+
+
+def _named(name: str) -> str:
+    """A column's name in the SQL of `deltalake`."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _column(name: str) -> Column:
+    return F.col(quoted(name))

@@ -1,0 +1,160 @@
+"""Partition values: texts in the log and in the names of directories.
+
+Both have the same text, as some readers take values from the log and others, such as Polars, from
+directories. It does not depend on the session's zone: a timestamp is written in UTC and says so.
+An empty string is null, as in the protocol, and so is the text that stands for null in a directory.
+
+Source: the Delta transaction protocol, "Partition Value Serialization"; Spark's
+`ExternalCatalogUtils.escapePathName`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DecimalType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.spark.schema import quoted
+from penstock.spark.tables.rules import Rule
+
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+NAME_BYTES_MAX: Final = 255
+"""Length of a directory's name that file systems take."""
+_ESCAPED: Final = [*range(0x20), 0x7F, *b"\"#%'*/:=?\\{[]^"]
+"""Code points that names of directories have as percent codes."""
+_PERCENT: Final = {code: f"%{code:02X}" for code in _ESCAPED}
+_SPECIAL: Final = "".join(f"\\u{code:04x}" for code in _ESCAPED[1:])
+_DAY_MICROS: Final = 86_400_000_000
+_FIRST_MICROS: Final = -62_135_596_800_000_000
+_LAST_MICROS: Final = 253_402_300_799_999_999
+_FRACTION_DIGITS: Final = 6
+
+
+def partition_texts(schema: StructType, partition_by: Sequence[str]) -> list[str]:
+    """Return the columns of a batch in SQL, with partition columns as texts.
+
+    Values that break `partition_rules` are null.
+    """
+    columns: list[str] = []
+    for field in schema:
+        name = quoted(field.name)
+        if field.name not in partition_by:
+            columns.append(name)
+            continue
+        text = _text(field.dataType, name)
+        broken = _unfit(field.name, field.dataType)
+        columns.append(
+            f"if({broken[0]}, null, {text}) as {name}" if broken else f"{text} as {name}"
+        )
+    return columns
+
+
+def partition_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rule]:
+    """Return what the values of partition columns must meet, so that all readers read the table.
+
+    `deltalake` opens no data of a table with a day outside of the years 1 to 9999 for a partition.
+    """
+    found: list[Rule] = []
+    for column in partition_by:
+        if broken := _unfit(column, schema[column].dataType):
+            condition, limit = broken
+            text = f"substr(cast({quoted(column)} as string), 1, 80)"
+            found.append(
+                Rule(
+                    broken=condition,
+                    example=text,
+                    said=f"partition column {column} takes {limit}",
+                )
+            )
+    return found
+
+
+def _unfit(column: str, kind: DataType) -> tuple[str, str] | None:
+    """The SQL of values that cannot be a partition's, and the limit; None if all can."""
+    name = quoted(column)
+    if isinstance(kind, StringType):
+        room = NAME_BYTES_MAX - len(f"{column}=".encode())
+        plain = f"translate({name}, '{_SPECIAL}', '')"
+        return (
+            f"3 * octet_length({name}) - 2 * octet_length({plain}) > {room}"
+            f" or contains({name}, char(0))",
+            f"at most {room} bytes, special characters counted three times, and no zero byte",
+        )
+    if isinstance(kind, (DateType, TimestampNTZType)):
+        return f"year({name}) not between 1 and 9999", "the years 1 to 9999"
+    if isinstance(kind, TimestampType):
+        micros = f"unix_micros({name})"
+        return f"{micros} not between {_FIRST_MICROS} and {_LAST_MICROS}", "the years 1 to 9999"
+    if isinstance(kind, DecimalType) and kind.scale:
+        # `deltalake` shows -1.5 as `-1.-5`, which it cannot read.
+        return f"{name} < 0 and {name} != ceil({name})", "no negative values with a fraction"
+    return None
+
+
+def _text(kind: DataType, name: str) -> str:
+    """The SQL of a partition value's text."""
+    if isinstance(kind, TimestampType):
+        return _utc(name)
+    if isinstance(kind, StringType):
+        return f"nullif(nullif({name}, ''), '{NULL_PARTITION}')"
+    return f"cast({name} as string)"
+
+
+def _utc(name: str) -> str:
+    """The text of a timestamp, computed without the session's zone."""
+    micros = f"unix_micros({name})"
+    of_day = f"pmod({micros}, {_DAY_MICROS})"
+    days = f"cast(({micros} - {of_day}) div {_DAY_MICROS} as int)"
+
+    def digits(value: str, count: int) -> str:
+        return f"lpad(cast({value} as string), {count}, '0')"
+
+    hours = digits(f"{of_day} div 3600000000", 2)
+    minutes = digits(f"{of_day} div 60000000 % 60", 2)
+    seconds = digits(f"{of_day} div 1000000 % 60", 2)
+    fraction = digits(f"{of_day} % 1000000", _FRACTION_DIGITS)
+    day = f"cast(date_from_unix_date({days}) as string)"
+    return f"concat({day}, 'T', {hours}, ':', {minutes}, ':', {seconds}, '.', {fraction}, 'Z')"
+
+
+def partition_values(relative: str, partition_by: Sequence[str]) -> dict[str, str | None]:
+    """Return the partition values that the directories of a path name."""
+    values: dict[str, str | None] = {}
+    for part in relative.split("/"):
+        name, equals, text = part.partition("=")
+        if equals and unquote(name) in partition_by:
+            values[unquote(name)] = None if text == NULL_PARTITION else unquote(text)
+    return values
+
+
+def directories(values: Sequence[tuple[str, str | None]]) -> str:
+    """Return the directories that name these partition values; empty without any."""
+    names = (
+        f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"
+        for name, value in values
+    )
+    return "/".join(names)
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_PERCENT)
+
+
+def texts_of(values: pa.ChunkedArray) -> list[str | None]:
+    """Return partition values as the log has them, of those that `deltalake` read in it."""
+    kind = values.type
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return [text and text.replace(" ", "T") for text in texts]
+    return texts

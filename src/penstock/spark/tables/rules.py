@@ -1,0 +1,140 @@
+"""Rules of a table for the rows that are appended to it, checked by Spark while it writes them.
+
+Theory of operation. `deltalake` commits files without reading them, so what a table demands of its
+rows is counted in the pass that writes them: columns and parts of columns that are never null,
+`CHECK` constraints, invariants, and generated columns, which a batch that lacks them is given.
+Rows that break a rule are found before the commit, and the batch is refused with the rule's name.
+A rule whose condition is null is broken, as for Delta's own writers.
+
+Source: the Delta transaction protocol, "CHECK Constraints", "Column Invariants", "Generated
+Columns".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from penstock.spark.schema import quoted
+
+CONSTRAINT: Final = "delta.constraints."
+INVARIANTS: Final = "delta.invariants"
+GENERATION: Final = "delta.generationExpression"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule in SQL.
+
+    `broken` is true for rows that break it, `example` the SQL of a text that shows such a row, and
+    `said` names the rule.
+    """
+
+    broken: str
+    said: str
+    example: str = "''"
+
+
+def rules_of(table: DeltaTable | None) -> list[Rule]:
+    """Return the rules that a table has for its rows."""
+    if table is None:
+        return []
+    found: list[Rule] = []
+    for field in json.loads(table.schema().to_json())["fields"]:
+        name, facts = field["name"], field["metadata"]
+        broken = _nulls(field["type"], quoted(name))
+        if not field["nullable"]:
+            broken = " or ".join(filter(None, (f"{quoted(name)} is null", broken)))
+        if broken:
+            found.append(
+                Rule(broken=broken, said=f"column {name} is not null, nor are parts of it")
+            )
+        if made := facts.get(GENERATION):
+            said = f"column {name} is generated as {made}"
+            found.append(Rule(broken=f"not ({quoted(name)} <=> ({made}\n))", said=said))
+        if invariant := facts.get(INVARIANTS):
+            condition = json.loads(invariant)["expression"]["expression"]
+            found.append(_condition(condition, f"column {name} has the invariant {condition}"))
+    for key, condition in sorted(table.metadata().configuration.items()):
+        if key.startswith(CONSTRAINT) and condition:
+            name = key.removeprefix(CONSTRAINT)
+            found.append(_condition(condition, f"constraint {name} is {condition}"))
+    return found
+
+
+def completed(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
+    """Return a batch with the columns that it lacks of a table with rules: generated, or null."""
+    if table is None or not rules_of(table):
+        return batch
+    given = set(batch.columns)
+    for field in StructType.fromJson(json.loads(table.schema().to_json())):
+        if field.name not in given:
+            made = field.metadata.get(GENERATION)
+            value = F.lit(None) if made is None else F.expr(made)
+            batch = batch.withColumn(field.name, value.cast(field.dataType))
+    return batch
+
+
+def observed(rules: Sequence[Rule]) -> list[str]:
+    """Return aggregates in SQL, two for each rule: broken rows, and the least example of them."""
+    facts: list[str] = []
+    for number, rule in enumerate(rules):
+        broken = f"coalesce(({rule.broken}\n), false)"
+        facts.append(f"count_if({broken}) as broken_{number}")
+        facts.append(f"min(if({broken}, {rule.example}, null)) as example_{number}")
+    return facts
+
+
+def complaints(rules: Sequence[Rule], found: dict[str, Any]) -> list[str]:
+    """Return a sentence for each rule that rows break, by what `observed` has given."""
+    return [
+        f"{rule.said}; {found[f'broken_{number}']} rows of the batch break that"
+        + (f", such as {found[f'example_{number}']!r}" if found[f"example_{number}"] else "")
+        for number, rule in enumerate(rules)
+        if found[f"broken_{number}"]
+    ]
+
+
+def _condition(condition: str, said: str) -> Rule:
+    # It may end with a comment.
+    return Rule(broken=f"not coalesce(({condition}\n), false)", said=said)
+
+
+def _nulls(kind: Any, value: str, depth: int = 0) -> str:
+    """The SQL of whether a value has a null within it that its type forbids; empty if it cannot."""
+    if not isinstance(kind, dict):
+        return ""
+    item = f"_part{depth}"
+    if kind["type"] == "struct":
+        parts = [
+            part
+            for field in kind["fields"]
+            for part in _part(
+                field["type"], f"{value}.{quoted(field['name'])}", field["nullable"], depth
+            )
+        ]
+        return f"({value} is not null and ({' or '.join(parts)}))" if parts else ""
+    if kind["type"] == "array":
+        parts = _part(kind["elementType"], item, kind["containsNull"], depth + 1)
+        return f"exists({value}, {item} -> {' or '.join(parts)})" if parts else ""
+    found = []
+    for source, part, nullable in (
+        ("map_keys", kind["keyType"], True),
+        ("map_values", kind["valueType"], kind["valueContainsNull"]),
+    ):
+        if parts := _part(part, item, nullable, depth + 1):
+            found.append(f"exists({source}({value}), {item} -> {' or '.join(parts)})")
+    return " or ".join(found)
+
+
+def _part(kind: Any, value: str, nullable: bool, depth: int) -> list[str]:
+    """What makes a part of a value broken: its own null, or one within it."""
+    own = "" if nullable else f"{value} is null"
+    return [part for part in (own, _nulls(kind, value, depth)) if part]

@@ -1,0 +1,281 @@
+"""Comparison of a batch's schema with its table's, and of its rows with what the table forbids.
+
+Theory of operation. Nullability is no part of a type here. Spark marks the result of `split` as a
+list without nulls, and a table made elsewhere may forbid nulls at any depth; the two differ from
+one query to the next, and neither says anything of the rows at hand. So schemas are compared
+without it, tables are made with every column and element nullable, and the values of each batch
+are checked where a table forbids nulls.
+
+Source: the Delta transaction protocol, "Schema Serialization Format".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import Field, Schema
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
+
+from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.schema import quoted
+
+RESERVED: Final = "_penstock"
+"""Names of columns that begin so are this package's own."""
+_NULLABLE: Final = frozenset({"nullable", "containsNull", "valueContainsNull"})
+_PARTS: Final = {"array": ("elementType",), "map": ("keyType", "valueType")}
+_STEPS: Final = {"elementType": "element", "keyType": "key", "valueType": "value"}
+
+
+def schema_of(schema: StructType) -> Schema:
+    """Convert a Spark schema to Delta's, with everything nullable: both are the same JSON.
+
+    Raises:
+        TableMismatch: a column's type is one that Delta tables do not have.
+    """
+    fields = _nullable(schema.jsonValue())["fields"]
+    for field, column in zip(fields, schema, strict=True):
+        if not _is_delta(field):
+            raise TableMismatch(
+                f"column {column.name} is {column.dataType.simpleString()}, which Delta tables do "
+                "not have; cast it"
+            )
+    return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+
+
+def _is_delta(field: Any) -> bool:
+    try:
+        Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
+    except ValueError:
+        return False
+    # `deltalake` knows these types, which are the protocol's no more than others.
+    return not any(name == "void" or name.startswith("interval") for name in _leaves(field["type"]))
+
+
+def _leaves(kind: Any) -> Iterator[str]:
+    """The types without parts that a type is made of."""
+    if not isinstance(kind, dict):
+        yield str(kind)
+        return
+    inner = [field["type"] for field in kind.get("fields", ())]
+    for part in (*inner, *(kind[name] for name in _PARTS.get(kind["type"], ()))):
+        yield from _leaves(part)
+
+
+def with_nulls(frame: DataFrame) -> DataFrame:
+    """Return the frame with types that allow nulls at any depth, as PySpark's Arrow needs them.
+
+    It takes no null struct of a type whose fields are never null.
+    """
+    schema = StructType.fromJson(_nullable(frame.schema.jsonValue()))
+    return frame.select(
+        *(
+            F.col(quoted(field.name))
+            if field.dataType == kept.dataType
+            else F.col(quoted(field.name)).cast(field.dataType).alias(field.name)
+            for field, kept in zip(schema, frame.schema, strict=True)
+        )
+    )
+
+
+def check_partitions(names: Sequence[str], schema: StructType) -> None:
+    """Check that columns of a batch can be those of a table's partitions.
+
+    Raises:
+        InvalidOption: one is of a type with parts, or no other column is left.
+    """
+    for name in names:
+        kind = schema[name].dataType
+        if isinstance(kind, (ArrayType, BinaryType, MapType, StructType, VariantType)):
+            said = f"is {kind.simpleString()}; name columns of numbers, texts, dates or times"
+            raise InvalidOption("partition_by", name, said)
+    if names and len(names) == len(schema):
+        said = "every column is a partition's, and files need one of their own; name fewer"
+        raise InvalidOption("partition_by", ", ".join(names), said)
+
+
+def _nullable(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_nullable(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    # Metadata of a column may be rules of the table that it was read from.
+    return {
+        name: True if name in _NULLABLE else {} if name == "metadata" else _nullable(item)
+        for name, item in node.items()
+    }
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Check that a table can have columns of these names side by side.
+
+    Raises:
+        TableMismatch: two differ in case only, or one has this package's own prefix.
+    """
+    counts = Counter(name.lower() for name in names)
+    if twice := [name for name in names if counts[name.lower()] > 1]:
+        raise TableMismatch(
+            f"columns {' and '.join(twice[:2])} have the same name to a table, where case does "
+            "not count; rename one of them"
+        )
+    if own := [name for name in names if name.lower().startswith(RESERVED)]:
+        raise TableMismatch(f"column {own[0]} begins with {RESERVED}, which is reserved; rename it")
+
+
+def added_columns(name: str, table: Schema, batch: Schema, *, allowed: bool) -> list[Field]:
+    """Return the columns of a batch that its table lacks.
+
+    Args:
+        allowed: whether there may be any.
+
+    Raises:
+        TableMismatch: a column has another type, the table needs one that the batch lacks, or
+            lacks one and may not get it.
+    """
+    added = _compared(name, table, batch)
+    if added and not allowed:
+        raise TableMismatch(
+            f"table {name} has no column {', '.join(field.name for field in added)}; "
+            "add_columns = true adds it"
+        )
+    return added
+
+
+def _compared(name: str, table: Schema, batch: Schema) -> list[Field]:
+    known = {field.name: field for field in table.fields}
+    spelled = {field.name.lower(): field.name for field in table.fields}
+    added: list[Field] = []
+    for field in batch.fields:
+        existing = known.pop(field.name, None)
+        if existing is None and field.name.lower() in spelled:
+            there = spelled[field.name.lower()]
+            raise TableMismatch(
+                f"table {name}: column {field.name} is called {there} in the table; write {there}"
+            )
+        if existing is None:
+            added.append(field)
+            continue
+        for place, kept, new in _differences(field.name, _type(existing), _type(field)):
+            raise TableMismatch(
+                f"table {name}: column {place} is {kept} in the table and {new} in the batch"
+            )
+    if required := [field.name for field in known.values() if not field.nullable]:
+        raise TableMismatch(
+            f"table {name}: the batch lacks the column {required[0]}, which the table does not "
+            "let be null"
+        )
+    return added
+
+
+def _type(field: Field) -> Any:
+    return json.loads(field.to_json())["type"]
+
+
+def _differences(place: str, table: Any, batch: Any) -> Iterator[tuple[str, str, str]]:
+    """The places at which two types differ, nullability and metadata apart, with both sides."""
+    kind = table["type"] if isinstance(table, dict) else table
+    if kind != (batch["type"] if isinstance(batch, dict) else batch):
+        yield place, _shown(table), _shown(batch)
+    elif kind == "struct":
+        sides = [
+            {field["name"]: field["type"] for field in side["fields"]} for side in (table, batch)
+        ]
+        if list(sides[0]) != list(sides[1]):
+            yield place, _shown(table), _shown(batch)
+            return
+        for name, inner in sides[0].items():
+            yield from _differences(f"{place}.{name}", inner, sides[1][name])
+    else:
+        for part in _PARTS.get(str(kind), ()):
+            yield from _differences(f"{place}.{_STEPS[part]}", table[part], batch[part])
+
+
+def _shown(kind: Any) -> str:
+    """A type as Spark's SQL writes it."""
+    if not isinstance(kind, dict):
+        return str(kind)
+    if kind["type"] == "struct":
+        fields = (f"{field['name']}: {_shown(field['type'])}" for field in kind["fields"])
+        return f"struct<{', '.join(fields)}>"
+    return f"{kind['type']}<{', '.join(_shown(kind[part]) for part in _PARTS[kind['type']])}>"
+
+
+def fitted(name: str, rows: pa.Table, table: Schema) -> pa.Table:
+    """Return the rows with the table's types, which forbid nulls where the table does.
+
+    Columns themselves stay nullable, and those that the table lacks stay as they are.
+
+    Raises:
+        TableMismatch: a value is null where the table does not let it be.
+    """
+    wanted = {field.name: field for field in pa.schema(table.to_arrow())}
+    columns: list[pa.ChunkedArray] = []
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        kept = wanted.get(field.name, field)
+        if place := _forbidden_null(field.name, values, kept):
+            raise TableMismatch(
+                f"table {name}: {place} is null in the batch, and the table does not let it be; "
+                "drop these rows or fill it in"
+            )
+        columns.append(_retyped(values, kept.type))
+    return pa.table(columns, names=rows.column_names)
+
+
+def with_one_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values with each NaN, at any depth, the same: `deltalake` compares their signs."""
+    return pa.chunked_array([_rebuilt(chunk, values.type) for chunk in values.chunks], values.type)
+
+
+def _retyped(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The values with a type that differs in nullability and in names of parts at most."""
+    if values.type == kind:
+        return values
+    # A cast refuses null structs of fields that are never null.
+    return pa.chunked_array([_rebuilt(chunk, kind) for chunk in values.chunks], kind)
+
+
+def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_nan(array), pa.scalar(math.nan, kind), array)
+    if not pa.types.is_nested(kind):
+        return array.cast(kind)
+    array = pa.concat_arrays([array, array[:0]]) if array.offset else array
+    gaps = array.is_null()
+    if pa.types.is_struct(kind):
+        parts = [_rebuilt(array.field(at), field.type) for at, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=gaps)
+    if pa.types.is_map(kind):
+        keys, items = _rebuilt(array.keys, kind.key_type), _rebuilt(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=gaps)
+    inner = _rebuilt(array.values, kind.value_type)
+    return pa.ListArray.from_arrays(array.offsets, inner, type=kind, mask=gaps)
+
+
+def _forbidden_null(place: str, values: pa.ChunkedArray, wanted: pa.Field) -> str | None:
+    """The first place below a column at which a value is null that must not be; None if none is."""
+    if not wanted.nullable and values.null_count:
+        return place
+    kind = wanted.type
+    if pa.types.is_struct(kind):
+        present = values.drop_null()
+        for number, field in enumerate(kind):
+            inner = pc.struct_field(present, [number])
+            if found := _forbidden_null(f"{place}.{field.name}", inner, field):
+                return found
+    elif pa.types.is_map(kind):
+        entries = pc.list_flatten(values.cast(pa.list_(pa.struct(_entry(values.type)))))
+        return _forbidden_null(place, entries, pa.field(place, pa.struct(_entry(kind))))
+    elif pa.types.is_list(kind):
+        return _forbidden_null(f"{place}.element", pc.list_flatten(values), kind.value_field)
+    return None
+
+
+def _entry(kind: pa.MapType) -> list[pa.Field]:
+    return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
