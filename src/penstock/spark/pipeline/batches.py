@@ -13,7 +13,12 @@ A record query (`RecordJob`) also judges records and sees to those that are reje
       -> the good ones are the sources' views -> steps -> sinks, staged
       -> counted by verdict, in the pass of a sink where that is exact (`passes.py`)
       -> dead letters, staged, if there are any
-      -> the sinks are committed, then the dead letters, then what waits in the retry store
+      -> where several topics and tables are written, their stores are asked whether they take it
+      -> the dead letters are committed, then the sinks, then what waits in the retry store
+
+So a refusal comes before anything is visible, and a row that a table lacks is among the dead
+letters, wherever the driver dies. A query with state (`RootJob`) adds the rows that Spark dropped
+as late (`late.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import blocking, frames, joining, schemas
+from penstock.spark.pipeline import blocking, frames, joining, late, schemas
 from penstock.spark.pipeline.causes import interruption
 from penstock.spark.pipeline.definitions import Definitions, with_present_sinks
 from penstock.spark.pipeline.graph import QueryPlan
@@ -206,6 +211,9 @@ class RootJob(BatchJob):
     """Batches of a query with a stateful root: its rows go through the steps behind it."""
 
     def _run(self, work: Work, batch: DataFrame) -> int:
+        checkpoint = self.places.checkpoint(self.plan.name)
+        if (bounds := late.bounds(checkpoint, work.entry.batch_id)) is not None:
+            work.take_late(bounds, late.LateRows(self.spec, self.plan, self.decoders))
         work.read_tables()
         root = self.plan.root or ""
         if self.passes is None:
