@@ -32,173 +32,151 @@ def clicks(random: Random, batch: int, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def windows(pipeline: Pipeline, topic: str, dead: str) -> str:
-    """Windows of several kinds over the same clicks; each has the numbers of its clicks."""
+WINDOW: Final = "window(at, '5 minutes')"
+SLIDING: Final = "window(at, '10 minutes', '5 minutes')"
+SESSION: Final = "session_window(at, '5 minutes')"
+TUMBLING: Final = (
+    f"select {WINDOW}.start as start, page, collect_list(n) as numbers from clicks "
+    f"group by {WINDOW}, page"
+)
+OTHERS: Final = {
+    "sessions": f"select {SESSION} as start, collect_list(n) as numbers from clicks "
+    f"group by {SESSION}",
+    "moments": "select at as start, collect_list(n) as numbers from clicks group by at",
+    "distinct": "select distinct at as start, n, _record from clicks",
+    "behind another step": f"select {WINDOW} as start, collect_list(n) as numbers "
+    f"from (select n, at, _record from clicks where n >= 0) group by {WINDOW}",
+    "joined": "select a.n from clicks a join clicks b "
+    "on a.n = b.n and a.at >= b.at and a.at <= b.at + interval 1 hour",
+}
+
+
+def text(pipeline: Pipeline, topic: str, dead: str, sql: str, more: str = "") -> str:
+    """One stateful step, whose rows have the numbers of its clicks; each batch is appended."""
     return f"""
         name = "late-{pipeline.number}"
         [run]
         trigger = "once"
+        max_records = {RECORDS // BATCHES}
         [source.clicks]
         topic = "{topic}"
         format = "json"
         schema = "n bigint, page string, at timestamp"
         time = "at"
         delay = "60 seconds"
-        [step.tumbling]
-        sql = '''
-        select window(at, '5 minutes').start as start, page, collect_list(n) as numbers
-        from clicks group by window(at, '5 minutes'), page
-        '''
-        output = "update"
-        [step.sliding]
-        sql = '''
-        select window(at, '10 minutes', '5 minutes').start as start, collect_list(n) as numbers
-        from clicks group by window(at, '10 minutes', '5 minutes')
-        '''
-        output = "update"
-        [step.moments]
-        sql = "select at as start, collect_list(n) as numbers from clicks group by at"
-        output = "update"
-        [step.distinct]
-        sql = "select distinct at as start, n, _record from clicks"
-        [sink.tumbling]
-        from = "tumbling"
-        table = "tumbling"
-        mode = "upsert"
-        keys = ["start", "page"]
-        [sink.sliding]
-        from = "sliding"
-        table = "sliding"
-        mode = "upsert"
-        keys = ["start"]
-        [sink.moments]
-        from = "moments"
-        table = "moments"
-        mode = "upsert"
-        keys = ["start"]
-        [sink.distinct]
-        from = "distinct"
-        table = "distinct"
-        [errors]
-        dead_letters = "{dead}"
-    """
-
-
-def late_numbers(pipeline: Pipeline, dead: str, query: str) -> Counter[int]:
-    """The clicks among the dead letters of a query."""
-    found: Counter[int] = Counter()
-    for letter in pipeline.records(dead):
-        facts = {one["key"]: one["value"].decode() for one in letter["headers"]}
-        if facts["penstock.error.query"] == query and facts["penstock.error.rule"] == "late":
-            assert "not after the watermark" in facts["penstock.error.reason"]
-            found[json.loads(letter["value"])["n"]] += 1
-    return found
-
-
-def test_each_row_is_in_its_window_or_a_dead_letter(pipeline: Pipeline) -> None:
-    topic, dead = pipeline.topic("clicks", 2), pipeline.topic("dead")
-    text = windows(pipeline, topic, dead)
-    random = Random(58)
-    sent: dict[int, str] = {}
-    counted: Counter[str] = Counter()
-    for batch in range(BATCHES):
-        some = clicks(random, batch, RECORDS // BATCHES)
-        sent |= {one["n"]: one["at"] for one in some}
-        pipeline.send(topic, [(str(one["n"]), one) for one in some])
-        states = pipeline.run(text)  # each run is a restart
-        for name, state in states.items():
-            counted[name] += state.counts.get("rejected.late", 0)
-    for name in ("tumbling", "moments", "distinct"):
-        late = late_numbers(pipeline, dead, name)
-        rows = pipeline.rows(name)
-        kept = Counter(n for row in rows for n in row.get("numbers") or [row["n"]])
-        assert kept + late == Counter(dict.fromkeys(sent, 1)), name
-        assert counted[name] == late.total() > 0
-    late = late_numbers(pipeline, dead, "sliding")
-    kept = Counter(n for row in pipeline.rows("sliding") for n in row["numbers"])
-    assert counted["sliding"] == late.total() > 0
-    for number in sent:
-        # A click is in two windows; it is a dead letter where it missed one of them, or both.
-        assert kept[number] + (0 if not late[number] else 2 - kept[number]) == 2
-        assert (late[number] == 1) == (kept[number] < 2)
-
-
-def test_late_rows_of_deduplication_joins_and_projected_rows(pipeline: Pipeline) -> None:
-    topic, other, dead = (pipeline.topic(name) for name in ("clicks", "views", "dead"))
-    text = f"""
-        name = "late-{pipeline.number}"
-        [run]
-        trigger = "once"
-        [source.clicks]
-        topic = "{topic}"
-        format = "json"
-        schema = "n bigint, page string, at timestamp"
-        time = "at"
-        delay = "60 seconds"
-        deduplicate = ["n"]
-        [source.views]
-        topic = "{other}"
-        format = "json"
-        schema = "n bigint, page string, at timestamp"
-        time = "at"
-        delay = "60 seconds"
-        [step.joined]
-        sql = '''
-        select v.n, c.n as m from views v join views c
-        on v.n = c.n and v.at >= c.at and v.at <= c.at + interval 1 hour
-        '''
-        [step.slim]
-        sql = "select n, at from views"
+        {more}
         [step.counted]
         sql = '''
-        select window(at, '5 minutes').start as start, collect_list(n) as numbers
-        from slim group by window(at, '5 minutes')
+        {sql}
         '''
-        output = "update"
-        [sink.once]
-        from = "clicks"
-        table = "once"
-        [sink.joined]
-        from = "joined"
-        table = "joined"
         [sink.counted]
         from = "counted"
         table = "counted"
-        mode = "upsert"
-        keys = ["start"]
         [errors]
+        on_invalid = "drop"
         dead_letters = "{dead}"
     """
-    random = Random(59)
+
+
+def late_numbers(pipeline: Pipeline, dead: str) -> Counter[int]:
+    """The clicks among the dead letters."""
+    found: Counter[int] = Counter()
+    for letter in pipeline.records(dead):
+        facts = {one["key"]: one["value"].decode() for one in letter["headers"]}
+        assert facts["penstock.error.rule"] == "late"
+        assert "not after the watermark" in facts["penstock.error.reason"]
+        found[json.loads(letter["value"])["n"]] += 1
+    return found
+
+
+def kept_numbers(pipeline: Pipeline) -> Counter[int]:
+    rows = pipeline.rows("counted")
+    return Counter(n for row in rows for n in row.get("numbers") or [row["n"]])
+
+
+def run_through(pipeline: Pipeline, topic: str, file: str) -> tuple[set[int], int]:
+    """Send clicks and run twice; then one that closes all windows. Returns all, and those late."""
+    random = Random(58)
     sent: set[int] = set()
-    counted: Counter[str] = Counter()
-    for batch in range(3):
-        some = clicks(random, batch, 60)
+    late = 0
+    for batch in range(BATCHES):
+        some = clicks(random, batch, RECORDS // BATCHES)
         sent |= {one["n"] for one in some}
-        pipeline.send(topic, [*some, *some[:20]])  # a part of them twice
-        pipeline.send(other, some)
-        for name, state in pipeline.run(text).items():
-            counted[name] += state.counts.get("rejected.late", 0)
-    late = late_numbers(pipeline, dead, "clicks.once")
-    kept = Counter(row["n"] for row in pipeline.rows("once"))
-    assert set(late) | set(kept) == sent
-    assert not set(late) & set(kept)
-    late = late_numbers(pipeline, dead, "joined")
-    joined = Counter(row["n"] for row in pipeline.rows("joined"))
-    assert joined + late == Counter(dict.fromkeys(sent, 1))
-    # Rows without their record cannot be dead letters: they are counted.
-    numbers = Counter(n for row in pipeline.rows("counted") for n in row["numbers"])
-    assert numbers.total() + counted["counted"] == len(sent)
-    assert counted["counted"] > 0
-    assert not late_numbers(pipeline, dead, "counted")
+        pipeline.send(topic, some)
+        if batch == BATCHES // 2:
+            late += sum(one.counts.get("rejected.late", 0) for one in pipeline.run(file).values())
+    for n in (-1, -2):
+        at = BEGIN + timedelta(days=1, hours=-n)
+        pipeline.send(topic, [{"n": n, "page": "a", "at": at.isoformat()}] * (RECORDS // BATCHES))
+    late += sum(one.counts.get("rejected.late", 0) for one in pipeline.run(file).values())
+    return sent, late
 
 
-def test_late_rows_are_dropped_where_the_file_says_so(pipeline: Pipeline) -> None:
+def check(pipeline: Pipeline, sql: str) -> None:
     topic, dead = pipeline.topic("clicks"), pipeline.topic("dead")
-    text = windows(pipeline, topic, dead).replace("[errors]", '[errors]\n        on_late = "drop"')
-    for seconds in (0, 3_600, 0):
-        at = BEGIN + timedelta(seconds=seconds)
-        pipeline.send(topic, [{"n": seconds, "page": "a", "at": at.isoformat()}])
-        states = pipeline.run(text)
-    assert states["tumbling"].counts["rejected.late"] == 1
+    sent, counted = run_through(pipeline, topic, text(pipeline, topic, dead, sql))
+    late = late_numbers(pipeline, dead)
+    kept = Counter({n: count for n, count in kept_numbers(pipeline).items() if n >= 0})
+    assert kept + late == Counter(dict.fromkeys(sent, 1))
+    assert counted == late.total() > 0
+
+
+def test_each_row_is_in_its_window_or_a_dead_letter(pipeline: Pipeline) -> None:
+    check(pipeline, TUMBLING)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sql", OTHERS.values(), ids=OTHERS)
+def test_each_row_is_taken_by_other_state_or_a_dead_letter(pipeline: Pipeline, sql: str) -> None:
+    check(pipeline, sql)
+
+
+@pytest.mark.long
+def test_a_row_in_several_windows_is_a_dead_letter_where_it_misses_one(pipeline: Pipeline) -> None:
+    topic, dead = pipeline.topic("clicks"), pipeline.topic("dead")
+    sql = f"select {SLIDING}.start as start, collect_list(n) as numbers from clicks group by {SLIDING}"
+    sent, counted = run_through(pipeline, topic, text(pipeline, topic, dead, sql))
+    late, kept = late_numbers(pipeline, dead), kept_numbers(pipeline)
+    assert counted == late.total() > 0
+    for number in sent:
+        assert kept[number] <= 2
+        assert late[number] == (kept[number] < 2)
+
+
+@pytest.mark.long
+def test_late_rows_of_deduplication_are_dead_letters_and_repeated_ones_are_not(
+    pipeline: Pipeline,
+) -> None:
+    topic, dead = pipeline.topic("clicks"), pipeline.topic("dead")
+    file = text(pipeline, topic, dead, "select n from clicks", 'deduplicate = ["n"]')
+    sent, _ = run_through(pipeline, topic, file)
+    late, kept = late_numbers(pipeline, dead), kept_numbers(pipeline)
+    assert set(late) | set(kept) == sent | {-1, -2}
+    assert not set(late) & set(kept)
+    assert max(kept.values()) == 1
+
+
+@pytest.mark.long
+def test_late_rows_without_their_record_are_counted(pipeline: Pipeline) -> None:
+    topic, dead = pipeline.topic("clicks"), pipeline.topic("dead")
+    sql = (
+        f"select {WINDOW} as start, collect_list(n) as numbers "
+        f"from (select n, at from clicks) group by {WINDOW}"
+    )
+    sent, counted = run_through(pipeline, topic, text(pipeline, topic, dead, sql))
+    kept = [n for n in kept_numbers(pipeline).elements() if n >= 0]
+    assert len(kept) + counted == len(sent)
+    assert counted > 0
+    assert not pipeline.records(dead)
+
+
+@pytest.mark.long
+def test_late_rows_are_dropped_and_counted_where_the_file_says_so(pipeline: Pipeline) -> None:
+    topic, dead = pipeline.topic("clicks"), pipeline.topic("dead")
+    file = text(pipeline, topic, dead, TUMBLING).replace(
+        'on_invalid = "drop"', 'on_invalid = "drop"\n        on_late = "drop"'
+    )
+    sent, counted = run_through(pipeline, topic, file)
+    kept = [n for n in kept_numbers(pipeline).elements() if n >= 0]
+    assert len(kept) + counted == len(sent)
     assert not pipeline.records(dead)

@@ -24,12 +24,13 @@ from penstock.base.errors import PenstockError
 from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import document, frames, protecting, rules, schemas
+from penstock.spark.pipeline import document, frames, protecting, rejects, rules, schemas
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.keyring import keys_of
+from penstock.spark.pipeline.late import LateRows
 from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.passes import HELD, Passes, passes
 from penstock.spark.pipeline.paths import PipelinePaths
@@ -87,6 +88,8 @@ class PlannedQuery:
     checkpoint: Path
     values: tuple[str, ...]
     passes: str
+    rejects: tuple[str, ...]
+    late: tuple[str, ...]
     explain: str
 
 
@@ -105,7 +108,7 @@ def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
     """
     analysed = _analyse(spec, spark)
     found = queries(spec, analysed.stateful)
-    return Plan(queries=tuple(_planned(spec, one, analysed) for one in found))
+    return Plan(queries=tuple(_planned(spec, one, found, analysed) for one in found))
 
 
 def plans(
@@ -266,6 +269,10 @@ class _Analysis:
         if not self._can_protect(key, part, clear, ("mask", "tokenize", "encrypt")):
             return clear
         return protecting.protected(clear, part, self._keys)
+
+    def late(self, query: QueryPlan) -> tuple[str, ...]:
+        """What becomes of the late rows of a query with state."""
+        return LateRows(self._spec, query, self.decoders).described(self._spark)
 
     # Checks
 
@@ -485,7 +492,9 @@ def analysed_plan(frame: DataFrame) -> str:
     return text.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
 
 
-def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> PlannedQuery:
+def _planned(
+    spec: PipelineSpec, one: QueryPlan, plans: Sequence[QueryPlan], analysis: _Analysis
+) -> PlannedQuery:
     sources = [spec.sources[name] for name in one.sources]
     steps = (*one.streamed, *one.batched)
     return PlannedQuery(
@@ -504,6 +513,8 @@ def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Planned
         checkpoint=PipelinePaths(spec).checkpoint(one.name),
         values=tuple(_reads(spec, one, analysis)),
         passes=str(_passes(spec, one, analysis)),
+        rejects=rejects.described(spec, plans, one),
+        late=() if one.root is None else analysis.late(one),
         explain="\n".join(f"{name}\n{analysis.explained[name]}" for name in steps),
     )
 

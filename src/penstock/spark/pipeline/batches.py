@@ -39,7 +39,7 @@ from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import blocking, frames, joining, late, schemas
-from penstock.spark.pipeline.causes import interruption
+from penstock.spark.pipeline.causes import cause_of, has_java_trace, interruption, is_lasting
 from penstock.spark.pipeline.definitions import Definitions, with_present_sinks
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Entry, Journal
@@ -85,7 +85,7 @@ class BatchStopped(UnavailableError):
     """The query is being stopped in the middle of a batch, which is done again later.
 
     Spark tells this from a failure by these words, and its search for them in Java's whole stack
-    trace ends in a stack overflow.
+    trace ends in a stack overflow: so no batch ends with such a trace (`BatchFailed`).
     """
 
     code: ClassVar[str] = "unknown_server_error"
@@ -94,6 +94,18 @@ class BatchStopped(UnavailableError):
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling Spark: " + interruption
         )
+
+
+class BatchFailed(UnavailableError):
+    """A job of a batch failed, and may not fail again."""
+
+    code: ClassVar[str] = "unknown_server_error"
+
+
+class BatchRefused(InvalidError):
+    """A job of a batch failed, and will fail again."""
+
+    code: ClassVar[str] = "invalid_record"
 
 
 class TableMissing(UnavailableError):
@@ -138,6 +150,9 @@ class BatchJob(ABC):
         except Exception as error:
             if (stopped := interruption(error)) is not None:
                 raise BatchStopped(stopped) from None
+            if has_java_trace(error):
+                kind = BatchRefused if is_lasting(error) else BatchFailed
+                raise kind(cause_of(error)) from None
             if job is self or not isinstance(error, InvalidError):
                 raise
             folder = Definitions(self.places.definitions).folder(entry.definition)

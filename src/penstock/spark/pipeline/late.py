@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.classic.column import Column as ClassicColumn
@@ -34,7 +35,8 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 from penstock.base.errors import UnavailableError
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, streams
-from penstock.spark.pipeline.frames import Ranges
+from penstock.spark.pipeline.causes import cause_of
+from penstock.spark.pipeline.frames import Ranges, StepFailed
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.reads import read_of
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
@@ -155,19 +157,35 @@ class LateRows:
         return (self._once_per_record(frames.union(late)) if late else None), without
 
     def entrances(self, spark: SparkSession, ranges: Ranges) -> list[Entrance | Unseen]:
-        """The inputs of all operators that drop late rows, over some records; none over Connect."""
-        views = streams.views(
-            spark,
-            self._spec,
-            self._plan,
-            self._decoders,
-            records=lambda name: self._records(spark, name, ranges),
-            timed=_timed,
-        )
+        """The inputs of all operators that drop late rows, over some records."""
+        try:
+            views = streams.views(
+                spark,
+                self._spec,
+                self._plan,
+                self._decoders,
+                records=lambda name: self._records(spark, name, ranges),
+                timed=_timed,
+            )
+        except (AnalysisException, StepFailed) as error:  # steps that only streams may have
+            return [Unseen(cause_of(error))]
         root = getattr(views[self._plan.root or ""], "_jdf", None)
         if root is None:
-            return []
+            return [Unseen("Spark Connect shows no plans")]
         return list(_Plans(spark).entrances(root.queryExecution().analyzed()))
+
+    def described(self, spark: SparkSession) -> tuple[str, ...]:
+        """What becomes of late rows, a line for each way that it differs."""
+        fate = "are dead letters" if self._spec.errors.late_letters else "are dropped and counted"
+        found = dict.fromkeys(
+            f"are not known: {entrance.operator}"
+            if isinstance(entrance, Unseen)
+            else fate
+            if entrance.record is not None
+            else f"are dropped and counted: {entrance.operator} gets no column {RECORD}"
+            for entrance in self.entrances(spark, {})
+        )
+        return tuple(f"rows behind the watermark {line}" for line in found)
 
     def _records(self, spark: SparkSession, name: str, ranges: Ranges) -> DataFrame:
         """The records of a source among those of a batch."""

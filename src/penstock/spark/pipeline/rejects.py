@@ -37,6 +37,23 @@ def writes_dead_letters(spec: PipelineSpec, source: Source) -> bool:
     )
 
 
+def described(spec: PipelineSpec, plans: Sequence[QueryPlan], plan: QueryPlan) -> tuple[str, ...]:
+    """What a record query does only for the dead letters, and what it leaves to other queries."""
+    if plan.root is not None:
+        return ()
+    found = []
+    rejecting = [name for name in plan.sources if writes_dead_letters(spec, spec.sources[name])]
+    if not plan.sinks and rejecting:
+        found.append(f"nothing but dead letters, of {', '.join(rejecting)}")
+    query = {name: one.name for one in plans if one.root is None for name in one.sources}
+    for name in rejecting:
+        found += [
+            f"no dead letter for what {other} rejects too: query {query[other]} writes it"
+            for other in earlier_sources(spec, plan, name)
+        ]
+    return tuple(found)
+
+
 def earlier_sources(spec: PipelineSpec, plan: QueryPlan, name: str) -> tuple[str, ...]:
     """The sources of other queries whose dead letters stand for those of a source."""
     source = spec.sources[name]
