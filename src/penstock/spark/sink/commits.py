@@ -26,6 +26,7 @@ from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.errors import CommitRefused, CommitUnfinished, SinkOwnerChanged
 
 _DONE: Final = "done"
+_UNKNOWN_PARAMETER: Final = "parameter 'check': there is none of this name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +82,16 @@ class Commits:
     def check(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> None:
         """Check that the broker would take a commit now; nothing is appended.
 
+        A broker of an older release, which knows no such question, is not asked.
+
         Raises:
             PenstockError: as `commit`, of a commit that would be refused.
         """
-        self._post(batch_id, owner, blobs, "?check=true")
+        try:
+            self._post(batch_id, owner, blobs, "?check=true")
+        except CommitRefused as error:
+            if _UNKNOWN_PARAMETER not in str(error):
+                raise
 
     def commit(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
         """Append the blobs, in their order; durable on return.
