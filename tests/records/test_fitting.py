@@ -101,7 +101,7 @@ def test_whether_a_record_fits_is_so_by_another_encoder(given_rows: list[dict[st
 
 
 def reference_size(row: dict[str, Any]) -> int:
-    headers = tuple((one["key"], one["value"]) for one in row["headers"])
+    headers = tuple((item["key"], item["value"]) for item in row["headers"])
     record = reference.Record(0, 0, row["key"], row["value"], headers)
     return len(reference.encode_record(record, 0, 0))
 

@@ -146,12 +146,12 @@ def test_a_dead_letter_that_its_topic_does_not_take_is_compressed_or_cut() -> No
     small = replace(WRITING, batch_bytes_max=2000)
     letters = dead_letters(Read(data=log(rows), begin=10, end=14), runs, SOURCE, small)
     found = read_back(letters)
-    assert [one["value"] for one in found[:2]] == [b"v1", b"v" * 3000]
+    assert [item["value"] for item in found[:2]] == [b"v1", b"v" * 3000]
     assert found[3]["value"] == b"v5"
     cut = found[2]
     assert noise.startswith(cut["value"])
     assert 1200 < len(cut["value"]) < 2000
-    headers = {one["key"]: one["value"] for one in cut["headers"]}
+    headers = {item["key"]: item["value"] for item in cut["headers"]}
     assert headers["__dlq.errors.truncated"] == b"value=3000"
     assert headers["__dlq.errors.offset"] == b"12"
     assert (letters.too_large, list(letters.done)) == (0, runs)

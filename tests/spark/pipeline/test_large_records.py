@@ -39,7 +39,7 @@ def send_alone(pipeline: Pipeline, topic: str, rows: list[dict[str, Any]], limit
     )
     compressed = [row["codec"] for row in rows]
     for codec in ("none", "zstd"):
-        mask = pa.array([one == codec for one in compressed])
+        mask = pa.array([item == codec for item in compressed])
         pipeline.client.write_arrow(topic, table.filter(mask), batch_bytes=limit, codec=codec)
 
 
@@ -97,12 +97,12 @@ def test_records_near_the_limit_are_relayed_dead_lettered_and_put_back(pipeline:
     sent = Counter((row["key"], row["value"]) for row in rows)
     assert Counter((row["key"], row["value"]) for row in pipeline.records(relayed)) == sent
     letters = pipeline.records(dead)
-    originals = {(one["partition"], one["offset"]): one for one in pipeline.records(source)}
+    originals = {(item["partition"], item["offset"]): item for item in pipeline.records(source)}
     assert len(letters) == len(originals) == RECORDS
     whole = 0
     for letter in letters:
         facts = {
-            one["key"].removeprefix("penstock.error."): one["value"] for one in letter["headers"]
+            item["key"].removeprefix("penstock.error."): item["value"] for item in letter["headers"]
         }
         original = originals.pop((int(facts["partition"]), int(facts["offset"])))
         assert (original["value"] or b"").startswith(letter["value"] or b"")
@@ -150,7 +150,7 @@ def test_the_largest_record_of_a_topic_by_default(pipeline: Pipeline) -> None:
         """
     )["texts"]
     assert state.counts["dead_letters"] == len(sizes)
-    found = [len(one["value"]) for one in pipeline.records(dead)]
+    found = [len(item["value"]) for item in pipeline.records(dead)]
     assert found[:3] == sizes[:3]
     assert 1_047_000 < found[3] < sizes[3]
 

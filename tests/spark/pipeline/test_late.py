@@ -41,18 +41,18 @@ TUMBLING: Final = (
 )
 OTHERS: Final = {
     "sessions": f"select {SESSION} as start, collect_list(n) as numbers from clicks "
-    f"group by {SESSION}",
+    f"group by {SESSION}, page",
     "moments": "select at as start, collect_list(n) as numbers from clicks group by at",
     "distinct": "select distinct at as start, n, _record from clicks",
     "behind another step": f"select {WINDOW} as start, collect_list(n) as numbers "
-    f"from (select n, at, _record from clicks where n >= 0) group by {WINDOW}",
+    f"from (select n, at, _record from clicks where page <> 'z') group by {WINDOW}",
     "joined": "select a.n from clicks a join clicks b "
     "on a.n = b.n and a.at >= b.at and a.at <= b.at + interval 1 hour",
 }
 
 
 def text(pipeline: Pipeline, topic: str, dead: str, sql: str, more: str = "") -> str:
-    """One stateful step, whose rows have the numbers of its clicks; each batch is appended."""
+    """A pipeline file with a stateful step, whose rows have the numbers of its clicks."""
     return f"""
         name = "late-{pipeline.number}"
         [run]
@@ -82,7 +82,7 @@ def late_numbers(pipeline: Pipeline, dead: str) -> Counter[int]:
     """The clicks among the dead letters."""
     found: Counter[int] = Counter()
     for letter in pipeline.records(dead):
-        facts = {one["key"]: one["value"].decode() for one in letter["headers"]}
+        facts = {item["key"]: item["value"].decode() for item in letter["headers"]}
         assert facts["penstock.error.rule"] == "late"
         assert "not after the watermark" in facts["penstock.error.reason"]
         found[json.loads(letter["value"])["n"]] += 1
@@ -101,14 +101,14 @@ def run_through(pipeline: Pipeline, topic: str, file: str) -> tuple[set[int], in
     late = 0
     for batch in range(BATCHES):
         some = clicks(random, batch, RECORDS // BATCHES)
-        sent |= {one["n"] for one in some}
+        sent |= {item["n"] for item in some}
         pipeline.send(topic, some)
         if batch == BATCHES // 2:
-            late += sum(one.counts.get("rejected.late", 0) for one in pipeline.run(file).values())
+            late += sum(item.counts.get("rejected.late", 0) for item in pipeline.run(file).values())
     for n in (-1, -2):
         at = BEGIN + timedelta(days=1, hours=-n)
         pipeline.send(topic, [{"n": n, "page": "a", "at": at.isoformat()}] * (RECORDS // BATCHES))
-    late += sum(one.counts.get("rejected.late", 0) for one in pipeline.run(file).values())
+    late += sum(item.counts.get("rejected.late", 0) for item in pipeline.run(file).values())
     return sent, late
 
 

@@ -92,13 +92,13 @@ def values(count: int) -> list[Any]:
 def seen(
     pipeline: Pipeline, out: str, dead: str
 ) -> tuple[Counter[int], Counter[int], Counter[int]]:
-    """What the table, the topic and the dead letters hold."""
+    """Read the numbers in the table, the topic and the dead letters."""
     table: Counter[int] = Counter()
     if (pipeline.folder / "lake" / "_delta_log").exists():
         rows = DeltaTable(str(pipeline.folder / "lake")).to_pyarrow_table()
         table = Counter(rows["n"].to_pylist())
-    copied = Counter(json.loads(one["value"])["n"] for one in pipeline.records(out))
-    letters = Counter(int(one["value"].split()[1]) for one in pipeline.records(dead))
+    copied = Counter(json.loads(item["value"])["n"] for item in pipeline.records(out))
+    letters = Counter(int(item["value"].split()[1]) for item in pipeline.records(dead))
     return table, copied, letters
 
 

@@ -1,4 +1,4 @@
-"""One dead letter for a record, whichever sources, steps and queries reject it."""
+"""A rejected record has one dead letter, whichever source or step rejects it."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def fitting(rows: Any, *, limit_bytes: int, shorten: Shorten) -> Any:
 
 
 def fit(rows: Any, *, limit_bytes: int) -> npt.NDArray[np.bool_]:
-    """Whether each row alone fits into a batch of so many bytes, compressed if that helps."""
+    """Return whether each row alone fits into a batch of so many bytes, compressed if needed."""
     found = record_sizes(rows) <= limit_bytes - HEADER_BYTES
     for row in np.flatnonzero(~found).tolist():
         found[row] = _fits(rows.slice(row, 1), limit_bytes)

@@ -108,7 +108,7 @@ def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
     """
     analysed = _analyse(spec, spark)
     found = queries(spec, analysed.stateful)
-    return Plan(queries=tuple(_planned(spec, one, found, analysed) for one in found))
+    return Plan(queries=tuple(_planned(spec, query, found, analysed) for query in found))
 
 
 def plans(
@@ -271,7 +271,7 @@ class _Analysis:
         return protecting.protected(clear, part, self._keys)
 
     def late(self, query: QueryPlan) -> tuple[str, ...]:
-        """What becomes of the late rows of a query with state."""
+        """Describe the fate of the late rows of a query with state."""
         return LateRows(self._spec, query, self.decoders).described(self._spark)
 
     # Checks

@@ -33,7 +33,7 @@ _ROWS: Final = "_rows"
 _PLACE: Final = ("_topic", "_partition", "_offset")
 
 
-class Letters:
+class BatchLetters:
     """The dead letters of one batch of a query, gathered from the views that reject records."""
 
     def __init__(
@@ -72,11 +72,11 @@ class Letters:
         return first.select("_row.*")
 
     def rejected(self) -> int:
-        """How many rejected rows were seen, once the frame has been written."""
+        """Count the rejected rows that were written with the frame."""
         return sum(map(_rows, self._rejected))
 
     def late(self) -> int:
-        """How many late rows were seen, once the frame has been written."""
+        """Count the late rows that were written with the frame."""
         return sum(map(_rows, self._late))
 
     def _made(self, rows: DataFrame) -> DataFrame:

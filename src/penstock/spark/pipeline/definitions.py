@@ -59,8 +59,8 @@ _KINDS: Final[Mapping[str, type]] = {
 def with_present_sinks(old: PipelineSpec, plan: QueryPlan, now: PipelineSpec) -> Definition:
     """An old definition whose sinks are as they are now: how rows are written does not make them.
 
-    So a sink that refuses a batch can be mended, or given up by taking it out of the file; and the
-    topic of dead letters can be another.
+    A sink that refuses a batch can be changed, or taken out of the file; and the topic of dead
+    letters can be another.
     """
     kept = tuple(name for name in plan.sinks if name in now.sinks)
     sinks = {

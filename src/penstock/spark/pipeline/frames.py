@@ -138,7 +138,7 @@ def records_of(frame: DataFrame, source: Source) -> DataFrame:
 
 
 def reads(topic: Column, source: Source) -> Column:
-    """Whether a source reads a topic."""
+    """Return whether a source reads a topic."""
     if source.pattern is not None:
         return topic.rlike(f"^(?:{source.pattern})$")
     return topic.isin(*source.topics)

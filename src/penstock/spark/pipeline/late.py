@@ -2,8 +2,8 @@
 
 Theory of operation. Spark drops a row at the first stateful operator on its way, without a word:
 when its time, or for a window the window's end, is not after the watermark that the batch before
-was planned with. That watermark, and which records a batch has, stand in the checkpoint before the
-batch runs. So `foreachBatch` reads the records of the batch again, brings them through the same
+was planned with. Spark writes that watermark and the offsets of a batch into the checkpoint before
+the batch runs. So `foreachBatch` reads the records of the batch again, brings them through the same
 steps up to each of these operators, but as a batch and not as a stream, and takes the rows for
 which Spark's own condition holds. They are dead letters of the batch, committed before its rows.
 
@@ -16,7 +16,7 @@ whose plan has no `_record` where they are dropped are counted, and those of ope
 written in Python are not known (`Unseen`).
 
 Source: Spark's `WatermarkSupport`, `IncrementalExecution` (late events go by the watermark of the
-batch before) and `MicroBatchExecution` (what stands in `offsets`).
+batch before) and `MicroBatchExecution` (the files in `offsets`).
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class LateRows:
         return list(_Plans(spark).entrances(root.queryExecution().analyzed()))
 
     def described(self, spark: SparkSession) -> tuple[str, ...]:
-        """What becomes of late rows, a line for each way that it differs."""
+        """Describe the fate of late rows, a line for each way that it differs."""
         fate = "are dead letters" if self._spec.errors.late_letters else "are dropped and counted"
         found = dict.fromkeys(
             f"are not known: {entrance.operator}"

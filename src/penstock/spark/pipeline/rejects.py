@@ -1,4 +1,4 @@
-"""Which query writes the dead letter of a record that several sources read.
+"""Choice of the query that writes the dead letter of a record that several sources read.
 
 Two sources of one topic, in queries of their own, judge each of its records. The source that comes
 first in the file and rejects a record to the dead letters writes its dead letter. A later source
@@ -38,18 +38,18 @@ def writes_dead_letters(spec: PipelineSpec, source: Source) -> bool:
 
 
 def described(spec: PipelineSpec, plans: Sequence[QueryPlan], plan: QueryPlan) -> tuple[str, ...]:
-    """What a record query does only for the dead letters, and what it leaves to other queries."""
+    """Describe what a record query writes only as dead letters, and what it leaves to others."""
     if plan.root is not None:
         return ()
     found = []
     rejecting = [name for name in plan.sources if writes_dead_letters(spec, spec.sources[name])]
     if not plan.sinks and rejecting:
         found.append(f"nothing but dead letters, of {', '.join(rejecting)}")
-    query = {name: one.name for one in plans if one.root is None for name in one.sources}
+    query = {name: other.name for other in plans if other.root is None for name in other.sources}
     for name in rejecting:
         found += [
-            f"no dead letter for what {other} rejects too: query {query[other]} writes it"
-            for other in earlier_sources(spec, plan, name)
+            f"no dead letter for what {earlier} rejects too: query {query[earlier]} writes it"
+            for earlier in earlier_sources(spec, plan, name)
         ]
     return tuple(found)
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import blocking, frames, protecting, rules
-from penstock.spark.pipeline.dead_letters import Letters
+from penstock.spark.pipeline.dead_letters import BatchLetters
 from penstock.spark.pipeline.graph import QueryPlan, keeps
 from penstock.spark.pipeline.journal import Entry
 from penstock.spark.pipeline.keyring import keys_of
@@ -301,8 +301,8 @@ class Work:
         try:
             self._stage(staged, counting)
             if len(staged) > 1:
-                for one in staged.values():
-                    one.check()
+                for sink in staged.values():
+                    sink.check()
         except BaseException:
             for one in staged.values():
                 with suppress(OSError):
@@ -333,7 +333,7 @@ class Work:
         Raises:
             RowsChanged: they are not as many as were counted.
         """
-        letters = Letters(self.spec, self.plan, self.decoders)
+        letters = BatchLetters(self.spec, self.plan, self.decoders)
         for name, frame in (self._judged | self._steps).items():
             if self._letters[name]:
                 letters.add(name, frame)
