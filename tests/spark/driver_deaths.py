@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,14 +29,22 @@ def die(step):
 """What a driver's program begins with."""
 
 
-def outlive(program: str, folder: Path, *arguments: str, steps: Sequence[str]) -> None:
+def outlive(
+    program: str,
+    folder: Path,
+    *arguments: str,
+    steps: Sequence[str],
+    between: Callable[[], None] = lambda: None,
+) -> None:
     """Run a driver until it ends on its own; it must have died once at each step before.
 
-    The arguments are the bootstrap address, the admin address and the topic.
+    The arguments are the bootstrap address, the admin address and the topic. `between` looks at
+    what each death has left behind.
     """
     command = [sys.executable, "-c", MORTAL + program, str(folder), *arguments, *steps]
     for _ in steps:
         assert _status(command) == -signal.SIGKILL
+        between()
     assert _status(command) == 0
     died = {name for name in os.listdir(folder) if name.startswith("died-")}
     assert died == {f"died-{step}" for step in steps}

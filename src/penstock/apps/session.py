@@ -116,6 +116,10 @@ class State:
         variable = os.environ.get(f"PENSTOCK_{name.upper()}")
         return flag or variable or self._profile().get(name) or default
 
+    def of_named_profile(self, name: str) -> str | None:
+        """A setting of the profile that the command line names; None where it names none."""
+        return self._profile().get(name) if self.profile is not None else None
+
     @property
     def json(self) -> bool:
         return self.setting("output", self.output, "table") == "json"

@@ -15,12 +15,15 @@ T = TypeVar("T")
 
 
 def _nothing() -> None:
-    """What there is to discard where nothing was made."""
+    """Do nothing: there is nothing to discard, or to check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged(Generic[T]):
     """What was made of a batch. `rows` is 0 for one that was committed before (`replayed`).
+
+    `check` raises what `commit` would be refused with now; several sinks are checked before the
+    first of them is committed.
 
     `once` says that each row was read once: what was observed meanwhile is exact.
     """
@@ -28,5 +31,6 @@ class Staged(Generic[T]):
     rows: int
     commit: Callable[[], T]
     discard: Callable[[], None] = _nothing
+    check: Callable[[], None] = _nothing
     replayed: bool = False
     once: bool = True

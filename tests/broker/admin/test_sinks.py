@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -93,6 +94,27 @@ def test_a_commit_and_what_is_known_of_it(broker: Broker, client: SinkClient) ->
     metrics.close()
     assert 'penstock_sink_commits_total{outcome="appended"}' in text
     assert "penstock_sink_open_intents 0.0" in text
+
+
+def test_a_check_says_what_a_commit_would_and_appends_nothing(
+    broker: Broker, client: SinkClient
+) -> None:
+    before = [len(log_of(broker, "t", p)) for p in (0, 1)]
+    blob = client.stage("checked", [Part("t", 1, ["a", "b"])])
+    path = "/v1/sinks/checked/commits/0"
+
+    def check(blobs: list[dict[str, Any]], owner: str = "one") -> Any:
+        body = json.dumps({"owner": owner, "blobs": blobs}).encode()
+        return client.request("POST", f"{path}?check=true", body)
+
+    assert check([blob]).body == {"query": "checked", "batch": 0, "outcome": "checked"}
+    assert client.request("GET", "/v1/sinks/checked").status == 404
+    assert [len(log_of(broker, "t", p)) for p in (0, 1)] == before
+    refused = check([{**blob, "size_bytes": blob["size_bytes"] + 1}])
+    assert (refused.status, refused.body["error"]) == (400, "invalid_request")
+    assert client.post("checked", 0, [blob]).body["outcome"] == "appended"
+    assert check([blob]).body["outcome"] == "checked"
+    assert check([blob], owner="two").body["error"] == "producer_fenced"
 
 
 def test_a_query_is_forgotten(client: SinkClient) -> None:

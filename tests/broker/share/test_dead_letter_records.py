@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -128,14 +129,32 @@ def test_what_is_deleted_or_aborted_is_counted_and_gets_none() -> None:
 
 
 def test_what_is_too_large_waits_and_holds_nobody_up() -> None:
-    rows = [row(1), {**row(2), "value": b"v" * 3000}, row(3), row(5)]
+    rows = [row(1), row(2), row(3)]
+    runs = [GivenUp(10, 12, 1, Cause.REJECTED)]
+    small = replace(WRITING, batch_bytes_max=200)
+    letters = dead_letters(Read(data=log(rows), begin=10, end=13), runs, SOURCE, small)
+    assert not read_back(letters)
+    assert letters.too_large == 3
+    assert 200 < letters.largest < 700
+    assert not letters.done
+
+
+def test_a_dead_letter_that_its_topic_does_not_take_is_compressed_or_cut() -> None:
+    noise = random.Random(1).randbytes(3000)
+    rows = [row(1), {**row(2), "value": b"v" * 3000}, {**row(3), "value": noise}, row(5)]
     runs = [GivenUp(10, 13, 1, Cause.REJECTED)]
     small = replace(WRITING, batch_bytes_max=2000)
     letters = dead_letters(Read(data=log(rows), begin=10, end=14), runs, SOURCE, small)
-    assert [one["value"] for one in read_back(letters)] == [b"v1", b"v3", b"v5"]
-    assert letters.too_large == 1
-    assert 3000 < letters.largest < 3600
-    assert [(one.first, one.last) for one in letters.done] == [(10, 10), (12, 13)]
+    found = read_back(letters)
+    assert [item["value"] for item in found[:2]] == [b"v1", b"v" * 3000]
+    assert found[3]["value"] == b"v5"
+    cut = found[2]
+    assert noise.startswith(cut["value"])
+    assert 1200 < len(cut["value"]) < 2000
+    headers = {item["key"]: item["value"] for item in cut["headers"]}
+    assert headers["__dlq.errors.truncated"] == b"value=3000"
+    assert headers["__dlq.errors.offset"] == b"12"
+    assert (letters.too_large, list(letters.done)) == (0, runs)
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])

@@ -19,6 +19,7 @@ from tests.spark.pipeline.test_progress import ORDERS, WINDOWS, Script
 RUN = Run(
     pipeline="shop",
     file="/x/shop.toml",
+    bootstrap="127.0.0.1:9092",
     state_directory="/x/.penstock/shop",
     version="1",
     pid=4711,

@@ -307,15 +307,17 @@ def test_a_pipeline_is_named_after_its_file_or_directory(directory: Path) -> Non
     assert small(directory, 'name = "given"\n').run.state == directory / ".penstock" / "given"
 
 
-def test_flag_wins_over_environment_and_that_over_the_file(
+def test_a_flag_wins_over_the_file_and_that_over_the_environment(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = '[run]\nbootstrap = "file:1"\nadmin = "http://file:1"\nstate = "file"\n'
-    assert small(directory, text).run.bootstrap == "file:1"
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "environment:1")
     monkeypatch.setenv("PENSTOCK_ADMIN_URL", "http://environment:1")
     run = small(directory, text).run
+    assert (run.bootstrap, run.admin_url) == ("file:1", "http://file:1")
+    run = small(directory, "").run
     assert (run.bootstrap, run.admin_url) == ("environment:1", "http://environment:1")
+    (directory / "pipeline.toml").write_text(text + SMALL)
     monkeypatch.chdir(directory.parent)
     run = load(directory, bootstrap="flag:1", admin="http://flag:1", state="here").run
     assert (run.bootstrap, run.admin_url) == ("flag:1", "http://flag:1")

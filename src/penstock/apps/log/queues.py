@@ -182,9 +182,12 @@ def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
     facts = {
         "group": name, "dead_letter_topic": topic, "dry_run": dry_run, "topics": done.topics,
         "records": done.records, "doubles": done.doubles, "of_other_groups": done.others,
+        "originals_gone": done.lost,
     }  # fmt: skip
     verb = "would go back" if dry_run else "went back"
     title = f"{done.records} dead letters of {name} {verb}, {done.doubles} doubles left out"
+    if done.lost:
+        title += f", {done.lost} were cut and {topic} keeps them: their originals are gone"
     show(state, rows, ("topic", "records"), title=title, all_as_json=facts)
 
 

@@ -10,7 +10,9 @@ puts nothing back twice; of two at once the later one fences the other. Of doubl
 A record that goes back is as it was, with headers behind its own that say how it came:
 `penstock.redrive.from` (topic-partition@offset of the letter), `.by`, `.at` (ms). The commit of the
 group has the same as its metadata. The record's timestamp is that of the redrive: with its old one
-retention could take it at once.
+retention could take it at once. These headers are left out where the record fits its topic only
+without them. A letter that was cut (`records/columnar/fitting.py`) goes back as the original
+record; it stays a letter, and is counted, when the log has the original no more.
 
 Source: KIP-447; `spark/pipeline/replay/dead_letters.py` does it for pipelines, as a Spark job.
 """
@@ -18,12 +20,13 @@ Source: KIP-447; `spark/pipeline/replay/dead_letters.py` does it for pipelines, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.client import Client, Committed, InvalidArgument
+from penstock.client import Client, Committed, InvalidArgument, OffsetOutOfRange
+from penstock.records.columnar.fitting import TRUNCATED, WithoutHeaders, fitting
 from penstock.records.columnar.schema import HEADERS_TYPE
 
 LETTER_PREFIX: Final = "__dlq.errors."
@@ -34,6 +37,8 @@ _SCHEMA: Final = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS_TYPE),
      ("partition", pa.int32())]
 )  # fmt: skip
+
+_BARE: Final = WithoutHeaders(prefix=REDRIVE_PREFIX)
 
 Origin = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -53,15 +58,20 @@ class Letter:
     key: bytes | None
     value: bytes | None
     headers: tuple[Mapping[str, Any], ...]
+    truncated: bool
 
 
 @dataclass(slots=True, kw_only=True)
 class Redriven:
-    """What a redrive has done, or would do: records by topic, doubles, letters of other groups."""
+    """Outcome of a redrive: records by topic, doubles, letters of other groups.
+
+    `lost` counts letters that were cut and whose original record the log has no more.
+    """
 
     topics: dict[str, int] = field(default_factory=dict)
     doubles: int = 0
     others: int = 0
+    lost: int = 0
 
     @property
     def records(self) -> int:
@@ -93,6 +103,7 @@ def letters_of(batch: Any) -> Iterator[Letter]:
             headers=tuple(
                 one for one in row["headers"] if not one["key"].startswith(LETTER_PREFIX)
             ),
+            truncated=TRUNCATED in said,
         )
 
 
@@ -130,13 +141,23 @@ class Redrive:
             chosen = self._chosen(letters, done)
             with producer.transaction():
                 for topic, table in self._tables(chosen).items():
-                    producer.write_arrow(topic, table, partition="partition")
+                    limit = self._limit(topic)
+                    fit = fitting(table, limit_bytes=limit, shorten=_BARE)
+                    producer.write_arrow(
+                        topic, fit, partition="partition", batch_bytes=limit, codec="zstd"
+                    )
                 offsets = {
                     (self._topic, partition): Committed(offset=offset, metadata=self._note)
                     for partition, offset in behind.items()
                 }
                 producer.send_offsets(self.name, offsets)
         return done
+
+    def _limit(self, topic: str) -> int:
+        """The topic's `max.message.bytes`."""
+        configs = self._client.describe_configs("topic", topic)
+        [limit] = [entry.value for entry in configs if entry.name == "max.message.bytes"]
+        return int(limit or 0)
 
     def _batches(self, limit: int) -> Iterator[tuple[list[Letter], dict[int, int]]]:
         """Letters that were not redriven yet, and where each partition stands behind them."""
@@ -175,10 +196,29 @@ class Redrive:
                 done.doubles += 1
             else:
                 self._seen.add(letter.origin)
+                whole = self._original(letter) if letter.truncated else letter
+                if whole is None:
+                    done.lost += 1
+                    continue
                 topic = letter.origin[0]
                 done.topics[topic] = done.topics.get(topic, 0) + 1
-                chosen.append(letter)
+                chosen.append(whole)
         return chosen
+
+    def _original(self, letter: Letter) -> Letter | None:
+        """The letter with key, value and headers of the original; None if that is deleted."""
+        topic, partition, offset = letter.origin
+        start, end = {partition: offset}, {partition: offset + 1}
+        try:
+            found = self._client.read_arrow(
+                topic, partitions=[partition], start=start, end=end
+            ).to_pylist()
+        except OffsetOutOfRange:
+            return None
+        if [row["offset"] for row in found] != [offset]:
+            return None
+        [row] = found
+        return replace(letter, **{name: row[name] for name in ("key", "value", "headers")})
 
     def _tables(self, letters: list[Letter]) -> dict[str, Any]:
         rows: dict[str, list[dict[str, Any]]] = {}

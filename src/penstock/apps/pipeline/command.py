@@ -112,9 +112,7 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
         from penstock.spark.pipeline.problems import PipelineInvalid
 
         state = current().merged(bootstrap, profile, output, ())
-        servers = state.bootstrap
-        if servers is None and state.profile is not None:
-            servers = state.setting("bootstrap", None, "") or None
+        servers = state.bootstrap or state.of_named_profile("bootstrap")
         found = Located(file=file, bootstrap=servers, admin=admin, state=directory)
         try:
             command(state, found, **arguments)

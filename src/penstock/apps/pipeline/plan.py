@@ -79,6 +79,8 @@ def _query(spec: PipelineSpec, one: PlannedQuery, *, explain: bool) -> dict[str,
             for name in (*one.streamed, *one.batched)
         ],
         "sinks": [_sink(spec.sinks[name]) for name in one.sinks],
+        "rejects": list(one.rejects),
+        "late": list(one.late),
     }
     return body | ({"explain": one.explain} if explain else {})
 
@@ -169,6 +171,10 @@ def _query_lines(query: dict[str, Any]) -> Iterator[str]:
         yield from _rules(step["rules"])
     for sink in query["sinks"]:
         yield f"  writes    {sink['name']}: {sink['from']} to {_sink_words(sink)}"
+    for line in query["rejects"]:
+        yield f"  writes    {line}"
+    for line in query["late"]:
+        yield f"  late      {line}"
     if "explain" in query:
         yield from (f"    {line}" for line in query["explain"].splitlines())
 

@@ -126,6 +126,7 @@ def _facts(spec: PipelineSpec, master: str | None) -> Run:
     return Run(
         pipeline=spec.name,
         file=str(spec.file),
+        bootstrap=spec.run.bootstrap,
         state_directory=str(spec.run.state),
         version=__version__,
         pid=os.getpid(),
@@ -180,7 +181,7 @@ def _display(facts: Run, admin: str | None, *, json_lines: bool) -> Display:
         return LineDisplay(facts.pipeline, click.echo)
     from rich.console import Console
 
-    click.echo(f"pipeline {facts.pipeline}: {facts.file}")
+    click.echo(f"pipeline {facts.pipeline}: {facts.file}, brokers {facts.bootstrap}")
     page = "" if admin is None else f": {admin}/status"
     return TableDisplay(Console(), f"pipeline {facts.pipeline}{page}")
 

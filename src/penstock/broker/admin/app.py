@@ -183,6 +183,7 @@ def _sink_routes(staged: sinks.Parts) -> list[Route]:
         _route(
             "/v1/sinks/{query:path}/commits/{batch}",
             _json(staged, sinks.commit),
+            ("check",),
             methods=["POST"],
         ),
         _route("/v1/sinks/{query:path}", _json(staged, sinks.sink)),

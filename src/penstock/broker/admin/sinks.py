@@ -4,7 +4,8 @@
 |--------------------------------------------|-------------------------------------------------|
 | GET /v1/staging                            | says where blobs are staged                     |
 | PUT /v1/staging/{name}                     | stages one, durably; 201                        |
-| POST /v1/sinks/{query}/commits/{batch}     | commits a batch once; 200 when all is durable   |
+| POST /v1/sinks/{query}/commits/{batch}     | commits a batch once; 200 when all is durable;  |
+|                                            | `?check=true` only says whether it would        |
 | GET /v1/sinks, GET /v1/sinks/{query}       | the newest commit of each query, or of one      |
 | DELETE /v1/sinks/{query}                   | forgets a query; `?abandon=true` an open intent |
 
@@ -105,6 +106,9 @@ async def commit(parts: Parts, request: Request) -> dict[str, Any]:
             )
     owner, manifest = await asyncio.to_thread(parse_post, bytes(body))
     request.state.asker.check("write", "topic", sorted(_topics(parts, manifest)))
+    if flag(request.query_params, "check"):
+        await sinks.check(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
+        return {"query": query, "batch": batch_id, "outcome": "checked"}
     done = await sinks.post(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
     return {
         "query": done.query,

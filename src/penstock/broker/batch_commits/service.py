@@ -174,6 +174,22 @@ class SinkService:
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
+    async def check(
+        self, *, query: str, batch_id: int, owner: str | None, manifest: Manifest
+    ) -> None:
+        """Check that a post of this batch would be taken now; nothing is recorded.
+
+        Raises:
+            PenstockError: as `post`, of a post that would be refused.
+        """
+        async with self._turn(query):
+            row = await self._parts.control.sink_commit(query)
+            decision = decide(row, batch_id=batch_id, owner=owner)
+            if decision is Decision.OWNER_CHANGED:
+                raise SinkOwnerChanged(query, str(owner), "" if row is None else str(row.owner))
+            if decision is Decision.BEGIN:
+                await self._takeable(manifest, self._parts.clock.now_ms())
+
     async def forget(self, query: str, *, abandon: bool = False) -> SinkCommit:
         """Delete what is known of a query, which may then begin with any batch.
 
@@ -252,16 +268,8 @@ class SinkService:
         async with self.area.guard:
             self._held[query] = manifest.names
         try:
-            await self._parts.cluster.refresh()
-            await self._verify(manifest, now_ms)
-            found = self._partitions(manifest)
+            found, remotes = await self._takeable(manifest, now_ms)
             local = {key: one.log for key, one in found.items() if isinstance(one, LocalPartition)}
-            remotes = {
-                key: one
-                for key, one in found.items()
-                if not isinstance(one, (LocalPartition, ReplicatedTarget))
-            }
-            check_size(self._parts, manifest, remotes)
             at_once = _at_once(manifest, remotes, len(found))
             begun = SinkCommit(
                 query_id=query,
@@ -336,6 +344,23 @@ class SinkService:
             )
         except PenstockError as error:
             logger.warning("query %r: ends of partitions are not known: %s", row.query_id, error)
+
+    async def _takeable(
+        self, manifest: Manifest, now_ms: int
+    ) -> tuple[
+        dict[TopicIdPartition, Partition | ReplicatedTarget], dict[TopicIdPartition, Partition]
+    ]:
+        """Check that everything can be appended; returns all partitions, and the diskless ones."""
+        await self._parts.cluster.refresh()
+        await self._verify(manifest, now_ms)
+        found = self._partitions(manifest)
+        remotes = {
+            key: one
+            for key, one in found.items()
+            if not isinstance(one, (LocalPartition, ReplicatedTarget))
+        }
+        check_size(self._parts, manifest, remotes)
+        return found, remotes
 
     async def _verify(self, manifest: Manifest, now_ms: int) -> None:
         """See that every section can be appended, and that the blobs are durable."""

@@ -71,6 +71,8 @@ class _Plan:
     base_sequence: int
     transactional: bool
     max_batch_bytes: int
+    aim_bytes: int
+    compress_large: bool
 
 
 def encode_batches(
@@ -86,6 +88,8 @@ def encode_batches(
     max_batch_bytes: int = BATCH_BYTES_MAX,
     records_per_batch: int = BATCH_RECORDS_MAX,
     transactional: bool = False,
+    aim_bytes: int | None = None,
+    compress_large: bool = False,
 ) -> list[EncodedBatch]:
     """Encode a pyarrow Table or RecordBatch as record batches, in row order.
 
@@ -95,8 +99,12 @@ def encode_batches(
         now_ms: the timestamp of records that have none.
         base_offset: offset of the first record; each batch goes on where the last one ended.
         base_sequence: idempotent sequence of the first record; likewise, wrapping at 2**31.
-        max_batch_bytes: no batch is larger; before compression it is what a batch aims at.
+        max_batch_bytes: no batch is larger.
         records_per_batch: no batch has more records.
+        aim_bytes: size before compression at which a batch is closed, `max_batch_bytes` by
+            default; a larger record has a batch of its own.
+        compress_large: whether a record that is larger than `max_batch_bytes` is compressed by
+            zstd, which may make it fit.
 
     Raises:
         RecordTooLarge: one record alone is larger than `max_batch_bytes`.
@@ -116,6 +124,8 @@ def encode_batches(
         base_sequence=base_sequence,
         transactional=transactional,
         max_batch_bytes=max_batch_bytes,
+        aim_bytes=min(aim_bytes or max_batch_bytes, max_batch_bytes),
+        compress_large=compress_large,
     )
     rows = data if isinstance(data, Input) else read_input(data, now_ms)
     return list(_encode(rows, plan, records_per_batch)) if rows.size else []
@@ -125,7 +135,10 @@ def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[Encode
     # Imported here because kernels take 0.3 s to load, which not every client needs.
     from penstock.kernels import record_writing as kernels
 
-    room = plan.max_batch_bytes - HEADER_BYTES
+    room = max(1, plan.aim_bytes - HEADER_BYTES)
+    records_bytes_max = plan.max_batch_bytes - HEADER_BYTES
+    if plan.codec != Codec.NONE or plan.compress_large:
+        records_bytes_max = _RECORDS_BYTES_MAX
     if plan.codec != Codec.NONE:
         room -= room // _INCOMPRESSIBLE_SHARE
     columns = rows.columns()
@@ -139,7 +152,7 @@ def _encode(rows: Input, plan: _Plan, records_per_batch: int) -> Iterator[Encode
         )
         cuts = table[: max(count, 1)].tolist()
         for first, after, size, *_ in cuts:
-            if size > (room if plan.codec == Codec.NONE else _RECORDS_BYTES_MAX):
+            if size > records_bytes_max:
                 raise _too_large(size + HEADER_BYTES, first, after - first, plan)
         if count == 0:
             size_bytes = max(largest, HEADER_BYTES + cuts[0][kernels.RECORDS_BYTES])
@@ -169,6 +182,12 @@ def _too_large(size_bytes: int, first: int, count: int, plan: _Plan) -> RecordTo
     )
 
 
+def _compressed(data: memoryview, codec: Codec, level: int | None) -> memoryview:
+    """A batch with its records compressed, and room for its header."""
+    records = compress(codec, data[HEADER_BYTES:], level)
+    return memoryview(bytearray().join((bytes(HEADER_BYTES), records)))
+
+
 def _seal(
     data: memoryview,
     plan: _Plan,
@@ -179,11 +198,14 @@ def _seal(
     max_timestamp: int,
 ) -> EncodedBatch:
     """Fill in the header before the records of a batch, which are compressed if so planned."""
-    if plan.codec != Codec.NONE:
-        records = compress(plan.codec, data[HEADER_BYTES:], plan.level)
-        data = memoryview(bytearray().join((bytes(HEADER_BYTES), records)))
-        if len(data) > plan.max_batch_bytes:
-            raise _too_large(len(data), first, count, plan)
+    codec, written = plan.codec, data
+    if codec != Codec.NONE:
+        written = _compressed(data, codec, plan.level)
+    if len(written) > plan.max_batch_bytes and plan.compress_large:
+        codec, written = Codec.ZSTD, _compressed(data, Codec.ZSTD, None)
+    if len(written) > plan.max_batch_bytes:
+        raise _too_large(len(written), first, count, plan)
+    data = written
     sequence = plan.base_sequence
     header = BatchHeader(
         base_offset=plan.base_offset + first,
@@ -191,7 +213,7 @@ def _seal(
         partition_leader_epoch=-1,
         magic=MAGIC,
         crc=0,
-        attributes=plan.codec | (TRANSACTIONAL_FLAG if plan.transactional else 0),
+        attributes=codec | (TRANSACTIONAL_FLAG if plan.transactional else 0),
         last_offset_delta=count - 1,
         base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,

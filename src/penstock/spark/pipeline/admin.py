@@ -48,6 +48,7 @@ class Run:
 
     pipeline: str
     file: str
+    bootstrap: str
     state_directory: str
     version: str
     pid: int

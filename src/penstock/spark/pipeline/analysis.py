@@ -25,17 +25,27 @@ from penstock.base.errors import PenstockError
 from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import document, frames, protecting, refusals, rules, schemas
+from penstock.spark.pipeline import (
+    document,
+    frames,
+    protecting,
+    refusals,
+    rejects,
+    rules,
+    schemas,
+    streams,
+)
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.keyring import keys_of
+from penstock.spark.pipeline.late import LateRows
 from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.passes import HELD, Passes, passes
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.problems import PipelineInvalid, Problem
-from penstock.spark.pipeline.queries import group_id, output_mode, streamed, whole
+from penstock.spark.pipeline.queries import group_id, output_mode, whole
 from penstock.spark.pipeline.reads import read_of
 from penstock.spark.pipeline.spec import (
     ERROR,
@@ -90,6 +100,8 @@ class PlannedQuery:
     checkpoint: Path
     values: tuple[str, ...]
     passes: str
+    rejects: tuple[str, ...]
+    late: tuple[str, ...]
     explain: str
 
 
@@ -108,7 +120,7 @@ def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
     """
     analysed = _analyse(spec, spark)
     found = queries(spec, analysed.stateful)
-    return Plan(queries=tuple(_planned(spec, one, analysed) for one in found))
+    return Plan(queries=tuple(_planned(spec, query, found, analysed) for query in found))
 
 
 def plans(
@@ -273,6 +285,10 @@ class _Analysis:
             return clear
         return protecting.protected(clear, part, self._keys)
 
+    def late(self, query: QueryPlan) -> tuple[str, ...]:
+        """Describe the fate of the late rows of a query with state."""
+        return LateRows(self._spec, query, self.decoders).described(self._spark)
+
     # Checks
 
     def _can_protect(
@@ -367,7 +383,8 @@ class _Analysis:
         self._try(key, partial(self._stream, query, inputs))
 
     def _stream(self, query: QueryPlan, inputs: Mapping[str, DataFrame]) -> None:
-        frame = streamed(self._spark, self._spec, query, inputs)
+        views = streams.with_steps(self._spark, self._spec, query, inputs, frames.with_watermark)
+        frame = views[query.root or ""]
         check_supported(frame, output_mode(self._spec, query))
 
     def _check_columns(self, key: tuple[str, ...], part: Any, frame: DataFrame) -> None:
@@ -538,7 +555,9 @@ def analysed_plan(frame: DataFrame) -> str:
     return text.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized")[0]
 
 
-def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> PlannedQuery:
+def _planned(
+    spec: PipelineSpec, one: QueryPlan, plans: Sequence[QueryPlan], analysis: _Analysis
+) -> PlannedQuery:
     sources = [spec.sources[name] for name in one.sources]
     steps = (*one.streamed, *one.batched)
     return PlannedQuery(
@@ -557,6 +576,8 @@ def _planned(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Planned
         checkpoint=PipelinePaths(spec).checkpoint(one.name),
         values=tuple(_reads(spec, one, analysis)),
         passes=str(_passes(spec, one, analysis)),
+        rejects=rejects.described(spec, plans, one),
+        late=() if one.root is None else analysis.late(one),
         explain="\n".join(f"{name}\n{analysis.explained[name]}" for name in steps),
     )
 

@@ -13,7 +13,12 @@ A record query (`RecordJob`) also judges records and sees to those that are reje
       -> the good ones are the sources' views -> steps -> sinks, staged
       -> counted by verdict, in the pass of a sink where that is exact (`passes.py`)
       -> dead letters, staged, if there are any
-      -> the sinks are committed, then the dead letters, then what waits in the retry store
+      -> where several topics and tables are written, their stores are asked whether they take it
+      -> the dead letters are committed, then the sinks, then what waits in the retry store
+
+So a refusal comes before anything is visible, and a row that a table lacks is among the dead
+letters, wherever the driver dies. A query with state (`RootJob`) adds the rows that Spark dropped
+as late (`late.py`).
 """
 
 from __future__ import annotations
@@ -33,8 +38,8 @@ from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark import wake
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import blocking, frames, joining, schemas
-from penstock.spark.pipeline.causes import interruption
+from penstock.spark.pipeline import blocking, frames, joining, late, schemas
+from penstock.spark.pipeline.causes import cause_of, has_java_trace, interruption, is_lasting
 from penstock.spark.pipeline.definitions import Definitions, with_present_sinks
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Entry, Journal
@@ -80,7 +85,7 @@ class BatchStopped(UnavailableError):
     """The query is being stopped in the middle of a batch, which is done again later.
 
     Spark tells this from a failure by these words, and its search for them in Java's whole stack
-    trace ends in a stack overflow.
+    trace ends in a stack overflow: so no batch ends with such a trace (`BatchFailed`).
     """
 
     code: ClassVar[str] = "unknown_server_error"
@@ -89,6 +94,18 @@ class BatchStopped(UnavailableError):
         super().__init__(
             "py4j.protocol.Py4JJavaError: An error occurred while calling Spark: " + interruption
         )
+
+
+class BatchFailed(UnavailableError):
+    """A job of a batch failed, and may not fail again."""
+
+    code: ClassVar[str] = "unknown_server_error"
+
+
+class BatchRefused(InvalidError):
+    """A job of a batch failed, and will fail again."""
+
+    code: ClassVar[str] = "invalid_record"
 
 
 class TableMissing(UnavailableError):
@@ -133,6 +150,9 @@ class BatchJob(ABC):
         except Exception as error:
             if (stopped := interruption(error)) is not None:
                 raise BatchStopped(stopped) from None
+            if has_java_trace(error):
+                kind = BatchRefused if is_lasting(error) else BatchFailed
+                raise kind(cause_of(error)) from None
             if job is self or not isinstance(error, InvalidError):
                 raise
             folder = Definitions(self.places.definitions).folder(entry.definition)
@@ -206,6 +226,9 @@ class RootJob(BatchJob):
     """Batches of a query with a stateful root: its rows go through the steps behind it."""
 
     def _run(self, work: Work, batch: DataFrame) -> int:
+        checkpoint = self.places.checkpoint(self.plan.name)
+        if (bounds := late.bounds(checkpoint, work.entry.batch_id)) is not None:
+            work.take_late(bounds, late.LateRows(self.spec, self.plan, self.decoders))
         work.read_tables()
         root = self.plan.root or ""
         if self.passes is None:

@@ -6,11 +6,12 @@ of two languages. One call of a client says all of it at once, with the lines of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import ClassVar, Final
 
 from penstock.base.errors import RetriableError, UnavailableError
 from penstock.client import Client
+from penstock.client.errors import BrokerRefused
 from penstock.spark.pipeline.document import Document, read
 from penstock.spark.pipeline.kinds import nearest, servers
 from penstock.spark.pipeline.locations import Key
@@ -31,13 +32,15 @@ def check_topics(spec: PipelineSpec) -> None:
 
     Raises:
         NoBroker: none answers within `WAIT_MS`.
-        PipelineInvalid: topics that are not there, all of them.
+        PipelineInvalid: topics that are not there, all of them, or dead letters to a topic that
+            is compacted.
     """
     document = read(spec.file)
     named = list(_named(spec, document))
     try:
         with asking(spec) as client:
             there = tuple(topic.name for topic in client.list_topics(internal=True))
+            compacted = _compacted(client, spec.errors.dead_letters, there)
     except (RetriableError, UnavailableError) as error:
         raise NoBroker(str(_unanswered(spec, document, str(error)))) from error
     missing = [
@@ -45,8 +48,24 @@ def check_topics(spec: PipelineSpec) -> None:
         for key, topic in named
         if topic not in there
     ]
+    if compacted:
+        message = f"topic {spec.errors.dead_letters} is compacted, and keeps one record of each key"
+        fix = "set its cleanup.policy to delete, or name another topic"
+        missing.append(document.problem(("errors", "dead_letters"), message, fix))
     if missing:
         raise PipelineInvalid(tuple(missing))
+
+
+def _compacted(client: Client, topic: str | None, there: Collection[str]) -> bool:
+    """Whether compaction would delete dead letters; False where the broker does not say."""
+    if topic is None or topic not in there:
+        return False
+    try:
+        configs = client.describe_configs("topic", topic)
+    except BrokerRefused:
+        return False
+    policies = [entry.value or "" for entry in configs if entry.name == "cleanup.policy"]
+    return any("compact" in policy for policy in policies)
 
 
 def asking(spec: PipelineSpec) -> Client:

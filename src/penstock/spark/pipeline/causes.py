@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -33,6 +34,11 @@ _STOPPED: Final = re.compile(
     r"^: (java\.(?:lang\.Interrupted|io\.InterruptedIO|nio\.channels\.ClosedByInterrupt)Exception)",
     re.MULTILINE,
 )
+_CANCELLED: Final = re.compile(
+    r"^: org\.apache\.spark\.SparkException: (?:\[SPARK_JOB_CANCELLED\]|Job \d+ cancelled)",
+    re.MULTILINE,
+)
+_INTERRUPTED: Final = "java.lang.InterruptedException"
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _CAUSED_BY: Final = "\nCaused by: "
 _JAVA_FRAMES: Final = re.compile(r"\n(?:\s+at |\s+\.\.\. \d+ more|Driver stacktrace:).*", re.DOTALL)
@@ -73,13 +79,30 @@ def is_lasting(error: BaseException) -> bool:
 
 
 def interruption(error: BaseException | None) -> str | None:
-    """The Java exception by which Spark ended a call because its query is stopped; else None."""
-    while error is not None:
-        found = _STOPPED.search(str(error)) if isinstance(error, Py4JJavaError) else None
-        if found is not None:
+    """The Java exception by which Spark ended a call because its query is stopped; else None.
+
+    A job that Spark cancels with its query counts as interrupted.
+    """
+    for failure in _java_errors(error):
+        text = str(failure)
+        if (found := _STOPPED.search(text)) is not None:
             return found[1]
-        error = error.__cause__ or error.__context__
+        if _CANCELLED.search(text) is not None:
+            return _INTERRUPTED
     return None
+
+
+def has_java_trace(error: BaseException) -> bool:
+    """Whether an error shows the stack trace of a call of Java."""
+    return next(_java_errors(error), None) is not None
+
+
+def _java_errors(error: BaseException | None) -> Iterator[Py4JJavaError]:
+    """The errors of calls of Java that led to an error."""
+    while error is not None:
+        if isinstance(error, Py4JJavaError):
+            yield error
+        error = error.__cause__ or error.__context__
 
 
 def _python_error(after: str) -> str:

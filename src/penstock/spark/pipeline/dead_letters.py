@@ -5,23 +5,93 @@ headers what happened to it:
 
     penstock.error.pipeline, .query, .rule, .reason, .attempts
     penstock.error.topic, .partition, .offset, .timestamp     (milliseconds; where it came from)
+    penstock.error.truncated     (what was cut, as the topic does not take the record whole)
 
+A record has one dead letter of a query, by the first of the query's views that rejects it.
 `penstock pipeline replay` reads them to put records back to where they came from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.spark.formats.decoders import Decoder
+from penstock.spark.pipeline import frames, rejects
+from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
-from penstock.spark.pipeline.spec import RECORD
+from penstock.spark.pipeline.spec import RECORD, PipelineSpec
 from penstock.spark.schema import HEADERS, spark_schema
 
 PREFIX: Final = "penstock.error."
 REASON_CHARS_MAX: Final = 1_000
+_ROWS: Final = "_rows"
+_PLACE: Final = ("_topic", "_partition", "_offset")
+
+
+class BatchLetters:
+    """The dead letters of one batch of a query, gathered from the views that reject records."""
+
+    def __init__(
+        self, spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
+    ) -> None:
+        self._spec = spec
+        self._plan = plan
+        self._decoders = decoders
+        self._frames: list[DataFrame] = []
+        self._rejected: list[Observation] = []
+        self._late: list[Observation] = []
+        self._of_steps = False
+
+    def add(self, view: str | None, judged: DataFrame) -> None:
+        """Add the dead-lettered rows of a judged frame: those of a view, or held records."""
+        rows = self._counted(judged.where(F.col(OTHERWISE) == "dead-letter"), self._rejected)
+        if view in self._plan.sources:
+            earlier = rejects.earlier_sources(self._spec, self._plan, view)
+            rows = rejects.without_those_of(rows, self._spec, earlier, self._decoders)
+        self._of_steps |= view in self._spec.steps
+        self._frames.append(self._made(rows))
+
+    def add_late(self, rows: DataFrame) -> None:
+        """Add rows that came behind the watermark."""
+        self._frames.append(self._made(self._counted(rows, self._late)))
+
+    def frame(self) -> DataFrame:
+        """The dead letters, as the log sink takes them."""
+        if len(self._frames) == 1 and not self._of_steps:
+            return self._frames[0]
+        outbox = any(self._spec.sources[name].outbox for name in self._plan.sources)
+        place = [*_PLACE, "value"] if outbox else [*_PLACE]
+        ranked = [frame.withColumn("_rank", F.lit(at)) for at, frame in enumerate(self._frames)]
+        row = F.struct(*self._frames[0].columns)
+        first = frames.union(ranked).groupBy(*place).agg(F.min_by(row, "_rank").alias("_row"))
+        return first.select("_row.*")
+
+    def rejected(self) -> int:
+        """Count the rejected rows that were written with the frame."""
+        return sum(map(_rows, self._rejected))
+
+    def late(self) -> int:
+        """Count the late rows that were written with the frame."""
+        return sum(map(_rows, self._late))
+
+    def _made(self, rows: DataFrame) -> DataFrame:
+        return dead_letters(rows, pipeline=self._spec.name, query=self._plan.name)
+
+    def _counted(self, rows: DataFrame, seen: list[Observation]) -> DataFrame:
+        seen.append(Observation())
+        return rows.observe(seen[-1], F.count(F.lit(1)).alias(_ROWS))
+
+
+def _rows(observation: Observation) -> int:
+    try:
+        return int(observation.get[_ROWS])
+    except Py4JJavaError:
+        return 0  # Spark left that part of the plan out
 
 
 def dead_letters(frame: DataFrame, *, pipeline: str, query: str) -> DataFrame:

@@ -59,15 +59,19 @@ _KINDS: Final[Mapping[str, type]] = {
 def with_present_sinks(old: PipelineSpec, plan: QueryPlan, now: PipelineSpec) -> Definition:
     """An old definition whose sinks are as they are now: how rows are written does not make them.
 
-    So a sink that refuses a batch can be mended, or given up by taking it out of the file.
+    A sink that refuses a batch can be changed, or taken out of the file; and the topic of dead
+    letters can be another.
     """
     kept = tuple(name for name in plan.sinks if name in now.sinks)
     sinks = {
         name: dataclasses.replace(old.sinks[name], to=now.sinks[name].to) if name in kept else sink
         for name, sink in old.sinks.items()
     }
+    topic = now.errors.dead_letters or old.errors.dead_letters
+    errors = dataclasses.replace(old.errors, dead_letters=topic)
     return Definition(
-        spec=dataclasses.replace(old, sinks=sinks), plans=(dataclasses.replace(plan, sinks=kept),)
+        spec=dataclasses.replace(old, sinks=sinks, errors=errors),
+        plans=(dataclasses.replace(plan, sinks=kept),),
     )
 
 

@@ -7,6 +7,7 @@ the fields of its value and `_record`; see `spec.py`.
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
@@ -36,6 +37,8 @@ from penstock.spark.pipeline.spec import (
 from penstock.spark.schema import COLUMN_NAMES, HEADERS, VALUE, quoted, spark_schema
 from penstock.spark.schema import ERROR as UNDECODED
 
+Ranges = Mapping[str, Mapping[str, Sequence[int]]]
+"""Offsets [first, end) by topic and partition, as JSON has them."""
 ATTEMPT: Final = "_attempt"
 UNREAD: Final = "_unread"
 MILLISECONDS: Final = 1_000
@@ -93,12 +96,35 @@ def read_options(
     return options
 
 
+def range_options(spec: PipelineSpec, ranges: Ranges) -> dict[str, str]:
+    """The options of format `penstock` for a batch read of offsets, of which there are some."""
+    options = {
+        "bootstrap": spec.run.bootstrap,
+        "assign": json.dumps({topic: [int(at) for at in ranges[topic]] for topic in ranges}),
+        "startingOffsets": json.dumps(_side(ranges, 0)),
+        "endingOffsets": json.dumps(_side(ranges, 1)),
+        "includeHeaders": "true",
+        "failOnDataLoss": str(spec.run.fail_on_data_loss).lower(),
+    }
+    if spec.run.admin_url:
+        options["penstock.admin.url"] = spec.run.admin_url
+    return options
+
+
+def _side(ranges: Ranges, side: int) -> dict[str, dict[str, int]]:
+    return {
+        topic: {at: bounds[side] for at, bounds in offsets.items()}
+        for topic, offsets in ranges.items()
+    }
+
+
 def subscription(sources: Sequence[Source]) -> dict[str, str]:
     """The option that names the topics of some sources."""
     if any(source.pattern for source in sources):
         parts = [source.pattern or "|".join(map(re.escape, source.topics)) for source in sources]
         return {"subscribePattern": "|".join(f"(?:{part})" for part in parts)}
-    return {"subscribe": ",".join(topic for source in sources for topic in source.topics)}
+    topics = dict.fromkeys(topic for source in sources for topic in source.topics)
+    return {"subscribe": ",".join(topics)}
 
 
 def start_options(start: str) -> dict[str, str]:
@@ -116,9 +142,14 @@ def start_options(start: str) -> dict[str, str]:
 
 def records_of(frame: DataFrame, source: Source) -> DataFrame:
     """The records of one source, of a frame with those of several."""
+    return frame.where(reads(F.col("topic"), source))
+
+
+def reads(topic: Column, source: Source) -> Column:
+    """Return whether a source reads a topic."""
     if source.pattern is not None:
-        return frame.where(F.col("topic").rlike(f"^(?:{source.pattern})$"))
-    return frame.where(F.col("topic").isin(*source.topics))
+        return topic.rlike(f"^(?:{source.pattern})$")
+    return topic.isin(*source.topics)
 
 
 def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:

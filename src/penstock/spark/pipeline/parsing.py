@@ -82,8 +82,8 @@ def load(
 
     Args:
         path: the file or the directory.
-        bootstrap: the brokers; wins over PENSTOCK_BOOTSTRAP, which wins over the file.
-        admin: the admin address; wins over PENSTOCK_ADMIN_URL, which wins over the file.
+        bootstrap: the brokers; wins over the file, which wins over PENSTOCK_BOOTSTRAP.
+        admin: the admin address; wins over the file, which wins over PENSTOCK_ADMIN_URL.
         state: the directory of checkpoints, relative to the working directory; wins over the file.
 
     Returns:
@@ -146,9 +146,11 @@ def _leads(sink: Section) -> bool:
 
 
 def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
-    """The flag, else the environment, else the file, else the default."""
+    """The flag, else the file, else the environment, else the default."""
     convert = servers if name == "bootstrap" else url
     variable = ENVIRONMENT[name]
+    if not flag and drafted.run.given(name):
+        return str(drafted.run.get(name) or default)
     for value, where in ((flag, f"--{name}"), (os.environ.get(variable), variable)):
         if not value:
             continue
@@ -165,7 +167,7 @@ def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
                 )
             )
             return default
-    return str(drafted.run.get(name) or default)
+    return default
 
 
 def _fields(kind: type[Any], section: Section, **others: Any) -> dict[str, Any]:

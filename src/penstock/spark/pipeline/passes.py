@@ -142,12 +142,12 @@ def _unsure(spec: PipelineSpec, plan: QueryPlan, views: Mapping[str, DataFrame])
     for name in plan.batched:
         if spec.steps[name].python is not None:
             return f"step {name} is Python, and may give other rows when it runs again"
-        if not _repeatable(views[name]):
+        if not repeatable(views[name]):
             return f"step {name} may give other rows when it runs again"
     return None
 
 
-def _repeatable(frame: DataFrame) -> bool:
+def repeatable(frame: DataFrame) -> bool:
     plan = _analysed(frame)
     if plan is None or not plan.deterministic():
         return False

@@ -9,15 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import frames, protecting, rules
+from penstock.spark.pipeline import frames, streams
 from penstock.spark.pipeline.batches import BatchJob, RecordJob, RootJob, may_hold
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.reads import Read, read_of
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.tables import read_table
 from penstock.spark.workers import slots
 
 ONCE = "once"
@@ -78,48 +76,17 @@ class Prepared:
     def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
         """The stream of a query's root. Rejected records are left out: a record query has them.
 
-        The session of the runner is used, as its listeners hear of no other. Views are needed until
-        the steps are analysed, and no longer.
+        The session of the runner is used, as its listeners hear of no other.
         """
-        views: dict[str, DataFrame] = {}
-        keys = keys_of(self.spec)
-        for name in plan.tables:
-            views[name] = read_table(spark, self.spec.sources[name].table or "")
-        for name in plan.sources:
-            source = self.spec.sources[name]
-            records = self.records(spark, plan, (name,))
-            judged = frames.source_view(
-                records,
-                source,
-                self.decoders[name],
-                on_error=self.spec.errors.on_invalid,
-                keys=keys,
-            )
-            good = protecting.protected(rules.accepted(judged), source, keys)
-            views[name] = frames.with_watermark(good, source)
-        return streamed(spark, self.spec, plan, views)
-
-
-def streamed(
-    spark: SparkSession, spec: PipelineSpec, plan: QueryPlan, inputs: Mapping[str, DataFrame]
-) -> DataFrame:
-    """The frame of a query's root.
-
-    Args:
-        inputs: the query's tables and sources, these with their watermarks.
-    """
-    views = dict(inputs)
-    for name, view in views.items():
-        view.createOrReplaceTempView(name)
-    for name in plan.streamed:
-        step = spec.steps[name]
-        made = frames.run_step(spark, step, views)
-        good = protecting.protected(rules.met(made, step.rules), step, keys_of(spec))
-        views[name] = frames.with_watermark(good, step)
-        views[name].createOrReplaceTempView(name)
-    for name in views:
-        spark.catalog.dropTempView(name)
-    return views[plan.root or ""]
+        views = streams.views(
+            spark,
+            self.spec,
+            plan,
+            self.decoders,
+            records=lambda name: self.records(spark, plan, (name,)),
+            timed=frames.with_watermark,
+        )
+        return views[plan.root or ""]
 
 
 def whole(spec: PipelineSpec, plan: QueryPlan) -> bool:

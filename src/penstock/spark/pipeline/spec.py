@@ -374,12 +374,22 @@ class ErrorPolicy:
         (), "Required for `retry`: a record is tried again after each, then dead-lettered.",
         name="retry_delays", kind=kinds.GROWING,
     )  # fmt: skip
+    on_late: Literal["dead-letter", "drop"] = setting(
+        "dead-letter", "What happens to rows that come behind the watermark of a stateful step."
+        " They are counted; without `dead_letters` they are dropped.",
+        kind=kinds.choice("dead-letter", "drop"),
+    )  # fmt: skip
     keep_order: bool = setting(
         True, "Whether what follows a held record of the same key is held too.", kind=kinds.FLAG
     )
     held_max: int = setting(
         100_000, "Most records that are held; one more fails the query.", kind=kinds.COUNT
     )
+
+    @property
+    def late_letters(self) -> bool:
+        """Whether rows that come behind the watermark are dead letters."""
+        return self.dead_letters is not None and self.on_late == "dead-letter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,12 +399,12 @@ class RunOptions:
     SEPARATOR: ClassVar = "_"
 
     bootstrap: str = setting(
-        MISSING, "The brokers. A flag wins over the environment (`PENSTOCK_BOOTSTRAP`), that over"
-        " the file.", kind=kinds.SERVERS, shown=f"`{BOOTSTRAP}`",
+        MISSING, "The brokers. A flag wins over the file, that over the environment"
+        " (`PENSTOCK_BOOTSTRAP`).", kind=kinds.SERVERS, shown=f"`{BOOTSTRAP}`",
     )  # fmt: skip
     admin_url: str | None = setting(
-        MISSING, "The broker's admin address. A flag wins over the environment"
-        " (`PENSTOCK_ADMIN_URL`), that over the file.", name="admin", kind=kinds.URL,
+        MISSING, "The broker's admin address. A flag wins over the file, that over the environment"
+        " (`PENSTOCK_ADMIN_URL`).", name="admin", kind=kinds.URL,
         shown=f"`{ADMIN}`",
     )  # fmt: skip
     state: Path = setting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -19,16 +19,19 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import blocking, frames, protecting, rules
-from penstock.spark.pipeline.dead_letters import dead_letters
+from penstock.spark.pipeline.dead_letters import BatchLetters
 from penstock.spark.pipeline.graph import QueryPlan, keeps
 from penstock.spark.pipeline.journal import Entry
 from penstock.spark.pipeline.keyring import keys_of
+from penstock.spark.pipeline.late import LATE, Bounds, LateRows
 from penstock.spark.pipeline.retry_store import SCHEMA, TooManyHeld
 from penstock.spark.pipeline.rules import OTHERWISE, RULE
 from penstock.spark.pipeline.spec import HOLDING, RECORD, PipelineSpec, Source, Step
 from penstock.spark.pipeline.writing import dead_letter_writer, writer
 from penstock.spark.staged import Staged
 from penstock.spark.tables import read_table
+
+DEAD_LETTERS: Final = "dead_letters"
 
 
 class RuleBroken(InvalidError):
@@ -67,6 +70,7 @@ class Work:
         self._read_by_steps = {view for name in plan.batched for view in spec.steps[name].inputs}
         self._given_up: list[DataFrame] = []
         self._given_up_rows = 0
+        self._late: DataFrame | None = None
         self._judged: dict[str, DataFrame] = {}
         self._steps: dict[str, DataFrame] = {}
         self._observed: dict[str, Observation] = {}
@@ -264,10 +268,25 @@ class Work:
             self._given_up.append(blocking.given_up_rows(self.spark.createDataFrame(held)))
             self._given_up_rows = held.num_rows
 
+    def take_late(self, found: Bounds, late: LateRows) -> None:
+        """Have the rows that Spark drops as late counted, and dead-lettered where that is asked."""
+        rows, without = late.of(self.spark, found)
+        if without:
+            self.counts[rules.REJECTED + LATE] += without
+        if rows is None:
+            return
+        if self.spec.errors.late_letters:
+            self._late = rows
+        elif count := rows.count():
+            self.counts[rules.REJECTED + LATE] += count
+
     # Sinks
 
     def write(self, begin: Callable[[], None], *, counting: str | None) -> None:
-        """Stage every sink, look at the verdicts, and commit.
+        """Stage every sink, look at the verdicts, have all of it checked, and commit.
+
+        Dead letters are committed first: a row that is in no table is then among them, whatever
+        ends the batch in between.
 
         Args:
             begin: called when it is certain that the batch is not refused, before any commit.
@@ -276,18 +295,22 @@ class Work:
 
         Raises:
             RuleBroken: a row breaks a rule that says `fail`; nothing has been committed.
+            PenstockError: a topic refuses what is staged for it; nothing has been committed.
         """
         staged: dict[str, Staged[Any]] = {}
         try:
             self._stage(staged, counting)
+            if len(staged) > 1:
+                for sink in staged.values():
+                    sink.check()
         except BaseException:
             for one in staged.values():
                 with suppress(OSError):
                     one.discard()
             raise
         begin()
-        for one in staged.values():
-            one.commit()
+        for name in sorted(staged, key=lambda name: name != DEAD_LETTERS):
+            staged[name].commit()
         self.counts.update({name: one.rows for name, one in staged.items()})
 
     def _stage(self, staged: dict[str, Staged[Any]], counting: str | None) -> None:
@@ -301,26 +324,36 @@ class Work:
         judged = self._judged | self._steps
         self._count({name: frame for name, frame in judged.items() if name not in self._counted})
         expected = self._letters.total() + self._given_up_rows
-        if self.spec.errors.dead_letters is None or not expected:
-            return
-        letters = staged["dead_letters"] = self._stage_letters()
-        if letters.rows != expected and not letters.replayed:
-            raise RowsChanged(
-                f"batch {self.entry.batch_id}: {expected} records were rejected when they were "
-                f"first read, and {letters.rows} the second time"
-            )
+        if self.spec.errors.dead_letters is not None and (expected or self._late is not None):
+            self._stage_letters(staged, expected)
 
-    def _stage_letters(self) -> Staged[Any]:
-        """Stage rejected records for their topic."""
-        judged = self._judged | self._steps
-        some = [judged[name] for name, count in self._letters.items() if count]
-        letters = frames.union(
-            [
-                dead_letters(frame, pipeline=self.spec.name, query=self.plan.name)
-                for frame in (*some, *self._given_up)
-            ]
-        )
-        return dead_letter_writer(self.spec, self.plan.name)(letters, self.entry.batch_id)
+    def _stage_letters(self, staged: dict[str, Staged[Any]], expected: int) -> None:
+        """Stage rejected records for their topic.
+
+        Raises:
+            RowsChanged: they are not as many as were counted.
+        """
+        letters = BatchLetters(self.spec, self.plan, self.decoders)
+        for name, frame in (self._judged | self._steps).items():
+            if self._letters[name]:
+                letters.add(name, frame)
+        for frame in self._given_up:
+            letters.add(None, frame)
+        if self._late is not None:
+            letters.add_late(self._late)
+        stage = dead_letter_writer(self.spec, self.plan.name)
+        done = stage(letters.frame(), self.entry.batch_id)
+        if not done.replayed:
+            found = letters.rejected()
+            if found != expected:
+                raise RowsChanged(
+                    f"batch {self.entry.batch_id}: {expected} records were rejected when they were "
+                    f"first read, and {found} the second time"
+                )
+            if late := letters.late():
+                self.counts[rules.REJECTED + LATE] += late
+        if done.rows or done.replayed:
+            staged[DEAD_LETTERS] = done
 
 
 def holds_rows(some: Sequence[Any]) -> bool:

@@ -13,6 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from penstock.records.columnar.fitting import Pointer
+from penstock.spark.pipeline.dead_letters import PREFIX
 from penstock.spark.pipeline.spec import (
     RECORD,
     ConsoleSink,
@@ -75,6 +77,7 @@ def dead_letter_writer(spec: PipelineSpec, query: str) -> Stage:
         admin_url=spec.run.admin_url,
         topic=spec.errors.dead_letters,
         ordered_by=ORDER,
+        shorten=Pointer(prefix=PREFIX),
     ).stage
 
 

@@ -26,6 +26,7 @@ from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.errors import CommitRefused, CommitUnfinished, SinkOwnerChanged
 
 _DONE: Final = "done"
+_UNKNOWN_PARAMETER: Final = "parameter 'check': there is none of this name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,20 @@ class Commits:
             and answer.body.get("owner") in {owner, None}
         )
 
+    def check(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> None:
+        """Check that the broker would take a commit now; nothing is appended.
+
+        A broker of an older release, which knows no such question, is not asked.
+
+        Raises:
+            PenstockError: as `commit`, of a commit that would be refused.
+        """
+        try:
+            self._post(batch_id, owner, blobs, "?check=true")
+        except CommitRefused as error:
+            if _UNKNOWN_PARAMETER not in str(error):
+                raise
+
     def commit(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
         """Append the blobs, in their order; durable on return.
 
@@ -87,9 +102,14 @@ class Commits:
             UnknownTopics: a topic or partition is gone.
             CommitRefused: any other refusal.
         """
+        return _appended(self._address.url, batch_id, self._post(batch_id, owner, blobs))
+
+    def _post(
+        self, batch_id: int, owner: str | None, blobs: Sequence[Blob], query: str = ""
+    ) -> Answer:
         manifest = self._manifest(batch_id, owner, blobs)
         body = Body(pieces=[manifest], size_bytes=len(manifest), content_type="application/json")
-        path = f"{self._path}/commits/{batch_id}"
+        path = f"{self._path}/commits/{batch_id}{query}"
         try:
             answer = self._address.call("POST", path, body, timeout_seconds=self._timeout_seconds)
         except AdminUnavailable as error:
@@ -99,7 +119,7 @@ class Commits:
             ) from error
         if answer.status != http.HTTPStatus.OK:
             raise self._refusal(batch_id, owner, answer)
-        return _appended(self._address.url, batch_id, answer)
+        return answer
 
     def forget(self) -> None:
         """Drop what the broker keeps of the application, after a batch that nobody repeats.

@@ -15,6 +15,10 @@ RUN_ROWS_MIN: Final = 1_024
 BATCH_BYTES_MIN: Final = 1_024
 BATCH_BYTES_MAX: Final = 64 << 20
 """Bounds of what `batch_bytes` may be set to."""
+MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+"""`max.message.bytes` of a topic whose configuration may not be read: the default."""
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Largest batch that is staged, whatever its topic takes."""
 TOPICS_MAX: Final = 1_000
 """Topics that one task may write to."""
 MANIFEST_BYTES_MAX: Final = 16 << 20

@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame
 
 from penstock.client.limits import BATCH_BYTES
 from penstock.client.security import admin_security
+from penstock.records.columnar.fitting import Shorten
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import query_of
@@ -72,6 +73,7 @@ class LogSink:
         batch_bytes: int = BATCH_BYTES,
         commit_timeout_seconds: float = limits.COMMIT_TIMEOUT_SECONDS,
         transactional: bool = False,
+        shorten: Shorten | None = None,
     ) -> None:
         """
         Args:
@@ -84,10 +86,13 @@ class LogSink:
             ordered_by: columns by which the rows of one key (or of one partition, where a column
                 names it) reach the log within a batch. Rows that have neither, and all rows
                 without this argument, keep the order of their Spark partition only.
-            batch_bytes: size at which a record batch is closed, and largest record.
+            batch_bytes: size at which a record batch is closed. A larger record has a batch of its
+                own, as large as the topic's `max.message.bytes`; compressed if it must be.
             commit_timeout_seconds: longest time for a commit, with its attempts.
             transactional: whether a batch is one Kafka transaction, so that readers of committed
                 records see all of it at once.
+            shorten: makes records smaller that their topic does not take; by default they are
+                refused.
 
         Raises:
             InvalidOption: by name.
@@ -103,6 +108,7 @@ class LogSink:
             transactional=transactional,
         )
         self.application = application
+        self._shorten = shorten
         self._ordered_by = (ordered_by,) if isinstance(ordered_by, str) else tuple(ordered_by)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -142,12 +148,18 @@ class LogSink:
         if options.topic is not None:
             topics[options.topic] = find_topic(options.bootstrap, options.topic, options.security)
         task = _Task(
-            options=options, batch_id=batch_id, columns=columns, place=place, topics=topics
+            options=options,
+            batch_id=batch_id,
+            columns=columns,
+            place=place,
+            topics=topics,
+            shorten=self._shorten,
         )
         blobs = _collected(frame, task)
         return Staged(
             rows=sum(blob.records for blob in blobs),
             commit=partial(self._finish, batch_id, owner, blobs),
+            check=partial(self._check, batch_id, owner, blobs),
         )
 
     def check(self, batch: DataFrame) -> None:
@@ -157,6 +169,10 @@ class LogSink:
             InvalidRows, InvalidOption: they cannot.
         """
         self._arranged(batch)
+
+    def _check(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> None:
+        with closing(self._admin()) as address:
+            self._commits(address).check(batch_id, owner, blobs)
 
     def _finish(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
         with closing(self._admin()) as address:
@@ -204,6 +220,7 @@ class _Task:
     columns: tuple[str, ...]
     place: StagingLocation
     topics: dict[str, Target]
+    shorten: Shorten | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -221,6 +238,7 @@ class _Task:
             columns=self.columns,
             place=self.place,
             topics=self.topics,
+            shorten=self.shorten,
         )
         for index, item in enumerate(staged):
             blob = None if item.blob is None else item.blob.to_json()

@@ -64,7 +64,8 @@ class SinkOptions:
         kind=Kind("`none`, `gzip`, `snappy`, `lz4`, `zstd`", _codec),
     )  # fmt: skip
     batch_bytes: int = setting(
-        BATCH_BYTES, "Size of a record batch, and largest record.", name="batchBytes",
+        BATCH_BYTES, "Size at which a record batch is closed. A larger record has a batch of its"
+        " own, as large as the topic's `max.message.bytes`.", name="batchBytes",
         kind=given.whole(limits.BATCH_BYTES_MIN, limits.BATCH_BYTES_MAX),
     )  # fmt: skip
     application: str | None = setting(

@@ -23,11 +23,12 @@ from penstock.spark.sink.errors import InvalidRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A topic as the cluster has it now."""
+    """A topic as the cluster has it now. `batch_bytes_max` is its `max.message.bytes`."""
 
     name: str
     topic_id: str
     partitions: int
+    batch_bytes_max: int = limits.MESSAGE_BYTES_DEFAULT
 
 
 Resolve = Callable[[str], Target]

@@ -22,10 +22,12 @@ import pyarrow as pa
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client.columns import chunks
+from penstock.client.errors import BrokerRefused
 from penstock.client.security import admin_security
 from penstock.formats.json.writing import json_rows
 from penstock.records import RecordTooLarge
 from penstock.records.columnar import encode_batches, read_input
+from penstock.records.columnar.fitting import Shorten, fitting
 from penstock.spark.admin_http import BrokerAdmin
 from penstock.spark.broker_log import NO_OPTIONS, BrokerLog
 from penstock.spark.errors import UnknownTopics
@@ -88,7 +90,7 @@ class Topics:
 
 
 def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIONS) -> Target:
-    """A topic's id and number of partitions, freshly asked for.
+    """Ask for a topic's id, its number of partitions and its `max.message.bytes`.
 
     Raises:
         UnknownTopics: there is none of this name.
@@ -96,6 +98,7 @@ def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIO
     log = BrokerLog(bootstrap, security=security)
     try:
         state = log.topics((name,)).get(name)
+        batch_bytes_max = limits.MESSAGE_BYTES_DEFAULT if state is None else _batch_bytes(log, name)
     finally:
         log.close()
     if state is None:
@@ -103,7 +106,22 @@ def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIO
             f"{bootstrap} has no topic {name}: create it (penstock topic create {name}); the sink"
             " creates none"
         )
-    return Target(name=name, topic_id=state.topic_id, partitions=len(state.leader_epochs))
+    return Target(
+        name=name,
+        topic_id=state.topic_id,
+        partitions=len(state.leader_epochs),
+        batch_bytes_max=min(batch_bytes_max, limits.MESSAGE_BYTES_MAX),
+    )
+
+
+def _batch_bytes(log: BrokerLog, name: str) -> int:
+    """The topic's `max.message.bytes`; the default where the configuration may not be read."""
+    try:
+        entries = log.client.describe_configs("topic", name)
+    except BrokerRefused:
+        return limits.MESSAGE_BYTES_DEFAULT
+    found = {entry.name: entry.value for entry in entries}
+    return int(found.get("max.message.bytes") or limits.MESSAGE_BYTES_DEFAULT)
 
 
 def stage(
@@ -114,6 +132,7 @@ def stage(
     columns: Sequence[str],
     place: StagingLocation | None = None,
     topics: dict[str, Target] | None = None,
+    shorten: Shorten | None = None,
     clock: Clock = SYSTEM_CLOCK,
     randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> Iterator[Staged]:
@@ -122,13 +141,14 @@ def stage(
     Args:
         columns: what `written_columns` chose.
         place, topics: what the driver found out already; asked for otherwise.
+        shorten: makes records smaller that their topic does not take; by default they are refused.
 
     Raises:
         AdminUnavailable, PenstockError: the broker is away.
         OSError: the staging directory cannot be written to.
     """
     try:
-        with _Stager(options, attempt, place, topics, clock, randomness) as stager:
+        with _Stager(options, attempt, place, topics, shorten, clock, randomness) as stager:
             for blob in stager.blobs(batches, columns):
                 yield Staged(blob=blob)
     except InvalidError as error:
@@ -144,6 +164,7 @@ class _Stager:
         attempt: Attempt,
         place: StagingLocation | None,
         topics: dict[str, Target] | None,
+        shorten: Shorten | None,
         clock: Clock,
         randomness: Randomness,
     ) -> None:
@@ -158,6 +179,7 @@ class _Stager:
             security=admin_security(options.security),
         )
         self._place = place
+        self._shorten = shorten
         self._topics = Topics(
             bootstrap=options.bootstrap, security=options.security, known=dict(topics or {})
         )
@@ -203,6 +225,9 @@ class _Stager:
 
     def _add(self, parts: BlobParts, target: Target, chunk: Any) -> None:
         now_ms = self._clock.now_ms()
+        limit = target.batch_bytes_max
+        if self._shorten is not None:
+            chunk = fitting(chunk, limit_bytes=limit, shorten=self._shorten)
         rows = read_input(chunk, now_ms)
         for partition, part in by_partition(chunk, rows, target, self._turns):
             try:
@@ -210,13 +235,16 @@ class _Stager:
                     part,
                     now_ms=now_ms,
                     codec=self._options.codec,
-                    max_batch_bytes=self._options.batch_bytes,
+                    max_batch_bytes=limit,
+                    aim_bytes=self._options.batch_bytes,
+                    compress_large=True,
                 )
             except RecordTooLarge as error:
                 raise InvalidRows(
-                    f"topic {target.name}, partition {partition}: a record is too large: {error}."
-                    " Raise batch_bytes (option batchBytes) and the topic's max.message.bytes, or"
-                    " keep large payloads in files and send pointers to them"
+                    f"topic {target.name}, partition {partition}: a record is too large, even"
+                    f" compressed: {error}. The limit is the topic's max.message.bytes; raise it"
+                    f" (penstock config set topic {target.name} max.message.bytes=<more>), or keep"
+                    " large payloads in files and send pointers to them"
                 ) from error
             parts.add(target, partition, batches)
 

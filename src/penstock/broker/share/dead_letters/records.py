@@ -7,6 +7,9 @@ headers its own, all of them text:
     __dlq.errors.timestamp                      its timestamp, ms
     __dlq.errors.group                          who has given it up
     __dlq.errors.delivery.count, .message       after how many deliveries, and why
+    __dlq.errors.truncated                      what was cut, and how many bytes it had: the dead
+                                                letter, even compressed, was larger than the
+                                                topic's max.message.bytes (`fitting.py`)
 
 Topic id and group, partition and offset tell a dead letter from every other one: one that was
 written twice has these twice. Its own timestamp is that of its writing, else the retention of the
@@ -34,7 +37,7 @@ from penstock.broker.own_appender import FIRST_EPOCH
 from penstock.broker.share.values import Cause, GivenUp
 from penstock.records import columnar
 from penstock.records.aborted import AbortedRange
-from penstock.records.header import HEADER_BYTES
+from penstock.records.columnar.fitting import Pointer, fit, fitting, record_sizes
 
 if TYPE_CHECKING:
     from penstock.records.columnar.encode import EncodedBatch
@@ -46,9 +49,6 @@ TEXTS: Final[Mapping[Cause, str]] = {
     Cause.DELIVERIES: "Offset delivery count exceeded the threshold.",
 }
 _NAMES: Final = ("topic", "partition", "offset", "timestamp", "group", "delivery.count", "message")
-_NUMBERS_BYTES: Final = 64
-"""Of a record, besides key, value and headers, at most; and of each header, 10."""
-_HEADER_BYTES: Final = 10
 
 _Offsets = npt.NDArray[np.int64]
 
@@ -125,14 +125,17 @@ def dead_letters(read: Read, given: Sequence[GivenUp], source: Source, writing: 
     keep &= _committed(read, offsets)
     kept = int(keep.sum())
     table, run_of = found.filter(pa.array(keep)), run_of[keep]
-    records = _records(table, given, run_of, source)
-    sizes = _sizes(records)
-    fits = sizes <= writing.batch_bytes_max - HEADER_BYTES
+    limit = writing.batch_bytes_max
+    records = fitting(
+        _records(table, given, run_of, source), limit_bytes=limit, shorten=Pointer(prefix=PREFIX)
+    )
+    fits = fit(records, limit_bytes=limit)
     left = table.column("offset").to_numpy()[~fits]
     batches = columnar.encode_batches(
         records.filter(pa.array(fits)),
         now_ms=writing.now_ms,
-        max_batch_bytes=writing.batch_bytes_max,
+        max_batch_bytes=limit,
+        compress_large=True,
         producer_id=writing.producer_id,
         producer_epoch=FIRST_EPOCH,
         base_sequence=writing.base_sequence,
@@ -145,7 +148,7 @@ def dead_letters(read: Read, given: Sequence[GivenUp], source: Source, writing: 
         deleted=wanted - there,
         aborted=there - kept,
         too_large=len(left),
-        largest=int(sizes.max(initial=0)),
+        largest=int(record_sizes(records)[~fits].max(initial=0)),
     )
 
 
@@ -225,23 +228,6 @@ def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
     taken = pa.array(order)
     structs = pa.StructArray.from_arrays([keys.take(taken), values.take(taken)], ["key", "value"])
     return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), structs)
-
-
-def _sizes(records: Any) -> _Offsets:
-    """No less than what each record takes in a batch."""
-
-    def lengths(column: Any) -> Any:
-        return np.asarray(pc.fill_null(pc.binary_length(column), 0).to_numpy(), np.int64)
-
-    headers = records.column("headers").combine_chunks()
-    pairs = headers.flatten()
-    each = lengths(pc.struct_field(pairs, "key")) + lengths(pc.struct_field(pairs, "value"))
-    total = np.zeros(len(each) + 1, np.int64)
-    np.cumsum(each + _HEADER_BYTES, out=total[1:])
-    ends = np.cumsum(pc.list_value_length(headers).to_numpy(), dtype=np.int64)
-    sizes: _Offsets = np.diff(total[ends], prepend=0) + _NUMBERS_BYTES
-    sizes += lengths(records.column("key")) + lengths(records.column("value"))
-    return sizes
 
 
 def _without(given: Sequence[GivenUp], left: _Offsets) -> list[GivenUp]:

@@ -35,7 +35,7 @@ from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.paths import PipelinePaths
-from penstock.spark.pipeline.replay.chunks import Ranges, chunk, chunk_count, records_in
+from penstock.spark.pipeline.replay.chunks import chunk, chunk_count, records_in
 from penstock.spark.pipeline.replay.locking import locked
 from penstock.spark.pipeline.replay.refusals import CannotBackfill, check_sink
 from penstock.spark.pipeline.replay.starts import Start, lows
@@ -63,7 +63,7 @@ class Progress:
     id: str | None
     query: str
     sink: str
-    ranges: Ranges
+    ranges: frames.Ranges
     tables: Mapping[str, int | None]
     held_version: int | None
     joined_ms: int
@@ -192,7 +192,7 @@ class Backfill:
                 f"sink {name}: the checkpoint of query {self._plan.name} could not be read when it "
                 "joined, so it is not known what it has missed"
             )
-        ranges: Ranges = {}
+        ranges: frames.Ranges = {}
         if joined.positions:
             (positions,) = joined.positions
             ends = {
@@ -260,7 +260,7 @@ class Backfill:
             for name in views:
                 self._spark.catalog.dropTempView(name)
 
-    def _records(self, progress: Progress, ranges: Ranges) -> DataFrame:
+    def _records(self, progress: Progress, ranges: frames.Ranges) -> DataFrame:
         run = self._spec.run
         if progress.history is not None:
             ((topic, offsets),) = ranges.items()
@@ -280,16 +280,7 @@ class Backfill:
             for topic, offsets in ranges.items()
         }
         wanted = {topic: offsets for topic, offsets in wanted.items() if offsets}
-        options = {
-            "bootstrap": run.bootstrap,
-            "assign": json.dumps({topic: [int(at) for at in wanted[topic]] for topic in wanted}),
-            "startingOffsets": json.dumps(_side(wanted, 0)),
-            "endingOffsets": json.dumps(_side(wanted, 1)),
-            "includeHeaders": "true",
-            "failOnDataLoss": str(run.fail_on_data_loss).lower(),
-        }
-        if run.admin_url:
-            options["penstock.admin.url"] = run.admin_url
+        options = frames.range_options(self._spec, wanted)
         found = self._spark.read.format("penstock").options(**options).load()
         return self._without_held(progress, found)
 
@@ -359,10 +350,3 @@ def _reads(source: Source, topic: str) -> bool:
     if source.pattern is not None:
         return re.fullmatch(source.pattern, topic) is not None
     return topic in source.topics
-
-
-def _side(ranges: Ranges, side: int) -> dict[str, dict[str, int]]:
-    return {
-        topic: {at: bounds[side] for at, bounds in offsets.items()}
-        for topic, offsets in ranges.items()
-    }

@@ -5,10 +5,10 @@ A chunk takes the same share of every partition, so that chunks follow the log's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-Ranges = Mapping[str, Mapping[str, Sequence[int]]]
-"""Offsets [first, end) by topic and partition, as JSON has them."""
+if TYPE_CHECKING:
+    from penstock.spark.pipeline.frames import Ranges
 
 
 def records_in(ranges: Ranges) -> int:

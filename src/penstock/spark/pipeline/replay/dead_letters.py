@@ -30,6 +30,7 @@ from penstock.base.errors import CorruptError, InvalidError
 from penstock.base.files import write_durably
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client import Client
+from penstock.records.columnar.fitting import WithoutHeaders
 from penstock.records.positions import READ_COMMITTED
 from penstock.spark.errors import UnknownTopics
 from penstock.spark.pipeline.paths import PipelinePaths
@@ -206,6 +207,7 @@ class DeadLetters:
                 application=application,
                 bootstrap=self._spec.run.bootstrap,
                 admin_url=self._spec.run.admin_url,
+                shorten=WithoutHeaders(prefix=letters.REPLAY_PREFIX),
             )
             with self._put_aside_when_refused(replay):
                 log.write(letters.put_back(going, stamp), replay.batch, owner=replay.owner)

@@ -6,7 +6,9 @@ record as it was, without those headers, with some that say how it came:
     penstock.replay.id, .from (topic-partition@offset of the letter), .attempt (1 for the first
     time), .at (milliseconds), .by, .timestamp (that of the record when it first came, milliseconds)
 
-Its timestamp is that of the replay: with its old one, retention by time could take it at once.
+Its timestamp is that of the replay: with its old one, retention by time could take it at once. The
+headers are left out where the record fits its topic only without them. A letter that was cut, as
+its topic did not take it, cannot go back: it says where the original lies.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.records.columnar.fitting import TRUNCATED
 from penstock.spark.pipeline.dead_letters import PREFIX as ERROR_PREFIX
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.schema import HEADERS, spark_schema
@@ -68,7 +71,7 @@ def letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
     """The letters of a pipeline among the records of its dead-letter topic.
 
     Columns: `key`, `value`, `headers` (those that the record had), `rule`, `reason`, `query`,
-    `topic`, `partition`, `offset` and `first_ms` (of the record), `letter_topic`,
+    `topic`, `partition`, `offset` and `first_ms` (of the record), `whole`, `letter_topic`,
     `letter_topic_id`, `letter_partition`, `letter_offset`, `letter_time`, and `attempt`, the
     number of its next replay.
     """
@@ -82,6 +85,7 @@ def letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
         _text("partition").try_cast("int").alias("partition"),
         _text("offset").try_cast("bigint").alias("offset"),
         _text("timestamp").try_cast("bigint").alias("first_ms"),
+        _text(TRUNCATED).isNull().alias("whole"),
         F.col("topic").alias("letter_topic"),
         F.lit(topic_id).alias("letter_topic_id"),
         F.col("partition").alias("letter_partition"),
@@ -108,10 +112,10 @@ def meant(found: DataFrame, wanted: Filters) -> DataFrame:
 def marked(found: DataFrame, replays: DataFrame | None, spec: PipelineSpec) -> DataFrame:
     """The letters with two more columns: `replayed` before, and `open`, whether they can go back.
 
-    A letter cannot when its headers do not say where to, or when it came from an outbox: what is
-    rejected there are lines of payloads, and the topic has pointers to payloads.
+    A letter cannot when its headers do not say where to, when it was cut, or when it came from an
+    outbox: what is rejected there are lines of payloads, and the topic has pointers to payloads.
     """
-    placed = F.col("topic").isNotNull() & F.col("partition").isNotNull()
+    placed = F.col("topic").isNotNull() & F.col("partition").isNotNull() & F.col("whole")
     outboxes = [source for source in spec.sources.values() if source.outbox is not None]
     for source in outboxes:
         here = F.col("topic").isin(*source.topics)

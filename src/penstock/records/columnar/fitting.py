@@ -1,0 +1,162 @@
+"""Shortening of records that are larger than the batches that their topic takes.
+
+A record grows when headers are added to it: as a dead letter, or on its way back from there. It may
+then be larger than `max.message.bytes` of its new topic, though that of its old one took it. A
+record that fits neither as it is nor compressed is shortened: by `Pointer` to a record that says
+where the original lies, by `WithoutHeaders` to what it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.records.columnar.encode import encode_batches
+from penstock.records.errors import RecordTooLarge
+from penstock.records.header import HEADER_BYTES
+
+TRUNCATED: Final = "truncated"
+"""Header, behind its prefix: which parts were cut, and how many bytes each had."""
+_NUMBERS_BYTES: Final = 64
+"""Of a record, besides key, value and headers, at most; and of each header, 10."""
+_HEADER_BYTES: Final = 10
+
+Row = dict[str, Any]
+Shorten = Callable[[Row, int], Row]
+"""Makes a record smaller, which is to have at most so many bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """Cuts the value, then leaves out headers without the prefix, then cuts the key.
+
+    A header `<prefix>truncated` is added, as `value=1048000,headers=512`: the parts that were cut,
+    with the bytes that each had. Headers with the prefix say where the original lies; they stay.
+    """
+
+    prefix: str
+
+    def __call__(self, row: Row, room: int) -> Row:
+        value, key, headers = row["value"], row["key"], row["headers"] or []
+        own = [header for header in headers if header["key"].startswith(self.prefix)]
+        others = [header for header in headers if not header["key"].startswith(self.prefix)]
+        cut = {"value": len(value or b"")}
+        kept = {**row, "headers": [*headers, self._note(cut)], "value": b""}
+        if record_bytes(kept) > room and others:
+            cut["headers"] = _headers_bytes(others)
+            kept["headers"] = [*own, self._note(cut)]
+        if (excess := record_bytes(kept) - room) > 0 and key:
+            cut["key"] = len(key)
+            kept["headers"] = [*kept["headers"][:-1], self._note(cut)]
+            excess = record_bytes(kept) - room
+            kept["key"] = key[: max(0, len(key) - excess)]
+        left = room - record_bytes(kept)
+        kept["value"] = None if value is None else value[: max(0, left)]
+        return kept
+
+    def _note(self, cut: dict[str, int]) -> dict[str, Any]:
+        text = ",".join(f"{part}={size}" for part, size in cut.items())
+        return {"key": self.prefix + TRUNCATED, "value": text.encode()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithoutHeaders:
+    """Leaves out the headers with the prefix."""
+
+    prefix: str
+
+    def __call__(self, row: Row, room: int) -> Row:
+        headers = row["headers"] or []
+        kept = [header for header in headers if not header["key"].startswith(self.prefix)]
+        return {**row, "headers": kept}
+
+
+def fitting(rows: Any, *, limit_bytes: int, shorten: Shorten) -> Any:
+    """Return the rows, those shortened that alone in a batch would be larger than the limit.
+
+    Args:
+        rows: a table or record batch with the columns `key`, `value` and `headers`; others stay.
+        limit_bytes: largest batch of the topic, compressed if that helps.
+    """
+    room = limit_bytes - HEADER_BYTES
+    found: list[Any] = []
+    at = 0
+    for row in np.flatnonzero(~fit(rows, limit_bytes=limit_bytes)).tolist():
+        kept = shorten(rows.slice(row, 1).to_pylist()[0], room)
+        found += _tables(rows.slice(at, row - at))
+        found += _tables(type(rows).from_pylist([kept], schema=rows.schema))
+        at = row + 1
+    if not found:
+        return rows
+    table = pa.concat_tables([*found, *_tables(rows.slice(at))])
+    if isinstance(rows, pa.RecordBatch):
+        return table.combine_chunks().to_batches()[0]
+    return table
+
+
+def fit(rows: Any, *, limit_bytes: int) -> npt.NDArray[np.bool_]:
+    """Return whether each row alone fits into a batch of so many bytes, compressed if needed."""
+    found = record_sizes(rows) <= limit_bytes - HEADER_BYTES
+    for row in np.flatnonzero(~found).tolist():
+        found[row] = _fits(rows.slice(row, 1), limit_bytes)
+    return found
+
+
+def record_sizes(rows: Any) -> npt.NDArray[np.int64]:
+    """No less than what each record takes in a batch."""
+
+    def lengths(column: Any) -> Any:
+        return np.asarray(pc.fill_null(pc.binary_length(column), 0).to_numpy(), np.int64)
+
+    sizes = np.full(rows.num_rows, _NUMBERS_BYTES, np.int64)
+    names = rows.schema.names
+    for name in ("key", "value"):
+        if name in names and not pa.types.is_null(rows.schema.field(name).type):
+            sizes += lengths(_whole(rows.column(name)))
+    if "headers" not in names or pa.types.is_null(rows.schema.field("headers").type):
+        return sizes
+    headers = _whole(rows.column("headers"))
+    pairs = headers.flatten()
+    each = lengths(pc.struct_field(pairs, "key")) + lengths(pc.struct_field(pairs, "value"))
+    total = np.zeros(len(each) + 1, np.int64)
+    np.cumsum(each + _HEADER_BYTES, out=total[1:])
+    counts = pc.fill_null(pc.list_value_length(headers), 0)
+    ends = np.cumsum(counts.to_numpy(), dtype=np.int64)
+    return sizes + np.diff(total[ends], prepend=0)
+
+
+def record_bytes(row: Row) -> int:
+    """No less than what a record takes in a batch."""
+    size = _NUMBERS_BYTES + len(row["key"] or b"") + len(row["value"] or b"")
+    return size + _headers_bytes(row["headers"] or ())
+
+
+def _headers_bytes(headers: Sequence[dict[str, Any]]) -> int:
+    return sum(
+        len(header["key"].encode()) + len(header["value"] or b"") + _HEADER_BYTES
+        for header in headers
+    )
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _tables(rows: Any) -> list[Any]:
+    if not rows.num_rows:
+        return []
+    return [pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows]
+
+
+def _fits(rows: Any, limit_bytes: int) -> bool:
+    try:
+        encode_batches(rows, now_ms=0, max_batch_bytes=limit_bytes, compress_large=True)
+    except RecordTooLarge:
+        return False
+    return True

@@ -1,0 +1,301 @@
+"""Rows that a stateful query drops because they are behind its watermark: they are dead letters.
+
+Theory of operation. Spark drops a row at the first stateful operator on its way, without a word:
+when its time, or for a window the window's end, is not after the watermark that the batch before
+was planned with. Spark writes that watermark and the offsets of a batch into the checkpoint before
+the batch runs. So `foreachBatch` reads the records of the batch again, brings them through the same
+steps up to each of these operators, but as a batch and not as a stream, and takes the rows for
+which Spark's own condition holds. They are dead letters of the batch, committed before its rows.
+
+    EventTimeWatermark        names a column; its metadata travel with the column through the plan
+    Aggregate, Distinct       drop by the grouping key that has these metadata
+    Deduplicate, Join         drop by the input's column that has them, each input by itself
+
+A row in several windows is late in some of them and counts in the others; its reason says so. Rows
+whose plan has no `_record` where they are dropped are counted, and those of operators that are
+written in Python are not known (`Unseen`).
+
+Source: Spark's `WatermarkSupport`, `IncrementalExecution` (late events go by the watermark of the
+batch before) and `MicroBatchExecution` (the files in `offsets`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.classic.column import Column as ClassicColumn
+
+from penstock.base.errors import UnavailableError
+from penstock.spark.formats.decoders import Decoder
+from penstock.spark.pipeline import frames, streams
+from penstock.spark.pipeline.causes import cause_of
+from penstock.spark.pipeline.frames import Ranges, StepFailed
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.reads import read_of
+from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
+from penstock.spark.pipeline.spec import RECORD, PipelineSpec, Source, Step
+from penstock.spark.positions import TOPICS, Positions, from_json
+from penstock.spark.schema import COLUMN_NAMES, spark_schema
+
+LATE: Final = "late"
+"""The rule that dead letters of late rows name."""
+_DELAY: Final = "spark.watermarkDelayMs"
+_STREAM: Final = "penstock.stream"
+_DROPPING: Final = frozenset({"Aggregate", "Distinct", "Deduplicate", "Join"})
+_NAMED: Final = frozenset({"AttributeReference", "Alias"})
+_UNSEEN: Final = ("FlatMapGroups", "TransformWithState")
+_PLACE: Final = ("topic", "partition", "offset")
+
+
+class CheckpointUnreadable(UnavailableError):
+    """Spark's checkpoint does not say what a batch is made of."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The records of a batch, and the watermark by which Spark drops late ones."""
+
+    ranges: Ranges
+    watermark_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """An input of a stateful operator, before Spark drops its late rows.
+
+    `record` is None where the rows have no `_record`.
+    """
+
+    operator: str
+    rows: DataFrame
+    time: Column
+    is_window: bool
+    record: Column | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A stateful operator whose late rows are not known."""
+
+    operator: str
+
+
+def bounds(checkpoint: Path, batch_id: int) -> Bounds | None:
+    """Read from a checkpoint what a batch is made of; None where none of its rows can be late.
+
+    Raises:
+        CheckpointUnreadable: it is not as Spark writes it.
+    """
+    if batch_id == 0:
+        return None
+    watermark_ms, before = _offsets(checkpoint, batch_id - 1)
+    if watermark_ms <= 0:
+        return None
+    _, until = _offsets(checkpoint, batch_id)
+    ranges: dict[str, dict[str, tuple[int, int]]] = {}
+    for start, end in zip(before, until, strict=True):
+        for at, position in end.partitions.items():
+            first = start.offset(at) or 0
+            if first >= position.offset:
+                continue
+            known = ranges.setdefault(at.topic, {}).get(str(at.partition))
+            low, high = known or (first, position.offset)
+            ranges[at.topic][str(at.partition)] = min(low, first), max(high, position.offset)
+    return Bounds(ranges=ranges, watermark_ms=watermark_ms) if ranges else None
+
+
+def _offsets(checkpoint: Path, batch_id: int) -> tuple[int, list[Positions]]:
+    path = checkpoint / "offsets" / str(batch_id)
+    try:
+        _, metadata, *sources = path.read_text().splitlines()
+        bodies = [json.loads(line) for line in sources if line.startswith("{")]
+        watermark_ms = int(json.loads(metadata)["batchWatermarkMs"])
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointUnreadable(
+            f"{path} does not say which records batch {batch_id} has: {error}"
+        ) from error
+    return watermark_ms, [from_json(body) for body in bodies if TOPICS in body]
+
+
+class LateRows:
+    """The late rows of the batches of one stateful query."""
+
+    def __init__(
+        self, spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
+    ) -> None:
+        self._spec = spec
+        self._plan = plan
+        self._decoders = decoders
+
+    def of(self, spark: SparkSession, found: Bounds) -> tuple[DataFrame | None, int]:
+        """Late rows as rejected rows of a judged frame, one for a record; and how many have none.
+
+        There is no frame where no late row can have a record.
+
+        Args:
+            found: what `bounds` says of the batch.
+        """
+        late: list[DataFrame] = []
+        without = 0
+        for entrance in self.entrances(spark, found.ranges):
+            if isinstance(entrance, Unseen):
+                continue
+            rows = _late(entrance, found.watermark_ms)
+            if entrance.record is None:
+                without += rows.count()
+            else:
+                late.append(rows)
+        return (self._once_per_record(frames.union(late)) if late else None), without
+
+    def entrances(self, spark: SparkSession, ranges: Ranges) -> list[Entrance | Unseen]:
+        """The inputs of all operators that drop late rows, over some records."""
+        try:
+            views = streams.views(
+                spark,
+                self._spec,
+                self._plan,
+                self._decoders,
+                records=lambda name: self._records(spark, name, ranges),
+                timed=_timed,
+            )
+        except (AnalysisException, StepFailed) as error:  # steps that only streams may have
+            return [Unseen(cause_of(error))]
+        root = getattr(views[self._plan.root or ""], "_jdf", None)
+        if root is None:
+            return [Unseen("Spark Connect shows no plans")]
+        return list(_Plans(spark).entrances(root.queryExecution().analyzed()))
+
+    def described(self, spark: SparkSession) -> tuple[str, ...]:
+        """Describe the fate of late rows, a line for each way that it differs."""
+        fate = "are dead letters" if self._spec.errors.late_letters else "are dropped and counted"
+        found = dict.fromkeys(
+            f"are not known: {entrance.operator}"
+            if isinstance(entrance, Unseen)
+            else fate
+            if entrance.record is not None
+            else f"are dropped and counted: {entrance.operator} gets no column {RECORD}"
+            for entrance in self.entrances(spark, {})
+        )
+        return tuple(f"rows behind the watermark {line}" for line in found)
+
+    def _records(self, spark: SparkSession, name: str, ranges: Ranges) -> DataFrame:
+        """The records of a source among those of a batch."""
+        source = self._spec.sources[name]
+        if not ranges:
+            return spark.createDataFrame([], spark_schema(COLUMN_NAMES))
+        read = read_of(self._spec, self._plan, self._decoders, (name,), whole=True)
+        options = frames.range_options(self._spec, ranges) | read.options()
+        records = spark.read.format("penstock").options(**options).load()
+        return frames.records_of(records, source)
+
+    def _once_per_record(self, late: DataFrame) -> DataFrame:
+        outboxes = any(self._spec.sources[name].outbox for name in self._plan.sources)
+        place = [*_PLACE, "value"] if outboxes else [*_PLACE]
+        row = F.struct(*(f"`{name}`" for name in late.columns))
+        return (
+            late.groupBy(*(F.col(RECORD)[name].alias(f"_{name}") for name in place))
+            .agg(F.min_by(row, REASON).alias("_row"))
+            .select("_row.*")
+        )
+
+
+def _timed(frame: DataFrame, part: Source | Step) -> DataFrame:
+    """A batch that Spark analyses as it does the stream with watermark and deduplication."""
+    if RECORD in frame.columns and isinstance(part, Source):
+        frame = frame.withMetadata(RECORD, {_STREAM: True})
+    if part.time is not None and part.delay is not None:
+        frame = frame.withMetadata(part.time, {_DELAY: 0})
+    return frame.dropDuplicates(list(part.deduplicate)) if part.deduplicate else frame
+
+
+def _late(entrance: Entrance, watermark_ms: int) -> DataFrame:
+    """The rows that Spark drops, as rejected rows where they have a record."""
+    moment = F.timestamp_millis(F.lit(watermark_ms))
+    end = entrance.time["end"] if entrance.is_window else entrance.time
+    what = "the window that ended at" if entrance.is_window else "time"
+    reason = F.concat(
+        F.lit(f"late: {what} "), end.cast("string"), F.lit(", not after the watermark "),
+        moment.cast("string"),
+    )  # fmt: skip
+    rows = entrance.rows.where(end <= moment)
+    if entrance.record is None:
+        return rows
+    return rows.select(
+        entrance.record.alias(RECORD),
+        F.lit(LATE).alias(RULE),
+        reason.alias(REASON),
+        F.lit("dead-letter").alias(OTHERWISE),
+    )
+
+
+class _Plans:
+    """Spark's analysed plans, looked at through py4j."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._java: Any = spark._jvm
+
+    def entrances(self, node: Any) -> Iterator[Entrance | Unseen]:
+        """The inputs of the first stateful operators on the way of the rows."""
+        name = str(node.nodeName())
+        children = _items(node.children())
+        if name.startswith(_UNSEEN):
+            yield Unseen(name)
+            return
+        streams = [child for child in children if self._streams(child)]
+        drops = name in _DROPPING and bool(streams) and (name != "Join" or len(streams) > 1)
+        for child in children:
+            below = list(self.entrances(child))
+            yield from below
+            if drops and not below and child in streams:
+                yield from self._entrance(name, node, child)
+
+    def _entrance(self, name: str, node: Any, child: Any) -> Iterator[Entrance]:
+        output = _items(child.output())
+        keys = _items(node.groupingExpressions()) if name == "Aggregate" else output
+        time = self._marked(keys, _DELAY)
+        if time is None:
+            return
+        record = self._marked(output, _STREAM)
+        yield Entrance(
+            operator=name,
+            rows=self._frame(child),
+            time=self._column(time),
+            is_window=str(time.dataType().typeName()) == "struct",
+            record=None if record is None else self._column(record),
+        )
+
+    def _streams(self, node: Any) -> bool:
+        """Whether records of topics flow through a node."""
+        if self._marked(_items(node.output()), _STREAM) is not None:
+            return True
+        return any(self._streams(child) for child in _items(node.children()))
+
+    def _marked(self, expressions: Sequence[Any], key: str) -> Any:
+        """The first of some expressions that is named and has the key in its metadata."""
+        for expression in expressions:
+            named = str(expression.getClass().getSimpleName()) in _NAMED
+            if named and expression.metadata().contains(key):
+                return expression
+        return None
+
+    def _frame(self, plan: Any) -> DataFrame:
+        classic = self._java.org.apache.spark.sql.classic
+        return DataFrame(classic.Dataset.ofRows(self._spark._jsparkSession, plan), self._spark)
+
+    def _column(self, expression: Any) -> Column:
+        classic = self._java.org.apache.spark.sql.classic
+        return ClassicColumn(classic.ExpressionUtils.column(expression.toAttribute()))
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]

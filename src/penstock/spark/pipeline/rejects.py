@@ -1,0 +1,125 @@
+"""Choice of the query that writes the dead letter of a record that several sources read.
+
+Two sources of one topic, in queries of their own, judge each of its records. The source that comes
+first in the file and rejects a record to the dead letters writes its dead letter. A later source
+judges what it rejects by the earlier sources as well, and leaves out what these dead-letter.
+
+That is done where the earlier source is certain to see the record, and to say the same of it: both
+start at the same place, which is not the moving end of the log, and the verdict depends on nothing
+but the record. `penstock pipeline plan` says where it is done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.spark.formats.decoders import Decoder
+from penstock.spark.pipeline import frames, passes, rules
+from penstock.spark.pipeline.graph import QueryPlan
+from penstock.spark.pipeline.spec import RECORD, RECORD_FIELDS, PipelineSpec, Source
+from penstock.spark.schema import ERROR, VALUE
+
+DEAD_LETTER: Final = "dead-letter"
+_ROW: Final = "_penstock_row"
+_FIELDS: Final = ", ".join(f"`{field}`" for field in RECORD_FIELDS)
+
+
+def writes_dead_letters(spec: PipelineSpec, source: Source) -> bool:
+    """Whether a source rejects records to the dead letters by their values or its rules."""
+    return spec.errors.dead_letters is not None and (
+        (source.can_fail and spec.errors.on_invalid == DEAD_LETTER)
+        or any(rule.otherwise == DEAD_LETTER for rule in source.rules)
+    )
+
+
+def described(spec: PipelineSpec, plans: Sequence[QueryPlan], plan: QueryPlan) -> tuple[str, ...]:
+    """Describe what a record query writes only as dead letters, and what it leaves to others."""
+    if plan.root is not None:
+        return ()
+    found = []
+    rejecting = [name for name in plan.sources if writes_dead_letters(spec, spec.sources[name])]
+    if not plan.sinks and rejecting:
+        found.append(f"nothing but dead letters, of {', '.join(rejecting)}")
+    query = {name: other.name for other in plans if other.root is None for name in other.sources}
+    for name in rejecting:
+        found += [
+            f"no dead letter for what {earlier} rejects too: query {query[earlier]} writes it"
+            for earlier in earlier_sources(spec, plan, name)
+        ]
+    return tuple(found)
+
+
+def earlier_sources(spec: PipelineSpec, plan: QueryPlan, name: str) -> tuple[str, ...]:
+    """The sources of other queries whose dead letters stand for those of a source."""
+    source = spec.sources[name]
+    before = list(spec.sources)[: list(spec.sources).index(name)]
+    return tuple(
+        other
+        for other in before
+        if other not in plan.sources and _stands_for(spec, spec.sources[other], source)
+    )
+
+
+def _stands_for(spec: PipelineSpec, first: Source, second: Source) -> bool:
+    return (
+        first.streaming
+        and writes_dead_letters(spec, first)
+        and first.outbox is None
+        and second.outbox is None
+        and not first.decrypts
+        and first.start == second.start != "latest"
+        and _share_topics(first, second)
+    )
+
+
+def _share_topics(first: Source, second: Source) -> bool:
+    """Whether two sources may read the same topic; two patterns may."""
+    if first.pattern is not None and second.pattern is not None:
+        return True
+    if first.pattern is None and second.pattern is None:
+        return bool(set(first.topics) & set(second.topics))
+    pattern = first.pattern or second.pattern or ""
+    topics = second.topics if first.pattern is not None else first.topics
+    return any(re.fullmatch(pattern, topic) for topic in topics)
+
+
+def without_those_of(
+    rejected: DataFrame,
+    spec: PipelineSpec,
+    earlier: Sequence[str],
+    decoders: Mapping[str, Decoder],
+) -> DataFrame:
+    """The rejected rows of a source without those that earlier sources dead-letter.
+
+    Args:
+        rejected: rows of a judged frame, all of them to be dead-lettered.
+    """
+    columns = rejected.columns
+    for name in earlier:
+        source = spec.sources[name]
+        records = rejected.select(
+            *(F.col(RECORD)[field].alias(field) for field in RECORD_FIELDS),
+            F.struct(*(f"`{column}`" for column in columns)).alias(_ROW),
+        )
+        values = (
+            decoders[name]
+            .decode(records)
+            .selectExpr(
+                f"{VALUE}.*",
+                f"struct({_FIELDS}, 0 as attempt) as {RECORD}",
+                ERROR,
+                _ROW,
+            )
+        )
+        judged = rules.judged(values, source.rules, error=ERROR, on_error=spec.errors.on_invalid)
+        if not passes.repeatable(judged):
+            continue
+        read = frames.reads(F.col(f"{RECORD}.topic"), source)
+        theirs = read & F.coalesce(F.col(rules.OTHERWISE) == DEAD_LETTER, F.lit(False))
+        rejected = judged.where(~theirs).select(f"{_ROW}.*")
+    return rejected

@@ -1,0 +1,171 @@
+"""A rejected record has one dead letter, whichever source or step rejects it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from penstock.spark.pipeline.analysis import plan
+from penstock.spark.pipeline.graph import queries
+from penstock.spark.pipeline.rejects import described, earlier_sources
+from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
+from penstock.spark.pipeline.spec import Source
+from tests.spark.conftest import until
+from tests.spark.pipeline.conftest import Pipeline
+from tests.spark.pipeline.test_graph import JSON, one
+from tests.spark.pipeline.test_graph import pipeline as shape
+from tests.spark.pipeline.test_graph import topic as source
+
+RECORDS: Final = int(os.environ.get("PENSTOCK_EXAMPLES", "400"))
+
+
+def of_topic(name: str, topic: str = "t", **more: Any) -> Source:
+    return replace(source(name, value_format=JSON, **more), topics=(topic,))
+
+
+def test_the_earlier_source_of_a_topic_writes_the_dead_letter() -> None:
+    spec = shape(
+        {
+            "a": of_topic("a"),
+            "b": of_topic("b"),
+            "other": of_topic("other", "u"),
+            "newest": of_topic("newest", start="latest"),
+            "like": replace(of_topic("like"), topics=(), pattern="t|u"),
+        },
+        {},
+        {"x": "a", "y": "b"},
+        dead_letters="dead",
+    )
+    plans = queries(spec, ())
+    found = {name: earlier_sources(spec, one(plans, name), name) for name in spec.sources}
+    assert found == {"a": (), "b": ("a",), "other": (), "newest": (), "like": ("a", "b", "other")}
+    assert described(spec, plans, one(plans, "a")) == ()
+    assert described(spec, plans, one(plans, "b")) == (
+        "no dead letter for what a rejects too: query a writes it",
+    )
+    assert described(spec, plans, one(plans, "other")) == ("nothing but dead letters, of other",)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
+    topic, dead = pipeline.topic("numbers", 2), pipeline.topic("dead")
+    random = Random(12)
+    values: list[Any] = [
+        random.choice(
+            [
+                b"no %d" % number,
+                {"id": number, "n": random.randint(-2, 2)},
+                {"id": number, "n": "x"},
+                {"id": "x", "n": random.randint(-2, 2), "at": number},
+            ]
+        )
+        for number in range(RECORDS)
+    ]
+    pipeline.send(topic, [(str(number), value) for number, value in enumerate(values)])
+    text = f"""
+        name = "rejects-{pipeline.number}"
+        [run]
+        trigger = "once"
+        [source.ids]
+        topic = "{topic}"
+        format = "json"
+        schema = "id bigint"
+        [source.numbers]
+        topic = "{topic}"
+        format = "json"
+        schema = "n bigint"
+        [source.numbers.expect]
+        positive = "n >= 0"
+        [step.twice]
+        sql = "select explode(array(n, n + 1)) as n, _record from numbers"
+        [step.twice.expect]
+        "small" = "n < 2"
+        [sink.ids]
+        from = "ids"
+        table = "ids"
+        [sink.numbers]
+        from = "twice"
+        table = "numbers"
+        [errors]
+        dead_letters = "{dead}"
+    """
+    spec = pipeline.write(text)
+    shown = {query.name: query.rejects for query in plan(spec, pipeline.spark).queries}
+    assert shown == {
+        "ids": (),
+        "numbers": ("no dead letter for what ids rejects too: query ids writes it",),
+    }
+    pipeline.run(text)
+    wanted: Counter[bytes] = Counter()
+    for value in values:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        no_id = isinstance(value, bytes) or value["id"] == "x"
+        no_number = isinstance(value, bytes) or value["n"] == "x" or value["n"] < 0
+        # A row of a step is rejected by its query alone: that is another letter.
+        of_step = not no_number and value["n"] + 1 >= 2
+        wanted[data] += (no_id or no_number) + of_step
+    assert Counter(letter["value"] for letter in pipeline.records(dead)) == +wanted
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_job_that_fails_beside_another_ends_the_run_in_one_line(
+    pipeline: Pipeline, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second = pipeline.topic("first"), pipeline.topic("second")
+    pipeline.send(first, [{"n": n} for n in range(10)])
+    text = f"""
+        name = "fails-{pipeline.number}"
+        [run]
+        trigger = "now"
+        restarts = 0
+        [source.a]
+        topic = "{first}"
+        format = "json"
+        schema = "n bigint"
+        [source.b]
+        topic = "{second}"
+        format = "json"
+        schema = "n bigint"
+        [step.slow]
+        sql = "select n, reflect('java.lang.Thread', 'sleep', 600000L) as s from a"
+        [step.bad]
+        sql = "select n, raise_error('no good') as e from b"
+        [sink.slow]
+        from = "slow"
+        table = "slow"
+        [sink.bad]
+        from = "bad"
+        table = "bad"
+        [errors]
+        on_invalid = "drop"
+    """
+    runner = PipelineRunner(pipeline.write(text), pipeline.spark)
+    runner.start()
+    jobs = pipeline.spark.sparkContext.statusTracker()
+    until("a batch runs", lambda: bool(jobs.getActiveJobsIds()))
+    pipeline.send(second, [{"n": n} for n in range(10)])
+    try:
+        with pytest.raises(QueryFailed, match=r"^query b: .*no good$") as caught:
+            runner.wait(threading.Event())
+    finally:
+        runner.stop()
+    assert "\n" not in str(caught.value)
+    java: Any = pipeline.spark.sparkContext._jvm
+    java.java.lang.System.err.println("and that was all")
+    said = [""]
+
+    def ended() -> bool:
+        said[0] += capfd.readouterr().err
+        return "and that was all" in said[0]
+
+    until("Java's words have come", ended)
+    assert said == ["and that was all\n"]
