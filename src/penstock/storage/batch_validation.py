@@ -32,7 +32,7 @@ from penstock.records import (
     validate_batch,
     verify_crc,
 )
-from penstock.records.header import MAGIC, TRANSACTIONAL_FLAG
+from penstock.records.header import MAGIC, NO_TIMESTAMP, TRANSACTIONAL_FLAG
 from penstock.records.transactions import decode_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import (
@@ -256,7 +256,7 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
             f"{config.message_timestamp_after_max_ms} after the broker's time {now_ms}"
         )
     earliest = header.base_timestamp
-    if 0 <= earliest < now_ms - config.message_timestamp_before_max_ms:
+    if NO_TIMESTAMP != earliest < now_ms - config.message_timestamp_before_max_ms:
         raise InvalidTimestamp(
             f"timestamp {earliest} is more than message.timestamp.before.max.ms = "
             f"{config.message_timestamp_before_max_ms} before the broker's time {now_ms}"
