@@ -68,9 +68,7 @@ def sent(clients: Clients, times: list[int], codec: str) -> int:
             clients.topic,
             b"%d" % time,
             timestamp=time,
-            on_delivery=lambda error, message: offsets.append(
-                message.offset() if not error else -1
-            ),
+            on_delivery=lambda error, message: offsets.append(-1 if error else message.offset()),
         )
     producer.flush(SECONDS)
     assert len(offsets) == len(times)
@@ -81,7 +79,7 @@ def sent(clients: Clients, times: list[int], codec: str) -> int:
 def consumed(clients: Clients, count: int) -> list[int]:
     """The times that librdkafka reads from the start."""
     clients.consumer.assign([TopicPartition(clients.topic, 0, 0)])
-    found = []
+    found: list[int] = []
     while len(found) < count:
         messages = clients.consumer.consume(count - len(found), SECONDS)
         assert messages
