@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.base.crc import Readable
-from penstock.records.compression import decompress
+from penstock.records.compression import decompress_portable
 from penstock.records.errors import CorruptBatch, InvalidRecord
 from penstock.records.header import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader
 from penstock.records.limits import REFUSED_RECORDS_NAMED_MAX, VALIDATED_BATCH_BYTES_MAX
@@ -37,7 +37,9 @@ def check_records(
     section: Readable = memoryview(batch)[HEADER_BYTES:]
     try:
         if header.codec and count:
-            section = decompress(header.codec, section, max_bytes=VALIDATED_BATCH_BYTES_MAX)
+            section = decompress_portable(
+                header.codec, section, max_bytes=VALIDATED_BATCH_BYTES_MAX
+            )
         keyless = _walk(section, count, keyed=keyed)
     except CorruptBatch as error:
         if error.record is None:
