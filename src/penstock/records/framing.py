@@ -51,6 +51,9 @@ _LZ4_PLAIN_BLOCK: Final = 1 << 31
 _ZSTD_BLOCK_BYTES: Final = 3
 """A block's header: whether it is the last one, its kind and its size."""
 _ZSTD_CHECKSUM_BYTES: Final = 4
+_ZSTD_FRAMES_MAX: Final = 1024
+_ZSTD_BLOCKS_MAX: Final = 1 << 15
+"""Blocks of a frame; a writer that flushes seldom fills one with 128 KiB."""
 _ZSTD_SKIPPABLE: Final = Struct("<II")
 _ZSTD_SKIPPABLE_MAGICS: Final = frozenset(
     bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60)
@@ -215,6 +218,8 @@ def zstd_ends(data: memoryview) -> list[int]:
         rest = data[position:]
         if len(rest) >= _ZSTD_SKIPPABLE.size and bytes(rest[:4]) in _ZSTD_SKIPPABLE_MAGICS:
             position += _ZSTD_SKIPPABLE.size + _ZSTD_SKIPPABLE.unpack_from(rest)[1]
+        elif len(ends) == _ZSTD_FRAMES_MAX:
+            raise _refused(Codec.ZSTD, data, f"they have more than {len(ends)} frames")
         else:
             size, filled = _zstd_frame(rest)
             position += size
@@ -238,7 +243,9 @@ def _zstd_frame(data: memoryview) -> tuple[int, bool]:
     if parameters.dict_id:
         raise _refused(Codec.ZSTD, data, f"they need the dictionary {parameters.dict_id}")
     filled = False
-    while end - position >= _ZSTD_BLOCK_BYTES:
+    for _ in range(_ZSTD_BLOCKS_MAX):
+        if end - position < _ZSTD_BLOCK_BYTES:
+            break
         block = int.from_bytes(data[position : position + _ZSTD_BLOCK_BYTES], "little")
         kind, size = block >> 1 & 3, block >> 3
         if kind == _ZSTD_RESERVED:
@@ -250,7 +257,8 @@ def _zstd_frame(data: memoryview) -> tuple[int, bool]:
             if position <= end:
                 return position, filled
             break
-    raise _refused(Codec.ZSTD, data, "their frame has no end")
+    reason = f"their frame has no end within {_ZSTD_BLOCKS_MAX} blocks"
+    raise _refused(Codec.ZSTD, data, reason)
 
 
 def _check_end(codec: Codec, data: memoryview, end: int) -> None:
