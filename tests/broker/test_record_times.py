@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client import Client
 from penstock.testing import Broker
+from tests.records.framings import EXAMPLES
 
 EARLIEST = -(2**63) + 2_000_000_000_000
 """About the earliest time that `message.timestamp.before.max.ms` allows, as with Apache Kafka."""
@@ -99,6 +100,7 @@ def offset_at(clients: Clients, spec: OffsetSpec) -> int:
 def test_times_come_back_and_are_found(clients: Clients) -> None:
     known: list[int] = []
 
+    @settings(max_examples=EXAMPLES)
     @given(
         st.lists(TIMES, min_size=1, max_size=40),
         st.sampled_from(sorted(clients.producers)),
