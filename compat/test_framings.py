@@ -30,11 +30,11 @@ def drawn() -> list[bytes]:
     """A batch of each example of a run."""
     batches: list[bytes] = []
 
-    @settings(max_examples=EXAMPLES)
+    @settings(max_examples=EXAMPLES, deadline=None)
     @given(st.sampled_from(CODECS), sections(), st.data())
     def draw_batch(codec: int, shape: tuple[int, int], draw: st.DataObject) -> None:
         count, size = shape
-        packed = draw.draw(framings(codec, section(count, size, 0)))
+        packed = draw.draw(framings(codec, section(count, size)))
         batches.append(sealed(packed, count, attributes=codec))
 
     draw_batch()

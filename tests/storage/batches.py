@@ -52,8 +52,8 @@ def batch(
 ) -> memoryview:
     """A batch of records without a key: `size` bytes of them, unless so many do not fit.
 
-    All are empty but the last one, whose value is `fill`. `kept` is how many of its records a
-    compaction has left, if there was one.
+    All are empty but the last one, whose value is `fill`, up to the last byte but one. `kept` is
+    how many of its records a compaction has left, if there was one.
     """
     body = section(count, size, fill)
     header = BatchHeader(
