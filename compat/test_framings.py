@@ -42,7 +42,7 @@ def drawn() -> list[bytes]:
 
 
 def read_by_java(batches: list[bytes]) -> list[Any]:
-    """What Java's client reads of each batch: a list of records, or the text of its error."""
+    """Return what Java's client reads of each batch: its records, or the text of its error."""
     try:
         classes = java_program("BatchReader")
     except PartMissing as error:

@@ -1,4 +1,4 @@
-"""Whatever a broker with `record.validation = full` stores of odd frames, librdkafka consumes.
+"""Odd frames that a broker with `record.validation = full` stores, read by librdkafka.
 
 One topic takes every batch that is drawn. In the end librdkafka reads all that the broker accepted,
 in one go: a batch that it cannot open stops it for ever, or ends the process.

@@ -43,7 +43,7 @@ def is_chain(data: Readable, count: int) -> bool:
 
 
 def _headers_end(data: Readable, at: int, end: int, count: int) -> int:
-    """Where the headers of a record end; ValueError where one has no key or does not fit."""
+    """Return where the headers of a record end; ValueError where one does not fit."""
     for _ in range(count):
         key, at = _varint(data, at, _INT_BITS)
         value, at = _varint(data, at + key, _INT_BITS)

@@ -167,7 +167,7 @@ def snappy_size(block: memoryview) -> int:
 
 
 def lz4_frame(data: memoryview) -> tuple[int, int, bool]:
-    """Where the blocks of an lz4 frame end, where it ends, and whether blocks are linked.
+    """Return where the blocks of an lz4 frame end, where it ends, and whether blocks are linked.
 
     Raises:
         CorruptBatch: a header that is none, a block that cannot be, or no end.
@@ -207,7 +207,7 @@ def _lz4_header(head: bytes) -> tuple[int, bool, bool, bool]:
 
 
 def zstd_ends(data: memoryview) -> list[int]:
-    """Where the frames of zstd data end that have content; skippable ones between are left out.
+    """Return where the frames of zstd data end that have content, without skippable ones.
 
     Raises:
         CorruptBatch: a header that no reader opens, a block that cannot be, or no end.
