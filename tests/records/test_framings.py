@@ -91,9 +91,10 @@ def test_librdkafka_reads_what_a_broker_stores_with_full(broker: Broker) -> None
         assert part.error_code in (0, INVALID_RECORD, TOO_LARGE)
         if part.error_code == 0:
             assert part.base_offset == len(stored)
-            stored.extend(values(count, size))
             check_chain(batch, decode_header(batch))
-            assert decode_batches(batch).num_rows == count
+            read = decode_batches(batch).column("value").to_pylist()
+            assert len(read) == count
+            stored.extend(read)  # a changed byte may be one of a value
 
     try:
         produce()
