@@ -108,7 +108,7 @@ class World(Scheduler):
                     name=f"t{topic_id.int}",
                     topic_id=topic_id,
                     partitions=[[1]] * partitions,
-                    configs={"diskless.enable": "true"},
+                    configs={"diskless.enable": "true", "record.validation": "headers"},
                 )
             )
             self.partitions += [(topic_id, number) for number in range(partitions)]

@@ -33,7 +33,11 @@ from sim.storage.recording import Point, RecordedDisk
 ROOT = Path("/data/log")
 TOPIC = "orders"
 CONFIG = LogConfig(
-    segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0
+    segment_bytes=500,
+    index_interval_bytes=100,
+    retention_ms=-1,
+    file_delete_delay_ms=0,
+    record_validation="headers",
 )
 
 

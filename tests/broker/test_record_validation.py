@@ -76,7 +76,7 @@ async def test_compressed_batches_are_opened_with_full_only(
     await client.create("t")
     section, count, record, reason = SPOILED["offsets with a gap"]
     packed, plain = sealed(section, count, codec=4), sealed(section, count)
-    assert await described(client, "t", "record.validation") == ("headers", 5)
+    assert await described(client, "t", "record.validation") == ("chain", 5)
     for setting, accepted in (("headers", 2), ("chain", 1), ("full", 0)):
         await alter(client, "t", "record.validation", setting)
         assert await described(client, "t", "record.validation") == (setting, 1)

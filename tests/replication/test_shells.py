@@ -192,7 +192,7 @@ class Cluster:
                         known = self.acknowledged.setdefault(result.base_offset, number)
                         assert known == number, "an offset was given twice"
 
-                data = bytearray(batch(count, fill=number % 256, size=self.dice.choice([20, 120])))
+                data = bytearray(batch(count, fill=number % 256, size=self.dice.choice([24, 120])))
                 try:
                     node.log.append(
                         memoryview(data), now_ms=self.clock.ms, acks=-1, lease=None, done=done
@@ -397,7 +397,7 @@ async def play(root: Path, seed: int, *, power_fails: float = 0) -> None:
     tails = set()
     for log in logs:
         fills = {
-            header.base_offset: data[-1] for header, data in _batches(read_all(log, max_bytes=400))
+            header.base_offset: data[-2] for header, data in _batches(read_all(log, max_bytes=400))
         }
         for offset, number in cluster.acknowledged.items():
             if offset >= log.log_start_offset:

@@ -19,6 +19,7 @@ from penstock.storage import (
     StorageError,
     StorageSettings,
 )
+from tests.records.reference import Record, encode_record
 
 TOPIC_ID = UUID(int=7)
 WHERE = TopicPartition("orders", 0)
@@ -49,11 +50,12 @@ def batch(
     attributes: int = 0,
     kept: int | None = None,
 ) -> memoryview:
-    """A batch whose records section is filler; its header and checksum are right.
+    """A batch of records without a key: `size` bytes of them, unless so many do not fit.
 
-    `kept` is how many of its records a compaction has left, if there was one.
+    All are empty but the last one, whose value is `fill`, up to the last byte but one. `kept` is
+    how many of its records a compaction has left, if there was one.
     """
-    body = bytes([fill % 256]) * max(size, count * 7)
+    body = section(count, size, fill)
     header = BatchHeader(
         0, 49 + len(body), -1, 2, 0, attributes, count - 1, timestamp, timestamp,
         producer_id, epoch, sequence, count if kept is None else kept,
@@ -61,6 +63,19 @@ def batch(
     data = bytearray(encode_header(header) + body)
     seal(data)
     return memoryview(data)
+
+
+def section(count: int, size: int, fill: int) -> bytes:
+    """The records of a batch: `count`, in `size` bytes where they fit."""
+    records = [encode_record(Record(n, 0, None, None), 0, 0) for n in range(count - 1)]
+    left = size - sum(map(len, records))
+    last = encode_record(Record(count - 1, 0, None, None), 0, 0)
+    for length in range(max(left - 16, 0), max(left - 6, 0)):
+        value = bytes([fill % 256]) * length
+        longer = encode_record(Record(count - 1, 0, None, value), 0, 0)
+        if len(longer) <= left:
+            last = longer
+    return b"".join([*records, last])
 
 
 def stamped(count: int, offset: int, leader_epoch: int, **options: int) -> memoryview:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import struct
+from contextlib import nullcontext
 from uuid import UUID
 
 import pytest
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from penstock.base.ids import TopicPartition
 from penstock.records import BatchHeader, seal, split_batches, validate_batch, verify_crc
 from penstock.storage import InvalidProducerEpoch, LogConfig, OutOfOrderSequence
-from penstock.storage.batch_validation import _check_timestamps, _plain
+from penstock.storage.batch_validation import _check_timestamps, _plain, validate_batches
 from penstock.storage.epochs import EpochHistory
+from penstock.storage.errors import InvalidTimestamp
 from penstock.storage.names import (
     deleted_directory_name,
     directory_name,
@@ -280,6 +283,30 @@ def test_the_short_way_of_admission_accepts_nothing_more(
         _check_timestamps(short, config, now_ms)
     elif not changes and not extra and now_ms == 2000:
         pytest.fail("a plain batch is refused")
+
+
+@pytest.mark.parametrize(
+    ("times", "before_max_ms", "accepted"),
+    [
+        ((-5, -5), 2**63 - 1, True),
+        ((-5, 0), 2**63 - 1, True),
+        ((2000 - 2**63 + 1, -1), 2**63 - 1, True),
+        ((2000 - 2**63, -1), 2**63 - 1, False),
+        ((500, 500), 1500, True),
+        ((499, 500), 1500, False),
+        ((-2, -1), 1500, False),
+        ((-1, -1), 1500, True),
+    ],
+)
+def test_the_earliest_time_of_a_record_is_apache_kafkas(
+    times: tuple[int, int], before_max_ms: int, accepted: bool
+) -> None:
+    config = LogConfig(message_timestamp_before_max_ms=before_max_ms)
+    data = bytearray(batch())
+    data[27:43] = struct.pack(">qq", *times)
+    seal(data)
+    with nullcontext() if accepted else pytest.raises(InvalidTimestamp, match=r"before\.max\.ms"):
+        validate_batches(memoryview(data), config, 2000)
 
 
 def test_names_are_kafkas() -> None:

@@ -1,12 +1,17 @@
 """The codecs of RecordBatch v2, in the framings that Kafka clients speak, with bounded output.
 
-| codec  | written as                                    | read as                             |
-|--------|-----------------------------------------------|-------------------------------------|
-| gzip   | one gzip member                               | members back to back                |
-| snappy | Xerial stream: magic, version, sized blocks   | Xerial stream, or one raw block     |
-| lz4    | one frame, independent blocks, no content     | frames back to back                 |
-|        | size (what the Java client's reader takes)    |                                     |
-| zstd   | one frame with its content size               | one frame                           |
+| codec  | written as                                    | read as                              |
+|--------|-----------------------------------------------|--------------------------------------|
+| gzip   | one gzip member                               | members back to back; anything else  |
+|        |                                               | behind a member is ignored           |
+| snappy | Xerial stream: magic, version, sized blocks   | Xerial streams, or one raw block     |
+| lz4    | one frame, independent blocks, no content     | the first frame; what follows and    |
+|        | size (what the Java client's reader takes)    | the content's checksum are ignored   |
+| zstd   | one frame with its content size               | frames back to back, skippable ones  |
+
+`decompress` reads what Apache Kafka's Java client reads, with the same result. Not every client
+reads all of it: `decompress_portable`, by which a broker opens a batch before it stores it, refuses
+what one of them cannot.
 
 A producer chooses what its bytes unpack to, so no reader here allocates by what they claim:
 every decompressor stops at `max_bytes`, and a claim is checked before it is believed.
@@ -14,8 +19,8 @@ every decompressor stops at `max_bytes`, and a claim is checked before it is bel
 zstd contexts cost ten times a small call, so they are kept in small pools; taking from and
 giving back to a list is atomic.
 
-Source: Kafka's `CompressionType`, `Lz4BlockInputStream`; snappy-java's `SnappyOutputStream`;
-RFC 1952 (gzip), RFC 8878 (zstd), the LZ4 frame format 1.6.
+Source: Kafka's `CompressionType`, `Lz4BlockInputStream`; snappy-java's `SnappyOutputStream`; the
+JDK's `GZIPInputStream`.
 """
 
 from __future__ import annotations
@@ -31,15 +36,26 @@ import zstandard
 
 from penstock.base.crc import Readable
 from penstock.records.errors import CorruptBatch, RecordTooLarge, UnsupportedCodec
+from penstock.records.framing import (
+    GZIP_TRAILER,
+    XERIAL_MAGIC,
+    check_frame,
+    gzip_header_bytes,
+    lz4_frame,
+    snappy_blocks,
+    snappy_size,
+)
 from penstock.records.header import Codec
-from penstock.records.limits import COMPRESSED_MEMBERS_MAX, SNAPPY_EXPANSION_MAX
+from penstock.records.limits import COMPRESSED_MEMBERS_MAX
 
 _GZIP_WINDOW: Final = 31
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER: Final = _XERIAL_MAGIC + Struct(">ii").pack(1, 1)
+_RAW_DEFLATE: Final = -15
+_GZIP_IGNORED_BYTES: Final = 18
+"""Java's reader looks for another member only where more than this follows one."""
+_XERIAL_HEADER: Final = XERIAL_MAGIC + Struct(">ii").pack(1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = Struct(">i")
-_ZSTD_SIZE_UNKNOWN: Final = -1
+_ZSTD_READ_BYTES: Final = 1 << 20
 _POOLED_CONTEXTS_MAX: Final = 8
 
 
@@ -67,13 +83,32 @@ def decompress(codec: int, data: Readable, *, max_bytes: int) -> Readable:
     Raises:
         UnsupportedCodec: an unknown codec.
         RecordTooLarge: more than `max_bytes`.
-        CorruptBatch: the bytes are damaged, cut, or followed by others.
+        CorruptBatch: the bytes are damaged or cut.
     """
     known = Codec.of(codec)
+    return _unpacked(_DECOMPRESSORS[known], known, data, max_bytes)
+
+
+def decompress_portable(codec: int, data: Readable, *, max_bytes: int) -> Readable:
+    """Unpack the records of one batch as `decompress` does, if every client reads the same of it.
+
+    Raises:
+        UnsupportedCodec, RecordTooLarge: as `decompress`.
+        CorruptBatch: one of the clients cannot open it, or reads something else.
+    """
+    known = Codec.of(codec)
+    if known:
+        check_frame(known, memoryview(data))
+    return _unpacked(_PORTABLE.get(known, _DECOMPRESSORS[known]), known, data, max_bytes)
+
+
+def _unpacked(
+    unpack: Callable[[Readable, int], Readable], codec: Codec, data: Readable, max_bytes: int
+) -> Readable:
     try:
-        return _DECOMPRESSORS[known](data, max_bytes)
+        return unpack(data, max_bytes)
     except (zlib.error, RuntimeError, zstandard.ZstdError, cramjam.DecompressionError) as error:
-        raise CorruptBatch(f"{known.name.lower()} data of {len(data)} bytes: {error}") from error
+        raise CorruptBatch(f"{codec.name.lower()} data of {len(data)} bytes: {error}") from error
 
 
 def _level(codec: Codec, level: int | None) -> int:
@@ -119,14 +154,44 @@ def _compress_gzip(data: Readable, level: int) -> bytes:
 
 
 def _decompress_gzip(data: Readable, max_bytes: int) -> Readable:
-    def member(rest: Readable, limit: int) -> tuple[bytes, bytes]:
-        machine = zlib.decompressobj(_GZIP_WINDOW)
-        part = machine.decompress(rest, limit)
-        if not machine.eof and len(part) < limit:
-            raise _cut(Codec.GZIP, len(data))
-        return part, machine.unused_data
+    parts = _gzip_members(data, max_bytes)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    return _members(Codec.GZIP, data, max_bytes, member)
+
+def _portable_gzip(data: Readable, max_bytes: int) -> Readable:
+    """Unpack the first member, which is all that librdkafka reads."""
+    first, *others = _gzip_members(data, max_bytes)
+    if any(others):
+        raise CorruptBatch(
+            f"gzip data of {len(data)} bytes has its records in {len(others) + 1} members, and not"
+            " every client reads more than the first. Write one member"
+        )
+    return first
+
+
+def _gzip_members(data: Readable, max_bytes: int) -> list[bytes]:
+    """Unpack members that stand back to back, as Java's `GZIPInputStream` finds them."""
+    rest, parts, left = memoryview(data), list[bytes](), max_bytes
+    header = gzip_header_bytes(rest)
+    if header < 0:
+        raise CorruptBatch(f"gzip data of {len(rest)} bytes: they begin with no gzip header")
+    while header >= 0:
+        if len(parts) == COMPRESSED_MEMBERS_MAX:
+            raise CorruptBatch(f"more than {len(parts)} gzip members in one batch")
+        machine = zlib.decompressobj(_RAW_DEFLATE)
+        part = machine.decompress(rest[header:], left + 1)
+        left -= len(part)
+        if left < 0:
+            raise _too_large(Codec.GZIP, len(data), max_bytes)
+        trailer = memoryview(machine.unused_data)
+        if not machine.eof or len(trailer) < GZIP_TRAILER.size:
+            raise _cut(Codec.GZIP, len(data))
+        if GZIP_TRAILER.unpack_from(trailer) != (zlib.crc32(part), len(part) & 0xFFFFFFFF):
+            raise CorruptBatch(f"gzip data of {len(data)} bytes: its checksum or size is wrong")
+        parts.append(part)
+        rest = trailer[GZIP_TRAILER.size :]
+        header = gzip_header_bytes(rest) if len(rest) > _GZIP_IGNORED_BYTES else -1
+    return parts
 
 
 # snappy
@@ -143,12 +208,8 @@ def _compress_snappy(data: Readable, _level: int) -> bytes:
 
 
 def _decompress_snappy(data: Readable, max_bytes: int) -> Readable:
-    view = memoryview(data)
-    if bytes(view[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
-        blocks = _xerial_blocks(view)
-    else:
-        blocks = [view]
-    sizes = [_snappy_size(block) for block in blocks]
+    blocks = snappy_blocks(memoryview(data))
+    sizes = [snappy_size(block) for block in blocks]
     if sum(sizes) > max_bytes:
         raise _too_large(Codec.SNAPPY, len(data), max_bytes)
     result = bytearray(sum(sizes))
@@ -163,34 +224,6 @@ def _decompress_snappy(data: Readable, max_bytes: int) -> Readable:
     return result
 
 
-def _xerial_blocks(view: memoryview) -> list[memoryview]:
-    blocks: list[memoryview] = []
-    position, end = len(_XERIAL_HEADER), len(view)
-    if end < position:
-        raise _cut(Codec.SNAPPY, end)
-    while position < end:
-        if end - position < _INT32.size:
-            raise _cut(Codec.SNAPPY, end)
-        size = _INT32.unpack_from(view, position)[0]
-        position += _INT32.size
-        if not 0 < size <= end - position:
-            raise CorruptBatch(
-                f"snappy block at byte {position} says it has {size} bytes, {end - position} follow"
-            )
-        blocks.append(view[position : position + size])
-        position += size
-    return blocks
-
-
-def _snappy_size(block: memoryview) -> int:
-    if len(block) == 0:
-        raise _cut(Codec.SNAPPY, 0)
-    size = int(cramjam.snappy.decompress_raw_len(block))
-    if size > SNAPPY_EXPANSION_MAX * len(block):
-        raise CorruptBatch(f"snappy block of {len(block)} bytes claims to unpack to {size} bytes")
-    return size
-
-
 # lz4
 
 
@@ -202,14 +235,16 @@ def _compress_lz4(data: Readable, level: int) -> bytes:
 
 
 def _decompress_lz4(data: Readable, max_bytes: int) -> Readable:
-    def frame(rest: Readable, limit: int) -> tuple[bytes, bytes]:
-        machine = lz4.frame.LZ4FrameDecompressor()
-        part: bytes = machine.decompress(rest, max_length=limit)
-        if not machine.eof and len(part) < limit:
-            raise _cut(Codec.LZ4, len(data))
-        return part, machine.unused_data or b""
+    # Without the end mark, where the library compares size and checksum, as Java's client does not.
+    return _portable_lz4(memoryview(data)[: lz4_frame(memoryview(data))[0]], max_bytes)
 
-    return _members(Codec.LZ4, data, max_bytes, frame)
+
+def _portable_lz4(data: Readable, max_bytes: int) -> Readable:
+    machine = lz4.frame.LZ4FrameDecompressor()
+    part: bytes = machine.decompress(data, max_length=max_bytes + 1)
+    if len(part) > max_bytes:
+        raise _too_large(Codec.LZ4, len(data), max_bytes)
+    return part
 
 
 # zstd
@@ -235,54 +270,31 @@ def _decompress_zstd(data: Readable, max_bytes: int) -> Readable:
     size = zstandard.frame_content_size(data)
     if size > max_bytes:
         raise _too_large(Codec.ZSTD, len(data), max_bytes)
-    if size == 0:
-        return b""
+    if size <= 0:
+        return _read_zstd(data, max_bytes)
     try:
         machine = _zstd_decompressors.pop()
     except IndexError:
         machine = zstandard.ZstdDecompressor()
     try:
-        unpacked = machine.decompress(data, max_output_size=max_bytes, allow_extra_data=False)
+        unpacked = machine.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError:
-        if size == _ZSTD_SIZE_UNKNOWN:
-            _tell_zstd_size(data, max_bytes)
-        raise
+        return _read_zstd(data, max_bytes)
     if len(_zstd_decompressors) < _POOLED_CONTEXTS_MAX:
         _zstd_decompressors.append(machine)
     return unpacked
 
 
-def _tell_zstd_size(data: Readable, max_bytes: int) -> None:
-    """Raise `RecordTooLarge` when a frame that does not say its size is over the limit."""
-    with zstandard.ZstdDecompressor().stream_reader(data) as reader:
-        if len(reader.read(max_bytes + 1)) > max_bytes:
-            raise _too_large(Codec.ZSTD, len(data), max_bytes)
-
-
-# Shared
-
-
-def _members(
-    codec: Codec,
-    data: Readable,
-    max_bytes: int,
-    member: Callable[[Readable, int], tuple[bytes, bytes]],
-) -> Readable:
-    """Unpack members or frames that stand back to back, never writing past the limit."""
-    if len(data) == 0:
-        raise _cut(codec, 0)
-    parts: list[bytes] = []
-    rest: Readable = data
-    left = max_bytes
-    while rest:
-        if len(parts) == COMPRESSED_MEMBERS_MAX:
-            raise CorruptBatch(f"more than {len(parts)} {codec.name.lower()} members in one batch")
-        part, rest = member(rest, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise _too_large(codec, len(data), max_bytes)
-        parts.append(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _read_zstd(data: Readable, max_bytes: int) -> Readable:
+    """Unpack frames that stand back to back, of which the size may not be known before."""
+    parts, left = list[bytes](), max_bytes + 1
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        while left and (part := reader.read(min(left, _ZSTD_READ_BYTES))):
+            parts.append(part)
+            left -= len(part)
+    if left == 0:
+        raise _too_large(Codec.ZSTD, len(data), max_bytes)
+    return b"".join(parts)
 
 
 _COMPRESSORS: Final[dict[Codec, Callable[[Readable, int], bytes]]] = {
@@ -299,4 +311,9 @@ _DECOMPRESSORS: Final[dict[Codec, Callable[[Readable, int], Readable]]] = {
     Codec.SNAPPY: _decompress_snappy,
     Codec.LZ4: _decompress_lz4,
     Codec.ZSTD: _decompress_zstd,
+}
+
+_PORTABLE: Final[dict[Codec, Callable[[Readable, int], Readable]]] = {
+    Codec.GZIP: _portable_gzip,
+    Codec.LZ4: _portable_lz4,
 }

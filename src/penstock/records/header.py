@@ -138,6 +138,11 @@ class BatchHeader(NamedTuple):
         return self.batch_length + LENGTH_OVERHEAD_BYTES
 
     @property
+    def newest_timestamp(self) -> int:
+        """The maximum timestamp as indexes and retention take it: -1 also for times below it."""
+        return max(self.max_timestamp, NO_TIMESTAMP)
+
+    @property
     def last_offset(self) -> int:
         return self.base_offset + self.last_offset_delta
 
@@ -302,8 +307,9 @@ def validate_batch(header: BatchHeader, *, transactional: bool = False) -> None:
         TransactionalBatch: it belongs to a transaction, and its request to none.
         InvalidTxnState: it belongs to none, and its request does.
         InvalidRecord: no records, a count that does not fit the offsets or the size, a control
-            batch, a delete horizon, a producer id without epoch or sequence, or timestamps
-            below -1 or out of order.
+            batch, a delete horizon, a producer id without epoch or sequence, or a maximum
+            timestamp below the first one. Any time may be negative: -1 is none, and a producer
+            whose records are all before 1970 may write -1, 0 or their largest as the maximum.
     """
     if header.codec > Codec.ZSTD:
         raise UnsupportedCodec(f"compression codec {header.codec} of a batch; Kafka has 0 to 4")
@@ -349,8 +355,8 @@ def _producer_refusal(header: BatchHeader) -> str | None:
 
 def _timestamp_refusal(header: BatchHeader) -> str | None:
     base, maximum = header.base_timestamp, header.max_timestamp
-    if base < NO_TIMESTAMP or maximum < NO_TIMESTAMP or NO_TIMESTAMP < maximum < base:
-        return f"its base timestamp is {base}, its maximum timestamp {maximum}"
+    if NO_TIMESTAMP < maximum < base:
+        return f"its maximum timestamp {maximum} is below its base timestamp {base}"
     return None
 
 

@@ -22,8 +22,8 @@ BATCH_RECORDS_MAX: Final = 20_000
 SNAPPY_EXPANSION_MAX: Final = 64
 """Snappy's densest element writes 64 bytes from three; a larger claim is a lie."""
 
-COMPRESSED_MEMBERS_MAX: Final = 64
-"""Gzip members or lz4 frames in one batch; clients write one."""
+COMPRESSED_MEMBERS_MAX: Final = 1024
+"""Gzip members in one batch; clients write one."""
 
 PRODUCER_BATCHES_MAX: Final = 5
 """Batches remembered per producer: Kafka's clients have at most five in flight."""

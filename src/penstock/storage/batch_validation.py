@@ -32,7 +32,8 @@ from penstock.records import (
     validate_batch,
     verify_crc,
 )
-from penstock.records.header import MAGIC, TRANSACTIONAL_FLAG
+from penstock.records.columnar.validation import check_chain, check_records
+from penstock.records.header import MAGIC, NO_TIMESTAMP, TRANSACTIONAL_FLAG
 from penstock.records.transactions import decode_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import (
@@ -81,11 +82,13 @@ def prepared(
     if (  # as nearly all are: what `validate_batches` does, without a call of it
         as_sent
         and not internal
-        and config.record_validation == "headers"
+        and config.record_validation != "full"
         and "compact" not in config.cleanup_policy
     ):
         plain = _plain(batches, config, now_ms, TRANSACTIONAL_FLAG if transactional else 0)
         if plain is not None:
+            if config.record_validation == "chain":
+                check_chain(batches, plain, index=0)
             return batches, [plain]
     headers = validate_batches(
         batches, config, now_ms, internal=internal, single=single, transactional=transactional
@@ -174,16 +177,16 @@ def validate_batches(
 def _look_inside(
     batches: memoryview, headers: list[BatchHeader], config: LogConfig, *, compacted: bool
 ) -> None:
-    """Check the records of uncompressed batches, and of those that are to be opened anyway."""
-    from penstock.records.columnar.validation import check_records
-
+    """Check the records of batches: of compressed ones the frame, unless they are opened anyway."""
     everything = compacted or config.record_validation == "full"
     demanded = _CODECS.get(config.compression_type)
     offset = 0
     for index, header in enumerate(headers):
         end = offset + header.size_bytes
-        if everything or header.codec == 0 or demanded not in (None, header.codec):
+        if everything or demanded not in (None, header.codec):
             check_records(batches[offset:end], header, index=index, keyed=compacted)
+        else:
+            check_chain(batches[offset:end], header, index=index)
         offset = end
 
 
@@ -256,7 +259,7 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
             f"{config.message_timestamp_after_max_ms} after the broker's time {now_ms}"
         )
     earliest = header.base_timestamp
-    if 0 <= earliest < now_ms - config.message_timestamp_before_max_ms:
+    if NO_TIMESTAMP != earliest < now_ms - config.message_timestamp_before_max_ms:
         raise InvalidTimestamp(
             f"timestamp {earliest} is more than message.timestamp.before.max.ms = "
             f"{config.message_timestamp_before_max_ms} before the broker's time {now_ms}"

@@ -116,9 +116,10 @@ class LogConfig:
         False, "Reserve the space of a segment when it is created.", no_effect=NO_RESERVE
     )
     record_validation: str = setting(
-        "headers", "How far produced batches are looked into: 'headers' not beyond header and"
-        " checksum, 'chain' walks the records of uncompressed ones, 'full' opens compressed ones"
-        " too.", choices=("headers", "chain", "full"),
+        "chain", "How far produced batches are looked into: 'headers' not beyond header and"
+        " checksum, 'chain' walks the records of uncompressed ones and the frames of compressed"
+        " ones, which it does not inflate, 'full' opens compressed ones too.",
+        choices=("headers", "chain", "full"),
     )  # fmt: skip
     remote_log_copy_disable: bool = setting(
         False, "Copy nothing more to the archive; what lies there is still read, and expires."

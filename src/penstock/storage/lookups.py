@@ -90,7 +90,7 @@ def record_in(
 ) -> OffsetAndTimestamp | None:
     """The first record of one batch at or after an offset and a time, or the latest.
 
-    A marker counts as a record, as in Kafka.
+    As in Kafka, times below 0 count as none for the latest, and a marker counts as a record.
     """
     from penstock.records.columnar.decode import decode_batches
 
@@ -101,7 +101,7 @@ def record_in(
         return OffsetAndTimestamp(header.base_offset, header.max_timestamp, epoch)
     columns: Any = decode_batches(data, columns=("offset", "timestamp"), start_offset=start_offset)
     times = columns.column(1).to_numpy()
-    if not len(times):
+    if not len(times) or (timestamp is None and times.max() < 0):
         return None
     matches = (times >= (times.max() if timestamp is None else timestamp)).nonzero()[0]
     if not len(matches):

@@ -247,7 +247,7 @@ class PartitionLog:
         elif lease is not None:
             lease.retain()
         if segment.first_timestamp < 0:
-            segment.first_timestamp = headers[0].max_timestamp
+            segment.first_timestamp = headers[0].newest_timestamp
         item = Appended(
             self, segment, segment.end_position, base_offset, next_offset, size_bytes, headers,
             data, lease, undo, stamped,

@@ -71,7 +71,7 @@ class Segment:
         if index is None:
             raise not_loaded(self)
         last_offset = base_offset + header.last_offset_delta
-        timestamp = header.max_timestamp
+        timestamp = header.newest_timestamp
         if self.first_timestamp < 0:
             self.first_timestamp = timestamp
         if timestamp > self.max_timestamp:

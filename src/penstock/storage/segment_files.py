@@ -305,7 +305,7 @@ class SegmentFiles:
             segment.first_timestamp = -1
             with suppress(CorruptLog):
                 for _, header in self.headers_from(segment, 0):
-                    segment.first_timestamp = header.max_timestamp
+                    segment.first_timestamp = header.newest_timestamp
                     break
         return segment.first_timestamp
 

@@ -135,7 +135,8 @@ def test_staged_records_are_looked_at_as_those_of_producers(
         "sections": [{"position": 0, "size_bytes": len(data), "records": count}],
     }
     runs = [run_of(entry, 0, 0, 0)]
-    assert PieceReader(tmp_path, runs, {LANE: LogConfig()}).verify(TIME_MS)
+    trusting = LogConfig(record_validation="headers")
+    assert PieceReader(tmp_path, runs, {LANE: trusting}).verify(TIME_MS)
     with pytest.raises(InvalidRecord, match=reason):
         PieceReader(tmp_path, runs, {LANE: LogConfig(**setting)}).verify(TIME_MS)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -38,6 +39,9 @@ FETCH_WAIT_MS: Final = 2_000
 """Below what a call may take (`session.API_TIMEOUT_MS`)."""
 FETCHES_MAX: Final = 5
 
+LONG_MIN: Final = -(2**63)
+_NATURAL: Final = re.compile(r"[0-9]{1,19}")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 Advance = Callable[["BatchHeader"], object]
 
 
@@ -58,7 +62,7 @@ class Range(NamedTuple):
 
     start: int = 0
     end: int = LONG_MAX
-    earliest: int = -1
+    earliest: int = LONG_MIN
     latest: int = LONG_MAX
 
     def has(self, header: BatchHeader) -> bool:
@@ -182,7 +186,7 @@ def range_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(*positional: Any, offsets: str | None, times: str | None, **arguments: Any) -> None:
         start, end = _bounds("--offsets", offsets, 0)
-        earliest, latest = _bounds("--times", times, -1)
+        earliest, latest = _bounds("--times", times, LONG_MIN)
         command(*positional, wanted=Range(start, end, earliest, latest), **arguments)
 
     return wrapped
@@ -192,7 +196,8 @@ def _bounds(option: str, text: str | None, least: int) -> tuple[int, int]:
     if text is None:
         return least, LONG_MAX
     first, colon, last = text.partition(":")
-    if not colon or not all(not part or part.isdigit() for part in (first, last)):
+    number = _WHOLE if least < 0 else _NATURAL
+    if not colon or not all(not part or number.fullmatch(part) for part in (first, last)):
         raise click.UsageError(f"{option} {text}: must read FROM:TO, with whole numbers")
     bounds = int(first) if first else least, int(last) if last else LONG_MAX
     if bounds[0] > bounds[1]:

@@ -98,7 +98,8 @@ class Positions:
             return None
         # A producer's header may promise a later time than its records have.
         run = await self._reader.run_of(extent)
-        return first_at_or_after(run, highest, start, newest=True)
+        found = first_at_or_after(run, highest, start, newest=True)
+        return None if found is None or found.timestamp < 0 else found
 
     async def _extents(self, key: PartitionKey, start: int, end: int) -> AsyncIterator[Extent]:
         for _ in range(limits.LOOKUP_PAGES_MAX):

@@ -79,13 +79,13 @@ def entry_of(submission: Submission, byte_offset: int) -> BatchEntry:
     headers = submission.headers
     first = last = headers[0]
     offset_count = first.last_offset_delta + 1
-    max_timestamp = first.max_timestamp
+    max_timestamp = first.newest_timestamp
     layout = _PAIR.pack(first.batch_length + _LENGTH_OVERHEAD_BYTES, offset_count)
     if len(headers) > 1:
         last = headers[-1]
         counts = [header.last_offset_delta + 1 for header in headers]
         offset_count = sum(counts)
-        max_timestamp = max([header.max_timestamp for header in headers])
+        max_timestamp = max([header.newest_timestamp for header in headers])
         layout = b"".join(
             [
                 _PAIR.pack(header.batch_length + _LENGTH_OVERHEAD_BYTES, count)

@@ -14,8 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.base.crc import Readable
-from penstock.records.compression import decompress
+from penstock.records.chain import CHAIN_RECORDS_MAX, is_chain
+from penstock.records.compression import decompress_portable
 from penstock.records.errors import CorruptBatch, InvalidRecord
+from penstock.records.framing import check_frame
 from penstock.records.header import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader
 from penstock.records.limits import REFUSED_RECORDS_NAMED_MAX, VALIDATED_BATCH_BYTES_MAX
 
@@ -37,7 +39,9 @@ def check_records(
     section: Readable = memoryview(batch)[HEADER_BYTES:]
     try:
         if header.codec and count:
-            section = decompress(header.codec, section, max_bytes=VALIDATED_BATCH_BYTES_MAX)
+            section = decompress_portable(
+                header.codec, section, max_bytes=VALIDATED_BATCH_BYTES_MAX
+            )
         keyless = _walk(section, count, keyed=keyed)
     except CorruptBatch as error:
         if error.record is None:
@@ -52,6 +56,25 @@ def check_records(
             f" {len(keyless)} have none",
             records=named,
         )
+
+
+def check_chain(batch: Readable, header: BatchHeader, *, index: int | None = None) -> None:
+    """Check a batch as far as that needs no inflating: its records, or the frame of its codec.
+
+    Raises:
+        InvalidRecord: the records are not what the header says, or a client cannot open the frame.
+    """
+    section = memoryview(batch)[HEADER_BYTES:]
+    if header.codec == 0:
+        count = header.record_count
+        if count > CHAIN_RECORDS_MAX or not is_chain(section, count):
+            check_records(batch, header, index=index)
+        return
+    try:
+        check_frame(header.codec, section)
+    except CorruptBatch as error:
+        where = "" if index is None else f"batch {index}, "
+        raise InvalidRecord(f"{where}{header.record_count} records: {error}") from None
 
 
 def _walk(section: Readable, count: int, *, keyed: bool) -> Any:

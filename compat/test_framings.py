@@ -1,0 +1,91 @@
+"""Apache Kafka's Java client as the oracle of our readers: frames of codecs, right and wrong.
+
+What it reads, `decode_batches` reads with the same result; what a broker stores with
+`record.validation = full`, it reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import subprocess
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.records.framings import EXAMPLES, framings
+from tests.records.nonsense import sealed
+from tests.records.test_framings import CODECS, section, sections
+
+from compat.conftest import missing
+from compat.parts import PartMissing, java_program
+from penstock.base.errors import PenstockError
+from penstock.records import decode_header
+from penstock.records.columnar import decode_batches
+from penstock.records.columnar.validation import check_records
+
+
+def drawn() -> list[bytes]:
+    """A batch of each example of a run."""
+    batches: list[bytes] = []
+
+    @settings(max_examples=EXAMPLES, deadline=None)
+    @given(st.sampled_from(CODECS), sections(), st.data())
+    def draw_batch(codec: int, shape: tuple[int, int], draw: st.DataObject) -> None:
+        count, size = shape
+        packed = draw.draw(framings(codec, section(count, size)))
+        batches.append(sealed(packed, count, attributes=codec))
+
+    draw_batch()
+    return batches
+
+
+def read_by_java(batches: list[bytes]) -> list[Any]:
+    """Return what Java's client reads of each batch: its records, or the text of its error."""
+    try:
+        classes = java_program("BatchReader")
+    except PartMissing as error:
+        missing(error)
+    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", classes, "BatchReader"]
+    sent = b"".join(struct.pack(">i", len(batch)) + batch for batch in batches)
+    done = subprocess.run(command, input=sent, capture_output=True, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(batches)
+    return answers
+
+
+def read_by_us(batch: bytes) -> list[list[Any]] | str:
+    columns = ("offset", "timestamp", "key", "value")
+    try:
+        rows = decode_batches(batch, columns=columns).to_pylist()
+    except PenstockError as error:
+        return str(error)
+    return [
+        [
+            row["offset"],
+            row["timestamp"],
+            *(base64.b64encode(row[name]).decode() for name in columns[2:]),
+        ]
+        for row in rows
+    ]
+
+
+def stored(batch: bytes) -> bool:
+    try:
+        check_records(batch, decode_header(batch))
+    except PenstockError:
+        return False
+    return True
+
+
+def test_javas_client_reads_what_is_stored_and_we_read_what_it_reads() -> None:
+    batches = drawn()
+    answers = read_by_java(batches)
+    for batch, theirs in zip(batches, answers, strict=True):
+        ours = read_by_us(batch)
+        if isinstance(theirs, list):
+            assert ours == theirs, batch.hex()
+        if stored(batch):
+            assert isinstance(theirs, list), (theirs, batch.hex())
+    assert sum(isinstance(theirs, list) for theirs in answers) > len(answers) // 4
