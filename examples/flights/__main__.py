@@ -57,7 +57,7 @@ def main() -> int:
             scene = one = OneBroker(folder, crash=not arguments.no_crash)
             stack.callback(one.process.end)
         console.print(f"Brokers serve {scene.bootstrap}, admin pages {scene.admin_url}")
-        client = stack.enter_context(Client(scene.bootstrap))
+        client = stack.enter_context(Client(scene.bootstrap, api_timeout_ms=data.CALL_TIMEOUT_MS))
         create_topics(client)
         seconds = send_weather(weather, folder / "outbox", scene.bootstrap)
         lines = sum(file.line_count for file in weather)
@@ -198,7 +198,9 @@ def _run(folder: Path, scene: Scene, producer: Producer, watch: Watch, crashes: 
             watch.show()
             pipeline.wait(LOOK_SECONDS if crashes.driver_due else SHOW_SECONDS)
         if pipeline.status != 0:
-            raise SystemExit(f"The pipeline failed:\n{pipeline.tail()}")
+            pipeline.end()  # its last line has come by then
+            cause = watch.failure or f"its process ended with status {pipeline.status}"
+            raise SystemExit(f"The pipeline failed: {cause}\nMore is in {pipeline.log}")
     finally:
         if pipeline.status is None:
             pipeline.kill()

@@ -29,7 +29,7 @@ from examples.flights.watch import Watch
 DIE_AT: Final = (0.15, 0.4, 0.65)
 AWAY_SECONDS: Final = 5.0
 APART_SECONDS: Final = 3.0
-END_SECONDS: Final = 60.0
+END_SECONDS: Final = 180.0
 POLL_SECONDS: Final = 0.05
 BIN_SECONDS: Final = 0.5
 Counts = list[tuple[float, int]]

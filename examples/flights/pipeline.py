@@ -23,6 +23,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,10 +35,17 @@ from examples.flights import data, rules
 from examples.flights.dead_letters import DeadLetters
 from penstock.client import Client
 from penstock.spark import DeltaSink, DeltaUpsert, session
+from penstock.spark.pipeline.causes import cause_of
 
 BATCH_RECORDS: Final = 50_000
 WATERMARK: Final = "30 days"  # partitions are read side by side, and may be days apart
 POLL_SECONDS: Final = 0.1
+WORKER_LATE: Final = "Python worker failed to connect back"
+"""An error of Spark's: a Python process took more than 10 s to start, as on a machine that is busy.
+That time is fixed in Spark, so the query is started again, after a pause."""
+RESTARTS_MAX: Final = 20
+RESTART_SECONDS: Final = 5.0
+TOPICS: Final = {"rows": (data.FLIGHTS, data.WEATHER), "delays": (data.FLIGHTS,)}
 COLUMNS: Final = "key,value,headers,topic,partition,offset"  # the outbox's records have headers
 SETTINGS: Final = {
     "spark.driver.memory": "2g",
@@ -45,6 +53,10 @@ SETTINGS: Final = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 NOT_STORED: Final = ("value", "reason")
+
+
+class QueryFailed(Exception):
+    """A query that has ended; the message has its name and the cause, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +101,7 @@ def weather_snapshot(spark: SparkSession, place: Place) -> DataFrame:
     """The weather topic up to offsets that never change once they are chosen."""
     kept = place.folder / "weather-snapshot.json"
     if not kept.exists():
-        with Client(place.bootstrap) as client:
+        with Client(place.bootstrap, api_timeout_ms=data.CALL_TIMEOUT_MS) as client:
             ends = client.list_offsets(data.WEATHER, "latest")
         draft = kept.with_suffix(".draft")
         draft.write_text(json.dumps({data.WEATHER: {str(p): end for p, end in ends.items()}}))
@@ -194,8 +206,6 @@ def report(query: StreamingQuery, logged: int, seen: dict[str, int]) -> int:
 def _behind(
     query: StreamingQuery, topics: tuple[str, ...], client: Client, seen: dict[str, int]
 ) -> bool:
-    if error := query.exception():
-        raise SystemExit(f"query {query.name} failed: {error}")
     logged = sum(sum(client.list_offsets(topic, "latest").values()) for topic in topics)
     return report(query, logged, seen) < logged
 
@@ -209,24 +219,46 @@ def _total(position: Any) -> int:
 
 def main(arguments: list[str]) -> int:
     place = Place(folder=Path(arguments[0]).resolve(), bootstrap=arguments[1], admin=arguments[2])
+    try:
+        run(place)
+    except Exception as error:
+        print(json.dumps({"failed": cause_of(error)}), flush=True)
+        raise
+    return 0
+
+
+def run(place: Place) -> None:
+    """Run both queries until they have read all that there is, once the stop file is there.
+
+    Raises:
+        QueryFailed: one of them has ended.
+    """
     spark = session(application="flights", settings=SETTINGS)
     spark.sparkContext.setLogLevel("ERROR")
-    with Client(place.bootstrap) as client:
-        queries = {
-            start_rows(spark, place, client): (data.FLIGHTS, data.WEATHER),
-            start_delays(spark, place): (data.FLIGHTS,),
+    with Client(place.bootstrap, api_timeout_ms=data.CALL_TIMEOUT_MS) as client:
+        starts = {
+            "rows": partial(start_rows, spark, place, client),
+            "delays": partial(start_delays, spark, place),
         }
+        queries = {name: start() for name, start in starts.items()}
+        restarts = RESTARTS_MAX
         seen: dict[str, int] = {}
         while True:
             last = place.stop_file.exists()
-            behind = [_behind(query, topics, client, seen) for query, topics in queries.items()]
+            for name, query in queries.items():
+                if error := query.exception():
+                    if WORKER_LATE not in str(error) or not restarts:
+                        raise QueryFailed(f"query {name}: {cause_of(error)}")
+                    restarts -= 1
+                    time.sleep(RESTART_SECONDS)
+                    queries[name] = starts[name]()
+            behind = [_behind(queries[name], TOPICS[name], client, seen) for name in queries]
             if last and not any(behind):
                 break
             time.sleep(POLL_SECONDS)
-        for query in queries:
+        for query in queries.values():
             query.stop()
     spark.stop()
-    return 0
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 
 READY: Final = re.compile(r"penstock ready kafka=(\S+) admin=(\S+)")
 AGENT_READY: Final = "penstock host ready"
-READY_SECONDS: Final = 30.0
-END_SECONDS: Final = 20.0
+READY_SECONDS: Final = 120.0
+END_SECONDS: Final = 60.0
 LOG_TAIL_CHARS: Final = 3_000
 
 

@@ -27,6 +27,8 @@ class Watch:
         self.read: list[tuple[float, int]] = []
         """How many records are in the tables by when, by the monotonic clock."""
         self._plain = ""
+        self.failure = ""
+        """The cause of the pipeline's end, in one line; empty while there is none."""
         self._plain_at = 0.0
         self._live = Live(self.table(), console=console, refresh_per_second=4, transient=False)
 
@@ -45,7 +47,9 @@ class Watch:
             progress = json.loads(text)
         except ValueError:
             return
-        if isinstance(progress, dict) and "query" in progress:
+        if isinstance(progress, dict) and "failed" in progress:
+            self.failure = str(progress["failed"])
+        elif isinstance(progress, dict) and "query" in progress:
             self._queries[progress["query"]] = progress
             if progress["query"] == QUERIES[0]:
                 self.read.append((time.monotonic(), progress["read"]))

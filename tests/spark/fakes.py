@@ -31,10 +31,16 @@ class FakeLog:
     by_name: dict[str, FakeTopic]
     requests: int = 0
     open_records: int = 0
+    replicas: int = 1
+    pauses: int = 0
 
     def topics(self, names: tuple[str, ...] | None) -> Mapping[str, TopicState]:
         return {
-            name: TopicState(topic_id=topic.topic_id, leader_epochs=dict.fromkeys(topic.bounds, 7))
+            name: TopicState(
+                topic_id=topic.topic_id,
+                leader_epochs=dict.fromkeys(topic.bounds, 7),
+                replicas=self.replicas,
+            )
             for name, topic in self.by_name.items()
             if names is None or name in names
         }
@@ -45,6 +51,9 @@ class FakeLog:
         if at in (EARLIEST, LATEST):
             return {index: bound[at - EARLIEST] for index, bound in found.bounds.items()}
         return {index: found.times.get(at, {}).get(index, -1) for index in found.bounds}
+
+    def pause(self, seconds: float) -> None:
+        self.pauses += 1
 
     def written(self, topic: str) -> Mapping[int, int]:
         bounds = self.by_name[topic].bounds

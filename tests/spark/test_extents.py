@@ -32,6 +32,8 @@ ANSWER = {
 class Server:
     def __init__(self) -> None:
         self.status = 200
+        self.statuses: list[int] = []
+        """Of the next answers; `status` is that of the others."""
         self.body: bytes = json.dumps(ANSWER).encode()
         self.paths: list[str] = []
         outer = self
@@ -41,7 +43,8 @@ class Server:
 
             def do_GET(self) -> None:
                 outer.paths.append(self.path)
-                self.send_response(outer.status)
+                status = outer.statuses.pop(0) if outer.statuses else outer.status
+                self.send_response(status)
                 self.send_header("Content-Length", str(len(outer.body)))
                 self.end_headers()
                 self.wfile.write(outer.body)
@@ -84,10 +87,10 @@ def test_aborted_transactions_are_asked_for(server: Server) -> None:
 
 
 def test_a_refusal_says_what_the_broker_said(server: Server) -> None:
-    server.status = 416
-    server.body = json.dumps({"error": "offset_out_of_range", "message": "starts at 4"}).encode()
+    server.status = 403
+    server.body = json.dumps({"error": "topic_authorization_failed", "message": "no"}).encode()
     source = HttpExtents(server.url)
-    with pytest.raises(ExtentsUnavailable, match="416 offset_out_of_range: starts at 4"):
+    with pytest.raises(ExtentsUnavailable, match="403 topic_authorization_failed: no"):
         source.extents(AT, 0, 31)
     source.close()
 
@@ -109,9 +112,42 @@ def test_another_form_is_no_answer(server: Server, body: bytes) -> None:
     source.close()
 
 
+@pytest.mark.parametrize("status", [421, 503, 500])
+def test_brokers_are_asked_until_one_leads(server: Server, status: int) -> None:
+    server.statuses = [status, status]
+    source = HttpExtents(f"http://127.0.0.1:9,{server.url}")
+    assert source.extents(AT, 10, 31).size_bytes == 1_000
+    source.close()
+    assert len(server.paths) == 3
+
+
+@pytest.mark.parametrize("status", [421, 503, 416])
+def test_without_a_leader_there_are_no_extents(server: Server, status: int) -> None:
+    """The range is fetched from its leader then; only the first range waits."""
+    server.status = status
+    source = HttpExtents(server.url, leader_seconds=0.2)
+    assert source.extents(AT, 10, 31).extents == ()
+    asked = len(server.paths)
+    assert (asked > 1) == (status != 416)
+    assert source.extents(AT, 10, 31).extents == ()
+    assert len(server.paths) == asked + 1
+    server.status = 200
+    assert source.extents(AT, 10, 31).size_bytes == 1_000
+    source.close()
+
+
+def test_brokers_that_answered_before_may_be_away(server: Server) -> None:
+    source = HttpExtents(server.url, timeout_seconds=0.1)
+    assert source.extents(AT, 10, 31).size_bytes == 1_000
+    server.http.shutdown()
+    server.http.server_close()
+    source.close()
+    assert source.extents(AT, 10, 31).extents == ()
+
+
 def test_nobody_there() -> None:
     with pytest.raises(ExtentsUnavailable, match="cannot be reached"):
-        HttpExtents("http://127.0.0.1:9").extents(AT, 0, 1)
+        HttpExtents("http://127.0.0.1:9", timeout_seconds=0.1).extents(AT, 0, 1)
 
 
 @pytest.mark.parametrize("url", ["localhost:9644", "ftp://h", "http://"])

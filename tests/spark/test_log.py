@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 
 from penstock.base.ids import TopicPartition
+from penstock.records.positions import LATEST
 from penstock.spark.errors import InvalidOption, OffsetWentBack, TopicRecreated, UnknownTopics
-from penstock.spark.log import check_lineage, latest, resolve, written
+from penstock.spark.log import caught_up, check_lineage, latest, resolve, written
 from penstock.spark.options import Bound, SourceOptions, parse
 from penstock.spark.positions import Position, Positions
 from tests.spark.fakes import FakeLog, FakeTopic
@@ -131,3 +133,45 @@ def test_lineage() -> None:
         check_lineage(position(5), position(9, "other"))
     with pytest.raises(OffsetWentBack, match="ends at offset 5, but was already read up to 9"):
         check_lineage(position(9), position(5))
+
+
+@dataclass
+class Behind(FakeLog):
+    """A log whose leader reports all of it after some pauses only."""
+
+    known_after: int = 3
+    hidden: int = 40
+
+    def offsets(self, topic: str, at: int) -> Mapping[int, int]:
+        found = super().offsets(topic, at)
+        if at != LATEST or self.pauses >= self.known_after:
+            return found
+        return {index: end - self.hidden for index, end in found.items()}
+
+    def written(self, topic: str) -> Mapping[int, int]:
+        return self.offsets(topic, LATEST)
+
+
+def test_an_end_that_a_leader_does_not_know_yet_is_asked_for_again() -> None:
+    behind = Behind(by_name=log().by_name, replicas=3)
+    begin = latest(log(), options())
+    at_offsets = Bound(option="startingOffsets", kind="offset", each={"a": {0: 100, 1: 50}})
+
+    def progress() -> Positions:
+        now = latest(behind, options())
+        check_lineage(begin, now)
+        return now
+
+    assert caught_up(behind, progress).same_offsets(begin)
+    assert behind.pauses == 3
+    behind.pauses = 0
+    assert caught_up(behind, lambda: resolve(behind, options(), at_offsets)).same_offsets(begin)
+    assert behind.pauses == 3
+
+
+def test_the_only_replica_knows_its_end() -> None:
+    behind = Behind(by_name=log().by_name, replicas=1)
+    begin = latest(log(), options())
+    with pytest.raises(OffsetWentBack):
+        caught_up(behind, lambda: check_lineage(begin, latest(behind, options())))
+    assert behind.pauses == 0

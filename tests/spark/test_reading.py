@@ -11,8 +11,11 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock.base.ids import TopicPartition
+from penstock.base.settings import LONG_MAX
 from penstock.client import Client
 from penstock.client.client import RawFetch
 from penstock.records.aborted import AbortedRange
@@ -24,7 +27,7 @@ from penstock.spark import broker_log, chunks
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.chunks import Fetched
 from penstock.spark.errors import DataLoss, NotServed
-from penstock.spark.reading import Fetcher, TaskReader
+from penstock.spark.reading import TIME_MS_MAX, Fetcher, TaskReader
 from penstock.spark.schema import BATCH_ROWS_MAX, COLUMN_NAMES, DEFAULT_COLUMNS, arrow_schema
 from penstock.spark.slices import Slice, Task
 from penstock.testing import Broker
@@ -136,6 +139,29 @@ def test_an_inner_range_starts_at_an_indexed_batch(file: Path, stored: bytes) ->
     item = piece(file, 1_234, 1_777, position=place, base_offset=1_000,
                  size_bytes=positions(stored)[4] - place)  # fmt: skip
     assert read([item], ("offset",))["offset"].to_pylist() == list(range(1_234, 1_777))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    times=st.lists(
+        st.integers(-LONG_MAX - 1, LONG_MAX)
+        | st.integers(-(10**14), 10**14)
+        | st.sampled_from([-1, 0, TIME_MS_MAX, TIME_MS_MAX + 1, -TIME_MS_MAX, -TIME_MS_MAX - 1]),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_a_time_is_the_same_in_spark_or_null(tmp_path: Path, times: list[int]) -> None:
+    """The oracle are Python's integers, which have no end."""
+    path = tmp_path / "0.log"
+    encoded = [
+        encode_batches(pa.table({"value": [b"v"], "timestamp": [time]}), now_ms=0, base_offset=n)
+        for n, time in enumerate(times)
+    ]
+    path.write_bytes(b"".join(bytes(batch.data) for batches in encoded for batch in batches))
+    found = read([piece(path, 0, len(times))], ("timestamp",))["timestamp"].cast(pa.int64())
+    exact = [time * 1_000 for time in times]
+    assert found.to_pylist() == [us if -(2**63) <= us < 2**63 else None for us in exact]
 
 
 @pytest.mark.parametrize("chunk_bytes", [100, 30_001, 4 << 20])

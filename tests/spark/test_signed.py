@@ -181,7 +181,11 @@ def test_without_new_urls_the_broker_is_read(
     topic: Signed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The store refuses what has ended; nothing is lost, and no URL is told."""
-    for extents in (lambda: None, lambda: HttpExtents("http://127.0.0.1:9")):
+
+    def away() -> HttpExtents:
+        return HttpExtents("http://127.0.0.1:9", timeout_seconds=0.1)
+
+    for extents in (lambda: None, away):
         caplog.clear()
         with caplog.at_level(logging.DEBUG):
             found = topic.read([Task(topic.ended())], extents=extents)

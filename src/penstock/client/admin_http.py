@@ -176,7 +176,7 @@ class AdminHttp:
                 if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                     return answer
                 trouble = f"{answer.status} {answer.error}: {answer.message}"
-            self._pause(attempt, deadline)
+            self.pause(attempt, deadline)
         raise AdminUnavailable(
             f"the admin address {self.url} did not do {method} {path} in {timeout_seconds:g} s;"
             f" at last: {trouble}"
@@ -216,7 +216,8 @@ class AdminHttp:
             self._host, self._port, timeout=timeout_seconds, context=self._security.tls
         )
 
-    def _pause(self, attempt: int, deadline: float) -> None:
+    def pause(self, attempt: int, deadline: float) -> None:
+        """Wait before the attempt after this one, counted from 0, but not beyond the deadline."""
         chance = self._randomness.uniform()
         seconds = limits.ADMIN_BACKOFF.pause_seconds(attempt + 1, chance=chance)
         left = deadline - self._clock.monotonic()

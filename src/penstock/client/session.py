@@ -18,6 +18,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.client.connection import Connection
 from penstock.client.errors import (
     BrokerBusy,
+    BrokerFailed,
     BrokersUnreachable,
     ClientClosed,
     InvalidArgument,
@@ -136,7 +137,7 @@ class Session:
         while True:
             try:
                 result = attempt()
-            except (RetriableError, BrokersUnreachable) as error:
+            except (RetriableError, BrokerFailed, BrokersUnreachable) as error:
                 failures += 1
                 self.trouble = str(error)
                 with self._lock:

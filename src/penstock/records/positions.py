@@ -16,6 +16,7 @@ Source: `ListOffsetsRequest.json`; KIP-79, KIP-98 (isolation), KIP-405, KIP-734.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 LATEST: Final = -1
@@ -28,3 +29,15 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 """Isolation levels: up to the high watermark, or to the last stable offset."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def first_millisecond(moment: datetime) -> int:
+    """Return the first whole millisecond at or after a moment that has a time zone.
+
+    A record is at or after the moment exactly if its timestamp is not below the result. It is
+    negative before 1970, where offsets cannot be looked up by time: read from the earliest then.
+    """
+    return -((_EPOCH - moment) // _MILLISECOND)

@@ -3,27 +3,29 @@
 Spark plans a DataFrame's partitions once and keeps them, but counts and caches may plan anew;
 with pinned ends every plan of one `load()` reads the same records. `earliest` stays open until
 planning, so that retention between the two does no harm.
+
+Filters are left to Spark, also where its push-down is on: it keeps what one filter of a DataFrame
+narrowed for every other use of that DataFrame (decision 0057). Options narrow what is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter
+from pyspark.sql.datasource import DataSourceReader
 
 from penstock.base.ids import TopicPartition
 from penstock.records.positions import EARLIEST, LATEST
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
 from penstock.spark.extents import extents_of
-from penstock.spark.log import Log, check_lineage, latest, resolve
+from penstock.spark.log import Log, caught_up, check_lineage, latest, resolve
 from penstock.spark.opening import Opening
 from penstock.spark.options import Bound, SourceOptions
 from penstock.spark.planning import Range, plan
 from penstock.spark.positions import Positions
-from penstock.spark.pushdown import Selection, narrow
 from penstock.spark.slices import Task
 
 FROM_START: Final = Bound(option="startingOffsets", kind="offset", everywhere=EARLIEST)
@@ -39,7 +41,6 @@ class PenstockReader(DataSourceReader):
         self._options = options
         self._opening = opening
         self._end = end
-        self._selection = Selection()
 
     def partitions(self) -> list[Task]:
         """The tasks; called once per plan, on the driver."""
@@ -61,40 +62,18 @@ class PenstockReader(DataSourceReader):
         return reader_of(self._options, self._opening).read(partition)
 
     def _ranges(self, log: Log) -> dict[TopicPartition, Range]:
-        options, selection = self._options, self._selection
-        start = resolve(log, options, options.start or FROM_START)
+        options = self._options
+        start = caught_up(log, lambda: resolve(log, options, options.start or FROM_START))
         check_lineage(start, self._end, require_progress=False)
-        check_lineage(self._end, latest(log, options))
+        caught_up(log, lambda: check_lineage(self._end, latest(log, options)))
         first = resolve(log, options, FROM_START)
         ranges: dict[TopicPartition, Range] = {}
         for at, position in self._end.partitions.items():
             low = start.offset(at)
-            if low is None or not selection.keeps(at):
+            if low is None:
                 continue
             floor = first.partitions[at].offset
             if low < floor and options.fail_on_data_loss:
                 raise DataLoss(at.topic, at.partition, low, floor)
-            low = max(low, floor, selection.offset_min)
-            ranges[at] = (low, min(position.offset, selection.offset_end))
-        return self._since(log, ranges)
-
-    def _since(self, log: Log, ranges: dict[TopicPartition, Range]) -> dict[TopicPartition, Range]:
-        oldest = self._selection.timestamp_min_ms
-        if oldest is None:
-            return ranges
-        raised: dict[TopicPartition, Range] = {}
-        found = {topic: log.offsets(topic, oldest) for topic in {at.topic for at in ranges}}
-        for at, (low, end) in ranges.items():
-            first = found[at.topic].get(at.partition, -1)
-            if first >= 0:
-                raised[at] = (max(low, first), end)
-        return raised
-
-
-class PushdownReader(PenstockReader):
-    """The same with filters pushed down; only where Spark's flag for it is on."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take the filters on topic, partition, offset and timestamp; the rest is Spark's."""
-        self._selection, left = narrow(self._selection, filters)
-        return left
+            ranges[at] = (max(low, floor), position.offset)
+        return ranges

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,9 @@ FETCH_WAIT_MS: Final = 500
 
 FETCH_ATTEMPTS_MAX: Final = 120
 """How often a broker is asked for records that it is known to have, before that is an error."""
+CALL_TIMEOUT_MS: Final = 120_000
+"""Longest time for one call, with its retries: long enough for a leader to be elected on machines
+that are busy, since a query ends with a call that fails."""
 
 
 class BrokerLog:
@@ -45,6 +49,7 @@ class BrokerLog:
             name: TopicState(
                 topic_id=str(topic.topic_id),
                 leader_epochs={item.index: item.leader_epoch for item in topic.partitions},
+                replicas=max((len(item.replicas) for item in topic.partitions), default=1),
             )
             for name, topic in found.items()
             if topic.error_code == 0 and not (names is None and topic.internal)
@@ -57,14 +62,18 @@ class BrokerLog:
     def written(self, topic: str) -> Mapping[int, int]:
         return self.client.list_offsets(topic, "latest")
 
+    def pause(self, seconds: float) -> None:
+        threading.Event().wait(seconds)
+
     def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
         from penstock.client import OffsetOutOfRange
 
         isolation: Isolation = (
             "read_committed" if self._isolation == READ_COMMITTED else "read_uncommitted"
         )
-        try:
-            for _ in range(FETCH_ATTEMPTS_MAX):
+        said = ""
+        for _ in range(FETCH_ATTEMPTS_MAX):
+            try:
                 found = self.client.fetch_raw(
                     at.topic,
                     at.partition,
@@ -73,18 +82,25 @@ class BrokerLog:
                     max_wait_ms=FETCH_WAIT_MS,
                     isolation=isolation,
                 )
-                if found.data:
-                    return Fetched(found.data, found.aborted)
-        except OffsetOutOfRange:
-            log_start = self.offsets(at.topic, EARLIEST)[at.partition]
-            if offset < log_start:
-                raise DataLoss(at.topic, at.partition, offset, log_start) from None
-            raise
+            except OffsetOutOfRange as error:
+                log_start = self.offsets(at.topic, EARLIEST)[at.partition]
+                if offset < log_start:
+                    raise DataLoss(at.topic, at.partition, offset, log_start) from None
+                # A broker that led the partition before may not know yet that it does no more.
+                said = str(error)
+                self.topics((at.topic,))
+                self.pause(FETCH_WAIT_MS / 1_000)
+                continue
+            if found.data:
+                return Fetched(found.data, found.aborted)
+            said = (
+                f"it serves up to {found.last_stable_offset} (last stable) and"
+                f" {found.high_watermark} (high watermark)"
+            )
         raise NotServed(
-            f"{at}: the broker was asked for offset {offset} {FETCH_ATTEMPTS_MAX} times and"
-            f" answered with no records; it says that it serves up to {found.last_stable_offset}"
-            f" (last stable) and {found.high_watermark} (high watermark). The offset was readable"
-            " when the read was planned: the broker's log says what happened to it"
+            f"{at}: the leader was asked for offset {offset} {FETCH_ATTEMPTS_MAX} times and"
+            f" answered without records; at last: {said}. The offset was readable when the read"
+            " was planned: look for the partition in the leader's log"
         )
 
     @property
@@ -94,7 +110,10 @@ class BrokerLog:
             from penstock.client import Client
 
             self._client = Client(
-                self._bootstrap, client_id="penstock-spark", security=self._security
+                self._bootstrap,
+                client_id="penstock-spark",
+                api_timeout_ms=CALL_TIMEOUT_MS,
+                security=self._security,
             )
         return self._client
 

@@ -29,7 +29,6 @@ from penstock.base.errors import InvalidError, UnavailableError
 from penstock.spark.java import require_java
 from penstock.spark.session_settings import (
     LOOPBACK_SETTINGS,
-    PUSHDOWN,
     SETTINGS,
     built,
     facts,
@@ -85,8 +84,7 @@ def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
     if url.startswith("sc://"):
         _set(spark, chosen, url)
     check_workers(spark, wait_seconds=wait_seconds)
-    told = facts({PUSHDOWN: spark.conf.get(PUSHDOWN, "false")}, server_slots(spark))
-    spark.dataSource.register(_source_with(told))
+    spark.dataSource.register(_source_with(facts(server_slots(spark))))
     listen(spark)
     return spark
 

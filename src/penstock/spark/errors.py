@@ -17,6 +17,14 @@ class InvalidOption(InvalidSetting):
     subject: ClassVar[str] = "option"
 
 
+class OffsetBeyondEnd(InvalidOption):
+    """An offset in an option that lies beyond the end of its partition."""
+
+    def __init__(self, option: str, offset: int, topic: str, reason: str) -> None:
+        super().__init__(option, offset, reason)
+        self.topic = topic
+
+
 class NotPenstock(InvalidError):
     """What answers at the admin address has no staged commits: it is not a Penstock broker."""
 

@@ -8,12 +8,17 @@ readers cut to offsets.
 Of a diskless topic it names objects of a store instead of files, in pages; they are asked for one
 after the other. Objects with a signed URL for each extent need no rights on the store: each such
 extent is an object of its own to whoever reads it (`penstock.objects.signed_store`). Any broker
-answers for such a topic, and the leader for another one, so several addresses may be given: the
-next is asked where one does not answer or does not lead.
+answers for such a topic, and the leader for another one, so several addresses may be given.
+
+Extents make a read cheaper, and no read depends on them: what no extent holds is fetched from the
+leader, which the client follows. So a range of which no broker names extents, because leadership
+is moving or the leader's address is not given, has none. Only addresses that have never
+answered are an error.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -23,25 +28,30 @@ from urllib.parse import quote, unquote, urlsplit
 from penstock.archive.formats.extent_json import NoExtent, extent_from_json
 from penstock.archive.planning import trimmed
 from penstock.base.ids import TopicPartition
-from penstock.client.admin_http import NO_SECURITY, AdminSecurity
+from penstock.client.admin_http import NO_SECURITY, AdminSecurity, Answer
 from penstock.client.errors import AdminUnavailable
 from penstock.client.security import admin_security
 from penstock.records.aborted import AbortedRange
 from penstock.records.extents import Extent, SignedRange, file_extent
-from penstock.spark.admin_http import BrokerAdmin
+from penstock.spark.admin_http import BrokerAdmin, BrokerAdmins
 from penstock.spark.errors import ExtentsUnavailable
 from penstock.spark.options import SourceOptions
 
+logger = logging.getLogger(__name__)
+
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
+LEADER_SECONDS: Final = 5.0
+"""How long brokers that are there are asked again for extents while none of them leads."""
 PAGES_MAX: Final = 10_000
 """Answers about one range of a diskless partition, of a thousand extents each."""
-_ASK_ANOTHER: Final = frozenset(
+_WITHOUT: Final = frozenset(
     {
-        HTTPStatus.NOT_FOUND,  # a topic that it has not heard of yet
         HTTPStatus.MISDIRECTED_REQUEST,
-        HTTPStatus.SERVICE_UNAVAILABLE,
+        # A leader may know a while later where the log ends, or retention came in between.
+        HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
     }
 )
+"""Answers after which a range is read without extents, beside 5xx."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +93,27 @@ def extents_of(options: SourceOptions) -> HttpExtents | None:
 
 
 class HttpExtents:
-    """`ExtentSource` over admin addresses, separated by commas; they are asked in turns."""
+    """`ExtentSource` over admin addresses, separated by commas.
+
+    `timeout_seconds` is how long brokers are waited for while none answers, `leader_seconds` while
+    none that answers leads the partition.
+    """
 
     def __init__(
         self,
         admin_urls: str,
         isolation: str = "read_uncommitted",
         security: AdminSecurity = NO_SECURITY,
+        *,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        leader_seconds: float = LEADER_SECONDS,
     ) -> None:
-        urls = admin_urls.split(",")
-        self._addresses = [BrokerAdmin(url.strip(), security=security) for url in urls]
+        self._admins = BrokerAdmins(admin_urls, security=security)
         self._isolation = isolation
+        self._timeout_seconds = timeout_seconds
+        self._leader_seconds = leader_seconds
+        self._reached = False
+        self._leaderless = False
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
         found = self._page(at, start, end)
@@ -120,29 +140,41 @@ class HttpExtents:
             f"/v1/topics/{quote(at.topic, safe='')}/partitions/{at.partition}"
             f"/extents?start={start}&end={end}&isolation={self._isolation}"
         )
-        for number, address in enumerate(self._addresses, start=1):
-            try:
-                answer = address.ask("GET", path, timeout_seconds=REQUEST_TIMEOUT_SECONDS)
-            except AdminUnavailable as error:
-                if number == len(self._addresses):
-                    raise ExtentsUnavailable(str(error)) from error
-                continue
-            if answer.status == HTTPStatus.OK:
-                # Who has answered is asked first from now on.
-                self._addresses.insert(0, self._addresses.pop(number - 1))
-                return _page(at, start, answer.body)
-            if number == len(self._addresses) or answer.status not in _ASK_ANOTHER:
-                said = answer.body.get("message", answer.content[:200])
+        try:
+            address, answer = self._admins.get(
+                path,
+                timeout_seconds=self._timeout_seconds,
+                leader_seconds=0.0 if self._leaderless else self._leader_seconds,
+            )
+        except AdminUnavailable as error:
+            if not self._reached:
                 raise ExtentsUnavailable(
-                    f"{at} offsets {start} to {end}: {address.url} answered {answer.status} "
-                    f"{answer.error}: {said}"
-                )
-        raise ExtentsUnavailable(f"{at}: there is no admin address")
+                    f"{error}. Give the admin addresses of all brokers in penstock.admin.url"
+                ) from error
+            return self._without(at, str(error))
+        self._reached = True
+        if answer.status == HTTPStatus.OK:
+            self._leaderless = False
+            return _page(at, start, answer.body)
+        refusal = f"offsets {start} to {end}: {_said(address, answer)}"
+        if answer.status in _WITHOUT or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return self._without(at, refusal)
+        raise ExtentsUnavailable(f"{at} {refusal}")
+
+    def _without(self, at: TopicPartition, reason: str) -> _Page:
+        """Return a page without extents; the next range does not wait for a leader either."""
+        self._leaderless = True
+        logger.warning("%s is read through its leader: no broker names extents: %s", at, reason)
+        return _Page(PartitionExtents(topic_id="", log_start_offset=0, extents=()), None)
 
     def close(self) -> None:
         """Drop the connections."""
-        for address in self._addresses:
-            address.close()
+        self._admins.close()
+
+
+def _said(address: BrokerAdmin, answer: Answer) -> str:
+    message = answer.body.get("message", answer.content[:200])
+    return f"{address.url} answered {answer.status} {answer.error}: {message}"
 
 
 class _Page(NamedTuple):

@@ -4,7 +4,7 @@ Spark keeps progress in its checkpoint, where lag tools cannot see it. This list
 driver and hears of every batch after the checkpoint has it; a query whose source has the option
 `groupId` has group and address in its positions, so nothing needs to be registered per query.
 The group is for looking at: Spark itself always restarts from its checkpoint. A failed commit is
-logged and forgotten, as the next batch's commit covers it.
+logged and made again at the next event of any query, unless a later batch's commit covers it.
 """
 
 from __future__ import annotations
@@ -62,30 +62,39 @@ class GroupCommitListener(ReportListener):
     def __init__(self) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._committed: dict[tuple[str, str], Positions] = {}
+        self._failed: dict[tuple[str, str], Positions] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing to do."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Commit the batch's end offsets, once for each source of the query."""
+        self._commit_failed()
         for source in event.progress.sources:
             positions = positions_of(source.endOffset)
             if positions is not None and positions.group_id:
                 self._commit(positions)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Commit again what failed."""
+        self._commit_failed()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing to do: the last batch was committed when it ended."""
+        """Commit again what failed; else the last batch was committed when it ended."""
+        self._commit_failed()
 
     def close(self) -> None:
         """Close the connections."""
         while self._clients:
             self._clients.popitem()[1].close()
 
+    def _commit_failed(self) -> None:
+        for positions in list(self._failed.values()):
+            self._commit(positions)
+
     def _commit(self, positions: Positions) -> None:
         key = (positions.bootstrap, positions.group_id or "")
+        self._failed.pop(key, None)
         before = self._committed.get(key)
         if before is not None and before.same_offsets(positions):
             return
@@ -97,6 +106,7 @@ class GroupCommitListener(ReportListener):
             self._client(positions.bootstrap).commit_offsets(key[1], offsets)
         except (PenstockError, OSError) as error:
             _LOG.warning("group %s: offsets were not committed: %s", key[1], error)
+            self._failed[key] = positions
             return
         self._committed[key] = positions
 

@@ -8,25 +8,38 @@ streaming alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from penstock.base.ids import TopicPartition
+from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.records.positions import EARLIEST, LATEST
-from penstock.spark.errors import InvalidOption, OffsetWentBack, TopicRecreated, UnknownTopics
+from penstock.spark.errors import (
+    InvalidOption,
+    OffsetBeyondEnd,
+    OffsetWentBack,
+    TopicRecreated,
+    UnknownTopics,
+)
 from penstock.spark.options import Bound, SourceOptions
 from penstock.spark.positions import Position, Positions
 
 NOT_FOUND = -1
+BEHIND_SECONDS_MAX: Final = 30.0
+"""How long a replicated partition may end before an offset that it is known to have."""
+BEHIND_PAUSE_SECONDS: Final = 0.2
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic's id and the leader epoch of each of its partitions."""
+    """A topic's id, the leader epoch of each of its partitions, and how many replicas they have."""
 
     topic_id: str
     leader_epochs: Mapping[int, int]
+    replicas: int = 1
 
 
 class Log(Protocol):
@@ -45,6 +58,10 @@ class Log(Protocol):
 
     def written(self, topic: str) -> Mapping[int, int]:
         """Per partition where the log ends, open transactions included."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the log is asked again."""
         ...
 
 
@@ -135,6 +152,27 @@ def check_lineage(start: Positions, now: Positions, *, require_progress: bool = 
             raise OffsetWentBack(at.topic, at.partition, position.offset, end)
 
 
+def caught_up(log: Log, attempt: Callable[[], T], clock: Clock = SYSTEM_CLOCK) -> T:
+    """Return what `attempt` does, once the leaders know where their partitions end.
+
+    When leadership moves, a broker that leads no more, or the next leader, may report an older end
+    for a moment. An end that is too low is asked for again then; where there is one replica, it is
+    an error at once.
+
+    Raises:
+        OffsetWentBack, OffsetBeyondEnd: the last one, after `BEHIND_SECONDS_MAX`.
+    """
+    deadline = clock.monotonic() + BEHIND_SECONDS_MAX
+    while True:
+        try:
+            return attempt()
+        except (OffsetWentBack, OffsetBeyondEnd) as error:
+            state = log.topics((error.topic,)).get(error.topic)
+            if state is None or state.replicas <= 1 or clock.monotonic() >= deadline:
+                raise
+        log.pause(BEHIND_PAUSE_SECONDS)
+
+
 class _Resolver:
     """Offsets of one topic for one bound, with one request per point in time asked for."""
 
@@ -167,10 +205,8 @@ class _Resolver:
         if offset > high and not self._bound.option.startswith("ending"):
             high = self._log.written(self._topic)[partition]
         if offset > high:
-            raise InvalidOption(
-                self._bound.option, offset,
-                f"{self._topic}-{partition} holds offsets {low} to {high}",
-            )  # fmt: skip
+            reason = f"{self._topic}-{partition} holds offsets {low} to {high}"
+            raise OffsetBeyondEnd(self._bound.option, offset, self._topic, reason)
         return offset
 
     def _at(self, point: int) -> Mapping[int, int]:
@@ -184,7 +220,7 @@ def _assigned(name: str, state: TopicState, numbers: tuple[int, ...]) -> TopicSt
         count = len(state.leader_epochs)
         raise UnknownTopics(f"topic {name} has partitions 0 to {count - 1}, not {missing}")
     epochs = {number: state.leader_epochs[number] for number in numbers}
-    return TopicState(topic_id=state.topic_id, leader_epochs=epochs)
+    return replace(state, leader_epochs=epochs)
 
 
 def _check_complete(bound: Bound, topics: Mapping[str, TopicState]) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.ids import TopicPartition
+from penstock.base.settings import LONG_MAX
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.records.columnar import decode_batches
 from penstock.records.positions import READ_UNCOMMITTED
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MICROSECONDS_PER_MILLISECOND: Final = 1_000
+TIME_MS_MAX: Final = LONG_MAX // MICROSECONDS_PER_MILLISECOND
+"""The latest time that Spark has, in the year 294247; the earliest is as far before 1970."""
 URL_MARGIN_MS: Final = 30_000
 """How long the URLs of a task have to hold when it begins."""
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
@@ -222,5 +225,15 @@ def _column(name: str, piece: pa.RecordBatch, item: Slice, chunk: Chunk) -> pa.A
         return pa.repeat(constants[name], piece.num_rows)
     array = piece.column(name)
     if name == "timestamp":
-        return pc.multiply(array, MICROSECONDS_PER_MILLISECOND).cast(TIMESTAMP_ARROW)
+        return _instants(array)
     return array.cast(HEADERS_ARROW) if name == HEADERS else array
+
+
+def _instants(times: pa.Int64Array) -> pa.TimestampArray:
+    """Return milliseconds as Spark's timestamps; null where Spark has no such time."""
+    try:
+        microseconds = pc.multiply_checked(times, MICROSECONDS_PER_MILLISECOND)
+    except pa.ArrowInvalid:
+        held = pc.and_(pc.greater_equal(times, -TIME_MS_MAX), pc.less_equal(times, TIME_MS_MAX))
+        microseconds = pc.multiply(pc.if_else(held, times, None), MICROSECONDS_PER_MILLISECOND)
+    return microseconds.cast(TIMESTAMP_ARROW)

@@ -1,8 +1,8 @@
 """What every session is given, one of this machine, of a cluster or of Spark Connect.
 
 Each setting is there for a measured reason (see the comments); one that the caller sets himself
-is left alone. The source's own facts (parallelism, whether filters are pushed down) travel by
-environment, because Spark hands a Python source its options and nothing else.
+is left alone. The source's parallelism travels by environment, because Spark hands a Python source
+its options and nothing else.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from penstock.spark.listener import GroupCommitListener
-from penstock.spark.source import PUSHDOWN_VARIABLE
 
 PARALLELISM_VARIABLE: Final = "PENSTOCK_SPARK_PARALLELISM"
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 SETTINGS: Final = {
     # Workers: no loopback TCP, our code pre-imported, never a new process per task.
@@ -24,7 +22,6 @@ SETTINGS: Final = {
     "spark.python.daemon.module": "penstock.spark.daemon",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    PUSHDOWN: "true",
     # Tables: what Delta readers agree on.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
@@ -46,10 +43,9 @@ def listen(spark: SparkSession) -> None:
         spark._penstock_listener = listener  # type: ignore[attr-defined]
 
 
-def facts(chosen: Mapping[str, Any], slots: int) -> dict[str, str]:
-    """What the source is told by environment."""
-    pushdown = str(chosen.get(PUSHDOWN, "false")).lower()
-    return {PUSHDOWN_VARIABLE: str(int(pushdown == "true")), PARALLELISM_VARIABLE: str(slots)}
+def facts(slots: int) -> dict[str, str]:
+    """Return the environment of the source."""
+    return {PARALLELISM_VARIABLE: str(slots)}
 
 
 def built(chosen: Mapping[str, Any]) -> SparkSession:

@@ -12,26 +12,22 @@ in `schema()`, which Spark calls once, right before it pickles.
 
 from __future__ import annotations
 
-import os
 from collections.abc import MutableMapping
 from functools import cached_property
-from typing import Final
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
-from penstock.spark.batch import TO_END, PenstockReader, PushdownReader
+from penstock.spark.batch import TO_END, PenstockReader
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.daemon import hush_planner
 from penstock.spark.errors import InvalidOption
-from penstock.spark.log import resolve
+from penstock.spark.log import caught_up, resolve
 from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.positions import Positions
 from penstock.spark.schema import spark_schema
 from penstock.spark.stream import PenstockStreamReader
-
-PUSHDOWN_VARIABLE: Final = "PENSTOCK_SPARK_PUSHDOWN"
 
 hush_planner()
 
@@ -75,8 +71,7 @@ class PenstockSource(DataSource):
         """A batch reader up to the ends fixed at `load()`."""
         self._check_schema(schema)
         end = self._end or self._resolved_end()
-        kind = PushdownReader if os.environ.get(PUSHDOWN_VARIABLE) == "1" else PenstockReader
-        return kind(self._parsed, end, self._opening)
+        return PenstockReader(self._parsed, end, self._opening)
 
     def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802
         """A micro-batch reader."""
@@ -107,7 +102,7 @@ class PenstockSource(DataSource):
         parsed = self._parsed
         log = BrokerLog(parsed.bootstrap, parsed.isolation_level, parsed.security)
         try:
-            return resolve(log, self._parsed, self._parsed.end or TO_END)
+            return caught_up(log, lambda: resolve(log, parsed, parsed.end or TO_END))
         finally:
             log.close()
 

@@ -97,11 +97,11 @@ def _local(chosen: dict[str, Any], slots: int) -> SparkSession:
     wanted = SETTINGS | chosen
     inherits = SparkContext._gateway is None
     if inherits:  # the Java process is yet to start, and hands our environment to the planners
-        os.environ.update(facts(wanted, slots))
+        os.environ.update(facts(slots))
         java.start(wanted)
     spark = built(wanted)
     if not inherits or spark.sparkContext.defaultParallelism != slots:
-        _tell(spark, facts(wanted, spark.sparkContext.defaultParallelism))
+        _tell(spark, facts(spark.sparkContext.defaultParallelism))
     listen(spark)
     return spark
 
@@ -113,7 +113,7 @@ def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = SETTINGS | _driver_settings(str(chosen.get("spark.master", ""))) | chosen
     if SparkContext._gateway is None:
-        os.environ.update(facts(wanted, os.cpu_count() or 1))
+        os.environ.update(facts(os.cpu_count() or 1))
         java.start(wanted)
     spark = built(wanted)
     try:
@@ -124,7 +124,7 @@ def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
     slots = settled_slots(spark)
     if not spark.sparkContext.getConf().contains(_SHUFFLES):
         spark.conf.set(_SHUFFLES, str(slots))
-    _tell(spark, facts(wanted, slots))
+    _tell(spark, facts(slots))
     listen(spark)
     return spark
 

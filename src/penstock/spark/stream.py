@@ -37,7 +37,7 @@ from penstock.spark.batch import FROM_START, TO_END
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
 from penstock.spark.extents import extents_of
-from penstock.spark.log import check_lineage, latest, resolve, written
+from penstock.spark.log import caught_up, check_lineage, latest, resolve, written
 from penstock.spark.opening import Opening
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import Range, plan
@@ -66,7 +66,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint starts: at the end unless told otherwise."""
-        return resolve(self._log, self._options, self._options.start or TO_END).to_json()
+        start = self._options.start or TO_END
+        return caught_up(self._log, lambda: resolve(self._log, self._options, start)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Says whether options limit a trigger; how much is decided in `latestOffset`."""
@@ -87,10 +88,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             TopicRecreated, OffsetWentBack: the log is not the one `start` was taken from.
         """
         begin = from_json(start)
-        now = latest(self._log, self._options) if self._frozen is None else self._frozen
         if self._frozen is None:
-            check_lineage(begin, written(self._log, begin, now))
+            now = caught_up(self._log, lambda: self._ends(begin), self._clock)
         else:
+            now = self._frozen
             check_lineage(begin, now, require_progress=False)
         froms, tos = self._spans(begin, now)
         if not isinstance(limit, ReadAllAvailable) and self._options.limited:
@@ -151,6 +152,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked_ms = wake.read(self._options.wake_file)
         due = asked_ms is not None and before_ms != asked_ms <= self._clock.now_ms()
         return asked_ms if due and asked_ms is not None else before_ms
+
+    def _ends(self, begin: Positions) -> Positions:
+        """Return where the partitions end, which is not before `begin`."""
+        now = latest(self._log, self._options)
+        check_lineage(begin, written(self._log, begin, now))
+        return now
 
     def _spans(
         self, begin: Positions, now: Positions

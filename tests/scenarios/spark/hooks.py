@@ -28,10 +28,11 @@ def read(self: TaskReader, task: Any) -> Iterator[Any]:
         yield batch
 
 
-def put(self: BlobStore, name: str, pieces: list[Any], size_bytes: int) -> None:
+def put(self: BlobStore, name: str, pieces: list[Any], size_bytes: int) -> tuple[str, ...]:
     reach("worker: blob not written")
-    _put(self, name, pieces, size_bytes)
+    holders = _put(self, name, pieces, size_bytes)
     reach("worker: blob durable, entry not returned", "executor: blob durable")
+    return holders
 
 
 def write_in_halves(files: Files, file: int, position: int, pieces: Sequence[Buffer]) -> int:

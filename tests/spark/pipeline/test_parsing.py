@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.formats import ValueFormat
 from penstock.spark.pipeline import kinds
 from penstock.spark.pipeline.document import read
+from penstock.spark.pipeline.frames import start_options
 from penstock.spark.pipeline.kinds import Unfit
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.spec import (
@@ -305,6 +306,26 @@ def test_a_pipeline_is_named_after_its_file_or_directory(directory: Path) -> Non
     assert load(other).name == "other"
     assert small(directory).name == load(directory / "pipeline.toml").name == "shop"
     assert small(directory, 'name = "given"\n').run.state == directory / ".penstock" / "given"
+
+
+def test_admin_addresses_of_several_brokers(directory: Path) -> None:
+    text = '[run]\nadmin = "http://b1:9644/, https://b2:9644"\n'
+    assert small(directory, text).run.admin_url == "http://b1:9644,https://b2:9644"
+    with pytest.raises(Unfit, match="'b2:9644' is not an address"):
+        kinds.urls("http://b1:9644,b2:9644")
+
+
+@pytest.mark.parametrize(
+    ("start", "options"),
+    [
+        ("1969-12-31T23:59:59.999", {"startingOffsets": "earliest"}),
+        ("0001-01-01", {"startingOffsets": "earliest"}),
+        ("1970-01-01", {"startingTimestamp": "0"}),
+        ("2013-01-01T00:00:00.0001+01:00", {"startingTimestamp": "1356994800001"}),
+    ],
+)
+def test_a_start_before_1970_is_the_earliest(start: str, options: dict[str, str]) -> None:
+    assert start_options(start).items() >= options.items()
 
 
 def test_a_flag_wins_over_the_file_and_that_over_the_environment(

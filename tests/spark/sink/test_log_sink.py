@@ -219,21 +219,26 @@ def test_a_blob_is_uploaded_where_the_directory_is_not(
 ) -> None:
     # As a worker on another machine sees it: a path that is not the broker's.
     far = StagingLocation(
-        directory=str(tmp_path), token="of another machine", blob_bytes_max=1 << 26
+        url=target.broker.admin_url,
+        directory=str(tmp_path),
+        token="of another machine",
+        blob_bytes_max=1 << 26,
     )
     options = check(topic=target.name, application=target.name, **target.addresses())
     topics = {target.name: find_topic(options.bootstrap, target.name)}
     attempt = Attempt(application=target.name, batch_id=0, partition=0, number=0)
     batches = numbered(spark, 5_000, tasks=1).toArrow().to_batches()
     columns = ("key", "value", "headers", "timestamp")
-    staged = list(stage(iter(batches), options, attempt, columns=columns, place=far, topics=topics))
+    staged = list(
+        stage(iter(batches), options, attempt, columns=columns, places=[far], topics=topics)
+    )
     assert list(tmp_path.iterdir()) == []
     blobs = [item.blob for item in staged if item.blob is not None]
     assert sum(blob.records for blob in blobs) == 5_000
-    from penstock.spark.admin_http import BrokerAdmin
+    from penstock.spark.admin_http import BrokerAdmins
     from penstock.spark.sink.commits import Commits
 
-    address = BrokerAdmin(options.admin_url)
+    address = BrokerAdmins(options.admin_url)
     done = Commits(address, target.name, timeout_seconds=60).commit(0, None, blobs)
     address.close()
     assert done.records == target.count() == 5_000

@@ -29,7 +29,9 @@ COLUMNS = ("key", "value", "headers", "timestamp", "topic")
 @pytest.fixture
 def place(tmp_path: Path) -> StagingLocation:
     (tmp_path / TOKEN_FILE).write_text("secret\n")
-    return StagingLocation(directory=str(tmp_path), token="secret", blob_bytes_max=1 << 28)
+    return StagingLocation(
+        url="http://127.0.0.1:2", directory=str(tmp_path), token="secret", blob_bytes_max=1 << 28
+    )
 
 
 def options(**more: Any) -> SinkOptions:
@@ -90,7 +92,7 @@ def records(place: StagingLocation, blob: Blob) -> Iterator[tuple[str, int, dict
 def test_blobs_hold_what_they_say(place: StagingLocation, codec: str) -> None:
     given = [rows(50), rows(0), rows(700, first=50)]
     staged = stage(
-        iter(given), options(codec=codec), ATTEMPT, columns=COLUMNS, place=place, topics=TOPICS
+        iter(given), options(codec=codec), ATTEMPT, columns=COLUMNS, places=[place], topics=TOPICS
     )
     (blob,) = blobs(staged)
     assert blob_from_json(blob.to_json()) == blob
@@ -122,7 +124,7 @@ def test_memory_is_bounded_by_chunks(
             yield rows(100, first=first)
 
     one = options(topic="b")
-    staged = stage(source(), one, ATTEMPT, columns=("value",), place=place, topics=TOPICS)
+    staged = stage(source(), one, ATTEMPT, columns=("value",), places=[place], topics=TOPICS)
     first = next(staged)
     assert first.blob is not None
     assert taken < 5
@@ -133,9 +135,13 @@ def test_memory_is_bounded_by_chunks(
 
 
 def test_a_blob_above_the_limit_is_cut(place: StagingLocation) -> None:
-    small = StagingLocation(directory=place.directory, token=place.token, blob_bytes_max=3_000)
+    small = StagingLocation(
+        url="http://127.0.0.1:2", directory=place.directory, token=place.token, blob_bytes_max=3_000
+    )
     one = options(topic="b")
-    staged = stage(iter([rows(500)]), one, ATTEMPT, columns=("value",), place=small, topics=TOPICS)
+    staged = stage(
+        iter([rows(500)]), one, ATTEMPT, columns=("value",), places=[small], topics=TOPICS
+    )
     found = blobs(staged)
     assert len(found) > 2
     assert all(blob.size_bytes <= 3_000 for blob in found)
@@ -146,7 +152,7 @@ def test_no_two_attempts_share_a_name(place: StagingLocation) -> None:
     def names() -> set[str]:
         one = options(topic="b")
         staged = stage(
-            iter([rows(5)]), one, ATTEMPT, columns=("value",), place=place, topics=TOPICS
+            iter([rows(5)]), one, ATTEMPT, columns=("value",), places=[place], topics=TOPICS
         )
         return {blob.name for blob in blobs(staged)}
 
@@ -191,7 +197,7 @@ def test_what_is_wrong_with_rows_is_handed_on(
 ) -> None:
     one = options(topic="a", batch_bytes=1_024)
     staged = stage(
-        iter([batch]), one, ATTEMPT, columns=batch.schema.names, place=place, topics=TOPICS
+        iter([batch]), one, ATTEMPT, columns=batch.schema.names, places=[place], topics=TOPICS
     )
     (item,) = staged
     assert item.blob is None
@@ -201,7 +207,13 @@ def test_what_is_wrong_with_rows_is_handed_on(
 
 def test_another_directory_is_not_written_to(place: StagingLocation) -> None:
     assert place.here
-    assert not StagingLocation(directory=place.directory, token="other", blob_bytes_max=1).here
+    assert not StagingLocation(
+        url="http://127.0.0.1:2", directory=place.directory, token="other", blob_bytes_max=1
+    ).here
     (Path(place.directory) / TOKEN_FILE).write_text("")
-    assert not StagingLocation(directory=place.directory, token="", blob_bytes_max=1).here
-    assert not StagingLocation(directory="/nowhere", token="secret", blob_bytes_max=1).here
+    assert not StagingLocation(
+        url="http://127.0.0.1:2", directory=place.directory, token="", blob_bytes_max=1
+    ).here
+    assert not StagingLocation(
+        url="http://127.0.0.1:2", directory="/nowhere", token="secret", blob_bytes_max=1
+    ).here

@@ -25,16 +25,8 @@ from penstock.base.errors import PenstockError
 from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import (
-    document,
-    frames,
-    protecting,
-    refusals,
-    rejects,
-    rules,
-    schemas,
-    streams,
-)
+from penstock.spark.pipeline import document, frames, protecting, refusals, rejects, rules
+from penstock.spark.pipeline import schemas, streams  # isort: skip
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed

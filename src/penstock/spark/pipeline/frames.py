@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
+from penstock.records.positions import first_millisecond
 from penstock.security.data.places import KeyPlace
 from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
@@ -41,7 +42,6 @@ Ranges = Mapping[str, Mapping[str, Sequence[int]]]
 """Offsets [first, end) by topic and partition, as JSON has them."""
 ATTEMPT: Final = "_attempt"
 UNREAD: Final = "_unread"
-MILLISECONDS: Final = 1_000
 
 
 class StepFailed(InvalidError):
@@ -134,8 +134,11 @@ def start_options(start: str) -> dict[str, str]:
     moment = datetime.fromisoformat(start)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
+    milliseconds = first_millisecond(moment)
+    if milliseconds < 0:
+        return {"startingOffsets": "earliest"}
     return {
-        "startingTimestamp": str(int(moment.timestamp() * MILLISECONDS)),
+        "startingTimestamp": str(milliseconds),
         "startingOffsetsByTimestampStrategy": "latest",
     }
 

@@ -273,6 +273,11 @@ def url(value: object) -> str:
     return given.rstrip("/")
 
 
+def urls(value: object) -> str:
+    """Addresses of HTTP, with commas between several."""
+    return ",".join(url(part.strip()) for part in text(value).split(","))
+
+
 def rows(value: object) -> int | None:
     """Of a console: true for the default, or how many; None for false."""
     if isinstance(value, bool):
@@ -370,7 +375,7 @@ TOPIC: Final = Kind("topic", topic)
 TOPICS: Final = Kind("list of topics", topics)
 PATTERN: Final = Kind("regular expression", pattern)
 SERVERS: Final = Kind("`host:port`, with commas between several", servers)
-URL: Final = Kind("URL", url)
+URL: Final = Kind("URL, with commas between several", urls)
 ROWS: Final = Kind("true or number of rows", rows)
 FUNCTION: Final = Kind("`file.py:function`", function)
 SETTINGS: Final = Kind("", settings)

@@ -4,7 +4,7 @@
     section   record batches (v2), back to back, of one topic partition; base offsets count from 0
               within the section, there is no producer, and nothing is transactional
 
-A `Blob` is the manifest's entry for one: topics, partitions, positions and sizes in bytes, number
+A `Blob` has the manifest's entry for one: topics, partitions, positions and sizes in bytes, number
 of records. The broker appends blobs in the order of the manifest and sections in that of the blob.
 """
 
@@ -33,26 +33,33 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """A staged blob, as the commit names it."""
+    """A staged blob, and the admin addresses of the brokers that have it."""
 
     name: str
     size_bytes: int
     sections: tuple[Section, ...]
+    holders: tuple[str, ...]
 
     @property
     def records(self) -> int:
         return sum(section.records for section in self.sections)
 
     def to_json(self) -> str:
-        """The manifest's entry as text."""
+        """Return all of it as text, for the driver."""
         return json.dumps(asdict(self), separators=(",", ":"))
+
+    def entry(self) -> str:
+        """Return the manifest's entry as text."""
+        body = asdict(self)
+        del body["holders"]
+        return json.dumps(body, separators=(",", ":"))
 
 
 def blob_from_json(text: str) -> Blob:
     """What `to_json` wrote."""
     body = json.loads(text)
     sections = tuple(Section(**section) for section in body.pop("sections"))
-    return Blob(**body, sections=sections)
+    return Blob(**body | {"holders": tuple(body["holders"])}, sections=sections)
 
 
 class BlobParts:
@@ -79,6 +86,11 @@ class BlobParts:
         self.pieces += [batch.data for batch in batches]
         self.size_bytes += size_bytes
 
-    def named(self, name: str) -> Blob:
-        """The blob's entry under its name."""
-        return Blob(name=name, size_bytes=self.size_bytes, sections=tuple(self.sections))
+    def named(self, name: str, holders: tuple[str, ...]) -> Blob:
+        """Return the blob's entry under its name."""
+        return Blob(
+            name=name,
+            size_bytes=self.size_bytes,
+            sections=tuple(self.sections),
+            holders=holders,
+        )

@@ -4,6 +4,9 @@ A commit names the blobs of a batch in order, under the application and the numb
 broker writes that down first, appends the blobs idempotently, and answers when all of it is
 durable; a batch that it has already, or an older one, it answers without appending anything. So the
 call may be repeated at will, by this client while the broker is away, and by Spark after a crash.
+
+Any broker that has all blobs of the batch can begin the commit, and can finish one that another has
+begun, which is written down where all brokers find it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.client.admin_http import Answer, Body
 from penstock.client.errors import AdminUnavailable
-from penstock.spark.admin_http import BrokerAdmin
+from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import NotPenstock, UnknownTopics
 from penstock.spark.sink import limits
 from penstock.spark.sink.blobs import Blob
@@ -48,13 +51,14 @@ class Commits:
 
     def __init__(
         self,
-        address: BrokerAdmin,
+        admins: BrokerAdmins,
         application: str,
         *,
         timeout_seconds: float,
         transactional: bool = False,
     ) -> None:
-        self._address = address
+        self._admins = admins
+        self._urls = ",".join(address.url for address in admins.in_order)
         self._application = application
         self._path = f"/v1/sinks/{quote(application, safe='')}"
         self._timeout_seconds = timeout_seconds
@@ -66,13 +70,13 @@ class Commits:
         Raises:
             NotPenstock, AdminUnavailable: as `BrokerAdmin.call`.
         """
-        answer = self._address.call(
+        answer = self._admins.call(
             "GET", self._path, timeout_seconds=limits.STAGING_TIMEOUT_SECONDS
         )
         if answer.status == http.HTTPStatus.NOT_FOUND:
             return False
         if answer.status != http.HTTPStatus.OK or not isinstance(answer.body.get("batch"), int):
-            raise NotPenstock(self._address.url, f"GET {self._path}: {answer.status}")
+            raise NotPenstock(self._urls, f"GET {self._path}: {answer.status}")
         return (
             answer.body["batch"] >= batch_id
             and answer.body.get("state") == _DONE
@@ -88,7 +92,8 @@ class Commits:
             PenstockError: as `commit`, of a commit that would be refused.
         """
         try:
-            self._post(batch_id, owner, blobs, "?check=true")
+            manifest = self._manifest(batch_id, owner, blobs)
+            self._post(batch_id, owner, manifest, blobs, "?check=true")
         except CommitRefused as error:
             if _UNKNOWN_PARAMETER not in str(error):
                 raise
@@ -102,16 +107,25 @@ class Commits:
             UnknownTopics: a topic or partition is gone.
             CommitRefused: any other refusal.
         """
-        return _appended(self._address.url, batch_id, self._post(batch_id, owner, blobs))
+        manifest = self._manifest(batch_id, owner, blobs)
+        answer = self._post(batch_id, owner, manifest, blobs)
+        self._discard(batch_id, manifest, blobs)
+        return _appended(self._urls, batch_id, answer)
 
     def _post(
-        self, batch_id: int, owner: str | None, blobs: Sequence[Blob], query: str = ""
+        self,
+        batch_id: int,
+        owner: str | None,
+        manifest: Body,
+        blobs: Sequence[Blob],
+        query: str = "",
     ) -> Answer:
-        manifest = self._manifest(batch_id, owner, blobs)
-        body = Body(pieces=[manifest], size_bytes=len(manifest), content_type="application/json")
         path = f"{self._path}/commits/{batch_id}{query}"
+        holders = self._holders(batch_id, blobs)
         try:
-            answer = self._address.call("POST", path, body, timeout_seconds=self._timeout_seconds)
+            answer = self._admins.call(
+                "POST", path, manifest, timeout_seconds=self._timeout_seconds, among=holders
+            )
         except AdminUnavailable as error:
             raise CommitUnfinished(
                 f"{self._what(batch_id)} is not finished: {error}. What the broker has of it is"
@@ -121,15 +135,42 @@ class Commits:
             raise self._refusal(batch_id, owner, answer)
         return answer
 
+    def _holders(self, batch_id: int, blobs: Sequence[Blob]) -> list[str]:
+        """Return the addresses of the brokers that have all blobs; all addresses for no blob."""
+        urls = [address.url for address in self._admins.in_order]
+        holders = [url for url in urls if all(url in blob.holders for blob in blobs)]
+        if not holders:
+            raise CommitUnfinished(
+                f"{self._what(batch_id)} was not begun: no broker has all of its blobs, since"
+                " several died one after the other. Write the same batch again (a restarted query"
+                " does)"
+            )
+        return holders
+
+    def _discard(self, batch_id: int, manifest: Body, blobs: Sequence[Blob]) -> None:
+        """Post the commit to the other brokers that have blobs of it, which then remove them."""
+        held = {url for blob in blobs for url in blob.holders}
+        if len(held) < 2:
+            return
+        path, timeout = f"{self._path}/commits/{batch_id}", limits.DISCARD_TIMEOUT_SECONDS
+        for url in held:
+            try:
+                self._admins.call("POST", path, manifest, timeout_seconds=timeout, among=(url,))
+            except (AdminUnavailable, NotPenstock):
+                self._admins.unanswered = True
+
     def forget(self) -> None:
         """Drop what the broker keeps of the application, after a batch that nobody repeats.
 
-        A refusal is not an error: the row does no harm.
+        A refusal is not an error: the row does no harm. It stays where a broker may still carry out
+        a post that was not answered, and would append the batch again without it.
         """
-        self._address.call("DELETE", self._path, timeout_seconds=limits.STAGING_TIMEOUT_SECONDS)
+        if self._admins.unanswered:
+            return
+        self._admins.call("DELETE", self._path, timeout_seconds=limits.STAGING_TIMEOUT_SECONDS)
 
-    def _manifest(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> bytes:
-        entries = ",".join(blob.to_json() for blob in blobs)
+    def _manifest(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Body:
+        entries = ",".join(blob.entry() for blob in blobs)
         # Said only where it is wanted: brokers of before refuse what they do not know.
         transactional = ',"transactional":true' if self._transactional else ""
         manifest = f'{{"owner":{json.dumps(owner)},"blobs":[{entries}]{transactional}}}'.encode()
@@ -141,7 +182,7 @@ class Commits:
                 " bytes: take less in a batch (option maxRecordsPerTrigger of the source)",
                 "message_too_large",
             )
-        return manifest
+        return Body(pieces=[manifest], size_bytes=len(manifest), content_type="application/json")
 
     def _what(self, batch_id: int) -> str:
         return f"the commit of batch {batch_id} of application {self._application}"
@@ -153,12 +194,12 @@ class Commits:
                 f"{what}. Its earlier batches came from another query than this one ({owner}): the"
                 " checkpoint was deleted or copied, and batch numbers mean other records now. Give"
                 " the new query another application, or forget the old one on purpose: DELETE"
-                f" {self._address.url}{self._path}"
+                f" {self._admins.in_order[0].url}{self._path}"
             )
         if answer.error == "unknown_topic_or_partition":
             return UnknownTopics(what)
         if not answer.error:
-            return NotPenstock(self._address.url, f"POST answered {answer.status}")
+            return NotPenstock(self._urls, f"POST answered {answer.status}")
         return CommitRefused(what, answer.error)
 
 

@@ -25,6 +25,12 @@ MANIFEST_BYTES_MAX: Final = 16 << 20
 """Largest commit, as the broker limits it."""
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 """Longest wait for an answer other than a commit's."""
+STAGED_COPIES: Final = 2
+"""Brokers that have a blob, where several admin addresses are given: the commit goes to any."""
+COPY_TIMEOUT_SECONDS: Final = 10.0
+"""Longest time for a blob at one of several brokers, with its attempts."""
+DISCARD_TIMEOUT_SECONDS: Final = 5.0
+"""Longest wait for another broker to remove its copies after a commit."""
 STAGING_TIMEOUT_SECONDS: Final = 60.0
 """Longest time for a blob, with its attempts, or for asking where blobs go."""
 COMMIT_TIMEOUT_SECONDS: Final = 120.0

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame
 from penstock.client.limits import BATCH_BYTES
 from penstock.client.security import admin_security
 from penstock.records.columnar.fitting import Shorten
-from penstock.spark.admin_http import BrokerAdmin
+from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import query_of
 from penstock.spark.sink import limits
@@ -39,7 +39,7 @@ from penstock.spark.sink.errors import InvalidRows
 from penstock.spark.sink.options import SinkOptions, check
 from penstock.spark.sink.placing import Target
 from penstock.spark.sink.staging import Attempt, find_topic, stage
-from penstock.spark.sink.store import StagingLocation, staging_location
+from penstock.spark.sink.store import StagingLocation, staging_locations
 from penstock.spark.staged import Staged
 
 _STAGED: Final = "task int, number int, blob string, problem string"
@@ -79,8 +79,9 @@ class LogSink:
         Args:
             application: names the query for good, as its checkpoint does: batch numbers are
                 compared within it. A query that starts anew needs another.
-            bootstrap, admin_url: the broker's addresses; PENSTOCK_BOOTSTRAP and
-                PENSTOCK_ADMIN_URL by default.
+            bootstrap, admin_url: the brokers' addresses, with commas between several;
+                PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL by default. With several admin addresses
+                any broker may die at any time.
             topic: where all rows go; None takes the column `topic`.
             codec: none, gzip, snappy, lz4 or zstd.
             ordered_by: columns by which the rows of one key (or of one partition, where a column
@@ -139,11 +140,11 @@ class LogSink:
         if owner is None:
             owner = query_of(batch)
         options = self._options
-        with closing(self._admin()) as address:
-            if self._commits(address).has(batch_id, owner):
+        with closing(self._admins()) as admins:
+            if self._commits(admins).has(batch_id, owner):
                 done = Appended(batch_id=batch_id, records=0, replayed=True, offsets={})
                 return Staged(rows=0, commit=lambda: done, replayed=True)
-            place = staging_location(address)
+            places = staging_locations(admins)
         topics = {}
         if options.topic is not None:
             topics[options.topic] = find_topic(options.bootstrap, options.topic, options.security)
@@ -151,7 +152,7 @@ class LogSink:
             options=options,
             batch_id=batch_id,
             columns=columns,
-            place=place,
+            places=places,
             topics=topics,
             shorten=self._shorten,
         )
@@ -171,21 +172,21 @@ class LogSink:
         self._arranged(batch)
 
     def _check(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> None:
-        with closing(self._admin()) as address:
-            self._commits(address).check(batch_id, owner, blobs)
+        with closing(self._admins()) as admins:
+            self._commits(admins).check(batch_id, owner, blobs)
 
     def _finish(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Appended:
-        with closing(self._admin()) as address:
-            return self._commits(address).commit(batch_id, owner, blobs)
+        with closing(self._admins()) as admins:
+            return self._commits(admins).commit(batch_id, owner, blobs)
 
-    def _admin(self) -> BrokerAdmin:
+    def _admins(self) -> BrokerAdmins:
         options = self._options
-        return BrokerAdmin(options.admin_url, security=admin_security(options.security))
+        return BrokerAdmins(options.admin_url, security=admin_security(options.security))
 
-    def _commits(self, address: BrokerAdmin) -> Commits:
+    def _commits(self, admins: BrokerAdmins) -> Commits:
         options = self._options
         return Commits(
-            address,
+            admins,
             self.application,
             timeout_seconds=options.commit_timeout_seconds,
             transactional=options.transactional,
@@ -218,7 +219,7 @@ class _Task:
     options: SinkOptions
     batch_id: int
     columns: tuple[str, ...]
-    place: StagingLocation
+    places: tuple[StagingLocation, ...]
     topics: dict[str, Target]
     shorten: Shorten | None
 
@@ -236,7 +237,7 @@ class _Task:
             self.options,
             attempt,
             columns=self.columns,
-            place=self.place,
+            places=self.places,
             topics=self.topics,
             shorten=self.shorten,
         )

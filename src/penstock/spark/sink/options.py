@@ -55,8 +55,8 @@ class SinkOptions:
 
     bootstrap: str = setting("", "Brokers.", kind=given.SERVERS, shown="`PENSTOCK_BOOTSTRAP`")
     admin_url: str = setting(
-        "", "The admin address that batches are committed through.", name="penstock.admin.url",
-        kind=given.URL, shown="`PENSTOCK_ADMIN_URL`",
+        "", "Admin addresses of the brokers, through which batches are committed.",
+        name="penstock.admin.url", kind=given.URL, shown="`PENSTOCK_ADMIN_URL`",
     )  # fmt: skip
     topic: str | None = setting(None, "Where all rows go.", kind=given.TOPIC, shown="the column")
     codec: Codec = setting(

@@ -28,7 +28,7 @@ from penstock.formats.json.writing import json_rows
 from penstock.records import RecordTooLarge
 from penstock.records.columnar import encode_batches, read_input
 from penstock.records.columnar.fitting import Shorten, fitting
-from penstock.spark.admin_http import BrokerAdmin
+from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.broker_log import NO_OPTIONS, BrokerLog
 from penstock.spark.errors import UnknownTopics
 from penstock.spark.sink import limits
@@ -37,7 +37,7 @@ from penstock.spark.sink.columns import KEY, VALUE
 from penstock.spark.sink.errors import InvalidRows, StagingRefused
 from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.placing import Target, Turns, by_partition, by_topic
-from penstock.spark.sink.store import BlobStore, StagingLocation, staging_location
+from penstock.spark.sink.store import BlobStore, StagingLocation, staging_locations
 
 _NAME_CHARS_MAX: Final = 80
 
@@ -130,7 +130,7 @@ def stage(
     attempt: Attempt,
     *,
     columns: Sequence[str],
-    place: StagingLocation | None = None,
+    places: Sequence[StagingLocation] = (),
     topics: dict[str, Target] | None = None,
     shorten: Shorten | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -140,7 +140,7 @@ def stage(
 
     Args:
         columns: what `written_columns` chose.
-        place, topics: what the driver found out already; asked for otherwise.
+        places, topics: what the driver found out already; asked for otherwise.
         shorten: makes records smaller that their topic does not take; by default they are refused.
 
     Raises:
@@ -148,7 +148,7 @@ def stage(
         OSError: the staging directory cannot be written to.
     """
     try:
-        with _Stager(options, attempt, place, topics, shorten, clock, randomness) as stager:
+        with _Stager(options, attempt, places, topics, shorten, clock, randomness) as stager:
             for blob in stager.blobs(batches, columns):
                 yield Staged(blob=blob)
     except InvalidError as error:
@@ -162,7 +162,7 @@ class _Stager:
         self,
         options: SinkOptions,
         attempt: Attempt,
-        place: StagingLocation | None,
+        places: Sequence[StagingLocation],
         topics: dict[str, Target] | None,
         shorten: Shorten | None,
         clock: Clock,
@@ -172,13 +172,13 @@ class _Stager:
         self._attempt = attempt
         self._clock = clock
         self._randomness = randomness
-        self._address = BrokerAdmin(
+        self._admins = BrokerAdmins(
             options.admin_url,
             clock=clock,
             randomness=randomness,
             security=admin_security(options.security),
         )
-        self._place = place
+        self._places = places
         self._shorten = shorten
         self._topics = Topics(
             bootstrap=options.bootstrap, security=options.security, known=dict(topics or {})
@@ -190,20 +190,20 @@ class _Stager:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._address.close()
+        self._admins.close()
 
     def blobs(self, batches: Iterator[Any], columns: Sequence[str]) -> Iterator[Blob]:
         store: BlobStore | None = None
         chosen = (_as_bytes(batch.select(columns)) for batch in batches if batch.num_rows)
         for chunk in chunks(chosen, limits.CHUNK_ROWS_MAX, limits.CHUNK_BYTES):
             if store is None:  # a task without rows asks for nothing
-                self._place = self._place or staging_location(self._address)
-                store = BlobStore(self._address, self._place)
+                self._places = self._places or staging_locations(self._admins)
+                store = BlobStore(self._admins, self._places)
             for parts in self._encode(chunk, limits.CHUNK_HALVINGS_MAX):
                 name = self._attempt.blob_name(self._count, self._randomness.uuid().hex)
                 self._count += 1
-                store.put(name, parts.pieces, parts.size_bytes)
-                yield parts.named(name)
+                holders = store.put(name, parts.pieces, parts.size_bytes)
+                yield parts.named(name, holders)
 
     def _encode(self, chunk: Any, halvings: int) -> Iterator[BlobParts]:
         """The chunk as one blob, or as several where one would be too large."""
@@ -211,7 +211,7 @@ class _Stager:
         for topic, rows in by_topic(chunk, self._options.topic):
             target = self._topics(topic)
             self._add(parts, target, rows)
-        limit = self._place.blob_bytes_max if self._place is not None else 0
+        limit = min([place.blob_bytes_max for place in self._places], default=0)
         if parts.size_bytes <= limit:
             yield parts
             return

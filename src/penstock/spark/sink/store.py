@@ -1,4 +1,7 @@
-"""Where blobs go: into the broker's staging directory when it is on this machine, else by HTTP.
+"""Storage of blobs: in a broker's staging directory when it is on this machine, else by HTTP.
+
+Where several brokers are given, a blob goes to the first two that are there, and the commit to one
+that has all blobs of the batch: so any one of them may die in between.
 
 The directory is recognised by a token that the broker tells and keeps in a file there, so a path
 that happens to exist on another machine is never written to. A blob is durable when `put` returns:
@@ -10,25 +13,29 @@ from __future__ import annotations
 import contextlib
 import http
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from penstock.base.files import MACHINE_FILES, sync_directory, write_all
-from penstock.client.admin_http import Body
-from penstock.spark.admin_http import BrokerAdmin
+from penstock.client.admin_http import Answer, Body
+from penstock.client.errors import AdminUnavailable
+from penstock.spark.admin_http import ATTEMPT_SECONDS, BrokerAdmins
 from penstock.spark.errors import NotPenstock
 from penstock.spark.sink import limits
 from penstock.spark.sink.errors import StagingRefused
 
 TOKEN_FILE: Final = ".penstock-staging"  # noqa: S105  (a file's name)
 _TOKEN_CHARS_MAX: Final = 4_096
+_STAGING: Final = "/v1/staging"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingLocation:
-    """What the broker says of its staging directory."""
+    """A broker's staging directory; `url` is the broker's admin address."""
 
+    url: str
     directory: str
     token: str
     blob_bytes_max: int
@@ -44,45 +51,89 @@ class StagingLocation:
         return bool(found) and found == self.token and os.access(self.directory, os.W_OK)
 
 
-def staging_location(address: BrokerAdmin) -> StagingLocation:
-    """Ask the broker where blobs go.
+def staging_locations(admins: BrokerAdmins) -> tuple[StagingLocation, ...]:
+    """Ask where blobs go: the first brokers that are there, `STAGED_COPIES` at most.
 
     Raises:
         NotPenstock: another server, or a broker without this sink, answers.
-        AdminUnavailable: nobody answers.
+        AdminUnavailable: none of them answers.
     """
-    answer = address.call("GET", "/v1/staging", timeout_seconds=limits.STAGING_TIMEOUT_SECONDS)
+    timeout_seconds = limits.STAGING_TIMEOUT_SECONDS
+    if len(admins.addresses) == 1:
+        answer = admins.call("GET", _STAGING, timeout_seconds=timeout_seconds)
+        return (_location(admins.addresses[0].url, answer),)
+    found: list[StagingLocation] = []
+    for address in admins.in_order:
+        with contextlib.suppress(AdminUnavailable):
+            answer = address.ask("GET", _STAGING, timeout_seconds=ATTEMPT_SECONDS)
+            if answer.status < http.HTTPStatus.INTERNAL_SERVER_ERROR:
+                found.append(_location(address.url, answer))
+        if len(found) == limits.STAGED_COPIES:
+            break
+    if not found:  # one of them will be there soon
+        admins.call("GET", _STAGING, timeout_seconds=timeout_seconds)
+        return staging_locations(admins)
+    return tuple(found)
+
+
+def _location(url: str, answer: Answer) -> StagingLocation:
     try:
         if answer.status != http.HTTPStatus.OK:
-            raise NotPenstock(address.url, f"GET /v1/staging: {answer.status} {answer.error}")
+            raise NotPenstock(url, f"GET {_STAGING}: {answer.status} {answer.error}")
         return StagingLocation(
+            url=url,
             directory=str(answer.body["directory"]),
             token=str(answer.body["token"]),
             blob_bytes_max=int(answer.body["blob_max_bytes"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise NotPenstock(address.url, f"GET /v1/staging answered without {error}") from error
+        raise NotPenstock(url, f"GET {_STAGING} answered without {error}") from error
 
 
 class BlobStore:
-    """Puts blobs where the broker finds them."""
+    """Puts blobs where brokers find them."""
 
-    def __init__(self, address: BrokerAdmin, place: StagingLocation) -> None:
-        self._address = address
-        self._local = Path(place.directory) if place.here else None
+    def __init__(self, admins: BrokerAdmins, places: Sequence[StagingLocation]) -> None:
+        self._admins = admins
+        self._places = places
 
-    def put(self, name: str, pieces: list[Any], size_bytes: int) -> None:
-        """Store a blob under a name that nobody else uses; durable on return.
+    def put(self, name: str, pieces: list[Any], size_bytes: int) -> tuple[str, ...]:
+        """Store a blob under a name of its own, and return the addresses of brokers that have it.
+
+        It is durable at each of them on return. One is enough.
 
         Raises:
             OSError: the directory cannot be written to (disk full).
             StagingRefused: the broker does not take it.
-            AdminUnavailable: the broker is away.
+            AdminUnavailable: the brokers are away.
         """
-        if self._local is not None:
-            self._write(self._local, name, pieces)
+        if len(self._places) == 1:
+            self._put(self._places[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
+            return (self._places[0].url,)
+        holders: list[str] = []
+        for place in self._places:
+            with contextlib.suppress(AdminUnavailable, StagingRefused, OSError):
+                self._put(place, name, pieces, size_bytes, limits.COPY_TIMEOUT_SECONDS)
+                holders.append(place.url)
+        if not holders:
+            self._put(self._places[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
+            holders.append(self._places[0].url)
+        return tuple(holders)
+
+    def _put(
+        self,
+        place: StagingLocation,
+        name: str,
+        pieces: list[Any],
+        size_bytes: int,
+        timeout_seconds: float,
+    ) -> None:
+        if place.here:
+            self._write(Path(place.directory), name, pieces)
         else:
-            self._upload(name, pieces, size_bytes)
+            self._upload(
+                place.url, name, Body(pieces=pieces, size_bytes=size_bytes), timeout_seconds
+            )
 
     def _write(self, directory: Path, name: str, pieces: list[Any]) -> None:
         hidden = directory / f".{name}.part"
@@ -99,16 +150,13 @@ class BlobStore:
             MACHINE_FILES.close(descriptor)
         sync_directory(MACHINE_FILES, directory)
 
-    def _upload(self, name: str, pieces: list[Any], size_bytes: int) -> None:
-        answer = self._address.call(
-            "PUT",
-            f"/v1/staging/{name}",
-            Body(pieces=pieces, size_bytes=size_bytes),
-            timeout_seconds=limits.STAGING_TIMEOUT_SECONDS,
+    def _upload(self, url: str, name: str, body: Body, timeout_seconds: float) -> None:
+        answer = self._admins.call(
+            "PUT", f"{_STAGING}/{name}", body, timeout_seconds=timeout_seconds, among=(url,)
         )
         # The name is ours alone: if it is there, an answer to an earlier attempt was lost.
         if answer.status not in {http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT}:
             raise StagingRefused(
-                f"{self._address.url} does not take blob {name} of {size_bytes} bytes:"
+                f"{url} does not take blob {name} of {body.size_bytes} bytes:"
                 f" {answer.status} {answer.error}: {answer.message}"
             )

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.client.security import admin_security
-from penstock.spark.admin_http import BrokerAdmin
+from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.errors import InvalidOption
 from penstock.spark.query_id import QUERY_PROPERTY
 from penstock.spark.sink.blobs import Blob
@@ -184,10 +184,10 @@ def _commit(
     *,
     forget: bool = False,
 ) -> Appended:
-    address = BrokerAdmin(options.admin_url, security=admin_security(options.security))
+    admins = BrokerAdmins(options.admin_url, security=admin_security(options.security))
     try:
         commits = Commits(
-            address,
+            admins,
             application,
             timeout_seconds=options.commit_timeout_seconds,
             transactional=options.transactional,
@@ -197,7 +197,7 @@ def _commit(
             _forget(commits)
         return done
     finally:
-        address.close()
+        admins.close()
 
 
 def _forget(commits: Commits) -> None:

@@ -40,6 +40,8 @@ def test_where_to_begin() -> None:
     assert parse("earliest").time_ms is None
     assert parse("1970-01-01T00:00:01").time_ms == 1_000
     assert parse("1970-01-01T01:00:01+01:00").time_ms == 1_000
+    assert parse("1970-01-01T00:00:01.0001").time_ms == 1_001
+    assert parse("1969-12-31T23:59:59").time_ms == -1_000
     assert parse('{"t": {"0": 5}}').offsets == {"t": {0: 5}}
     for wrong in ("yesterday", '{"t": {"0": -2}}', '{"t": {"x": 2}}', "{"):
         with pytest.raises(ValueError, match=r".+"):

@@ -10,10 +10,10 @@ from typing import Final
 
 from penstock.base.ids import TopicPartition
 from penstock.client import Client
+from penstock.records.positions import first_millisecond
 from penstock.spark.pipeline.replay.refusals import CannotBackfill
 
 EARLIEST: Final = "earliest"
-MILLISECONDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def moment_ms(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * MILLISECONDS)
+    return first_millisecond(moment)
 
 
 def parse(text: str | None) -> Start:
@@ -91,7 +91,9 @@ def lows(
                 f"topic {topic} was deleted and made anew since the sink joined: what came before "
                 "is gone"
             )
-        firsts = client.list_offsets(topic, EARLIEST if start.time_ms is None else start.time_ms)
+        # Offsets cannot be looked up by a time before 1970: all records come into question then.
+        time_ms = -1 if start.time_ms is None else start.time_ms
+        firsts = client.list_offsets(topic, EARLIEST if time_ms < 0 else time_ms)
         given = (start.offsets or {}).get(topic, {})
         found[topic] = {}
         for at in sorted(end for end in ends if end.topic == topic):
