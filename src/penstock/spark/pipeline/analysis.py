@@ -25,8 +25,7 @@ from penstock.base.errors import PenstockError
 from penstock.formats import InvalidFormat
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import document, frames, protecting, refusals, rejects, rules
-from penstock.spark.pipeline import schemas, streams  # isort: skip
+from penstock.spark.pipeline import document, frames, protecting, refusals, rejects, rules, schemas
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import StepFailed
@@ -52,6 +51,7 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
+from penstock.spark.pipeline.streams import with_steps
 from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table
@@ -375,7 +375,7 @@ class _Analysis:
         self._try(key, partial(self._stream, query, inputs))
 
     def _stream(self, query: QueryPlan, inputs: Mapping[str, DataFrame]) -> None:
-        views = streams.with_steps(self._spark, self._spec, query, inputs, frames.with_watermark)
+        views = with_steps(self._spark, self._spec, query, inputs, frames.with_watermark)
         frame = views[query.root or ""]
         check_supported(frame, output_mode(self._spec, query))
 
