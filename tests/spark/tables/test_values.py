@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark import DeltaSink
 from penstock.spark.tables import compact, read_table
@@ -24,7 +25,7 @@ from tests.spark.tables.odd_values import COLUMNS, as_text, frame_of, plain, rea
 pytestmark = pytest.mark.spark
 
 BATCHES: Final = 3
-OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=")
+OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "is null", "is not null")
 COMPARED: Final = tuple(name for name in COLUMNS if name not in {"nested", "list", "held", "b"})
 PARTITIONS: Final = (("flag", "tiny", "at", "f"), ("day", "s", "dec38"), ("local", "d", "small"),
                      ("dec5", "big", "middle", "dec18"))  # fmt: skip
@@ -74,15 +75,16 @@ def test_readers_agree_on_partition_values(
     for name in partition_by:
         frame = frame.where(f"{name} is null or {FIT.get(name, 'true')}")
     frame = frame.coalesce(1).cache()
-    rows = frame.toArrow()
+    text = {"s": F.col("s").cast("binary")} if "s" in partition_by else {}
+    rows = frame.withColumns(text).toArrow()
     sink = DeltaSink(str(table), application="a", partition_by=partition_by)
     sink.write(frame.where("id % 2 = 0"), 0)
     sink.write(frame.where("id % 2 = 1"), 1)
     frame.unpersist()
     if "s" in rows.column_names:
-        texts = [text if text not in {"", "__HIVE_DEFAULT_PARTITION__"} else None
-                 for text in rows["s"].to_pylist()]  # fmt: skip
-        rows = rows.set_column(rows.column_names.index("s"), "s", pa.array(texts, pa.string()))
+        none = [None if text in {"", "__HIVE_DEFAULT_PARTITION__"} else text
+                for text in as_text(rows)["s"].to_pylist()]  # fmt: skip
+        rows = rows.set_column(rows.column_names.index("s"), "s", pa.array(none, pa.string()))
     for _ in range(2):
         for reader, read in readings(spark, table, partition_by).items():
             assert plain(read) == plain(rows), reader
@@ -125,6 +127,7 @@ def check_arrow(opened: DeltaTable, whole: pa.Table, name: str, operator: str, a
     condition = {
         "=": field == value, "!=": field != value, "<": field < value,
         "<=": field <= value, ">": field > value, ">=": field >= value,
+        "is null": field.is_null(), "is not null": field.is_valid(),
     }[operator]  # fmt: skip
     found = opened.to_pyarrow_dataset().to_table(["id"], filter=condition)
     wanted = whole.filter(condition)
@@ -137,6 +140,7 @@ def check_polars(table: Path, whole: pa.Table, name: str, operator: str, at: int
     condition = {
         "=": field == value, "!=": field != value, "<": field < value,
         "<=": field <= value, ">": field > value, ">=": field >= value,
+        "is null": field.is_null(), "is not null": field.is_not_null(),
     }[operator]  # fmt: skip
     found = pl.scan_delta(str(table)).filter(condition).select("id").collect()
     wanted = rows.filter(condition)
@@ -149,11 +153,14 @@ def check_duckdb(opened: DeltaTable, whole: pa.Table, chosen: list[tuple[str, st
         connection.register("whole", whole)
         for name, operator, at in chosen:
             value = in_python(whole[name][at])
-            if value is None:
+            null = operator.startswith("is")
+            if value is None and not null:
                 continue
+            condition = f'"{name}" {operator}' + (" ?" if not null else "")
             found = [
                 connection.execute(
-                    f"select id from {rows} where {name} {operator} ? order by id", [value]
+                    f"select id from {rows} where {condition} order by id",
+                    [value] if not null else [],
                 ).fetchall()
                 for rows in ("skipping", "whole")
             ]
@@ -174,7 +181,8 @@ def check_spark(
     """Filters in one job, and the same conditions as columns, which skip nothing, in another."""
     rows = read_table(spark, str(table))
     conditions = [
-        f"{name} {operator} {in_spark(name, whole[name][at])}"
+        f"{name} {operator}"
+        + ("" if operator.startswith("is") else f" {in_spark(name, whole[name][at])}")
         for name, operator, at in islice(chosen, 0, None, len(chosen) // SPARK_FILTERS or 1)
     ]
     parts = [rows.where(condition).selectExpr(f"{number} as number", "id")
