@@ -102,11 +102,12 @@ def test_no_filter_loses_a_row(spark: SparkSession, table: Path) -> None:
     for _ in range(2):
         opened = DeltaTable(str(table))
         whole = opened.to_pyarrow_table()
+        dataset = opened.to_pyarrow_dataset()
         chosen = list(filters(whole, max(EXAMPLES, len(COMPARED) * len(OPERATORS) * 2)))
         for name, operator, at in chosen:
-            check_arrow(opened, whole, name, operator, at)
-            check_polars(table, whole, name, operator, at)
-        check_duckdb(opened, whole, chosen)
+            check_arrow(dataset, whole, name, operator, at)
+            check_polars(opened, whole, name, operator, at)
+        check_duckdb(dataset, whole, chosen)
         check_spark(spark, table, chosen, whole)
         assert compact(str(table)) is not None
 
@@ -122,19 +123,19 @@ def filters(whole: pa.Table, count: int) -> Iterator[tuple[str, str, int]]:
         yield name, OPERATORS[turn % len(OPERATORS)], filled[name][turn % len(filled[name])]
 
 
-def check_arrow(opened: DeltaTable, whole: pa.Table, name: str, operator: str, at: int) -> None:
+def check_arrow(dataset: ds.Dataset, whole: pa.Table, name: str, operator: str, at: int) -> None:
     field, value = ds.field(name), ds.scalar(whole[name][at])
     condition = {
         "=": field == value, "!=": field != value, "<": field < value,
         "<=": field <= value, ">": field > value, ">=": field >= value,
         "is null": field.is_null(), "is not null": field.is_valid(),
     }[operator]  # fmt: skip
-    found = opened.to_pyarrow_dataset().to_table(["id"], filter=condition)
+    found = dataset.to_table(["id"], filter=condition)
     wanted = whole.filter(condition)
     assert sorted(found["id"].to_pylist()) == sorted(wanted["id"].to_pylist()), (name, operator)
 
 
-def check_polars(table: Path, whole: pa.Table, name: str, operator: str, at: int) -> None:
+def check_polars(opened: DeltaTable, whole: pa.Table, name: str, operator: str, at: int) -> None:
     rows = pl.DataFrame(whole)
     field, value = pl.col(name), pl.lit(rows[name].slice(at, 1)).first()
     condition = {
@@ -142,14 +143,14 @@ def check_polars(table: Path, whole: pa.Table, name: str, operator: str, at: int
         "<=": field <= value, ">": field > value, ">=": field >= value,
         "is null": field.is_null(), "is not null": field.is_not_null(),
     }[operator]  # fmt: skip
-    found = pl.scan_delta(str(table)).filter(condition).select("id").collect()
+    found = pl.scan_delta(opened).filter(condition).select("id").collect()
     wanted = rows.filter(condition)
     assert sorted(found["id"]) == sorted(wanted["id"]), (name, operator, at)
 
 
-def check_duckdb(opened: DeltaTable, whole: pa.Table, chosen: list[tuple[str, str, int]]) -> None:
+def check_duckdb(dataset: ds.Dataset, whole: pa.Table, chosen: list[tuple[str, str, int]]) -> None:
     with duckdb.connect() as connection:
-        connection.register("skipping", opened.to_pyarrow_dataset())
+        connection.register("skipping", dataset)
         connection.register("whole", whole)
         for name, operator, at in chosen:
             value = in_python(whole[name][at])
