@@ -74,6 +74,8 @@ def test_readers_agree_on_partition_values(
     frame = frame_of(spark, rows_of(partition_by, min(EXAMPLES, PARTITIONED_ROWS_MAX)))
     for name in partition_by:
         frame = frame.where(f"{name} is null or {FIT.get(name, 'true')}")
+        if name in {"d", "f"}:  # the two zeros are one partition
+            frame = frame.withColumn(name, F.expr(f"if({name} = 0, abs({name}), {name})"))
     frame = frame.coalesce(1).cache()
     text = {"s": F.col("s").cast("binary")} if "s" in partition_by else {}
     rows = frame.withColumns(text).toArrow()
