@@ -54,7 +54,7 @@ moments = (
 )
 """Microseconds since 1970."""
 _ODD_TEXTS: Final = [
-    b"", b"\xff", b"a\xc3(", b"\xed\xa0\x80", b"x" * 33, b"y" * 31 + "😀".encode(), b"z" * 4096,
+    b"", b"\xff", b"a\xc3(", b"\xed\xa0\x80", b"x" * 33, b"y" * 31 + "😀".encode(), b"z" * 5000,
     "😀".encode() * 32, "é".encode(), b"__HIVE_DEFAULT_PARTITION__", b"\x00", b"a/b%=:",
 ]  # fmt: skip
 texts = (

@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark import DeltaSink
 from penstock.spark.tables import compact, read_table
@@ -24,7 +25,7 @@ from tests.spark.tables.odd_values import COLUMNS, as_text, frame_of, plain, rea
 pytestmark = pytest.mark.spark
 
 BATCHES: Final = 3
-OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=")
+OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "is null", "is not null")
 COMPARED: Final = tuple(name for name in COLUMNS if name not in {"nested", "list", "held", "b"})
 PARTITIONS: Final = (("flag", "tiny", "at", "f"), ("day", "s", "dec38"), ("local", "d", "small"),
                      ("dec5", "big", "middle", "dec18"))  # fmt: skip
@@ -73,16 +74,19 @@ def test_readers_agree_on_partition_values(
     frame = frame_of(spark, rows_of(partition_by, min(EXAMPLES, PARTITIONED_ROWS_MAX)))
     for name in partition_by:
         frame = frame.where(f"{name} is null or {FIT.get(name, 'true')}")
+        if name in {"d", "f"}:  # the two zeros are one partition
+            frame = frame.withColumn(name, F.expr(f"if({name} = 0, abs({name}), {name})"))
     frame = frame.coalesce(1).cache()
-    rows = frame.toArrow()
+    text = {"s": F.col("s").cast("binary")} if "s" in partition_by else {}
+    rows = frame.withColumns(text).toArrow()
     sink = DeltaSink(str(table), application="a", partition_by=partition_by)
     sink.write(frame.where("id % 2 = 0"), 0)
     sink.write(frame.where("id % 2 = 1"), 1)
     frame.unpersist()
     if "s" in rows.column_names:
-        texts = [text if text not in {"", "__HIVE_DEFAULT_PARTITION__"} else None
-                 for text in rows["s"].to_pylist()]  # fmt: skip
-        rows = rows.set_column(rows.column_names.index("s"), "s", pa.array(texts, pa.string()))
+        none = [None if text in {"", "__HIVE_DEFAULT_PARTITION__"} else text
+                for text in as_text(rows)["s"].to_pylist()]  # fmt: skip
+        rows = rows.set_column(rows.column_names.index("s"), "s", pa.array(none, pa.string()))
     for _ in range(2):
         for reader, read in readings(spark, table, partition_by).items():
             assert plain(read) == plain(rows), reader
@@ -100,11 +104,12 @@ def test_no_filter_loses_a_row(spark: SparkSession, table: Path) -> None:
     for _ in range(2):
         opened = DeltaTable(str(table))
         whole = opened.to_pyarrow_table()
+        dataset = opened.to_pyarrow_dataset()
         chosen = list(filters(whole, max(EXAMPLES, len(COMPARED) * len(OPERATORS) * 2)))
         for name, operator, at in chosen:
-            check_arrow(opened, whole, name, operator, at)
-            check_polars(table, whole, name, operator, at)
-        check_duckdb(opened, whole, chosen)
+            check_arrow(dataset, whole, name, operator, at)
+            check_polars(opened, whole, name, operator, at)
+        check_duckdb(dataset, whole, chosen)
         check_spark(spark, table, chosen, whole)
         assert compact(str(table)) is not None
 
@@ -120,40 +125,45 @@ def filters(whole: pa.Table, count: int) -> Iterator[tuple[str, str, int]]:
         yield name, OPERATORS[turn % len(OPERATORS)], filled[name][turn % len(filled[name])]
 
 
-def check_arrow(opened: DeltaTable, whole: pa.Table, name: str, operator: str, at: int) -> None:
+def check_arrow(dataset: ds.Dataset, whole: pa.Table, name: str, operator: str, at: int) -> None:
     field, value = ds.field(name), ds.scalar(whole[name][at])
     condition = {
         "=": field == value, "!=": field != value, "<": field < value,
         "<=": field <= value, ">": field > value, ">=": field >= value,
+        "is null": field.is_null(), "is not null": field.is_valid(),
     }[operator]  # fmt: skip
-    found = opened.to_pyarrow_dataset().to_table(["id"], filter=condition)
+    found = dataset.to_table(["id"], filter=condition)
     wanted = whole.filter(condition)
     assert sorted(found["id"].to_pylist()) == sorted(wanted["id"].to_pylist()), (name, operator)
 
 
-def check_polars(table: Path, whole: pa.Table, name: str, operator: str, at: int) -> None:
+def check_polars(opened: DeltaTable, whole: pa.Table, name: str, operator: str, at: int) -> None:
     rows = pl.DataFrame(whole)
     field, value = pl.col(name), pl.lit(rows[name].slice(at, 1)).first()
     condition = {
         "=": field == value, "!=": field != value, "<": field < value,
         "<=": field <= value, ">": field > value, ">=": field >= value,
+        "is null": field.is_null(), "is not null": field.is_not_null(),
     }[operator]  # fmt: skip
-    found = pl.scan_delta(str(table)).filter(condition).select("id").collect()
+    found = pl.scan_delta(opened).filter(condition).select("id").collect()
     wanted = rows.filter(condition)
     assert sorted(found["id"]) == sorted(wanted["id"]), (name, operator, at)
 
 
-def check_duckdb(opened: DeltaTable, whole: pa.Table, chosen: list[tuple[str, str, int]]) -> None:
+def check_duckdb(dataset: ds.Dataset, whole: pa.Table, chosen: list[tuple[str, str, int]]) -> None:
     with duckdb.connect() as connection:
-        connection.register("skipping", opened.to_pyarrow_dataset())
+        connection.register("skipping", dataset)
         connection.register("whole", whole)
         for name, operator, at in chosen:
             value = in_python(whole[name][at])
-            if value is None:
+            null = operator.startswith("is")
+            if value is None and not null:
                 continue
+            condition = f'"{name}" {operator}' + (" ?" if not null else "")
             found = [
                 connection.execute(
-                    f"select id from {rows} where {name} {operator} ? order by id", [value]
+                    f"select id from {rows} where {condition} order by id",
+                    [value] if not null else [],
                 ).fetchall()
                 for rows in ("skipping", "whole")
             ]
@@ -174,7 +184,8 @@ def check_spark(
     """Filters in one job, and the same conditions as columns, which skip nothing, in another."""
     rows = read_table(spark, str(table))
     conditions = [
-        f"{name} {operator} {in_spark(name, whole[name][at])}"
+        f"{name} {operator}"
+        + ("" if operator.startswith("is") else f" {in_spark(name, whole[name][at])}")
         for name, operator, at in islice(chosen, 0, None, len(chosen) // SPARK_FILTERS or 1)
     ]
     parts = [rows.where(condition).selectExpr(f"{number} as number", "id")

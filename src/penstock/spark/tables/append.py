@@ -54,12 +54,18 @@ from penstock.spark.tables.schemas import (
     check_partitions,
     schema_of,
 )
+from penstock.spark.tables.statistics import configuration, indexed_columns, indexed_in
 from penstock.spark.tables.text import valid_text
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 ROWS: Final = "rows"
-_NO_MARKER: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
-"""No file `_SUCCESS`: what counts is the table's log."""
+_WRITING: Final = {
+    # The table's log says what is there, not a file `_SUCCESS`.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # Without it a column with long strings has no statistics at all.
+    "parquet.statistics.truncate.length": "256",
+}
+"""Options of every Parquet writer."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -224,7 +230,7 @@ class DeltaSink:
         rows = valid_text(batch).observe(counted, *facts)
         if self._partition_by:
             rows = rows.selectExpr(*partition_texts(batch.schema, self._partition_by))
-        writer = rows.write.mode("error").options(**_NO_MARKER, **spark_options(self._codec))
+        writer = rows.write.mode("error").options(**_WRITING, **spark_options(self._codec))
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.parquet(f"{self.table}/{directory}")
@@ -268,7 +274,6 @@ class DeltaSink:
         Args:
             table: as it was when the batch was staged.
         """
-        actions: list[AddAction | RemoveAction] = [item.action for item in made.files]
         for attempt in range(1, COMMIT_ATTEMPTS_MAX + 1):
             if in_table(table, commit):
                 return None
@@ -283,6 +288,10 @@ class DeltaSink:
                     return 0
                 if added := self._added(table, made.schema):
                     table.alter.add_columns(added)
+                indexed = indexed_in(table)
+                actions: list[AddAction | RemoveAction] = [
+                    file.action(indexed) for file in made.files
+                ]
                 table.create_write_transaction(
                     actions,
                     mode="append",
@@ -300,13 +309,17 @@ class DeltaSink:
                 table = self.open()
         return None
 
-    def _create(self, files: Sequence[WrittenFile], schema: StructType, commit: Commit) -> None:
+    def _create(self, files: Sequence[WrittenFile], batch: StructType, commit: Commit) -> None:
+        schema = schema_of(batch)
+        properties = configuration(schema, self._partition_by)
+        indexed = indexed_columns(schema, dict(properties), self._partition_by)
         create_table_with_add_actions(
             self.table,
-            schema_of(schema),
-            [item.action for item in files],
+            schema,
+            [file.action(indexed) for file in files],
             mode="error",
             partition_by=list(self._partition_by),
+            configuration=dict(properties),
             storage_options=self._storage_options,
             commit_properties=commit.properties(),
         )

@@ -42,6 +42,7 @@ from penstock.spark.tables.features import check_readable, check_writable
 from penstock.spark.tables.files import written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
 from penstock.spark.tables.partitions import directories, texts_of
+from penstock.spark.tables.statistics import indexed_in
 
 TARGET_BYTES_DEFAULT: Final = 128 << 20
 TARGET_BYTES_MIN: Final = 64 << 10
@@ -163,6 +164,7 @@ class _Rewriting:
     def __init__(self, root: str, opened: DeltaTable, directory: str) -> None:
         self._opened = opened
         self._directory = directory
+        self._indexed = indexed_in(opened)
         self._filesystem, self._root = filesystem(root)
         partitioned = set(opened.metadata().partition_columns)
         whole: pa.Schema = pa.schema(opened.schema().to_arrow())
@@ -182,11 +184,11 @@ class _Rewriting:
                 if files[0].partition:
                     directory += f"/{directories(files[0].partition)}"
                 self._write(files, directory)
-                found = written_files(self._filesystem, self._root, directory, ())
-                values = dict(files[0].partition)
                 actions += [
-                    dataclasses.replace(item.action, data_change=False, partition_values=values)
-                    for item in found
+                    dataclasses.replace(file, partition=dict(files[0].partition)).action(
+                        self._indexed, data_change=False
+                    )
+                    for file in written_files(self._filesystem, self._root, directory, ())
                 ]
             added = len(actions)
             actions += [

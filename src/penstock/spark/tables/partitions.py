@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     DecimalType,
+    FractionalType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -108,6 +109,9 @@ def _text(kind: DataType, name: str) -> str:
         return _utc(name)
     if isinstance(kind, StringType):
         return f"nullif(nullif({name}, ''), '{NULL_PARTITION}')"
+    if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
+        # Some readers compare texts and would not find -0.0 by 0.0.
+        return f"if({name} = 0, '0.0', cast({name} as string))"
     return f"cast({name} as string)"
 
 

@@ -40,7 +40,9 @@ from penstock.spark.tables.location import absolute, open_table
 _FILE: Final = "_penstock_file"
 _SCANNED: Final = "_penstock_scanned"
 _PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
-_OUTSIDE_URI: Final = re.compile(r"[^A-Za-z0-9_\-!.~'()*:@&=+$,;/\x80-\U0010ffff]")
+_OUTSIDE_URI: Final = re.compile(
+    r"[^A-Za-z0-9_\-!.~'()*:@&=+$,;/\xa1-\U0010ffff]|[\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+)
 
 
 def read_table(
@@ -120,7 +122,8 @@ def _as_name(path: str) -> str:
 def _spark_name(path: str) -> str:
     """A file as `_metadata.file_path` names it: a URI quoted as Java's class does.
 
-    Source: the class documentation of `java.net.URI` ("other" characters stay as they are).
+    Source: the class documentation of `java.net.URI` ("other" characters, which are neither ASCII
+    nor controls nor spaces, stay as they are).
     """
     scheme, colon, rest = path.partition("://")
     if not colon:
@@ -130,4 +133,8 @@ def _spark_name(path: str) -> str:
 
 
 def _quote(path: str) -> str:
-    return _OUTSIDE_URI.sub(lambda found: f"%{ord(found[0]):02X}", path)
+    return _OUTSIDE_URI.sub(_percent, path)
+
+
+def _percent(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode())

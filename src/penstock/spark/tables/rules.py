@@ -53,9 +53,7 @@ def rules_of(table: DeltaTable | None) -> list[Rule]:
         if not field["nullable"]:
             broken = " or ".join(filter(None, (f"{quoted(name)} is null", broken)))
         if broken:
-            found.append(
-                Rule(broken=broken, said=f"column {name} is not null, nor are parts of it")
-            )
+            found.append(Rule(broken=broken, said=f"column {name} or a part of it is never null"))
         if made := facts.get(GENERATION):
             said = f"column {name} is generated as {made}"
             found.append(Rule(broken=f"not ({quoted(name)} <=> ({made}\n))", said=said))
@@ -120,7 +118,10 @@ def _nulls(kind: Any, value: str, depth: int = 0) -> str:
                 field["type"], f"{value}.{quoted(field['name'])}", field["nullable"], depth
             )
         ]
-        return f"({value} is not null and ({' or '.join(parts)}))" if parts else ""
+        # Of a null struct Spark writes null fields, which Arrow does not read where none may be.
+        required = any(not field["nullable"] for field in kind["fields"])
+        own = f"{value} is null or" if required else f"{value} is not null and"
+        return f"({own} ({' or '.join(parts)}))" if parts else ""
     if kind["type"] == "array":
         parts = _part(kind["elementType"], item, kind["containsNull"], depth + 1)
         return f"exists({value}, {item} -> {' or '.join(parts)})" if parts else ""

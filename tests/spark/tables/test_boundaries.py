@@ -1,0 +1,139 @@
+"""Values at the boundary of a table that stopped pipelines, or that readers did not find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from penstock.spark import DeltaSink
+from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.tables import compact, read_table
+
+pytestmark = pytest.mark.spark
+
+AUTUMN: Final = (1_761_436_800, 1_761_440_400)
+"""02:00 in Berlin on 2025-10-26, before and after clocks are set back."""
+
+
+@pytest.fixture
+def berlin(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_times_of_partitions_are_the_batchs(spark: SparkSession, table: Path) -> None:
+    """Both hours that clocks show as 02:00 have a partition of their own."""
+    rows = spark.range(2).selectExpr(
+        "id", f"timestamp_seconds(element_at(array{AUTUMN}, cast(id + 1 as int))) as at"
+    )
+    DeltaSink(str(table), application="a", partition_by=["at"]).write(rows.coalesce(1), 0)
+    read = DeltaTable(table).to_pyarrow_table().sort_by("id")
+    assert [value.value // 1_000_000 for value in read["at"]] == list(AUTUMN)
+    assert pl.scan_delta(str(table)).sort("id").collect()["at"].dt.epoch("s").to_list() == [*AUTUMN]
+    seconds = read_table(spark, str(table)).selectExpr("unix_seconds(at) as at").orderBy("at")
+    assert [row["at"] for row in seconds.collect()] == list(AUTUMN)
+
+
+def test_nan_is_found_before_and_after_compaction(spark: SparkSession, table: Path) -> None:
+    sink = DeltaSink(str(table), application="a")
+    for number, value in enumerate(("1", "nan", "inf", "-0")):
+        sink.write(
+            spark.sql(f"select {number}L as id, double('{value}') as x, true as flag"), number
+        )
+    for _ in range(2):
+        assert read_table(spark, str(table)).where("x > 1").count() == 2
+        assert pl.scan_delta(str(table)).filter(pl.col("x") > 1).collect().height == 2
+        found = DeltaTable(table).to_pyarrow_dataset().to_table(filter=ds.field("x") >= 0)
+        assert sorted(found["id"].to_pylist()) == [0, 2, 3]
+        found = DeltaTable(table).to_pyarrow_dataset().to_table(filter=ds.field("flag"))
+        assert found.num_rows == 4
+        assert compact(str(table)) is not None
+
+
+def test_odd_years_are_kept_and_found(spark: SparkSession, table: Path) -> None:
+    """The zero time of Go and .NET, times BC, and milliseconds taken for seconds."""
+    texts = ["0001-01-01", "0999-12-31", "-0044-03-15", "+55873-01-01", "9999-12-31"]
+    sink = DeltaSink(str(table), application="a")
+    for number, text in enumerate(texts):
+        row = f"select {number}L as id, date'{text}' as day, timestamp'{text} 00:00:00' as at"
+        assert sink.write(spark.sql(row), number).rows == 1
+    for _ in range(2):
+        whole = DeltaTable(table).to_pyarrow_table()
+        assert whole.num_rows == 5
+        for name in ("day", "at"):
+            for value in whole[name]:
+                condition = ds.field(name) == value
+                found = DeltaTable(table).to_pyarrow_dataset().to_table(filter=condition)
+                assert found.num_rows == 1
+        early = read_table(spark, str(table)).where("day < date'1000-01-01'")
+        assert sorted(row["id"] for row in early.select("id").collect()) == [0, 1, 2]
+        assert compact(str(table)) is not None
+
+
+def test_strings_of_other_bytes_are_replaced(spark: SparkSession, table: Path) -> None:
+    row = """select 1L as id, cast(X'61ff' as string) as s, array(cast(X'80' as string)) as list,
+        map(cast(X'ff' as string), 1, cast(X'fe' as string), 2) as held,
+        named_struct('a`b', cast(X'ff' as string)) as inner"""
+    DeltaSink(str(table), application="a").write(spark.sql(row), 0)
+    assert DeltaTable(table).to_pyarrow_table().to_pylist() == [
+        {
+            "id": 1,
+            "s": "a\ufffd",
+            "list": ["\ufffd"],
+            "held": [("\\xFF", 1), ("\\xFE", 2)],
+            "inner": {"a`b": "\ufffd"},
+        }
+    ]
+
+
+def test_strings_longer_than_bounds_are_found(spark: SparkSession, table: Path) -> None:
+    """Bounds are cut, and a file whose long strings have none keeps the others of its bounds."""
+    rows = spark.range(3).selectExpr(
+        "id", "concat(repeat('é', 31), '😀', repeat('x', id)) as s", "repeat('z', 5000) as long"
+    )
+    DeltaSink(str(table), application="a").write(rows, 0)
+    for _ in range(2):
+        dataset = DeltaTable(table).to_pyarrow_dataset()
+        whole = dataset.to_table()
+        for value in whole["s"]:
+            assert dataset.to_table(filter=ds.field("s") == value).num_rows == 1
+        assert dataset.to_table(filter=ds.field("long") > "z").num_rows == 3
+        actions = pa.table(DeltaTable(table).get_add_actions(flatten=True))
+        assert actions["min.id"].null_count == 0
+        assert compact(str(table)) is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("date'-0044-03-15'", r"p takes the years 1 to 9999; 2 rows .*'-0044-03-15'"),
+        ("timestamp_micros(253402300800000000)", "p takes the years 1 to 9999"),
+        ("-1.5", "p takes no negative values with a fraction"),
+        ("repeat('/', 90)", "p takes at most 253 bytes"),
+        ("concat('a', char(0))", "no zero byte"),
+    ],
+)
+def test_values_that_no_partition_can_have_are_named(
+    spark: SparkSession, table: Path, value: str, said: str
+) -> None:
+    rows = spark.range(2).selectExpr("id", f"{value} as p")
+    with pytest.raises(TableMismatch, match=said):
+        DeltaSink(str(table), application="a", partition_by=["p"]).write(rows, 0)
+    assert not list(table.rglob("*.parquet"))
+
+
+def test_bytes_are_no_partition(spark: SparkSession, table: Path) -> None:
+    rows = spark.sql("select 1L as id, X'ff' as p")
+    with pytest.raises(InvalidOption, match="partition_by"):
+        DeltaSink(str(table), application="a", partition_by=["p"]).write(rows, 0)
