@@ -24,9 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from pyspark.find_spark_home import _find_spark_home
-
 from penstock.base.shared_cache import can_write, folders
+from penstock.spark.spark_home import spark_home
 
 FOLDER_VARIABLE: Final = "PENSTOCK_JAVA_CLASSES"
 _OWN: Final = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit")
@@ -69,7 +68,7 @@ def _classes() -> str:
     """What Java and what jars: an archive is good for these files only."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java") or "java"
-    jars = Path(_find_spark_home()) / "jars"
+    jars = spark_home() / "jars"
     digest = hashlib.sha256()
     for path in (Path(os.path.realpath(java)), *sorted(jars.glob("*.jar"))):
         facts = path.stat() if path.exists() else None

@@ -25,6 +25,7 @@ from penstock.spark.connect_session import connect
 from penstock.spark.errors import InvalidOption
 from penstock.spark.session_settings import LOOPBACK_SETTINGS, SETTINGS, built, facts, listen
 from penstock.spark.source import PenstockSource
+from penstock.spark.spark_home import spark_home
 from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, settled_slots
 
 _SHUFFLES: Final = "spark.sql.shuffle.partitions"
@@ -97,7 +98,7 @@ def _local(chosen: dict[str, Any], slots: int) -> SparkSession:
     wanted = SETTINGS | chosen
     inherits = SparkContext._gateway is None
     if inherits:  # the Java process is yet to start, and hands our environment to the planners
-        os.environ.update(facts(slots))
+        os.environ.update(facts(slots), SPARK_HOME=str(spark_home()))
         java.start(wanted)
     spark = built(wanted)
     if not inherits or spark.sparkContext.defaultParallelism != slots:
