@@ -78,7 +78,8 @@ def write(folder: Path, steps: str, errors: str = "") -> Path:
     ],
 )
 def test_what_needs_state(spark: SparkSession, folder: Path, sql: str, stateful: bool) -> None:
-    spec = load(write(folder, f'[step.s]\nsql = """{sql}"""'))
+    output = "update" if "group by" in sql or "distinct" in sql else "append"
+    spec = load(write(folder, f'[step.s]\nsql = """{sql}"""\noutput = "{output}"'))
     found = plan(spec, spark).queries
     (query,) = [one for one in found if "out" in one.sinks]
     assert (query.root == "s") is stateful
@@ -147,7 +148,7 @@ def test_files_of_one_name_make_way_for_each_other(
 def test_window_functions_behind_a_window(spark: SparkSession, folder: Path) -> None:
     steps = (
         "[step.w]\nsql = \"select window(at, '1 minute').start as m, id, count(*) as n from a"
-        ' group by 1, 2"\n[step.s]\n'
+        ' group by 1, 2"\noutput = "update"\n[step.s]\n'
         'sql = "select *, n / sum(n) over (partition by m) as share from w"'
     )
     assert problems(load(write(folder, steps)), spark) == ()
@@ -158,9 +159,10 @@ def test_rules_that_need_rows_one_by_one_are_not_for_stateful_steps(
 ) -> None:
     steps = """[step.s]
         sql = "select id, count(*) as n from a group by id"
+        output = "update"
         expect = {"few" = {that = "n < 10", otherwise = "fail"}}"""
     (found,) = problems(load(write(folder, steps)), spark)
-    assert found.line == FIRST_STEP_LINE + 2
+    assert found.line == FIRST_STEP_LINE + 3
     assert "put the rule on a step behind it" in str(found)
     assert problems(load(write(folder, steps.replace("fail", "drop"))), spark) == ()
 

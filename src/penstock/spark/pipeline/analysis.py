@@ -67,6 +67,7 @@ _CURES: Final = (
     ("UNRESOLVED_COLUMN", "write a column that is there, or 'text' in single quotes"),
     ("UNRESOLVED_ROUTINE", "write a function of Spark's SQL"),
     ("DATATYPE_MISMATCH", "cast it"),
+    ("STREAMING_OUTPUT_MODE", 'write output = "update", or give the source time and delay'),
     ("", "mend the SQL there"),
 )
 _DDL: Final = 'write it as "id bigint, name string"'
@@ -339,7 +340,7 @@ class _Analysis:
             self._try((*key, "delete_when"), partial(view.where, to.delete_when))
 
     def _check_targets(self, query: QueryPlan) -> None:
-        """What sinks and the state directory refuse; what has other problems is left out."""
+        """Note refusals of sinks and of the state directory; skip what has other problems."""
         for name in query.sinks:
             key, view = ("sink", name), self._spec.sinks[name].view
             if not any(map(self._is_wrong, (key, ("source", view), ("step", view)))):
@@ -353,7 +354,7 @@ class _Analysis:
             self._problem((*key, name), said)
 
     def _check_streaming(self, query: QueryPlan) -> None:
-        """Whether Spark runs a stateful query with its output mode; not known over Connect."""
+        """Note what Spark refuses of a stateful query and its output mode."""
         if query.root is None:
             return
         key = ("step" if query.root in self._spec.steps else "source", query.root)
@@ -484,7 +485,7 @@ class _Analysis:
 
     def _is_wrong(self, key: tuple[str, ...]) -> bool:
         """Whether a table of the file, or a key in it, has a problem."""
-        places = (*self._told, *(one.where for one in self.problems))
+        places = (*self._told, *(problem.where for problem in self.problems))
         return any(f"{place}.".startswith(f"{dotted(key)}.") for place in places)
 
     def _no_column(self, key: tuple[str, ...], name: str, frame: DataFrame) -> None:

@@ -53,7 +53,7 @@ def check_fields(names: Sequence[str], value_format: ValueFormat) -> None:
 
 
 def of_columns(schema: StructType) -> Iterator[tuple[str, str]]:
-    """What is wrong with the columns of a view, each with a remedy."""
+    """Yield problems of a view's columns, each with a remedy."""
     for field in schema:
         if field.name.lower().startswith(RESERVED):
             yield f"column {field.name} begins with {RESERVED}, which is reserved", "rename it"
@@ -71,7 +71,7 @@ def of_columns(schema: StructType) -> Iterator[tuple[str, str]]:
 def of_sink(
     spec: PipelineSpec, query: QueryPlan, sink: Sink, view: DataFrame
 ) -> Iterator[tuple[str, str]]:
-    """What a sink refuses of a view's columns, each as the key that it concerns and the reason.
+    """Yield what a sink refuses of a view's columns: the key that it concerns and the reason.
 
     Raises:
         AnalysisException: Spark refuses an expression of the sink.
@@ -95,7 +95,7 @@ def of_sink(
 
 
 def of_state(spec: PipelineSpec, query: QueryPlan) -> Iterator[str]:
-    """What is wrong between a query's checkpoint and its journal."""
+    """Yield contradictions between a query's checkpoint and its journal."""
     paths = PipelinePaths(spec)
     last = Journal(paths.journal(query.name)).last()
     known_as = spark_id(paths.checkpoint(query.name))

@@ -1,39 +1,79 @@
-"""Columns whose statistics `deltalake` writes rightly.
+"""Columns whose statistics are right: those that `deltalake` writes rightly, and reads so.
 
-Readers leave out files whose bounds say that no row can match. `deltalake` leaves NaN and
-infinities out of bounds, rounds decimals to doubles, and writes days and moments outside of the
-years 1 to 9999 in a form that it cannot read itself. So only columns of other types get
-statistics, and of days and moments only those whose values are all within these years: those of
-the rows at hand, and those of the table's files, which are rewritten with them. A file has no
-bounds for a column that has odd values; that is how they are known.
+Theory of operation. Readers leave out files whose bounds say that no row can match. `deltalake`
+leaves NaN and infinities out of the bounds that it writes, rounds decimals to doubles, and writes
+days and moments outside of the years 1 to 9999 in a form that it cannot read itself. So only
+columns of other types get statistics, and of days and moments those whose values are all within
+these years.
+
+A column without bounds is no safer: for a file with bounds of some columns, the dataset that
+`deltalake` makes finds no row by any other. But it goes by the table's property `STATISTICS`, as
+all writers do: of columns that are not listed there it expects no bounds. So a table lists the
+columns that have bounds in all of its files. A column is taken off the list by its first odd value,
+and never put on it later, as there are files without its bounds by then.
+
+Source: the Delta transaction protocol, "Per-file Statistics".
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from penstock.spark.schema import quoted
+
+STATISTICS: Final = "delta.dataSkippingStatsColumns"
+"""The table's property with the columns that have statistics."""
 DOUBLE_DIGITS: Final = 15
 """Decimal digits that a double keeps."""
 _FIRST: Final = datetime.date(1, 1, 1)
 _LAST: Final = datetime.date(9999, 12, 31)
+_NAME: Final = re.compile(r"`((?:[^`]|``)*)`|([^,`\s][^,`]*)")
 
 
 def bounded(rows: pa.Table, table: DeltaTable | None) -> tuple[str, ...]:
-    """Return the columns that may have statistics when these rows are merged into the table."""
-    fields = {field.name: field.type for field in rows.schema}
-    if table is not None:
-        fields |= {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
-    temporal = [name for name, kind in fields.items() if pa.types.is_temporal(kind)]
-    odd = {name for name in temporal if name in rows.column_names and _has_odd(rows[name])}
-    if table is not None and len(odd) < len(temporal):
-        odd |= set(_without_bounds(table, temporal))
-    return tuple(name for name, kind in fields.items() if _is_exact(kind) and name not in odd)
+    """Return the columns that may have statistics once these rows are merged into the table."""
+    if table is None:
+        fields: Iterable[pa.Field] = rows.schema
+        partitions: Collection[str] = ()
+    else:
+        fields = pa.schema(table.schema().to_arrow())
+        partitions = table.metadata().partition_columns
+    exact = [
+        field.name
+        for field in fields
+        if _is_exact(field.type)
+        and field.name not in partitions
+        and not (field.name in rows.column_names and _has_odd(rows[field.name]))
+    ]
+    if table is None:
+        return tuple(exact)
+    known = listed(table)
+    if known is None:
+        known = frozenset(exact).difference(_without_bounds(table, exact))
+    return tuple(name for name in exact if name in known)
+
+
+def property_of(columns: Iterable[str]) -> dict[str, str]:
+    """Return the property of a table in which these columns have statistics."""
+    return {STATISTICS: ",".join(quoted(name) for name in columns)}
+
+
+def listed(table: DeltaTable) -> frozenset[str] | None:
+    """Return the columns that a table's property lists; None for a table that has none."""
+    given = table.metadata().configuration.get(STATISTICS)
+    if given is None:
+        return None
+    found = _NAME.finditer(given)
+    return frozenset(
+        item[2].strip() if item[1] is None else item[1].replace("``", "`") for item in found
+    )
 
 
 def _is_exact(kind: pa.DataType) -> bool:
@@ -50,19 +90,23 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def _has_odd(values: pa.ChunkedArray) -> bool:
+    """Whether some are days or moments outside of the years 1 to 9999."""
+    if not pa.types.is_temporal(values.type):
+        return False
+    least: Any = _FIRST
+    most: Any = _LAST
+    if not pa.types.is_date(values.type):
+        zone = None if values.type.tz is None else datetime.UTC
+        least = datetime.datetime.combine(_FIRST, datetime.time.min, zone)
+        most = datetime.datetime.combine(_LAST, datetime.time.max, zone)
     ends = pc.min_max(values)
-    whole = pa.types.is_date(values.type)
-    least: Any = _FIRST if whole else datetime.datetime.combine(_FIRST, datetime.time.min)
-    most: Any = _LAST if whole else datetime.datetime.combine(_LAST, datetime.time.max)
-    if not whole and values.type.tz is not None:
-        least, most = (end.replace(tzinfo=datetime.UTC) for end in (least, most))
     return bool(
         pc.less(ends["min"], pa.scalar(least, values.type)).as_py()
         or pc.greater(ends["max"], pa.scalar(most, values.type)).as_py()
     )
 
 
-def _without_bounds(table: DeltaTable, names: list[str]) -> Iterator[str]:
+def _without_bounds(table: DeltaTable, names: Iterable[str]) -> Iterator[str]:
     """The columns of which some file with values has no bounds."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if not actions.num_rows:

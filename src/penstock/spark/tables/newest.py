@@ -60,13 +60,11 @@ class Newest:
         """One row of each key, in the order that they have."""
         if rows.num_rows < 2:
             return rows
-        # Arrow reads a dot in a name as a field's, and other names may be those of its results.
-        orders = [str(number) for number in range(len(self.order))]
-        ordered = pa.table([rows[name] for name in self.order], names=orders)
-        oldest_first = pc.sort_indices(ordered, [(name, "ascending") for name in orders])
+        oldest_first = pc.sort_indices(rows, [(name, "ascending") for name in self.order])
         oldest_first = oldest_first.to_numpy()
         age = np.empty(rows.num_rows, dtype=np.int64)
         age[oldest_first] = np.arange(rows.num_rows)
+        # Columns have names of our own, as one may be called like another's maximum.
         names = [str(number) for number in range(len(self.keys))]
         keyed = pa.table([*(rows[name] for name in self.keys), age], names=[*names, "age"])
         found = keyed.group_by(names).aggregate([("age", "max")])
@@ -93,7 +91,7 @@ class Newest:
 
 
 def distinct(keys: pa.Table) -> int:
-    """Return the number of distinct rows, as Spark and `deltalake` tell them apart."""
+    """Return the number of distinct rows, where the two zeros are equal, as are all NaN."""
     if any(pa.types.is_nested(kind) or pa.types.is_floating(kind) for kind in keys.schema.types):
         return len({repr(_same(list(row.values()))) for row in keys.to_pylist()})
     names = [str(number) for number in range(keys.num_columns)]

@@ -12,6 +12,7 @@ Source: the Delta transaction protocol, "Schema Serialization Format".
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -19,9 +20,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Field, Schema
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
 
 from penstock.spark.errors import InvalidOption, TableMismatch
+from penstock.spark.schema import quoted
 
 RESERVED: Final = "_penstock"
 """Names of columns that begin so are this package's own."""
@@ -63,6 +67,22 @@ def _leaves(kind: Any) -> Iterator[str]:
     inner = [field["type"] for field in kind.get("fields", ())]
     for part in (*inner, *(kind[name] for name in _PARTS.get(kind["type"], ()))):
         yield from _leaves(part)
+
+
+def with_nulls(frame: DataFrame) -> DataFrame:
+    """Return the frame with types that allow nulls at any depth, as PySpark's Arrow needs them.
+
+    It takes no null struct of a type whose fields are never null.
+    """
+    schema = StructType.fromJson(_nullable(frame.schema.jsonValue()))
+    return frame.select(
+        *(
+            F.col(quoted(field.name))
+            if field.dataType == kept.dataType
+            else F.col(quoted(field.name)).cast(field.dataType).alias(field.name)
+            for field, kept in zip(schema, frame.schema, strict=True)
+        )
+    )
 
 
 def check_partitions(names: Sequence[str], schema: StructType) -> None:
@@ -195,20 +215,47 @@ def fitted(name: str, rows: pa.Table, table: Schema) -> pa.Table:
     Raises:
         TableMismatch: a value is null where the table does not let it be.
     """
-    wanted = pa.schema(table.to_arrow())
-    fields: list[pa.Field] = []
-    for field in rows.schema:
-        at = wanted.get_field_index(field.name)
-        if at < 0:
-            fields.append(field)
-            continue
-        if place := _forbidden_null(field.name, rows[field.name], wanted.field(at)):
+    wanted = {field.name: field for field in pa.schema(table.to_arrow())}
+    columns: list[pa.ChunkedArray] = []
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        kept = wanted.get(field.name, field)
+        if place := _forbidden_null(field.name, values, kept):
             raise TableMismatch(
                 f"table {name}: {place} is null in the batch, and the table does not let it be; "
                 "drop these rows or fill it in"
             )
-        fields.append(wanted.field(at).with_nullable(True))
-    return rows.cast(pa.schema(fields))
+        columns.append(_retyped(values, kept.type))
+    return pa.table(columns, names=rows.column_names)
+
+
+def with_one_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values with each NaN, at any depth, the same: `deltalake` compares their signs."""
+    return pa.chunked_array([_rebuilt(chunk, values.type) for chunk in values.chunks], values.type)
+
+
+def _retyped(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The values with a type that differs in nullability and in names of parts at most."""
+    if values.type == kind:
+        return values
+    # A cast refuses null structs of fields that are never null.
+    return pa.chunked_array([_rebuilt(chunk, kind) for chunk in values.chunks], kind)
+
+
+def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_nan(array), pa.scalar(math.nan, kind), array)
+    if not pa.types.is_nested(kind):
+        return array.cast(kind)
+    array = pa.concat_arrays([array, array[:0]]) if array.offset else array
+    gaps = array.is_null()
+    if pa.types.is_struct(kind):
+        parts = [_rebuilt(array.field(at), field.type) for at, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=gaps)
+    if pa.types.is_map(kind):
+        keys, items = _rebuilt(array.keys, kind.key_type), _rebuilt(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=gaps)
+    inner = _rebuilt(array.values, kind.value_type)
+    return pa.ListArray.from_arrays(array.offsets, inner, type=kind, mask=gaps)
 
 
 def _forbidden_null(place: str, values: pa.ChunkedArray, wanted: pa.Field) -> str | None:

@@ -50,15 +50,26 @@ from penstock.spark.query_id import query_of
 from penstock.spark.schema import quoted
 from penstock.spark.staged import Staged
 from penstock.spark.tables.append import DeltaSink, Written
-from penstock.spark.tables.bounds import bounded
+from penstock.spark.tables.bounds import bounded, listed, property_of
 from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.newest import Newest, distinct, in_tasks
-from penstock.spark.tables.schemas import added_columns, check_names, fitted, schema_of
+from penstock.spark.tables.rules import CONSTRAINT
+from penstock.spark.tables.schemas import (
+    added_columns,
+    check_names,
+    fitted,
+    schema_of,
+    with_nulls,
+    with_one_nan,
+)
+from penstock.spark.tables.text import valid_text
 
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5
+INVALID_ROWS: Final = "Invalid data found"
+"""What `deltalake` says of rows that break a constraint."""
 REMOVES: Final = "_penstock_removes"
 _UNORDERED: Final = (CalendarIntervalType, MapType, NullType, VariantType)
 _RESULT_BOUND: Final = "spark.driver.maxResultSize"
@@ -172,10 +183,8 @@ class DeltaUpsert:
         if self._order_by is None:
             return marked.toArrow(), True
         if in_tasks(marked.schema, keys=self._keys, order=self._order_by):
-            newest = Newest(keys=self._keys, order=(self._order_by, REMOVES))
-            fields = [StructField(field.name, field.dataType) for field in marked.schema]
             try:
-                return newest.of(marked.mapInArrow(newest, StructType(fields)).toArrow()), True
+                return _reduced(marked, self._keys, (self._order_by, REMOVES)), True
             except Exception as error:
                 if _RESULT_BOUND not in str(error):
                     raise
@@ -189,10 +198,11 @@ class DeltaUpsert:
     def _marked(self, batch: DataFrame) -> DataFrame:
         """The batch with `REMOVES`, and without what is left out."""
         removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
-        marked = batch.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
+        text = valid_text(batch, self._keys)
+        marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
         if not isinstance(marked.schema[REMOVES].dataType, BooleanType):
             raise InvalidOption("delete_when", self._delete_when, "must be true or false")
-        return marked.drop(*self._leave_out)
+        return with_nulls(marked.drop(*self._leave_out))
 
     def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
         """The newest rows, found by Spark; a null is the greatest order."""
@@ -226,6 +236,9 @@ class DeltaUpsert:
 
     def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
         """The rows as the table has them; those that remove a key have nothing but it."""
+        for name in filter(None, (*self._keys, self._order_by)):
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, name, with_one_nan(rows[name]))
         stays = rows.filter(pc.invert(rows[REMOVES]))
         found = fitted(self._sink.table, stays, schema)
         if len(stays) == len(rows):
@@ -278,19 +291,34 @@ class DeltaUpsert:
                 self._merge(table, rows, commit)
                 return table.version()
             except (CommitFailedError, DeltaError) as error:
+                if INVALID_ROWS in str(error):
+                    raise self._unfit(table, error) from error
                 # Compaction, or another attempt, was faster; the merge is made anew on its table.
                 if attempt == MERGE_ATTEMPTS_MAX:
                     raise
                 _LOG.info("table %s: batch %s: %s", self._sink.table, commit.batch_id, error)
         return None
 
+    def _unfit(self, table: DeltaTable | None, error: Exception) -> TableMismatch:
+        """The error for rows that break a constraint of the table."""
+        facts = {} if table is None else table.metadata().configuration
+        rules = {name.removeprefix(CONSTRAINT): text for name, text in facts.items()
+                 if name.startswith(CONSTRAINT)}  # fmt: skip
+        listed = ", ".join(f"{name} ({text})" for name, text in rules.items())
+        return TableMismatch(
+            f"table {self._sink.table}: the batch has rows that the table's constraints refuse: "
+            f"{listed or 'those of generated columns or invariants'}; {error}"
+        )
+
     def _create(self, rows: pa.Table, commit: Commit) -> None:
         kept = rows.filter(pc.invert(rows[REMOVES])).drop_columns([REMOVES])
+        bounds = bounded(kept, None)
         write_deltalake(
             self._sink.table,
             kept,
             mode="error",
-            writer_properties=delta_properties(self._codec, bounded(kept, None)),
+            configuration=property_of(bounds),
+            writer_properties=delta_properties(self._codec, bounds),
             storage_options=self._storage_options,
             commit_properties=commit.properties(),
         )
@@ -305,6 +333,9 @@ class DeltaUpsert:
             later = f"({kept(order)} IS NULL OR {new(order)} >= {kept(order)})"
         removes = new(REMOVES)
         bounds = bounded(rows, table)
+        if listed(table) != frozenset(bounds):
+            table.alter.set_table_properties(property_of(bounds))
+        partitions = table.metadata().partition_columns
         there = {field.name for field in table.schema().fields}
         merging = table.merge(
             rows,
@@ -314,7 +345,7 @@ class DeltaUpsert:
             merge_schema=not there.issuperset(set(rows.column_names) - {REMOVES}),
             # Rows that are not streamed are looked at first: files that cannot have a key of theirs
             # are not read.
-            streamed_exec=not set(self._keys) <= set(bounds),
+            streamed_exec=not set(self._keys).issubset((*bounds, *partitions)),
             writer_properties=delta_properties(self._codec, bounds),
             commit_properties=commit.properties(),
         )
@@ -328,6 +359,19 @@ class DeltaUpsert:
 def _done(batch_id: int, *, replayed: bool = True) -> Written:
     """What there is to say of a batch without anything to merge."""
     return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=replayed)
+
+
+def _reduced(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
+    """The newest rows, found by tasks and then here."""
+    # PySpark reads the names of columns that go through Arrow as SQL.
+    names = {name: f"c{number}" for number, name in enumerate(rows.columns)}
+    numbered = rows.toDF(*names.values())
+    newest = Newest(
+        keys=tuple(names[name] for name in keys), order=tuple(names[name] for name in order)
+    )
+    fields = [StructField(field.name, field.dataType) for field in numbered.schema]
+    found = numbered.mapInArrow(newest, StructType(fields)).toArrow()
+    return newest.of(found).rename_columns(rows.columns)
 
 
 def _incomparable(kind: DataType) -> str:
