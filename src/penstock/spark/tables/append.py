@@ -312,7 +312,7 @@ class DeltaSink:
     def _create(self, files: Sequence[WrittenFile], batch: StructType, commit: Commit) -> None:
         schema = schema_of(batch)
         properties = configuration(schema, self._partition_by)
-        indexed = indexed_columns(schema, dict(properties), self._partition_by)
+        indexed = indexed_columns(schema, properties, self._partition_by)
         create_table_with_add_actions(
             self.table,
             schema,
