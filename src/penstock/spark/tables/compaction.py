@@ -209,7 +209,8 @@ class _Rewriting:
         target = f"{self._root}/{directory}"
         self._filesystem.create_dir(target, recursive=True)
         paths = [f"{self._root}/{unquote(file.path)}" for file in files]
-        form = ds.ParquetFileFormat()
+        # Nanoseconds of older files' timestamps would end in the year 2262.
+        form = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         source = ds.FileSystemDataset.from_paths(
             paths, schema=self._schema, format=form, filesystem=self._filesystem
         )
