@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -19,6 +21,7 @@ from penstock.spark import DeltaSink
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact, read_table, remove_orphans
 from penstock.spark.tables.errors import UnreadableTable
+from penstock.spark.tables.files import written_files
 
 pytestmark = pytest.mark.spark
 
@@ -213,3 +216,25 @@ def test_bytes_are_no_partition(spark: SparkSession, table: Path) -> None:
     rows = spark.sql("select 1L as id, X'ff' as p")
     with pytest.raises(InvalidOption, match="partition_by"):
         DeltaSink(str(table), application="a", partition_by=["p"]).write(rows, 0)
+
+
+def test_bounds_are_those_of_all_row_groups(table: Path) -> None:
+    """Decimals are signed, whatever their bytes are compared as."""
+    rows = pa.table(
+        {
+            "id": [1, 2, 3],
+            "price": pa.array([Decimal("-1.50"), Decimal("2.50"), None], pa.decimal128(5, 2)),
+            "text": ["é" * 40, "a", None],
+        }
+    )
+    (table / "part").mkdir(parents=True)
+    for integers in (False, True):
+        file = table / "part" / "0.parquet"
+        pq.write_table(rows, file, row_group_size=1, store_decimal_as_integer=integers)
+        (written,) = written_files(pa_fs.LocalFileSystem(), str(table), "part", ())
+        assert json.loads(written.action(rows.column_names).stats) == {
+            "numRecords": 3,
+            "nullCount": {"id": 0, "price": 1, "text": 1},
+            "minValues": {"id": 1, "price": -1.5, "text": "a"},
+            "maxValues": {"id": 3, "price": 2.5, "text": "é" * 32 + "\U0010ffff"},
+        }

@@ -108,10 +108,11 @@ def _bounds(footer: pq.FileMetaData, index: int, nulls: dict[str, int]) -> tuple
     text = column.logical_type.type == "STRING"
     if not all(item.has_min_max for item in filled):
         return ("", _GREATEST * TEXT_CHARS_MAX) if text else None  # Arrow leaves out long ones
-    low = _bound(column, min(item.min_raw for item in filled))
-    high = _bound(column, max(item.max_raw for item in filled))
-    if low is None or high is None:
+    lows = [_bound(column, item.min_raw) for item in filled]
+    highs = [_bound(column, item.max_raw) for item in filled]
+    if None in lows or None in highs:
         return None
+    low, high = min(lows), max(highs)
     return (low[:TEXT_CHARS_MAX], _above(high)) if text else (low, high)
 
 
