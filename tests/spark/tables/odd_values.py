@@ -88,6 +88,7 @@ COLUMNS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "f": (pa.float32(), floats.map(lambda value: pa.scalar(value, pa.float32()).as_py())),
     "d": (pa.float64(), floats),
     "dec5": (pa.decimal128(5, 2), decimals(5, 2)),
+    "dec15": (pa.decimal128(15, 9), decimals(15, 9)),
     "dec18": (pa.decimal128(18, 6), decimals(18, 6)),
     "dec38": (pa.decimal128(38, 10), decimals(38, 10)),
     "s": (pa.binary(), texts),

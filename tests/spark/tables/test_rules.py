@@ -1,4 +1,4 @@
-"""Rules of tables for their rows: appends keep them, whoever made the table."""
+"""Rules that tables have for their rows, which appends keep."""
 
 from __future__ import annotations
 

@@ -13,12 +13,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark import DeltaSink
 from penstock.spark.tables import compact, read_table
+from penstock.spark.tables.schemas import schema_of
 from tests.spark.drawn import EXAMPLES
 from tests.spark.tables.odd_values import COLUMNS, as_text, frame_of, plain, readings, rows_of
 
@@ -31,6 +32,7 @@ PARTITIONS: Final = (("flag", "tiny", "at", "f"), ("day", "s", "dec38"), ("local
                      ("dec5", "big", "middle", "dec18"))  # fmt: skip
 PARTITIONED_ROWS_MAX: Final = 500
 SPARK_FILTERS: Final = 40
+OTHERS_ROWS: Final = 40
 FIT: Final = {
     "at": "unix_micros(at) between -62135596800000000 and 253402300799999999",
     "day": "year(day) between 1 and 9999",
@@ -111,6 +113,37 @@ def test_no_filter_loses_a_row(spark: SparkSession, table: Path) -> None:
             check_polars(opened, whole, name, operator, at)
         check_duckdb(dataset, whole, chosen)
         check_spark(spark, table, chosen, whole)
+        assert compact(str(table)) is not None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"delta.dataSkippingNumIndexedCols": "3"},
+        {"delta.dataSkippingStatsColumns": "`id`,flag,d,day,dec15"},
+        {"delta.dataSkippingStatsColumns": "id,tiny,dec15,nested.f"},
+    ],
+    ids=str,
+)
+def test_no_filter_loses_a_row_of_tables_of_others(
+    spark: SparkSession, table: Path, properties: dict[str, str | None]
+) -> None:
+    """Readers expect bounds of the columns that the table names, or of the first ones."""
+    rows = frame_of(spark, rows_of(list(COLUMNS), OTHERS_ROWS)).coalesce(1).cache()
+    schema = schema_of(rows.schema)
+    write_deltalake(table, pa.schema(schema.to_arrow()).empty_table(), configuration=properties)
+    sink = DeltaSink(str(table), application="a")
+    sink.write(rows.where("id % 2 = 0"), 0)
+    sink.write(rows.where("id % 2 = 1").drop("big", "d"), 1)
+    rows.unpersist()
+    for _ in range(2):
+        opened = DeltaTable(str(table))
+        whole = opened.to_pyarrow_table()
+        assert whole.num_rows == OTHERS_ROWS
+        for name, operator, at in filters(whole, len(COMPARED) * len(OPERATORS)):
+            check_arrow(opened.to_pyarrow_dataset(), whole, name, operator, at)
+            check_polars(opened, whole, name, operator, at)
         assert compact(str(table)) is not None
 
 

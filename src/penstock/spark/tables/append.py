@@ -23,8 +23,8 @@ Source: the Delta transaction protocol, "Transaction Identifiers".
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -32,7 +32,7 @@ from typing import Any, Final
 from deltalake import DeltaTable, Field
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
@@ -66,6 +66,12 @@ _WRITING: Final = {
     "parquet.statistics.truncate.length": "256",
 }
 """Options of every Parquet writer."""
+_FORMS: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+"""Settings, for which writers have no options, of the forms that Delta's readers know."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -233,7 +239,8 @@ class DeltaSink:
         writer = rows.write.mode("error").options(**_WRITING, **spark_options(self._codec))
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
-        writer.parquet(f"{self.table}/{directory}")
+        with _settings(batch.sparkSession, _FORMS):
+            writer.parquet(f"{self.table}/{directory}")
         found = counted.get
         if broken := complaints(rules, found):
             raise TableMismatch(f"table {self.table}: {broken[0]}. Drop these rows, or mend them")
@@ -312,7 +319,7 @@ class DeltaSink:
     def _create(self, files: Sequence[WrittenFile], batch: StructType, commit: Commit) -> None:
         schema = schema_of(batch)
         properties = configuration(schema, self._partition_by)
-        indexed = indexed_columns(schema, dict(properties), self._partition_by)
+        indexed = indexed_columns(schema, properties, self._partition_by)
         create_table_with_add_actions(
             self.table,
             schema,
@@ -348,3 +355,17 @@ class DeltaSink:
                 f"the sink by {self._partition_by or 'nothing'}"
             )
         return added_columns(self.table, table.schema(), columns, allowed=self._add_columns)
+
+
+@contextmanager
+def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Give a session these settings for a while."""
+    before = {name: spark.conf.get(name) for name in wanted}
+    changed = {name: value for name, value in wanted.items() if before[name] != value}
+    try:
+        for name, value in changed.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in changed:
+            spark.conf.set(name, str(before[name]))

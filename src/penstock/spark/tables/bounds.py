@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -48,13 +48,13 @@ def bounded(rows: pa.Table, table: DeltaTable | None) -> tuple[str, ...]:
     exact = [
         field.name
         for field in fields
-        if _is_exact(field.type)
+        if is_exact(field.type)
         and field.name not in partitions
         and not (field.name in rows.column_names and _has_odd(rows[field.name]))
     ]
     if table is None:
         return tuple(exact)
-    known = listed(table)
+    known = listed(table.metadata().configuration)
     if known is None:
         known = frozenset(exact).difference(_without_bounds(table, exact))
     return tuple(name for name in exact if name in known)
@@ -65,9 +65,9 @@ def property_of(columns: Iterable[str]) -> dict[str, str]:
     return {STATISTICS: ",".join(quoted(name) for name in columns)}
 
 
-def listed(table: DeltaTable) -> frozenset[str] | None:
-    """Return the columns that a table's property lists; None for a table that has none."""
-    given = table.metadata().configuration.get(STATISTICS)
+def listed(properties: Mapping[str, str | None]) -> frozenset[str] | None:
+    """Return the columns that a table's properties list; None where they say nothing."""
+    given = properties.get(STATISTICS)
     if given is None:
         return None
     found = _NAME.finditer(given)
@@ -76,7 +76,8 @@ def listed(table: DeltaTable) -> frozenset[str] | None:
     )
 
 
-def _is_exact(kind: pa.DataType) -> bool:
+def is_exact(kind: pa.DataType) -> bool:
+    """Return whether bounds of a type mean the same to every reader."""
     types = pa.types
     if types.is_decimal(kind):
         return bool(kind.precision <= DOUBLE_DIGITS)

@@ -17,6 +17,7 @@ import pyarrow.fs as pa_fs
 
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.spark.errors import InvalidOption
+from penstock.spark.tables.features import check_readable
 from penstock.spark.tables.location import absolute, filesystem, open_table
 
 ORPHAN_AGE_HOURS_MIN: Final = 1
@@ -48,6 +49,7 @@ def remove_orphans(
 
     Raises:
         InvalidOption: an age that a running attempt may still have.
+        UnreadableTable: the table has files beside its Parquet files, such as deletion vectors.
     """
     if older_than_hours < ORPHAN_AGE_HOURS_MIN:
         raise InvalidOption(
@@ -56,6 +58,7 @@ def remove_orphans(
     opened = open_table(table, storage_options)
     if opened is None:
         return Collected()
+    check_readable(opened, table)
     files = opened.vacuum(
         retention_hours=older_than_hours,
         dry_run=not execute,

@@ -209,7 +209,8 @@ class _Rewriting:
         target = f"{self._root}/{directory}"
         self._filesystem.create_dir(target, recursive=True)
         paths = [f"{self._root}/{unquote(file.path)}" for file in files]
-        form = ds.ParquetFileFormat()
+        # Nanoseconds of older files' timestamps would end in the year 2262.
+        form = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
         source = ds.FileSystemDataset.from_paths(
             paths, schema=self._schema, format=form, filesystem=self._filesystem
         )
@@ -220,7 +221,7 @@ class _Rewriting:
             filesystem=self._filesystem,
             file_options=form.make_write_options(
                 compression=codec_of(self._filesystem, paths[0]),
-                write_statistics=list(_bounded(self._schema)),
+                write_statistics=list(_written(self._schema)),
             ),
             use_threads=False,  # keeps the order of rows
             min_rows_per_group=GROUP_ROWS_MIN,
@@ -241,17 +242,17 @@ class _Rewriting:
         )
 
 
-def _bounded(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+def _written(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
     """The paths of Parquet columns that may have bounds; of floating types Arrow leaves NaN out."""
     for field in fields:
         path, kind = f"{above}{field.name}", field.type
         if pa.types.is_struct(kind):
-            yield from _bounded(kind, f"{path}.")
+            yield from _written(kind, f"{path}.")
         elif pa.types.is_map(kind):
             parts = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
-            yield from _bounded(parts, f"{path}.key_value.")
+            yield from _written(parts, f"{path}.key_value.")
         elif pa.types.is_list(kind):
-            yield from _bounded([kind.value_field.with_name("element")], f"{path}.list.")
+            yield from _written([kind.value_field.with_name("element")], f"{path}.list.")
         elif not pa.types.is_floating(kind):
             yield path
 

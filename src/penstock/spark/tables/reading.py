@@ -39,6 +39,8 @@ from penstock.spark.tables.location import absolute, open_table
 
 _FILE: Final = "_penstock_file"
 _SCANNED: Final = "_penstock_scanned"
+_CALENDAR: Final = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
+"""Files that no old Spark wrote have dates of the Gregorian calendar, whatever the session says."""
 _PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
 _OUTSIDE_URI: Final = re.compile(
     r"[^A-Za-z0-9_\-!.~'()*:@&=+$,;/\xa1-\U0010ffff]|[\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
@@ -80,7 +82,8 @@ def scan(spark: SparkSession, opened: DeltaTable, root: str) -> DataFrame:
     if not paths:
         return spark.createDataFrame([], schema)
     stored = StructType([field for field in schema if field.name not in partition_columns])
-    rows = spark.read.schema(stored).parquet(*(_as_name(path) for path in paths))
+    reader = spark.read.schema(stored).options(**_CALENDAR)
+    rows = reader.parquet(*(_as_name(path) for path in paths))
     if partition_columns:
         values = _partition_values(spark, actions, paths, schema, partition_columns)
         rows = rows.withColumn(_SCANNED, F.col("_metadata.file_path"))

@@ -1,44 +1,31 @@
-"""Statistics of a table's files: bounds of columns, by which readers leave files out.
+"""Statistics of files that Spark or Arrow wrote: bounds, by which readers leave files out.
 
-Bounds come from Parquet footers, as physical values, so the data is not read again. Columns of the
-types below get them, in a form that every reader of Delta tables understands in the same way:
+Bounds come from Parquet footers, as physical values, so the data is not read again. The columns
+that have them are those of `bounds.is_exact`, in a form that every reader of Delta tables
+understands in the same way; strings are cut off after `TEXT_CHARS_MAX` characters. A new table
+lists these columns, and a file has the bounds of all columns that its table lists, or no bounds at
+all: where a date is outside of the years 1 to 9999, or the table is of another tool and expects
+bounds of floats.
 
-    integers
-    dates, and timestamps with and without a zone, within the years 1 to 9999
-    strings, cut off after `TEXT_CHARS_MAX` characters
-
-Floating types get none, as readers do not agree on NaN's place; nor do decimals, which readers
-round, booleans, nor nested types.
-
-A table says which columns have bounds, and `deltalake` finds no row in a file that has bounds of
-some of these columns and lacks those of the one that a filter names. So a new table says that the
-columns above are the ones, and a file has the bounds of all of its table's columns or of none.
-
-Source: the Delta transaction protocol, "Per-file Statistics"; the Parquet format, "Logical Types";
-"delta.dataSkippingStatsColumns" among the properties of Delta tables.
+Source: the Delta transaction protocol, "Per-file Statistics"; the Parquet format, "Logical Types".
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
+from penstock.spark.tables.bounds import DOUBLE_DIGITS, is_exact, listed, property_of
+
 COLUMNS_MAX: Final = 32
 TEXT_CHARS_MAX: Final = 32
-NAMED: Final = "delta.dataSkippingStatsColumns"
 COUNTED: Final = "delta.dataSkippingNumIndexedCols"
-_BOUNDED: Final = frozenset(
-    {"byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz", "string"}
-)
-_UNBOUNDED: Final = frozenset({"binary", "array", "map"})
-"""Types of which no reader expects bounds."""
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GREATEST: Final = "\U0010ffff"
 _EPOCH: Final = datetime(1970, 1, 1)
 _DAYS_MAX: Final = date.max.toordinal()
@@ -47,31 +34,29 @@ _EPOCH_DAYS: Final = date(1970, 1, 1).toordinal()
 
 def configuration(schema: Schema, partition_by: Sequence[str] = ()) -> dict[str, str]:
     """Return the properties of a new table that name its columns with bounds."""
+    fields = pa.schema(schema.to_arrow())
     names = [
-        field.name
-        for field in schema.fields
-        if _kind(field.type) in _BOUNDED
-        and field.name not in partition_by
-        and _PLAIN_NAME.fullmatch(field.name)
+        field.name for field in fields if is_exact(field.type) and field.name not in partition_by
     ]
-    if not names:
-        return {COUNTED: "0"}
-    return {NAMED: ",".join(names[:COLUMNS_MAX])}
+    return property_of(names[:COLUMNS_MAX]) if names else {COUNTED: "0"}
 
 
 def indexed_columns(
-    schema: Schema, properties: dict[str, str | None], partition_by: Sequence[str]
+    schema: Schema, properties: Mapping[str, str | None], partition_by: Sequence[str]
 ) -> list[str]:
     """Return the columns of which readers expect bounds, or more; nested ones by their first name.
 
     Args:
         properties: those of the table, as `configuration` gives them for a new one.
     """
-    fields = [field for field in schema.fields if field.name not in partition_by]
-    expected = [field.name for field in fields if _kind(field.type) not in _UNBOUNDED]
-    if (named := properties.get(NAMED)) is not None:
-        listed = {name.strip().strip("`").split(".")[0] for name in named.split(",")}
-        return [name for name in expected if name in listed]
+    expected = [
+        field.name
+        for field in pa.schema(schema.to_arrow())
+        if field.name not in partition_by and not _is_unbounded(field.type)
+    ]
+    if (named := listed(properties)) is not None:
+        tops = named | {name.split(".")[0] for name in named}
+        return [name for name in expected if name in tops]
     count = int(properties.get(COUNTED) or COLUMNS_MAX)
     return expected if count < 0 else expected[:count]
 
@@ -79,7 +64,13 @@ def indexed_columns(
 def indexed_in(table: DeltaTable) -> list[str]:
     """Return the columns of which readers of a table expect bounds, or more."""
     facts = table.metadata()
-    return indexed_columns(table.schema(), dict(facts.configuration), facts.partition_columns)
+    return indexed_columns(table.schema(), facts.configuration, facts.partition_columns)
+
+
+def _is_unbounded(kind: pa.DataType) -> bool:
+    """Whether no reader expects bounds of the type."""
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_list(kind) or types.is_map(kind))
 
 
 def statistics(footer: pq.FileMetaData, indexed: Collection[str]) -> dict[str, Any]:
@@ -103,10 +94,6 @@ def statistics(footer: pq.FileMetaData, indexed: Collection[str]) -> dict[str, A
     return {**shown, "minValues": low, "maxValues": high} if whole and low else shown
 
 
-def _kind(kind: Any) -> str:
-    return str(kind.type)
-
-
 def _bounds(footer: pq.FileMetaData, index: int, nulls: dict[str, int]) -> tuple[Any, Any] | None:
     """The bounds of a column; notes its nulls."""
     column = footer.schema.column(index)
@@ -121,10 +108,11 @@ def _bounds(footer: pq.FileMetaData, index: int, nulls: dict[str, int]) -> tuple
     text = column.logical_type.type == "STRING"
     if not all(item.has_min_max for item in filled):
         return ("", _GREATEST * TEXT_CHARS_MAX) if text else None  # Arrow leaves out long ones
-    low = _bound(column, min(item.min_raw for item in filled))
-    high = _bound(column, max(item.max_raw for item in filled))
-    if low is None or high is None:
+    lows = [_bound(column, item.min_raw) for item in filled]
+    highs = [_bound(column, item.max_raw) for item in filled]
+    if None in lows or None in highs:
         return None
+    low, high = min(lows), max(highs)
     return (low[:TEXT_CHARS_MAX], _above(high)) if text else (low, high)
 
 
@@ -138,9 +126,13 @@ def _bound(column: pq.ColumnSchema, value: Any) -> Any:
     """A physical value as statistics show it; None for what they do not show."""
     logical = column.logical_type
     kind = logical.type
-    if isinstance(value, bytes):
-        return _text(value) if kind == "STRING" else None
-    if isinstance(value, bool) or not isinstance(value, int):
+    if kind == "STRING":
+        return _text(value)
+    if kind == "DECIMAL":
+        return _number(value, json.loads(logical.to_json()))
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, int):
         return None
     if kind in {"NONE", "INT"}:
         return value
@@ -157,6 +149,13 @@ def _text(value: bytes) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         return None
+
+
+def _number(value: int | bytes, logical: dict[str, Any]) -> float | None:
+    if logical["precision"] > DOUBLE_DIGITS:
+        return None
+    digits = int.from_bytes(value, "big", signed=True) if isinstance(value, bytes) else value
+    return float(f"{digits}e-{logical['scale']}")
 
 
 def _moment(micros: int, logical: dict[str, Any]) -> str | None:

@@ -333,7 +333,7 @@ class DeltaUpsert:
             later = f"({kept(order)} IS NULL OR {new(order)} >= {kept(order)})"
         removes = new(REMOVES)
         bounds = bounded(rows, table)
-        if listed(table) != frozenset(bounds):
+        if listed(table.metadata().configuration) != frozenset(bounds):
             table.alter.set_table_properties(property_of(bounds))
         partitions = table.metadata().partition_columns
         there = {field.name for field in table.schema().fields}
