@@ -62,13 +62,12 @@ def read_by_us(batch: bytes) -> list[list[Any]] | str:
     except PenstockError as error:
         return str(error)
     return [
-        [
-            row["offset"],
-            row["timestamp"],
-            *(base64.b64encode(row[name]).decode() for name in columns[2:]),
-        ]
-        for row in rows
+        [row["offset"], row["timestamp"], _text(row["key"]), _text(row["value"])] for row in rows
     ]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
 
 
 def stored(batch: bytes) -> bool:
