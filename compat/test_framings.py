@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records.framings import EXAMPLES, framings
 from tests.records.nonsense import sealed
-from tests.records.test_framings import CODECS, section, sections
+from tests.records.test_framings import CODECS, TIME_MS, section, sections, values
 
 from compat.conftest import missing
 from compat.parts import PartMissing, java_program
@@ -26,16 +26,16 @@ from penstock.records.columnar import decode_batches
 from penstock.records.columnar.validation import check_records
 
 
-def drawn() -> list[bytes]:
-    """A batch of each example of a run."""
-    batches: list[bytes] = []
+def drawn() -> list[tuple[bytes, list[bytes]]]:
+    """A batch of each example of a run, and the values that it was made of."""
+    batches: list[tuple[bytes, list[bytes]]] = []
 
     @settings(max_examples=EXAMPLES, deadline=None)
     @given(st.sampled_from(CODECS), sections(), st.data())
     def draw_batch(codec: int, shape: tuple[int, int], draw: st.DataObject) -> None:
         count, size = shape
         packed = draw.draw(framings(codec, section(count, size)))
-        batches.append(sealed(packed, count, attributes=codec))
+        batches.append((sealed(packed, count, attributes=codec), values(count, size)))
 
     draw_batch()
     return batches
@@ -62,13 +62,12 @@ def read_by_us(batch: bytes) -> list[list[Any]] | str:
     except PenstockError as error:
         return str(error)
     return [
-        [
-            row["offset"],
-            row["timestamp"],
-            *(base64.b64encode(row[name]).decode() for name in columns[2:]),
-        ]
-        for row in rows
+        [row["offset"], row["timestamp"], _text(row["key"]), _text(row["value"])] for row in rows
     ]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
 
 
 def stored(batch: bytes) -> bool:
@@ -81,11 +80,18 @@ def stored(batch: bytes) -> bool:
 
 def test_javas_client_reads_what_is_stored_and_we_read_what_it_reads() -> None:
     batches = drawn()
-    answers = read_by_java(batches)
-    for batch, theirs in zip(batches, answers, strict=True):
+    answers = read_by_java([batch for batch, _ in batches])
+    for (batch, sent), theirs in zip(batches, answers, strict=True):
         ours = read_by_us(batch)
         if isinstance(theirs, list):
-            assert ours == theirs, batch.hex()
+            # Of a changed record in a compressed batch its reader compares no length: ours does.
+            rows = [
+                [offset, TIME_MS, "aw==", base64.b64encode(value).decode()]
+                for offset, value in enumerate(sent)
+            ]
+            changed = theirs != rows
+            if not (changed and isinstance(ours, str) and ", record " in ours):
+                assert ours == theirs, batch.hex()
         if stored(batch):
             assert isinstance(theirs, list), (theirs, batch.hex())
     assert sum(isinstance(theirs, list) for theirs in answers) > len(answers) // 4

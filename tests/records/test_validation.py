@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.records import InvalidRecord, RecordTooLarge, decode_header
+from penstock.records.chain import is_chain
 from penstock.records.columnar import decode_batches
-from penstock.records.columnar.validation import check_records
+from penstock.records.columnar.validation import check_chain, check_records
 from penstock.records.limits import (
     REFUSED_RECORDS_NAMED_MAX,
     VALIDATED_BATCH_BYTES_MAX,
@@ -75,6 +76,7 @@ def mutated(section: bytes, draw: st.DataObject) -> bytes:
 def test_whatever_is_encoded_is_accepted(content: tuple[Record, ...], codec: int) -> None:
     data = sealed(encoded(content), len(content), codec=codec)
     assert accepts(data)
+    check_chain(data, decode_header(data))
     assert accepts(data, keyed=True) == all(record.key is not None for record in content)
 
 
@@ -87,6 +89,7 @@ def test_the_verdict_is_that_of_the_slow_walk(
     data = sealed(section, count)
     right = is_right(section, count)
     assert accepts(data) == right
+    assert right or not is_chain(section, count)
     assert right or not accepts(data, keyed=True)
     if right:
         assert decode_batches(data).num_rows == count
