@@ -1,16 +1,16 @@
-"""Spark's home with its Python library unpacked, in which Python processes start three times as fast.
+"""Spark's home with its Python library unpacked, so that its Python processes start faster.
 
-Spark starts a Python process for each stream, and puts `python/lib/pyspark.zip` of its home first
-on the path. Python compiles each module that it imports from an archive again at each start, which
-takes about a second of a processor; Spark ends the query if ten seconds pass. In the home made here
-that name is a folder with a link to the installed package, whose compiled modules are kept. All else
-are links to the installed home:
+Spark starts a Python process for each stream and ends the query if that takes ten seconds. It puts
+`python/lib/pyspark.zip` of its home first on the path of the process, and Python compiles modules
+of an archive again at each start, which takes about a second of a processor. In the home made here
+that name is a folder with a link to the installed package, whose compiled modules are kept. The
+other entries are links to the installed home:
 
     <folder>/<Spark's home, 16 digits>/jars, bin, …                     -> the installed ones
     <folder>/<Spark's home, 16 digits>/python/lib/pyspark.zip/pyspark   -> the installed package
 
-The folder is what PENSTOCK_SPARK_HOMES names, else as `base/shared_cache.py` says. A home that the
-environment names with SPARK_HOME stays as it is.
+PENSTOCK_SPARK_HOMES names the folder; without it, `base/shared_cache.py` chooses one. A home that
+the environment names with SPARK_HOME is used as it is.
 """
 
 from __future__ import annotations
