@@ -31,15 +31,15 @@ COMPARED: Final = tuple(name for name in COLUMNS if name not in {"nested", "list
 PARTITIONS: Final = (("flag", "tiny", "at", "f"), ("day", "s", "dec38"), ("local", "d", "small"),
                      ("dec5", "big", "middle", "dec18"))  # fmt: skip
 PARTITIONED_ROWS_MAX: Final = 500
-SPARK_FILTERS: Final = 40
+SPARK_FILTERS: Final = 24
 OTHERS_ROWS: Final = 40
 FIT: Final = {
     "at": "unix_micros(at) between -62135596800000000 and 253402300799999999",
     "day": "year(day) between 1 and 9999",
     "local": "year(local) between 1 and 9999",
-    "dec5": "(dec5 >= 0 or dec5 = ceil(dec5))",
-    "dec18": "(dec18 >= 0 or dec18 = ceil(dec18))",
-    "dec38": "(dec38 >= 0 or dec38 = ceil(dec38))",
+    "dec5": "(dec5 >= 0 or dec5 % 1 = 0)",
+    "dec18": "(dec18 >= 0 or dec18 % 1 = 0)",
+    "dec38": "(dec38 >= 0 or dec38 % 1 = 0)",
     "s": "octet_length(s) < 80 and not contains(s, char(0))",
 }
 

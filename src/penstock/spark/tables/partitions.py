@@ -99,7 +99,7 @@ def _unfit(column: str, kind: DataType) -> tuple[str, str] | None:
         return f"{micros} not between {_FIRST_MICROS} and {_LAST_MICROS}", "the years 1 to 9999"
     if isinstance(kind, DecimalType) and kind.scale:
         # `deltalake` shows -1.5 as `-1.-5`, which it cannot read.
-        return f"{name} < 0 and {name} != ceil({name})", "no negative values with a fraction"
+        return f"{name} < 0 and {name} % 1 != 0", "no negative values with a fraction"
     return None
 
 

@@ -136,6 +136,6 @@ def _nulls(kind: Any, value: str, depth: int = 0) -> str:
 
 
 def _part(kind: Any, value: str, nullable: bool, depth: int) -> list[str]:
-    """What makes a part of a value broken: its own null, or one within it."""
+    """The conditions under which a part of a value is broken: it is null, or has a null within."""
     own = "" if nullable else f"{value} is null"
     return [part for part in (own, _nulls(kind, value, depth)) if part]
