@@ -64,6 +64,7 @@ def test_status(page: Page) -> None:
     assert body == {
         "pipeline": "shop",
         "file": "/x/shop.toml",
+        "bootstrap": "127.0.0.1:9092",
         "state_directory": "/x/.penstock/shop",
         "version": "1",
         "pid": 4711,
