@@ -292,6 +292,7 @@ def test_offsets_are_shown_set_and_deleted(team: Team) -> None:
     assert set(values(team.join("u").get(4))) == {"a", "b", "c", "d"}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_kill_9_loses_no_record_and_delivers_none_that_was_accepted(team: Team) -> None:
     wanted = [f"{number}" for number in range(400)]

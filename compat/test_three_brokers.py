@@ -27,7 +27,7 @@ def _run(*arguments: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_nothing_is_lost_or_doubled_in_the_first_faults() -> None:
-    _run("--seed", "1", "--minutes", "1")
+    _run("--seed", "1", "--minutes", "0.5")
 
 
 @pytest.mark.long

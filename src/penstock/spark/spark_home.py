@@ -31,6 +31,7 @@ from penstock.base.shared_cache import can_write, folders
 FOLDER_VARIABLE: Final = "PENSTOCK_SPARK_HOMES"
 HOME_VARIABLE: Final = "SPARK_HOME"
 _ARCHIVE: Final = "pyspark.zip"
+_LINKED: Final = ("bin", "conf", "data", "jars", "licenses", "sbin")
 
 
 def spark_home() -> Path:
@@ -58,22 +59,17 @@ def _unpacked(package: Path) -> Path | None:
     if place is None:
         return None
     made = Path(mkdtemp(dir=place.parent))
-    _link_all(package, made, but="python")
-    _link_all(package / "python", made / "python", but="lib")
-    _link_all(package / "python" / "lib", made / "python" / "lib", but=_ARCHIVE)
-    library = made / "python" / "lib" / _ARCHIVE
-    library.mkdir()
-    (library / package.name).symlink_to(package)
+    for name in _LINKED:
+        if (package / name).exists():
+            (made / name).symlink_to(package / name)
+    library = made / "python" / "lib"
+    (library / _ARCHIVE).mkdir(parents=True)
+    (library / _ARCHIVE / package.name).symlink_to(package)
+    for archive in (package / "python" / "lib").iterdir():
+        if archive.name != _ARCHIVE:
+            (library / archive.name).symlink_to(archive)
     try:
         made.rename(place)
     except OSError:  # another process was faster
         shutil.rmtree(made)
     return place
-
-
-def _link_all(source: Path, target: Path, *, but: str) -> None:
-    """Link the entries of a folder into another one, but for one of them."""
-    target.mkdir(exist_ok=True)
-    for entry in source.iterdir():
-        if entry.name != but:
-            (target / entry.name).symlink_to(entry)

@@ -52,7 +52,7 @@ class Publisher:
             self.errors.append(error)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_everything_is_in_the_log_once_through_kills_under_load() -> None:
     dice = random.Random(11)

@@ -138,7 +138,7 @@ async def test_every_record_is_on_the_log_once_and_in_order_after_crashes() -> N
 
 
 @pytest.mark.interop
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 async def test_apache_kafka_knows_what_another_agent_has_written() -> None:
     # It is not killed: after a restart it remembers one batch of a producer, not five.

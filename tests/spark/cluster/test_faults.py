@@ -18,7 +18,7 @@ from tests.spark.cluster.conftest import Driver
 from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.cluster.topics import Records
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 WAIT_SECONDS = 180.0
 ROWS = 3_000
@@ -50,15 +50,10 @@ def held(batches):
     ("victim", "kind"),
     [
         ("executor", "table"),
-        *(
-            pytest.param(*pair, marks=pytest.mark.long)
-            for pair in [
-                ("executor", "log"),
-                ("executor", "writer"),
-                ("python", "log"),
-                ("worker", "table"),
-            ]
-        ),
+        ("executor", "log"),
+        ("executor", "writer"),
+        ("python", "log"),
+        ("worker", "table"),
     ],
 )
 def test_each_record_is_there_once(
