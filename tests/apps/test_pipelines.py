@@ -374,7 +374,7 @@ def test_classes_of_java_are_kept_and_used(write: Callable[[str], Path], tmp_pat
 def test_a_failure_is_one_line(broker: Broker, write: Callable[[str], Path]) -> None:
     fill(broker, "failing", 3)
     text = PIPELINE.replace("{topic}", "failing").replace(
-        "upper(value) as value", "raise_error(concat('no good: ', value)) as value"
+        "upper(value) as value", "cast(raise_error(concat('no good: ', value)) as string) as value"
     )
     file = write(text.replace("[run]", "[run]\nrestarts = 0"))
     ran = penstock("run", file, "-b", broker.bootstrap, "--admin", broker.admin_url)

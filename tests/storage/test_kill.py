@@ -90,7 +90,9 @@ class Replica:
         batches, position = list[tuple[int, int, int]](), 0
         for header in split_batches(data):
             verify_crc(data, header, position)
-            batches.append((header.base_offset, header.next_offset, data[position + 61]))
+            batches.append(
+                (header.base_offset, header.next_offset, data[position + header.size_bytes - 2])
+            )
             position += header.size_bytes
         start = log.log_start_offset
         assert any(

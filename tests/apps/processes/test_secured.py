@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
+import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -55,6 +57,14 @@ class Guarded:
         ]
         return [line for line in lines if line["listener"] == "admin.listener"]
 
+    def audited_of(self, operation: str) -> list[dict[str, str]]:
+        """Wait for the lines of an operation, which a thread writes behind the answer."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while not (found := [line for line in self.audited() if line["operation"] == operation]):
+            assert time.monotonic() < end, f"no line of {operation} in {TIMEOUT_SECONDS} s"
+            threading.Event().wait(0.02)
+        return found
+
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
@@ -105,7 +115,7 @@ def test_brokers_know_whence_it_is_asked_and_hear_it_from_nobody_else(guarded: G
     connection.request("GET", "/v1/topics/none", headers=forged)
     assert connection.getresponse().status == 403
     connection.close()
-    (line,) = [one for one in guarded.audited() if one["operation"] == "GET /v1/topics/none"]
+    (line,) = guarded.audited_of("GET /v1/topics/none")
     assert (line["event"], line["address"]) == ("denial", ELSEWHERE)
 
 

@@ -44,7 +44,7 @@ behind(Commits, "check", lambda commits, batch, *_: "checked" if batch == 1 else
 behind(Journal, "write", lambda journal, entry: "begun" if entry.batch_id == 1 else None)
 behind(Commits, "commit", lambda commits, batch, *_: None if batch != 1 else
        "letters" if commits._application.endswith("dead-letters") else "copied")
-behind(DeltaSink, "_commit", lambda sink, table, files, schema, commit:
+behind(DeltaSink, "_commit", lambda sink, table, made, commit:
        "table" if commit.batch_id == 1 else None)
 behind(Work, "write", lambda work, *_, **named: "finished" if work.entry.batch_id == 1 else None)
 behind(Journal, "finish", lambda journal, entry, **named: "done" if entry.batch_id == 1 else None)

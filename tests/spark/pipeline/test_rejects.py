@@ -138,7 +138,7 @@ def test_a_job_that_fails_beside_another_ends_the_run_in_one_line(
         [step.slow]
         sql = "select n, reflect('java.lang.Thread', 'sleep', 600000L) as s from a"
         [step.bad]
-        sql = "select n, raise_error('no good') as e from b"
+        sql = "select n, cast(raise_error('no good') as string) as e from b"
         [sink.slow]
         from = "slow"
         table = "slow"

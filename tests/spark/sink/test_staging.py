@@ -175,10 +175,6 @@ def test_a_task_without_rows_asks_nobody() -> None:
             "has 9, but topic a has partitions 0 to 2",
         ),
         (
-            pa.RecordBatch.from_pydict({"value": ["x" * 2_000]}),
-            "topic a, partition 0: a record is too large",
-        ),
-        (
             pa.RecordBatch.from_pydict(
                 {
                     "value": ["a"],

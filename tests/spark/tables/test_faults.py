@@ -40,10 +40,10 @@ class Sink(DeltaSink):
             die("done")
         return written
 
-    def _commit(self, table, files, schema, commit):
+    def _commit(self, table, made, commit):
         if commit.batch_id == 0:
             die("staged")
-        version = super()._commit(table, files, schema, commit)
+        version = super()._commit(table, made, commit)
         if commit.batch_id == 0:
             die("committed")
         return version
