@@ -256,6 +256,7 @@ def checked_by_kafka(directory: Path, *, gaps: bool = False) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_what_clients_have_written_is_read_by_kafkas_tool(tmp_path: Path) -> None:
     server = PenstockProcess(tmp_path)
     server.start()

@@ -147,6 +147,7 @@ def test_queries_run_and_no_secret_is_anywhere(
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_queries_read_by_signed_urls_that_are_nowhere(s3: S3Server, tmp_path: Path) -> None:
     store = s3.options()
     options_file = tmp_path / "store"

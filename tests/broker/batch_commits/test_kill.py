@@ -55,6 +55,7 @@ def begun(client: SinkClient, number: int, wanted: int) -> bool:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_killed_in_the_middle_of_commits() -> None:
     whole = PARTITIONS * RECORDS
     interrupted = 0

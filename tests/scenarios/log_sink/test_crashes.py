@@ -132,6 +132,7 @@ async def crash_and_recover(broker: Restartable, *, kills: int) -> None:
         assert by_producer == {id_: list(range(FRAMES * RECORDS)) for id_ in range(PRODUCERS)}
 
 
+@pytest.mark.long
 async def test_every_record_is_on_the_log_once_and_in_order_after_crashes() -> None:
     with Broker(process=True, admin=False) as broker:
         await crash_and_recover(broker, kills=3)

@@ -19,6 +19,7 @@ BATCHES = 2_000
 """More than all that are killed can get rid of: each as many as it is read, and a full pipe."""
 
 
+@pytest.mark.long
 def test_killed_over_and_over(shelf: Shelf, outbox_broker: Broker) -> None:
     dice = random.Random(7)
     pointers = [shelf.file(b"%d" % number, batch_id=f"b{number}") for number in range(BATCHES)]

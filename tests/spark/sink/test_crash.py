@@ -277,6 +277,7 @@ def write_over(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_broker_that_dies(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker(process=True) as broker, broker.client() as client:
         client.create_topic("out", partitions=3, configs=KEEP)
@@ -288,6 +289,7 @@ def test_a_broker_that_dies(spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_brokers_with_copies_that_die(
     spark: SparkSession,
     tmp_path: Path,

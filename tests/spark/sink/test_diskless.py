@@ -55,6 +55,7 @@ class AtObject:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_broker_that_dies(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker(SMALL_OBJECTS, process=True) as broker, broker.client() as client:
         client.create_topic("out", partitions=PARTITIONS, configs={"diskless.enable": "true"})

@@ -141,6 +141,7 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
     assert {row["n"] for row in pipeline.rows("lake")} == {*range(10), *range(100, 106)}
 
 
+@pytest.mark.long
 def test_filters(pipeline: Pipeline) -> None:
     shop = Shop(pipeline)
     letters = shop.letters()
