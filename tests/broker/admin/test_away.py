@@ -147,7 +147,10 @@ def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen:
         assert "penstock_group_metrics_missing 0.0" in ask(broker, "/metrics")[1]
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["only named", "in use"])
+@pytest.mark.parametrize(
+    "used",
+    [pytest.param(False, id="only named", marks=pytest.mark.long), pytest.param(True, id="in use")],
+)
 def test_an_object_store_that_is_frozen(store: S3Server, used: bool) -> None:
     options = ",".join(f"{name}={value}" for name, value in store.options().items())
     settings = {"diskless.storage.url": store.fresh_url(), "diskless.storage.options": options}

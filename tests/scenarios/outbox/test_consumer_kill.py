@@ -10,6 +10,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from penstock.testing import Broker
 from tests.outbox.shelf import Shelf
 
