@@ -8,6 +8,9 @@ WORKERS ?= 4
 MYPY_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/penstock/mypy
 STAMP := $(VENV)/.ready
 
+# Python keeps compiled files: tests start thousands of processes, and each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo demo-cluster test test-long compat-diskless compat-cluster compat-secure check bench bench-record serve lock clean
 
 setup: $(STAMP)
