@@ -27,7 +27,7 @@ from compat.survivors import (
     await_progress,
 )
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "4"))
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "2"))
 SEED = 20
 
 
@@ -47,8 +47,8 @@ def broker(tmp_path: Path) -> Iterator[Killable]:
     ("protocol", "kills"),
     [
         ("classic", KILLS),
-        pytest.param("classic", 5 * KILLS, marks=pytest.mark.long),
-        pytest.param("consumer", 5 * KILLS, marks=pytest.mark.long),
+        pytest.param("classic", 10 * KILLS, marks=pytest.mark.long),
+        pytest.param("consumer", 10 * KILLS, marks=pytest.mark.long),
     ],
 )
 def test_nothing_acknowledged_is_lost_or_doubled(

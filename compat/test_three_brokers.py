@@ -24,7 +24,7 @@ def _run(*arguments: str) -> None:
         assert "nothing is cut" not in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(420)
 def test_nothing_is_lost_or_doubled_in_the_first_faults() -> None:
     _run("--seed", "1", "--minutes", "0.5")

@@ -59,14 +59,16 @@ QUICK = (
     Bounds(claims=1, entries=1, wipes=1),
     Bounds(claims=2, entries=1),
     Bounds(claims=2, entries=1, replicas=2),
-    Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2)),
     Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 1, 2)),
-    Bounds(claims=1, deletes=1),
-    Bounds(claims=1, compacts=True),
+    Bounds(claims=1, entries=1, deletes=1),
+    Bounds(claims=1, entries=1, compacts=True),
 )
 """Some seconds together."""
 
 FULL = (
+    Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2)),
+    Bounds(claims=1, deletes=1),
+    Bounds(claims=1, compacts=True),
     Bounds(claims=1, entries=1, syncs="separate"),
     Bounds(claims=1, entries=1, syncs="separate", refusals=True),
     Bounds(claims=1, entries=1, syncs="begun"),

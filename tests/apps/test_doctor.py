@@ -92,7 +92,9 @@ def test_every_advertised_address_is_tried(
     assert found["readiness of broker 2"][0] == "skip", "it cannot be asked where it is"
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["stopped", "frozen"])
+@pytest.mark.parametrize(
+    "frozen", [False, pytest.param(True, marks=pytest.mark.long)], ids=["stopped", "frozen"]
+)
 def test_a_database_that_is_away_is_named_by_broker_and_doctor(
     bare: Run, server: PostgresServer, tmp_path: Path, frozen: bool
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -252,7 +253,10 @@ async def test_a_lock_is_waited_for_only_so_long(postgres_url: str) -> None:
     await plane.close()
 
 
-async def test_a_transaction_that_is_left_open_is_ended(postgres_url: str) -> None:
+@pytest.mark.parametrize("paused_before", ["a statement", "the commit"])
+async def test_an_idle_transaction_is_ended_and_repeated(
+    postgres_url: str, paused_before: str
+) -> None:
     """A broker that was paused in mid-transaction holds the others up for a bounded time."""
     held, go_on = asyncio.Event(), asyncio.Event()
 
@@ -265,7 +269,8 @@ async def test_a_transaction_that_is_left_open_is_ended(postgres_url: str) -> No
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 50")
         held.set()
         await go_on.wait()
-        await connection.execute("SELECT 1")
+        if paused_before == "a statement":
+            await connection.execute("SELECT 1")
 
     async with planes(postgres_url) as [stopped, other]:
         hanging = asyncio.create_task(stopped._database.transaction(hang))
@@ -273,6 +278,23 @@ async def test_a_transaction_that_is_left_open_is_ended(postgres_url: str) -> No
         await create(other, "t", A)
         go_on.set()
         await hanging
+
+
+async def test_a_process_that_stands_still_before_a_commit_repeats_the_change(
+    postgres_url: str,
+) -> None:
+    """The driver learns during COMMIT that PostgreSQL had ended the transaction."""
+    attempts = []
+
+    async def stand_still(connection: Any) -> None:
+        attempts.append(await connection.fetchval("SELECT pg_backend_pid()"))
+        if len(attempts) == 1:
+            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 50")
+            time.sleep(0.5)
+
+    async with planes(postgres_url, 1) as [plane]:
+        await plane._database.transaction(stand_still)
+    assert len(set(attempts)) == 2
 
 
 async def test_text_that_cannot_be_stored_is_refused(postgres_url: str) -> None:

@@ -233,7 +233,7 @@ def test_unequal_columns_are_refused() -> None:
         decode_records(pa.array([b"p"]), pa.array([b"v", b"w"]), pa.array([None], HEADERS_TYPE))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 20))
 def test_random_bytes(value: bytes, place: int) -> None:
     rows = good_rows(20)
@@ -241,7 +241,7 @@ def test_random_bytes(value: bytes, place: int) -> None:
     agree(rows)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_pointers_with_one_byte_changed(data: Any) -> None:
     fine = pointer_record(a_pointer(12)).value

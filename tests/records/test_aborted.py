@@ -61,7 +61,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Batch], list[tuple[int, int]], set[int]]
     return batches, sorted(aborted, key=lambda one: one[1]), counting
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(log=logs(), data=st.data())
 def test_only_what_counts_is_read(
     log: tuple[list[Batch], list[tuple[int, int]], set[int]], data: st.DataObject

@@ -65,7 +65,7 @@ def some_records(count: int, seed: int, *, headers: bool = False) -> tuple[Recor
 
 
 @BOTH
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(drawn=batches(), control=st.booleans())
 def test_equals_the_reference(decode: Decode, drawn: list[Batch], control: bool) -> None:
     decoded = decode(encoded(drawn), include_control=control)
@@ -165,7 +165,7 @@ PLAIN = st.lists(
 
 
 @BOTH
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(drawn=st.lists(PLAIN, min_size=1, max_size=3), append=st.booleans(), start=st.integers(0, 9))
 def test_a_few_plain_records(
     decode: Decode,
@@ -345,7 +345,7 @@ def test_every_cut_section_is_refused() -> None:
                     decode_batches(short)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 40), st.binary(max_size=400))
 def test_any_bytes_as_records(count: int, payload: bytes) -> None:
     data = bytearray(encoded([Batch(0, (Record(0, 1, None, None),))])[:HEADER_BYTES]) + payload

@@ -50,7 +50,7 @@ def joined(data: Any, **options: Any) -> bytes:
     return b"".join(batch.data for batch in encode_batches(data, now_ms=NOW_MS, **options))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(records(0, gaps=False), st.sampled_from(list(Codec)), st.integers(1, 800), st.data())
 def test_equals_the_reference(
     content: tuple[Record, ...], codec: Codec, per_batch: int, data: st.DataObject

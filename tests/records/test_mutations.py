@@ -71,14 +71,14 @@ def assert_as_the_reference(data: bytes, *, control: bool) -> None:
         assert rows(decode_batches(data, views=views, **options)) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(drawn=batches(), control=st.booleans(), draw=st.data())
 def test_mutated_batches(drawn: list[Batch], control: bool, draw: st.DataObject) -> None:
     data = b"".join(reference.encode(batch) for batch in drawn)
     assert_as_the_reference(mutated(data, draw), control=control)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(count=st.integers(1, 12), section=st.binary(max_size=120), draw=st.data())
 def test_any_bytes_behind_a_header(count: int, section: bytes, draw: st.DataObject) -> None:
     if draw.draw(st.booleans()):

@@ -389,7 +389,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(moves, st.sets(st.integers(1, 3), min_size=2, max_size=2), moves)
 def test_whatever_is_lost_streams_end_alike(
     before: list[tuple[str, int, int]], quorum: set[int], after: list[tuple[str, int, int]]

@@ -47,7 +47,7 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(steps, max_size=60), st.sampled_from([0, MODULUS - 4]))
 def test_both_answer_alike(what: list[tuple[int, int, str, int, int]], start: int) -> None:
     log, states = ModelLog(), ProducerStates()

@@ -22,6 +22,8 @@ TIMEOUT_SECONDS = 300
 """Of a test that names none: Spark starts processes, and waits for them on a busy machine."""
 KEEP = {"retention.ms": "-1"}
 SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.memory": "1g",
     # Short runs end before Java's thorough compiler pays off, and threads that collect beside it.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -35,9 +37,8 @@ SETTINGS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # PySpark warns of newer pandas at every conversion, which does not concern these tests.
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))

@@ -20,7 +20,7 @@ from tests.storage.kill_target import PARTITIONS, REPLICA, TRANSACTIONS
 from tests.storage.transactions import check as check_transactions
 from tests.storage.transactions import history_of
 
-ROUNDS = 25
+ROUNDS = 12
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -111,7 +111,9 @@ def no_list_is_empty(broker: Broker, client: Client) -> None:
     assert "kafka_consumergroup_lag{" not in metrics
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["stopped", "frozen"])
+@pytest.mark.parametrize(
+    "frozen", [pytest.param(False, marks=pytest.mark.long), True], ids=["stopped", "frozen"]
+)
 def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen: bool) -> None:
     places = {"control.url": server.schema(), "diskless.storage.url": tmp_path.as_uri()}
     with Broker({**places, **PACE}) as broker, impatient(broker) as client:

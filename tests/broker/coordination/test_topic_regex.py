@@ -69,7 +69,7 @@ _PARTS = st.tuples(_ATOMS, st.sampled_from(["", "*", "+", "?", "{2}", "{1,3}"]))
 _TEXTS = st.lists(st.lists(_PARTS, max_size=4).map("".join), min_size=1, max_size=3).map("|".join)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(_TEXTS, st.lists(st.text("ab-", max_size=8), max_size=8))
 def test_names_match_as_by_the_standard_library(text: str, names: list[str]) -> None:
     try:

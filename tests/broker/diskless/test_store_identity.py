@@ -106,7 +106,7 @@ async def registered(url: str) -> list[int]:
     return [row[0] for row in rows]
 
 
-@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("filled", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_a_second_broker_with_another_url_does_not_start(
     serve: Serve, postgres_url: str, tmp_path: Path, filled: bool
 ) -> None:

@@ -237,7 +237,7 @@ def _long(*arguments: Any) -> Any:
 
 DEATHS: Final = [
     # asked, dies, step
-    *[(1, 2, step) if step == "told fenced" else _long(1, 2, step) for step in JOINED_STEPS],
+    *[_long(1, 2, step) for step in JOINED_STEPS],
     *[(1, 1, step) if step == "all fenced" else _long(1, 1, step) for step in ASKED_STEPS],
     # The third leads nothing.
     *[_long(3, 3, step) for step in ASKED_STEPS],

@@ -266,7 +266,7 @@ async def test_store_that_fails_for_too_long_leaves_a_local_topic(
     "cut",
     [
         pytest.param("after", id="committed"),
-        pytest.param("before", id="not-committed"),
+        pytest.param("before", id="not-committed", marks=long),
         pytest.param("late", id="late", marks=long),
     ],
 )
@@ -395,7 +395,7 @@ async def pair(stores: Stores, tmp_path: Path) -> AsyncIterator[list[Serving]]:
         pytest.param(OPENED, "before", id="not-opened", marks=long),
         pytest.param(FENCED, "after", id="fenced", marks=long),
         pytest.param(FENCED, "before", id="not-fenced", marks=long),
-        pytest.param(CHANGED, "after", id="committed"),
+        pytest.param(CHANGED, "after", id="committed", marks=long),
         pytest.param(CHANGED, "before", id="not-committed", marks=long),
     ],
 )

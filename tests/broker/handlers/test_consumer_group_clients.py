@@ -58,6 +58,7 @@ class Members:
         self.group = group
         self.consumers: list[Consumer] = []
         self.values: list[int] = []
+        self.deleted: set[str | None] = set()
 
     def join(self, *topics: str, **more: Any) -> Consumer:
         consumer = Consumer(
@@ -88,7 +89,8 @@ class Members:
             assert time.monotonic() < deadline, (self.owned(), len(self.values))
             for consumer in self.consumers:
                 message = consumer.poll(0.02)
-                if message is not None:
+                # librdkafka reports a topic that was deleted before it had asked for its offsets.
+                if message is not None and message.topic() not in self.deleted:
                     assert message.error() is None, message.error()
                     self.values.append(int(message.value()))
 
@@ -171,6 +173,7 @@ def test_new_partitions_and_topics_are_assigned(
         members.poll_until_sizes(4, 4)
         admin.create_topics([NewTopic(later, 2, 1)])[later].result(TIMEOUT_SECONDS)
         members.poll_until_sizes(5, 5)
+        members.deleted.add(later)
         admin.delete_topics([later])[later].result(TIMEOUT_SECONDS)
         members.poll_until_sizes(4, 4)
 

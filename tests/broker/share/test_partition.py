@@ -342,4 +342,4 @@ class Agrees(RuleBasedStateMachine):
 
 
 TestAgrees = Agrees.TestCase
-TestAgrees.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAgrees.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

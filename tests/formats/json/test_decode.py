@@ -218,7 +218,7 @@ def same(reader: JsonReader, values: list[bytes | None]) -> None:
         assert repr(found) == repr(right), value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(records(2), st.integers(0, 2**32))
 def test_the_kernels_read_as_the_slow_reader_does(record: Record, seed: int) -> None:
     dice = random.Random(seed)

@@ -86,7 +86,7 @@ def test_thresholds_follow_penstock() -> None:
     assert OutboxSettings().threshold_bytes < LogConfig().max_message_bytes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(WORKLOADS)
 def test_verdicts_follow_from_reasons(workload: Workload) -> None:
     choice = judge(workload)

@@ -25,7 +25,7 @@ from penstock.testing import Broker
 from tests.host.client.agents import ProcessAgent
 from tests.scenarios.host.test_kill import PATIENCE_SECONDS, SIGKILLED, zygote
 
-KILLS = 20
+KILLS = 8
 PARTITIONS = 4
 CHUNKS = 25
 ROWS = 400

@@ -151,7 +151,7 @@ def deaths(folder: Path) -> set[str]:
     "way",
     [
         pytest.param("foreachBatch", marks=pytest.mark.long),
-        "format",
+        pytest.param("format", marks=pytest.mark.long),
         pytest.param("transactional", marks=pytest.mark.long),
     ],
 )

@@ -120,8 +120,10 @@ def test_no_filter_loses_a_row(spark: SparkSession, table: Path) -> None:
     "properties",
     [
         {},
-        {"delta.dataSkippingNumIndexedCols": "3"},
-        {"delta.dataSkippingStatsColumns": "`id`,flag,d,day,dec15"},
+        pytest.param({"delta.dataSkippingNumIndexedCols": "3"}, marks=pytest.mark.long),
+        pytest.param(
+            {"delta.dataSkippingStatsColumns": "`id`,flag,d,day,dec15"}, marks=pytest.mark.long
+        ),
         {"delta.dataSkippingStatsColumns": "id,tiny,dec15,nested.f"},
     ],
     ids=str,

@@ -26,7 +26,7 @@ from tests.wire.kafka.entities import (
 )
 
 FEW = settings(
-    max_examples=20,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -63,7 +63,7 @@ def test_every_truncation_is_refused(api: Api, kind: MessageKind, data: Any) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("api", TABLE, ids=lambda api: str(api.name))
-@settings(FEW, max_examples=25)
+@settings(FEW, max_examples=10)
 @given(data=st.data())
 def test_arbitrary_bytes_never_do_worse_than_an_error(
     api: Api, kind: MessageKind, data: Any

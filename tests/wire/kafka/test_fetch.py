@@ -82,7 +82,7 @@ def test_requests_read_as_kio_reads_them(version: int, data: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 17])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(junk=st.binary(max_size=120))
 def test_arbitrary_bytes_never_do_worse_than_an_error(version: int, junk: bytes) -> None:
     try:

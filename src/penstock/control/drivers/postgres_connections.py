@@ -367,7 +367,7 @@ async def _in_transaction(connection: _Asyncpg, work: Work[T], begin: str, where
     try:
         await connection.execute(begin)
         value = await work(connection)
-        committing = True
+        committing = not connection.is_closed()
         if await connection.execute("COMMIT") != "COMMIT":
             raise BugError(f"work went on in a transaction that had failed in {where}")
     except Again as again:

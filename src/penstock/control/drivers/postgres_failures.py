@@ -13,7 +13,8 @@
 | 23…, 42…            | a constraint, a statement: ours        | a bug           | kept           |
 | PK001               | our fence: the cluster epoch changed   | refused         | kept           |
 
-¹ unless COMMIT had been sent: then whether it took effect is unknown, and the caller is told.
+¹ unless COMMIT had been sent: then whether it took effect is unknown, and the caller is told. A
+transaction that PostgreSQL ended because it was idle (25P03) did not take effect: it is repeated.
 
 Source: PostgreSQL's appendix A, "PostgreSQL Error Codes".
 """
@@ -38,7 +39,8 @@ from penstock.control.errors import (
 FENCED: Final = "PK001"
 _REPEATED_CLASS: Final = "40"
 _LOST_CLASSES: Final = ("08", "57P")
-_LOST_STATES: Final = frozenset({"25006", "53300"})
+_IDLE: Final = "25P03"
+_LOST_STATES: Final = frozenset({"25006", "53300", _IDLE})
 _UNAVAILABLE: Final[dict[str, type[ControlUnavailable]]] = {
     "55P03": DatabaseLocked,
     "57014": DatabaseSlow,
@@ -84,6 +86,8 @@ def classify(cause: BaseException, *, where: str, in_doubt: bool) -> Failure:
             UnstorableText(f"{where} cannot store a value: {_text(cause)}"), False, False
         )
     reason = _text(cause) or type(cause).__name__
+    # The driver reports a lost connection and keeps PostgreSQL's reason as the cause.
+    in_doubt = in_doubt and _IDLE not in (state, getattr(cause.__cause__, "sqlstate", None))
     doubt = "; whether the change took effect is not known" if in_doubt else ""
     error = ControlUnavailable(f"{where} cannot be used now: {reason}{doubt}")
     error.__cause__ = cause

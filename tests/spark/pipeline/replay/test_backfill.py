@@ -132,6 +132,7 @@ def test_a_late_sink_gets_everything_once(
     assert Backfill(spec, pipeline.spark, "first").run(Start(), by="ada").chunks == 0
 
 
+@pytest.mark.long
 def test_a_batch_under_way_belongs_to_the_new_sinks_history(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
