@@ -206,7 +206,13 @@ def read_all(terminal: int) -> str:
     return text.decode()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(n, marks=pytest.mark.long) for n in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
 def test_an_interrupted_measurement_cleans_up(data: Path, number: signal.Signals) -> None:
     with started("--data-dir", str(data)) as (process, terminal):
         wait_for(lambda: list(data.glob("*/broker/log/penstock-bench-*")))

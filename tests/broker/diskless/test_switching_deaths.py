@@ -265,7 +265,7 @@ async def test_killed_broker_takes_no_record_with_it(
 
 PAUSES: Final = [
     # asked, pauses, step, and the session of brokers
-    (1, 1, "all fenced", 60_000),
+    _long(1, 1, "all fenced", 60_000),
     _long(1, 1, "all fenced", 2000),
     _long(1, 1, "committed", 2000),
     _long(1, 2, "tail copied", 60_000),

@@ -233,7 +233,7 @@ async def test_store_that_fails_for_a_while(
     ("stage", "fault", "why"),
     [
         pytest.param("copy", LOST, "archive/", id="copy-lost", marks=long),
-        pytest.param("tail", REFUSED, "SlowDown", id="tail-503"),
+        pytest.param("tail", REFUSED, "SlowDown", id="tail-503", marks=long),
         pytest.param(
             "tail", Fault(latency_seconds=60.0), "were not copied within 10", id="tail-late",
             marks=long,
@@ -391,7 +391,7 @@ async def pair(stores: Stores, tmp_path: Path) -> AsyncIterator[list[Serving]]:
 @pytest.mark.parametrize(
     ("only", "cut"),
     [
-        pytest.param(OPENED, "after", id="opened"),
+        pytest.param(OPENED, "after", id="opened", marks=long),
         pytest.param(OPENED, "before", id="not-opened", marks=long),
         pytest.param(FENCED, "after", id="fenced", marks=long),
         pytest.param(FENCED, "before", id="not-fenced", marks=long),

@@ -58,6 +58,7 @@ class Members:
         self.group = group
         self.consumers: list[Consumer] = []
         self.values: list[int] = []
+        self.places: list[tuple[str, int | None, int | None]] = []
         self.deleted: set[str | None] = set()
 
     def join(self, *topics: str, **more: Any) -> Consumer:
@@ -93,6 +94,8 @@ class Members:
                 if message is not None and message.topic() not in self.deleted:
                     assert message.error() is None, message.error()
                     self.values.append(int(message.value()))
+                    place = (message.value().decode(), message.partition(), message.offset())
+                    self.places.append(place)
 
     def poll_until_sizes(self, *sizes: int) -> None:
         """Until the members own so many partitions, each of them one member's."""
@@ -236,7 +239,7 @@ def test_members_go_on_after_a_restart_of_the_broker(broker: RunningBroker, topi
         fill(broker, topic, range(12, 24))
         members.poll_until(lambda: set(members.values) == set(range(24)))
         assert members.owned() == before
-        assert len(members.values) == 24
+        assert sorted(members.values) == [*range(24)], members.places
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])

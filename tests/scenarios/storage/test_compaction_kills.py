@@ -105,6 +105,7 @@ def test_killed_while_a_segment_is_written_and_put_in_place(directory: Path) -> 
     assert {".log.cleaned", ".log.swap"} <= log.left.keys()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_sync_of_a_pass_that_fails(directory: Path) -> None:
     log = Log(directory)

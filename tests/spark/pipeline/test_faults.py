@@ -172,6 +172,7 @@ def test_a_schema_that_drifts_is_rejected_record_by_record(pipeline: Pipeline) -
     assert len(pipeline.records(dead)) == 3
 
 
+@pytest.mark.long
 def test_a_batch_that_failed_half_way_is_made_of_the_same_rows(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +264,7 @@ def test_a_sink_that_refuses_a_batch_can_be_mended_in_the_file(pipeline: Pipelin
     assert sorted(row["n"] for row in pipeline.rows("second")) == [100, 101, 102]
 
 
+@pytest.mark.long
 def test_a_half_written_batch_that_is_refused_says_by_which_file_it_goes(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,6 +177,7 @@ def test_what_does_not_decrypt_is_rejected_with_its_reason(
     ]
 
 
+@pytest.mark.long
 def test_a_clients_values_are_decrypted_by_the_records_key(
     pipeline: Pipeline, ring: FileKeyRing
 ) -> None:
@@ -248,6 +249,7 @@ group by window(at, '1 hour'), user"
     assert found == {token(ring, "user", f"u{n}".encode()): 10 for n in range(3)}
 
 
+@pytest.mark.long
 def test_a_sink_that_joined_later_gets_protected_rows(
     pipeline: Pipeline, ring: FileKeyRing
 ) -> None:

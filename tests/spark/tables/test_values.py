@@ -69,7 +69,11 @@ def test_readers_agree_on_every_value(spark: SparkSession, table: Path) -> None:
 
 
 @pytest.mark.usefixtures("berlin")
-@pytest.mark.parametrize("partition_by", PARTITIONS, ids=" ".join)
+@pytest.mark.parametrize(
+    "partition_by",
+    [*PARTITIONS[:2], *(pytest.param(names, marks=pytest.mark.long) for names in PARTITIONS[2:])],
+    ids=" ".join,
+)
 def test_readers_agree_on_partition_values(
     spark: SparkSession, table: Path, partition_by: tuple[str, ...]
 ) -> None:

@@ -166,6 +166,7 @@ def test_a_batch_under_way_belongs_to_the_new_sinks_history(
     assert sum(values(pipeline, "first").values()) == 62 - len(range(13, 62, 4))
 
 
+@pytest.mark.long
 def test_the_live_pipeline_goes_on(pipeline: Pipeline) -> None:
     topic, text = joined_late(pipeline)
     spec = pipeline.write(text.replace('"once"', '"now"'))

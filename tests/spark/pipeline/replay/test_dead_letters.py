@@ -170,16 +170,8 @@ def test_filters(pipeline: Pipeline) -> None:
     assert DeadLetters(other, pipeline.spark).look(Filters()).going == 0
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "after the log",
-        *(
-            pytest.param(one, marks=pytest.mark.long)
-            for one in ("before the log", "after the audit")
-        ),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["after the log", "before the log", "after the audit"])
 def test_an_interrupted_replay_is_finished_first(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
