@@ -33,6 +33,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds | None:
     """Hand out files from both ends, where `--dist loadfile` asks for whole files."""
     if config.getvalue("dist") != "loadfile":
