@@ -256,7 +256,6 @@ def checked_by_kafka(directory: Path, *, gaps: bool = False) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.long
 def test_what_clients_have_written_is_read_by_kafkas_tool(tmp_path: Path) -> None:
     server = PenstockProcess(tmp_path)
     server.start()
@@ -321,6 +320,7 @@ def compacted(node: ApacheKafka, until: Callable[[], bool]) -> None:
     raise AssertionError("the cleaner has not been there")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_what_a_real_node_has_written_is_read_by_ours(tmp_path: Path) -> None:
     data = tmp_path / "data"

@@ -53,6 +53,7 @@ def _read(spark: Program, server: Server, topic: str, **options: str) -> list[Re
     return in_order(from_json(each) for each in found)
 
 
+@pytest.mark.long
 def test_reads_what_others_wrote(
     spark: Program, server: Server, helper: Driver, topic: str, now_ms: int
 ) -> None:

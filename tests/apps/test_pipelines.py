@@ -403,6 +403,7 @@ def test_spark_finds_what_the_file_does_not_show(write: Callable[[str], Path]) -
     assert "`valu`" in spark_says
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)

@@ -16,7 +16,9 @@ from sim.replication.plants import HARMLESS, PLANTS
 pytestmark = pytest.mark.timeout(1_800)
 
 SHY = {"mark-before-truncation", "truncate-at-start-only", "cut-stays-durable", "no-truncation",
-       "leader-skips-own-fence", "promise-not-synced", "accept-lower-epoch"}  # fmt: skip
+       "leader-skips-own-fence", "promise-not-synced", "accept-lower-epoch", "move-after-cancel",
+       "truncate-below-commit", "limbo-not-durable", "absent-from-too-few",
+       "stream-outlives-promise"}  # fmt: skip
 """Planted bugs that take more than a second of exploring."""
 
 

@@ -253,6 +253,7 @@ print(outbox_tree(spark, sys.argv[1], format="text", partition_ids=["plain"]).co
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_reading_the_tree_prints_no_stack(shelf: Shelf) -> None:
     """In a process of its own, since its virtual machine writes to standard error itself."""
