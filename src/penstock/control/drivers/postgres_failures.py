@@ -13,7 +13,7 @@
 | 23…, 42…            | a constraint, a statement: ours        | a bug           | kept           |
 | PK001               | our fence: the cluster epoch changed   | refused         | kept           |
 
-¹ unless COMMIT had been sent: then whether it took effect is unknown, and the caller is told. A
+¹ unless COMMIT had been sent: then nothing shows whether it took effect, and the error says so. A
 transaction that PostgreSQL ended because it was idle (25P03) did not take effect: it is repeated.
 
 Source: PostgreSQL's appendix A, "PostgreSQL Error Codes".
