@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.errors import InvalidSetting
+from penstock.base.settings import whole_number
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -54,9 +55,10 @@ def parse_address(text: str, *, setting: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not host:
         raise InvalidSetting(setting, text, "must be host:port")
-    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+    number = whole_number(port, 65_535)
+    if number is None:
         raise InvalidSetting(setting, text, "the port must be 0 to 65535")
-    return host, int(port)
+    return host, number
 
 
 def is_loopback(host: str) -> bool:
