@@ -294,7 +294,8 @@ class HttpFront:
         if self._connections.draining:
             raise _Refused(503, "agent_draining", "the agent is draining")
         permission = await self._access.permission(request)
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = ",".join(request.headers.getlist("content-type"))
+        kind = kind.partition(";")[0].strip().lower()
         encoding = ",".join(request.headers.getlist("content-encoding")) or IDENTITY
         if kind not in (OCTETS, LINES):
             raise _media(f"content type {kind!r}: {OCTETS} or {LINES}")
