@@ -34,7 +34,7 @@ def run_bytes(monkeypatch: pytest.MonkeyPatch, words: list[str], stdin: bytes = 
             main(words)
         out.flush()
     assert not ended.value.code
-    return out.detach().getvalue()  # type: ignore[attr-defined,no-any-return]
+    return out.detach().getvalue()
 
 
 def stored(bootstrap: str, topic: str, count: int) -> list[tuple[bytes, bytes, object]]:

@@ -127,9 +127,9 @@ def _whole(data: Any, name: str) -> Any:
 
 
 def plain(array: Any) -> Any:
-    """Return an array without dictionaries and runs."""
+    """Return an array, or chunks of one, without dictionaries and runs."""
     if pa.types.is_dictionary(array.type):
-        return plain(array.dictionary_decode())
+        return plain(array.cast(array.type.value_type))
     if pa.types.is_run_end_encoded(array.type):
         return plain(pc.run_end_decode(array))
     return array
