@@ -10,11 +10,16 @@ import os
 import sys
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.apps.cli import main
+from penstock.apps.host.send import LINE_BYTES_MAX, cut
+from penstock.apps.log.redrive import LETTER_PREFIX, letters_of
+from penstock.apps.session import BadInput
 from tests.apps.conftest import Run
 from tests.formats.drawn import drawn
 
@@ -96,3 +101,29 @@ def test_odd_words_are_one_line(
     assert ran.status in (1, 2)
     assert said in ran.err
     assert "Traceback" not in ran.err
+
+
+@given(st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\r\n", b"\0", b"\xff"]), max_size=9))
+def test_lines_that_are_sent_end_once(pieces: list[bytes]) -> None:
+    text = b"".join(pieces)
+    *lines, last = text.split(b"\n")
+    lines += [last] if last else []
+    sent = [line for batch in cut(io.BytesIO(text), 2) for line in batch]
+    assert sent == [line.removesuffix(b"\r") for line in lines]
+
+
+def test_a_line_that_no_chunk_can_hold_is_not_cut_in_two() -> None:
+    long = b"x" * LINE_BYTES_MAX
+    assert list(cut(io.BytesIO(long), 2)) == [[long]]
+    with pytest.raises(BadInput, match="a line of more than 8388608 bytes"):
+        list(cut(io.BytesIO(long + b"xx"), 2))
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "٣", "²", "-1", "1_0", ""])
+def test_letters_without_a_place_are_left_out(number: str) -> None:
+    place = {"topic": "t", "group": "g", "partition": "0", "offset": number}
+    headers = [
+        {"key": LETTER_PREFIX + name, "value": text.encode()} for name, text in place.items()
+    ]
+    row = {"partition": 0, "offset": 0, "timestamp": 0, "key": None, "value": b"x"}
+    assert list(letters_of(pa.Table.from_pylist([{**row, "headers": headers}]))) == []

@@ -159,13 +159,18 @@ def _why(path: str) -> str:
 def _batches(paths: tuple[Path, ...], size: int) -> Iterator[list[bytes]]:
     for path in paths or (None,):
         if path is None:
-            yield from _cut(sys.stdin.buffer, size)
+            yield from cut(sys.stdin.buffer, size)
         else:
             with path.open("rb") as file:
-                yield from _cut(file, size)
+                yield from cut(file, size)
 
 
-def _cut(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
+def cut(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
+    """Yield the lines of a file without their ends, `size` at a time; empty ones too.
+
+    Raises:
+        BadInput: a line is longer than a chunk can be.
+    """
     lines = iter(lambda: file.readline(LINE_BYTES_MAX + 1), b"")
     while batch := list(islice(map(_without_end, lines), size)):
         yield batch
