@@ -152,7 +152,7 @@ def test_numbers_are_those_of_json_and_nothing_else(text: str) -> None:
 @given(NUMERALS)
 def test_whole_numbers_have_ascii_digits_alone(text: str) -> None:
     found = whole_number(text)
-    digits = len(text) <= 300 and text != "" and all(one in "0123456789" for one in text)
+    digits = len(text) <= 300 and text != "" and all(char in "0123456789" for char in text)
     assert found == (int(text) if digits and int(text) <= LONG_MAX else None)
 
 

@@ -34,6 +34,8 @@ KEEP_ALIVE_SECONDS: Final = 30
 STOP_SECONDS: Final = 1.0
 """Time that open requests get to finish when the listener stops."""
 BACKLOG: Final = 128
+_REPLACEMENT: Final = "\ufffd"
+"""Stands in a decoded query for bytes that are not UTF-8."""
 _CODING: Final = b"transfer-encoding"
 _LENGTHS: Final = (b"content-length", _CODING)
 _AROUND_BYTES: Final = len(": \r\n")
@@ -70,12 +72,14 @@ def is_loopback(host: str) -> bool:
 
 
 def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> str:
-    """What is wrong with a query's parameters; empty when each is known and is given once.
+    """Return what is wrong with a query's parameters; empty when each is known, in UTF-8, and once.
 
     One that is dropped would be answered as if it had been heeded.
     """
     seen: set[str] = set()
-    for name, _ in given:
+    for name, value in given:
+        if _REPLACEMENT in value:
+            return f"parameter {name[:64]!r}: the percent-encoded bytes are not UTF-8"
         if name not in known:
             there_are = f"there are {', '.join(known)}" if known else "this path takes none"
             return f"parameter {name[:64]!r}: there is none of this name; {there_are}"

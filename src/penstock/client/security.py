@@ -205,8 +205,8 @@ def environment_options() -> dict[str, str]:
 def read_properties(path: str) -> dict[str, str]:
     """Return the options of security in a file as Kafka's tools take one; others are left alone.
 
-    The form is that of Java's `Properties.load`: `:` or a blank instead of `=`, lines that go on
-    after a backslash, and escapes. Text that is not UTF-8 is Latin-1, as for Java.
+    The form is that of Java's `Properties.load`: `:` or a blank instead of `=`, a backslash that
+    continues a line, and escapes. Text that is not UTF-8 is Latin-1, as for Java.
 
     Raises:
         UnusableFile: it cannot be read.

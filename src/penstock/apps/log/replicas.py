@@ -83,7 +83,7 @@ def waiting_options(command: Any) -> Any:
     command = click.option("--no-wait", is_flag=True, help="Order it, and return.")(command)
     return click.option(
         "--timeout", "limit", type=Number(0), default=3600.0, show_default=True,
-        help="Seconds to wait; what is ordered goes on afterwards.",
+        help="Seconds to wait; moves that are ordered continue afterwards.",
     )(command)  # fmt: skip
 
 
