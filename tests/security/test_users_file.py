@@ -37,6 +37,6 @@ def test_a_mechanism_twice_is_refused() -> None:
 
 
 def test_a_name_that_is_not_utf8_is_refused() -> None:
-    """It was a name with U+FFFD, which nobody can log in by."""
+    """Such a name had U+FFFD in it and matched no login."""
     with pytest.raises(InvalidCredential, match="line 2 is not UTF-8"):
         parse_users(f"alice:{ONE.text()}\nm\xfcller:{ONE.text()}\n".encode("latin-1"))
