@@ -34,8 +34,13 @@ def test_every_field_is_needed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"kind": "tape"}, {"layout": "!"}, {"size_bytes": "x"}, {"position": None}]
-)
+    "change",
+    [
+        {"kind": "tape"}, {"layout": "!"}, {"layout": "AA"}, {"layout": "A A=="}, {"layout": None},
+        {"size_bytes": "x"}, {"size_bytes": "1"}, {"size_bytes": 1.5}, {"size_bytes": True},
+        {"size_bytes": 2**63}, {"position": None}, {"key": 5}, {"key": None},
+    ],
+)  # fmt: skip
 def test_other_kinds_are_refused(change: dict[str, Any]) -> None:
     item = extent_to_json(WHOLE)
     with pytest.raises(NoExtent, match="not in the form expected"):

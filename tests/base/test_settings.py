@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as runs
 from hypothesis import strategies as st
 
 from penstock.base import settings
 from penstock.base.errors import InvalidSetting
-from penstock.base.settings import setting
+from penstock.base.settings import LONG_MAX, setting, whole_number
+from tests.formats.drawn import EXAMPLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +109,57 @@ def test_a_bad_value_names_the_setting_the_value_and_the_rule(
 )
 def test_the_text_form_is_read_back(value: Sample) -> None:
     assert settings.load(Sample, settings.to_mapping(value)) == value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    whole: int = setting(0, name="whole", doc="A whole number.")
+    number: float = setting(0.0, name="number", doc="A number.")
+
+
+NUMERALS = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats().map(repr),
+    st.text("0123456789", min_size=1, max_size=5_000),
+    st.lists(st.sampled_from(["0", "7", "12", "_", "+", "-", ".", "e", " ", "٣", "²", "x", "1e400",
+                              "nan", "inf", "\n", "\u2003", ""]), max_size=5).map("".join),
+)  # fmt: skip
+
+
+@runs(max_examples=EXAMPLES)
+@given(NUMERALS)
+def test_numbers_are_those_of_json_and_nothing_else(text: str) -> None:
+    """JSON has the digits 0 to 9 alone; a sign, leading zeros and blanks around may be added."""
+    bare = text.strip().removeprefix("+")
+    sign = "-" if bare.startswith("-") and text.strip()[0] == "-" else ""
+    bare = bare.removeprefix(sign).lstrip("0") or bare[-1:]
+    expected: int | float | None = None
+    with suppress(ValueError):
+        expected = json.loads(sign + bare)
+    for name in ("whole", "number"):
+        try:
+            found = getattr(settings.load(Numbers, {name: text}), name)
+        except InvalidSetting:
+            found = None
+        if found is not None:
+            assert math.isfinite(found)
+            assert found == float(text) if name == "number" else found == expected
+        elif expected is not None and len(text) < 300 and math.isfinite(expected):
+            assert (name, type(expected)) == ("whole", float)
+
+
+@runs(max_examples=EXAMPLES)
+@given(NUMERALS)
+def test_whole_numbers_have_ascii_digits_alone(text: str) -> None:
+    found = whole_number(text)
+    digits = len(text) <= 300 and text != "" and all(char in "0123456789" for char in text)
+    assert found == (int(text) if digits and int(text) <= LONG_MAX else None)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
+def test_numbers_are_finite(value: float) -> None:
+    with pytest.raises(InvalidSetting, match="must be a number"):
+        settings.load(Numbers, {"number": value})
 
 
 def test_replace_changes_only_what_is_named() -> None:

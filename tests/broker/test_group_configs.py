@@ -63,6 +63,7 @@ async def test_configs_are_set_listed_and_taken_back(client: WireClient) -> None
         ("share.delivery.count", "1", "did you mean share.delivery.count.limit?"),
         ("share.isolation.level", "some", "must be one of read_uncommitted, read_committed"),
         ("share.auto.offset.reset", "by_duration:1h", "must have the form"),
+        ("share.auto.offset.reset", "by_duration:P" + "9" * 400 + "D", "must have the form"),
         ("share.record.lock.duration.ms", "14999", "lock.duration.ms = 15000"),
         ("share.session.timeout.ms", "60001", "group.share.max.session.timeout.ms = 60000"),
         ("consumer.session.timeout.ms", "44999", "group.consumer.min.session.timeout.ms = 45000"),
@@ -107,9 +108,13 @@ def test_a_value_is_needed() -> None:
         ("by_duration:P1D", 86_400_000),
         ("by_duration:PT1H30M", 5_400_000),
         ("by_duration:P1DT0.5S", 86_400_500),
+        ("by_duration:PT0.57S", 570),
+        ("by_duration:PT9999999999H", 35_999_999_996_400_000),
         ("earliest", None),
         ("by_duration:P", None),
         ("by_duration:PT", None),
+        ("by_duration:P99999999999D", None),
+        ("by_duration:P٣D", None),
     ],
 )
 def test_durations(text: str, ms: int | None) -> None:

@@ -230,7 +230,7 @@ def meant(data: bytes) -> None:
 
 
 def users_file(data: bytes) -> None:
-    parse_users(data.decode("utf-8", "replace"))
+    parse_users(data)
 
 
 def _users() -> list[bytes]:

@@ -13,7 +13,8 @@ TWO = derive(SCRAM_SHA_512, "two", salt=b"0123456789", iterations=8192)
 
 
 def test_users_with_a_line_for_each_mechanism() -> None:
-    read = parse_users(f"# people\n\nalice:{ONE.text()}\n alice:{TWO.text()} \na:b:{ONE.text()}\n")
+    text = f"# people\n\nalice:{ONE.text()}\n alice:{TWO.text()} \na:b:{ONE.text()}\n"
+    read = parse_users(text.encode())
     assert len(read) == 3
     assert read.credential(SCRAM_SHA_256, "alice") == ONE
     assert read.credential(SCRAM_SHA_512, "alice") == TWO
@@ -26,10 +27,16 @@ def test_users_with_a_line_for_each_mechanism() -> None:
 )
 def test_a_bad_line_is_named_and_not_shown(line: str) -> None:
     with pytest.raises(InvalidCredential, match="line 2") as refused:
-        parse_users(f"bob:{ONE.text()}\n{line}\n")
+        parse_users(f"bob:{ONE.text()}\n{line}\n".encode())
     assert "hunter2" not in str(refused.value)
 
 
 def test_a_mechanism_twice_is_refused() -> None:
     with pytest.raises(InvalidCredential, match="line 2: alice has this mechanism twice"):
-        parse_users(f"alice:{ONE.text()}\nalice:{ONE.text()}\n")
+        parse_users(f"alice:{ONE.text()}\nalice:{ONE.text()}\n".encode())
+
+
+def test_a_name_that_is_not_utf8_is_refused() -> None:
+    """Such a name had U+FFFD in it and matched no login."""
+    with pytest.raises(InvalidCredential, match="line 2 is not UTF-8"):
+        parse_users(f"alice:{ONE.text()}\nm\xfcller:{ONE.text()}\n".encode("latin-1"))

@@ -97,6 +97,9 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except UnicodeEncodeError as error:
+        click.echo(f"penstock: {error.object!r} is not UTF-8", err=True)
+        sys.exit(click.UsageError.exit_code)
     except BrokenPipeError:
         _silence_stdout()
         sys.exit(STATUS_FAILED)

@@ -275,7 +275,7 @@ def read_file(path: Path) -> dict[str, Given]:
     try:
         text = data.decode()
         tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfiguration(f"configuration file {path}: {error}") from None
     lines = text.splitlines()
     return {

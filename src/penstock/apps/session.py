@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 import click
 
 from penstock.base.errors import InvalidError
+from penstock.base.settings import INT_MAX, whole_number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,6 +56,16 @@ class InvalidProfile(InvalidError):
     """A profile that is not there, or a file that cannot be read."""
 
     code: ClassVar[str] = "invalid_config"
+
+
+class Number(click.FloatRange):
+    """A finite number within bounds: `click.FloatRange` lets `nan` pass each of them."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 class BadInput(click.ClickException):
@@ -176,7 +188,7 @@ class State:
         try:
             with path.open("rb") as file:
                 profiles = tomllib.loads(file.read(PROFILE_FILE_BYTES_MAX).decode())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidProfile(f"profile file {path}: {error}") from None
         chosen = profiles.get(name or "default", {} if name is None else None)
         if not isinstance(chosen, dict):
@@ -201,9 +213,10 @@ def _is_security(name: str) -> bool:
 
 
 def _milliseconds(name: str, text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise click.UsageError(f"-X {name}={text}: must be a whole number of milliseconds above 0")
-    return int(text)
+    found = whole_number(text, INT_MAX)
+    if not found:
+        raise click.UsageError(f"-X {name}={text}: must be milliseconds, from 1 to {INT_MAX}")
+    return found
 
 
 def current() -> State:

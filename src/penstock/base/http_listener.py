@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.errors import InvalidSetting
+from penstock.base.settings import whole_number
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,6 +34,8 @@ KEEP_ALIVE_SECONDS: Final = 30
 STOP_SECONDS: Final = 1.0
 """Time that open requests get to finish when the listener stops."""
 BACKLOG: Final = 128
+_REPLACEMENT: Final = "\ufffd"
+"""Stands in a decoded query for bytes that are not UTF-8."""
 _CODING: Final = b"transfer-encoding"
 _LENGTHS: Final = (b"content-length", _CODING)
 _AROUND_BYTES: Final = len(": \r\n")
@@ -54,9 +57,10 @@ def parse_address(text: str, *, setting: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not host:
         raise InvalidSetting(setting, text, "must be host:port")
-    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+    number = whole_number(port, 65_535)
+    if number is None:
         raise InvalidSetting(setting, text, "the port must be 0 to 65535")
-    return host, int(port)
+    return host, number
 
 
 def is_loopback(host: str) -> bool:
@@ -68,12 +72,14 @@ def is_loopback(host: str) -> bool:
 
 
 def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> str:
-    """What is wrong with a query's parameters; empty when each is known and is given once.
+    """Return what is wrong with a query's parameters; empty when each is known, in UTF-8, and once.
 
     One that is dropped would be answered as if it had been heeded.
     """
     seen: set[str] = set()
-    for name, _ in given:
+    for name, value in given:
+        if _REPLACEMENT in value:
+            return f"parameter {name[:64]!r}: the percent-encoded bytes are not UTF-8"
         if name not in known:
             there_are = f"there are {', '.join(known)}" if known else "this path takes none"
             return f"parameter {name[:64]!r}: there is none of this name; {there_are}"

@@ -11,6 +11,7 @@ Source: slatedb's RFC-0010 (settings are not components); Kafka's `ConfigDef`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +26,12 @@ _UNITS: Final = frozenset({"bytes", "ms", "minutes", "hours"})
 
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
+_DIGITS_MAX: Final = 300
+"""No number has more, leading zeros included."""
+_WHOLE: Final = re.compile(rf"[+-]?[0-9]{{1,{_DIGITS_MAX}}}")
+_DECIMAL: Final = re.compile(
+    rf"[+-]?(?=[.]?[0-9])[0-9]{{0,{_DIGITS_MAX}}}(?:[.][0-9]{{0,{_DIGITS_MAX}}})?(?:[eE][+-]?[0-9]{{1,3}})?"
+)
 
 HIDDEN: Final = "[hidden]"
 """What is shown instead of a secret."""
@@ -293,21 +300,33 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else str(value)
 
 
+def whole_number(text: str, maximum: int = LONG_MAX) -> int | None:
+    """Return the number that the digits 0 to 9 write; None for other text, or above `maximum`.
+
+    Python's `int` also takes underscores, white space and digits of other scripts, and raises
+    ValueError above 4,300 digits.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+        return None
+    number = int(text)
+    return number if number <= maximum else None
+
+
 def _parse_int(value: object) -> int:
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, str):
-        with suppress(ValueError):
-            return int(value.strip())
     raise ValueError("must be a whole number")
 
 
 def _parse_float(value: object) -> float:
+    if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
+        value = float(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str):
-        with suppress(ValueError):
-            return float(value.strip())
+        with suppress(OverflowError):
+            if math.isfinite(value):
+                return float(value)
     raise ValueError("must be a number")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import InvalidSetting, InvalidTopicName
@@ -44,7 +45,8 @@ GROUP_KIND: Final = "group"
 
 READ_COMMITTED: Final = "read_committed"
 DURATION: Final = re.compile(
-    r"by_duration:P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?(?<!P)"
+    r"by_duration:P(?:([0-9]{1,10})D)?(?:T(?=[0-9])(?:([0-9]{1,10})H)?(?:([0-9]{1,10})M)?"
+    r"(?:([0-9]{1,10}(?:\.[0-9]{1,9})?)S)?)?(?<!P)"
 )
 KNOWN_MAX: Final = 10_000
 """Groups whose configs are kept as they were read."""
@@ -145,7 +147,7 @@ def duration_ms(reset: str) -> int | None:
     found = DURATION.fullmatch(reset)
     if found is None:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (Decimal(part or 0) for part in found.groups())
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.http_listener import parse_address
+from penstock.base.settings import whole_number
 
 PLAINTEXT: Final = "PLAINTEXT"
 SERVED: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -149,8 +150,7 @@ def _parse(setting: str, text: str) -> Listener:
     if not (name and separator):
         raise InvalidSetting(setting, text, "must read NAME://host:port")
     host, separator, port = address.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > 65_535:
+    number = whole_number(port, 65_535)
+    if not separator or number is None:
         raise InvalidSetting(setting, text, "must end in a port from 0 to 65535")
-    return Listener(
-        name=name.upper(), host=host.removeprefix("[").removesuffix("]"), port=int(port)
-    )
+    return Listener(name=name.upper(), host=host.removeprefix("[").removesuffix("]"), port=number)

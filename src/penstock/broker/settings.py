@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.base.errors import InvalidSetting
-from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting
+from penstock.base.settings import INT_MAX, LONG_MAX, NoEffect, setting, whole_number
 from penstock.broker.topic_defaults import UNSET, TopicDefaults
 from penstock.control.values import ROLES
 
@@ -450,7 +450,7 @@ def check_consumer_groups(settings: BrokerSettings) -> None:
 def check_broker_ids(words: Sequence[str]) -> None:
     """Raise InvalidSetting unless these are numbers of brokers that may be left out."""
     for word in words:
-        if not word.isascii() or not word.isdigit() or int(word) > INT_MAX:
+        if whole_number(word, INT_MAX) is None:
             raise InvalidSetting(
                 EXCLUDED_BROKERS, word, f"must be numbers of brokers from 0 to {INT_MAX}"
             )

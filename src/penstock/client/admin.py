@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from penstock.base.ids import validate_topic_name
-from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.base.settings import INT_MAX, LONG_MAX, whole_number
 from penstock.client.arguments import (
     REPLICAS_MAX,
     offsets_by_partition,
@@ -358,10 +358,11 @@ class AdminCalls:
 
     def _call_resource(self, kind: ResourceKind, name: str | int, api: str, body: Any) -> Any:
         if kind == "broker" and str(name):
-            if not (str(name).isascii() and str(name).isdigit()):
+            number = whole_number(str(name), INT_MAX)
+            if number is None:
                 raise InvalidArgument(f"broker {name!r}: a broker is named by its number")
             self._session.refresh(())
-            return self._session.call_node(int(name), api, body)
+            return self._session.call_node(number, api, body)
         return self._session.call_any(api, body)
 
     def _control(self, api: str, body: Any, results: str, subject: Any) -> None:

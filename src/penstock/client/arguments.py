@@ -51,9 +51,17 @@ def positive(name: str, value: Any) -> None:
 
 
 def text(name: str, value: Any) -> str:
-    """The value, if it is a text that is not empty; raises `InvalidArgument`."""
+    """Return the value, a text that is not empty and has a form in UTF-8.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
     if not isinstance(value, str) or not value:
         raise InvalidArgument(f"{name} = {value!r}: must be a text that is not empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} = {value!r}: must be a text that UTF-8 can write") from None
     return value
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.client.errors import InvalidArgument
+from penstock.records.columnar.inputs import as_bytes, as_headers, as_milliseconds, plain
+from penstock.records.errors import InvalidRecord
 
 DEFAULT_KEY: Final = "key"
 DEFAULT_VALUE: Final = "value"
@@ -72,6 +74,8 @@ def choose(
     def find(name: str | None, default: str | None, what: str) -> str | None:
         if name is None:
             return None
+        if schema.names.count(name) > 1:
+            raise InvalidArgument(f"there are several columns {name!r} for the records' {what}")
         if name in schema.names:
             return name
         if name == default and what != "value":
@@ -103,66 +107,41 @@ def normalise(batch: Any, names: ColumnNames) -> Any:
     """The batch with columns key, value, timestamp, headers, partition (those there are).
 
     This costs as much for a few rows as for thousands: join small batches first.
+
+    Raises:
+        InvalidArgument: a column that records cannot have; it has the caller's name.
     """
     columns: dict[str, Any] = {}
-    if names.key is not None:
-        columns["key"] = _bytes(batch.column(names.key), names.key)
-    columns["value"] = _bytes(batch.column(names.value), names.value)
-    if names.timestamp is not None:
-        columns["timestamp"] = _timestamps(batch.column(names.timestamp), names.timestamp)
-    if names.headers is not None:
-        columns["headers"] = batch.column(names.headers)
-    if names.partition is not None:
-        columns["partition"] = _partition(batch.column(names.partition), names.partition)
+    for role, make in _MAKERS.items():
+        name = getattr(names, role)
+        if name is not None:
+            try:
+                columns[role] = make(name, batch.column(name))
+            except InvalidRecord as error:
+                raise InvalidArgument(str(error)) from None
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _bytes(column: Any, name: str) -> Any:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _bytes(column.dictionary_decode(), name)
-    if pa.types.is_null(kind):
-        return column.cast(pa.binary())
-    if any(
-        test(kind)
-        for test in (
-            pa.types.is_binary,
-            pa.types.is_string,
-            pa.types.is_large_binary,
-            pa.types.is_large_string,
-        )
-    ):
-        return column
-    if pa.types.is_string_view(kind):
-        return column.cast(pa.large_string())
-    if pa.types.is_binary_view(kind):
-        return column.cast(pa.large_binary())
-    if pa.types.is_fixed_size_binary(kind):
-        return column.cast(pa.binary())
-    raise InvalidArgument(
-        f"column {name!r} has type {kind}: keys and values are bytes or text; cast or serialise it"
-        " first"
-    )
-
-
-def _timestamps(column: Any, name: str) -> Any:
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        return column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
-    if pa.types.is_integer(kind):
-        return column.cast(pa.int64())
-    raise InvalidArgument(
-        f"column {name!r} has type {kind}: a timestamp is int64 milliseconds or an Arrow timestamp"
-    )
-
-
-def _partition(column: Any, name: str) -> Any:
+def _partition(name: str, column: Any) -> Any:
+    column = plain(column)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise InvalidArgument(
             f"column {name!r} has type {column.type} and {column.null_count} nulls: a partition"
             " column holds whole numbers and no nulls"
         )
-    return column.cast(pa.int32())
+    try:
+        return column.cast(pa.int32())
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument(f"column {name!r} has no partition number: {error}") from None
+
+
+_MAKERS: Final = {
+    "key": as_bytes,
+    "value": as_bytes,
+    "timestamp": as_milliseconds,
+    "headers": as_headers,
+    "partition": _partition,
+}
 
 
 def chunks(batches: Iterator[Any], rows_max: int, bytes_max: int) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.retry import RetryPolicy
+from penstock.base.settings import whole_number
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.client.connection import Connection
 from penstock.client.errors import (
@@ -68,9 +69,10 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = bare.rpartition(":")
     if not colon or bare.endswith("]"):
         host, port = bare, str(DEFAULT_PORT)
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+    number = whole_number(port, 65_535)
+    if not host or not number:
         raise InvalidArgument(f"broker address {text!r}: give host:port with a port of 1 to 65535")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host.removeprefix("[").removesuffix("]"), number
 
 
 class Session:

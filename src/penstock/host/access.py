@@ -106,7 +106,7 @@ def parse_rules(text: str) -> Rules:
     """
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRules(str(error)) from None
     entries = tree.pop("rule", [])
     if tree or not isinstance(entries, list) or len(entries) > RULES_MAX:

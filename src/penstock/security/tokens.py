@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from base64 import urlsafe_b64decode
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -222,7 +222,7 @@ def _verified(token: str, keys: KeySet, signed: SignedWith) -> bytes:
 
 def _decoded(segment: str) -> bytes:
     try:
-        return urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
+        return b64decode(segment + "=" * (-len(segment) % 4), b"-_", validate=True)
     except (binascii.Error, ValueError):
         raise InvalidToken("the parts of a token are base64") from None
 

@@ -29,12 +29,18 @@ class FileCredentials:
         return self._kept.get((mechanism, user))
 
 
-def parse_users(text: str) -> FileCredentials:
+def parse_users(data: bytes) -> FileCredentials:
     """Read such a file.
 
     Raises:
-        InvalidCredential: a line is none; the text names the line and says nothing of it.
+        InvalidCredential: it is not UTF-8, or a line is none; the text names the line and says
+            nothing of it.
     """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise InvalidCredential(f"line {number} is not UTF-8") from None
     kept: dict[tuple[str, str], ScramCredential] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -28,6 +28,7 @@ def matcher(text: str) -> Matcher:
         ("^a$", ["a"], ["ab"]),
         ("a|^b|c$", ["a", "b", "c"], ["ab"]),
         ("x{3}", ["xxx"], ["xx", "xxxx"]),
+        ("x{٣}", [], ["xxx"]),
         ("x{2,}", ["xx", "xxxxx"], ["x"]),
         ("x{,2}", ["x{,2}"], ["x"]),
         ("(?i)Ab[c]", ["aBC", "abc"], ["abd"]),

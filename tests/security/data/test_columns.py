@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock.security.data import decrypt_column, encrypt_column
 from penstock.security.data.columns import UnfitColumn
 from penstock.security.data.file_ring import FileKeyRing
 from penstock.security.data.sealing import seal_value
+from tests.formats.drawn import EXAMPLES
 
 
 def test_rows_are_encrypted_for_the_subjects_beside_them(ring: FileKeyRing) -> None:
@@ -42,6 +48,39 @@ def test_subjects_may_be_numbers_bytes_or_dictionaries(ring: FileKeyRing) -> Non
         encrypt_column(pa.array(["x"]), pa.array([b"\xff"]), ring)
     with pytest.raises(UnfitColumn, match="double cannot be protected"):
         encrypt_column(pa.array(["x"]), pa.array([1.5]), ring)
+
+
+KINDS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary())
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.none() | st.text(max_size=9), st.sampled_from(["a", "ü", None])), max_size=8
+    ),
+    st.sampled_from(KINDS), st.sampled_from(["plain", "dictionary", "runs"]),
+    st.integers(0, 3), st.booleans(),
+)  # fmt: skip
+def test_columns_of_any_form_open_to_what_they_hold(
+    ring: FileKeyRing, rows: list[Any], kind: Any, form: str, start: int, chunked: bool
+) -> None:
+    def made(values: list[Any]) -> Any:
+        column = pa.array(values, pa.string()).cast(kind)
+        if kind != pa.string_view() and form == "dictionary":
+            column = column.dictionary_encode()
+        elif kind != pa.string_view() and form == "runs":
+            column = pc.run_end_encode(column)
+        column = column.slice(min(start, len(column)))
+        return pa.chunked_array([column, column], column.type) if chunked else column
+
+    values, subjects = (made([row[at] for row in rows]) for at in (0, 1))
+    opened, reasons = decrypt_column(encrypt_column(values, subjects, ring), subjects, ring)
+    assert reasons == {}
+    pairs = zip(values.to_pylist(), subjects.to_pylist(), strict=True)
+    expected = [None if subject is None else value for value, subject in pairs]
+    assert opened.to_pylist() == [
+        value.encode() if isinstance(value, str) else value for value in expected
+    ]
 
 
 def test_a_shredded_subjects_rows_are_null_and_the_others_stay(ring: FileKeyRing) -> None:

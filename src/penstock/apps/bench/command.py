@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.configuration import DEFAULT_DIRECTORY
-from penstock.apps.session import State, client_options, parse_pairs, write_json, write_table
+from penstock.apps.session import (
+    Number,
+    State,
+    client_options,
+    parse_pairs,
+    write_json,
+    write_table,
+)
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.calibration import Calibration, Measured, calibration_document
@@ -59,7 +66,7 @@ class Result:
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help=f"About {QUICK_SECONDS:g} seconds in all.")
 @click.option(
-    "--seconds", type=click.FloatRange(1, 3600),
+    "--seconds", type=Number(1, 3600),
     help=f"About so many in all. [default: {SECONDS:g}]",
 )  # fmt: skip
 @click.option("--store", metavar="URL", help="Object store: s3://bucket/prefix, file:///directory.")

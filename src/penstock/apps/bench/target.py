@@ -28,6 +28,7 @@ from penstock.apps.bench.stores import store_place, store_steps
 from penstock.apps.session import State
 from penstock.apps.wiring import DirectoryUnusable
 from penstock.base.errors import PenstockError
+from penstock.base.settings import INT_MAX, whole_number
 
 if TYPE_CHECKING:
     from penstock.apps.bench.commits import Plane
@@ -186,8 +187,8 @@ def _running(stack: ExitStack, state: State, places: Places, directory: Path) ->
 @contextmanager
 def _bed(state: State, bootstrap: str, pid: int | None) -> Iterator[Bed]:
     named = replace(state, bootstrap=bootstrap)
-    timeout = state.overrides.get("delivery.timeout.ms", "")
-    timeout_ms = int(timeout) if timeout.isdigit() else DELIVERY_TIMEOUT_MS
+    given = state.overrides.get("delivery.timeout.ms", "")
+    timeout_ms = whole_number(given, INT_MAX) or DELIVERY_TIMEOUT_MS
 
     def connect() -> Client:
         return named.client(client_id="penstock-bench", delivery_timeout_ms=timeout_ms)

@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.apps.doctor.findings import Check, Finding, Status
 from penstock.apps.host_reading import existing, quantile, sync_times_ms
+from penstock.base.settings import whole_number
 
 FREE_BYTES_WARN: Final = 10 << 30
 FREE_BYTES_FAIL: Final = 1 << 30
@@ -126,7 +127,7 @@ def _java() -> Finding:
 def _java_version(line: str) -> int:
     quoted = line.split('"')
     number = quoted[1].split(".")[0] if len(quoted) > 1 else ""
-    return int(number) if number.isdigit() else 0
+    return whole_number(number) or 0
 
 
 def _spark() -> Finding:

@@ -18,7 +18,7 @@ import click
 from penstock.apps.host.command import socket_option
 from penstock.apps.loads.figures import percentile
 from penstock.apps.loads.unix_socket import RawLimit, echo, forked, take
-from penstock.apps.session import State, output_option, show_facts
+from penstock.apps.session import Number, State, output_option, show_facts
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ ROUND_TRIPS_MAX: Final = 20_000
     help="Chunks of one frame.",
 )  # fmt: skip
 @click.option(
-    "--seconds", type=click.FloatRange(0.1, 600), default=2.0, show_default=True,
+    "--seconds", type=Number(0.1, 600), default=2.0, show_default=True,
     help="Duration of each of the four parts.",
 )  # fmt: skip
 @click.option(

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, Final
 import click
 
 from penstock.apps.host.command import socket_option
-from penstock.apps.session import current, say
+from penstock.apps.session import BadInput, Number, current, say
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.host.errors import NotConnected, PublishTimedOut
 
@@ -30,6 +30,8 @@ FRAMES_WAITING_MAX: Final = 64
 LINE_BYTES_MAX: Final = 8 << 20
 
 _START: Final = "start one with `penstock host serve`, or name its socket with --socket PATH"
+
+TIMEOUT_SECONDS_MAX: Final = 86_400
 
 NOTICE_SECONDS: Final = 5.0
 """A wait of this length is explained on standard error."""
@@ -54,7 +56,7 @@ class AgentUnavailable(UnavailableError):
     help="Lines of one frame.",
 )  # fmt: skip
 @click.option(
-    "--timeout", type=float, default=30.0, show_default=True,
+    "--timeout", type=Number(0, TIMEOUT_SECONDS_MAX), default=30.0, show_default=True,
     help="Seconds to wait for an agent, and for each frame to be accepted.",
 )  # fmt: skip
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
@@ -157,13 +159,24 @@ def _why(path: str) -> str:
 def _batches(paths: tuple[Path, ...], size: int) -> Iterator[list[bytes]]:
     for path in paths or (None,):
         if path is None:
-            yield from _cut(sys.stdin.buffer, size)
+            yield from cut(sys.stdin.buffer, size)
         else:
             with path.open("rb") as file:
-                yield from _cut(file, size)
+                yield from cut(file, size)
 
 
-def _cut(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
-    lines = (line.rstrip(b"\r\n") for line in iter(lambda: file.readline(LINE_BYTES_MAX), b""))
-    while batch := list(islice(lines, size)):
+def cut(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
+    """Yield the lines of a file without their ends, `size` at a time; empty ones too.
+
+    Raises:
+        BadInput: a line is longer than a chunk can be.
+    """
+    lines = iter(lambda: file.readline(LINE_BYTES_MAX + 1), b"")
+    while batch := list(islice(map(_without_end, lines), size)):
         yield batch
+
+
+def _without_end(line: bytes) -> bytes:
+    if len(line) > LINE_BYTES_MAX:
+        raise BadInput(f"a line of more than {LINE_BYTES_MAX} bytes, which one chunk cannot hold")
+    return line.removesuffix(b"\n").removesuffix(b"\r")

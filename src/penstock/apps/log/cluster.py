@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.log.replicas import DISKLESS, sites, write_plan
-from penstock.apps.session import State, client_options, show
+from penstock.apps.session import Number, State, client_options, show
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -70,7 +70,7 @@ def status(state: State) -> None:
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=RATE_MB_S,
     show_default=True,
     help="MB/s that a broker copies, for the estimate of time.",

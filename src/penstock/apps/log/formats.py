@@ -11,6 +11,7 @@ Source: kcat's `format.c`, `json.c` and its manual page.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def _unescape(text: str) -> bytes:
     pieces: list[bytes] = []
     for index, piece in enumerate(_ESCAPE.split(text)):
         if index % 2 == 0:
-            pieces.append(piece.encode())
+            pieces.append(os.fsencode(piece))
         elif piece[0] == "x":
             pieces.append(bytes([int(piece[1:], 16)]))
         else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from penstock.base.settings import whole_number
 from penstock.records.positions import READ_UNCOMMITTED
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ _WORDS: dict[str, At] = {
     "end": At("end"),
     "latest": At("end"),
 }
-_TIME = re.compile(r"([se]?)@(\d+)")
+_KINDS: dict[str, Kind] = {
+    "": "offset", "-": "before_end", "@": "time", "s@": "time", "e@": "end_time",
+}  # fmt: skip
+_FORM = re.compile(r"(|-|[se]?@)([0-9]+)")
 
 
 def parse_position(text: str) -> At:
@@ -48,13 +52,10 @@ def parse_position(text: str) -> At:
     """
     if text in _WORDS:
         return _WORDS[text]
-    timed = _TIME.fullmatch(text)
-    if timed is not None:
-        return At("end_time" if timed.group(1) == "e" else "time", int(timed.group(2)))
-    if re.fullmatch(r"-\d+", text):
-        return At("before_end", int(text[1:]))
-    if text.isdigit():
-        return At("offset", int(text))
+    found = _FORM.fullmatch(text)
+    number = whole_number(found[2]) if found else None
+    if found and number is not None:
+        return At(_KINDS[found[1]], number)
     raise click.UsageError(
         f"offset {text!r}: must be beginning, end, a number, -N, s@milliseconds or e@milliseconds"
     )

@@ -6,6 +6,7 @@ would wait, so it serves pipes and files alike.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import CODECS, State, client_options, write_json
+from penstock.apps.session import CODECS, Number, State, client_options, write_json
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.quantities import format_quantity
 
@@ -38,7 +39,7 @@ _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
 @click.option("-l", "lines", is_flag=True, help="Kept for kcat's sake: FILE is read by lines.")
 @click.option("--file", "file", type=click.Path(path_type=Path), help="Read from a file.")
 @click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
-@click.option("--rate", type=float, help="Records per second at most.")
+@click.option("--rate", type=Number(0, min_open=True), help="Records per second at most.")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
 @client_options
 def produce(
@@ -80,7 +81,7 @@ def produce(
         click.echo("% reading records from standard input; Ctrl-D ends it", err=True)
     with state.client(f"topic {chosen}") as client, _Progress() as progress:
         totals = _write(
-            client, chosen, _blocks(sources, delimiter.encode()), cut, options, progress
+            client, chosen, _blocks(sources, os.fsencode(delimiter)), cut, options, progress
         )
     progress.summarise(chosen, totals)
     if state.json:
@@ -125,7 +126,7 @@ def _headers(texts: tuple[str, ...]) -> list[dict[str, object]]:
         name, equals, value = text.partition("=")
         if not name:
             raise click.UsageError(f"-H {text}: must read name=value")
-        pairs.append({"key": name, "value": value.encode() if equals else None})
+        pairs.append({"key": name, "value": os.fsencode(value) if equals else None})
     return pairs
 
 
@@ -175,10 +176,10 @@ def _cutter(
         values = pa.array(records, pa.large_binary())
         columns: dict[str, Any] = {}
         if key_delimiter is not None:
-            keys, values = _split(values, key_delimiter.encode())
+            keys, values = _split(values, os.fsencode(key_delimiter))
             columns["key"] = nulled(keys)
         elif key is not None:
-            columns["key"] = pa.repeat(pa.scalar(key.encode()), len(records))
+            columns["key"] = pa.repeat(pa.scalar(os.fsencode(key)), len(records))
         columns["value"] = nulled(values)
         if headers:
             columns["headers"] = pa.repeat(pa.scalar(headers, HEADERS_TYPE), len(records))

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.base.settings import INT_MAX, whole_number
 from penstock.client import Client, Committed, InvalidArgument, OffsetOutOfRange
 from penstock.records.columnar.fitting import TRUNCATED, WithoutHeaders, fitting
 from penstock.records.columnar.schema import HEADERS_TYPE
@@ -86,16 +87,16 @@ def letters_of(batch: Any) -> Iterator[Letter]:
             for one in row["headers"]
             if one["key"].startswith(LETTER_PREFIX)
         }
-        places = (said.get("partition", ""), said.get("offset", ""))
-        if not said.get("topic") or not said.get("group") or not all(map(str.isdecimal, places)):
+        partition = whole_number(said.get("partition", ""), INT_MAX)
+        offset = whole_number(said.get("offset", ""))
+        if not said.get("topic") or not said.get("group") or partition is None or offset is None:
             continue
-        count = said.get("delivery.count", "")
         yield Letter(
             partition=row["partition"],
             offset=row["offset"],
             group=said["group"],
-            origin=(said["topic"], int(places[0]), int(places[1])),
-            deliveries=int(count) if count.isdecimal() else 0,
+            origin=(said["topic"], partition, offset),
+            deliveries=whole_number(said.get("delivery.count", "")) or 0,
             message=said.get("message", ""),
             timestamp=row["timestamp"],
             key=row["key"],

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import click
 
-from penstock.apps.session import State, client_options, say, show
+from penstock.apps.session import Number, State, client_options, say, show
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.replication.placement import placed_again
 
@@ -82,8 +82,8 @@ def waiting_options(command: Any) -> Any:
     """`--no-wait` and `--timeout`."""
     command = click.option("--no-wait", is_flag=True, help="Order it, and return.")(command)
     return click.option(
-        "--timeout", "limit", type=float, default=3600.0, show_default=True,
-        help="Seconds to wait; what is ordered goes on afterwards.",
+        "--timeout", "limit", type=Number(0), default=3600.0, show_default=True,
+        help="Seconds to wait; moves that are ordered continue afterwards.",
     )(command)  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def read_plan(path: Path) -> dict[Place, Sequence[int]]:
         target: dict[Place, Sequence[int]] = {
             (row["topic"], row["partition"]): tuple(row["replicas"]) for row in rows
         }
-    except (OSError, ValueError, TypeError, LookupError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise click.UsageError(
             f"--file {path}: must be JSON of at most {PLAN_BYTES_MAX >> 20} MiB with"
             f' {{"partitions": [{{"topic": …, "partition": …, "replicas": […]}}]}}: {error!r}'

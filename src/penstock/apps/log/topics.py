@@ -10,6 +10,7 @@ from penstock.apps.log.consume import consume
 from penstock.apps.log.produce import produce
 from penstock.apps.log.replicas import elect, reassign, replicas
 from penstock.apps.session import State, client_options, parse_pairs, say, show, write_json
+from penstock.base.settings import whole_number
 
 
 @click.group("topic", short_help="Topics: create, list, describe, alter, move, delete.")
@@ -152,9 +153,9 @@ def trim_prefix(
     state: State, name: str, offset: str, partitions: tuple[int, ...], yes: bool
 ) -> None:
     """Delete the records before an offset."""
-    if offset != "end" and not offset.isdigit():
+    before = -1 if offset == "end" else whole_number(offset)
+    if before is None:
         raise click.UsageError(f"--offset {offset}: must be a whole number or 'end'")
-    before = -1 if offset == "end" else int(offset)
     with state.client() as client:
         chosen = partitions or [part.index for part in client.describe_topic(name).partitions]
         if not yes:

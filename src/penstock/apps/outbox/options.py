@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
-_DURATION: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
+_DURATION: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE: Final = re.compile(r"(\d{1,15})([kKmMgG]?)")
+_SIZE: Final = re.compile(r"([0-9]{1,15})([kKmMgG]?)")
 _UNIT_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Command = Callable[..., Any]

@@ -118,7 +118,7 @@ def read_plan_file(path: Path, parse: Callable[[str], Document]) -> Document:
         return parse(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidPlanFile(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidPlanFile(f"{path}: {error}") from None
 
 

@@ -35,6 +35,7 @@ from starlette.routing import Route
 
 from penstock.apps.processes import admin_text
 from penstock.base.http_listener import HttpListener
+from penstock.base.settings import whole_number
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.admin.access import READS, NotForHere, check_meant
 from penstock.broker.admin.server import names_of
@@ -111,7 +112,7 @@ class Front:
         """
         await self._entrance.open(ADMIN, self._files)
         routes = [
-            Route("/brokers/{broker:int}/{rest:path}", self._one, methods=_METHODS),
+            Route("/brokers/{broker}/{rest:path}", self._one, methods=_METHODS),
             Route("/health", self._health(vital=False)),
             Route("/readyz", self._health(vital=False)),
             Route("/livez", self._health(vital=True)),
@@ -225,13 +226,14 @@ class Front:
     # One broker
 
     async def _one(self, request: Request) -> Response:
-        broker = int(request.path_params["broker"])
-        if broker not in self._brokers:
+        name = request.path_params["broker"]
+        broker = whole_number(name)
+        if broker is None or broker not in self._brokers:
             known = ", ".join(map(str, self._brokers))
             return _error(
                 HTTPStatus.NOT_FOUND,
                 "resource_not_found",
-                f"there is no broker {broker} here, only {known}",
+                f"there is no broker {name[:32]} here, only {known}",
             )
         target = _target(request).split("/", 3)[3]
         return await self._asked([broker], request, f"/{target}")

@@ -28,7 +28,7 @@ from penstock.apps.configuration import InvalidConfiguration
 from penstock.apps.wiring import CONTROL, LOG, address, trusted_note
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.http_listener import parse_address
-from penstock.base.settings import INT_MAX
+from penstock.base.settings import INT_MAX, whole_number
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.control import DatabaseLocked
 from penstock.control.epochs.rules import is_diskless
@@ -139,11 +139,12 @@ def _address(text: str) -> Address:
 def _up(setting: str, text: str, place: int) -> str:
     """An address with the port of a place; 0 stays."""
     head, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) == 0:
+    number = whole_number(port, PORT_MAX)
+    if not number:
         return text
-    if int(port) + place > PORT_MAX:
-        raise InvalidSetting(setting, text, f"must leave room for port {int(port) + place}")
-    return f"{head}:{int(port) + place}"
+    if number + place > PORT_MAX:
+        raise InvalidSetting(setting, text, f"must leave room for port {number + place}")
+    return f"{head}:{number + place}"
 
 
 def _check_ports(brokers: Iterable[BrokerSettings], admin: str) -> None:

@@ -9,13 +9,33 @@ The fields are those of `Extent`; `position` is its byte offset.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from binascii import Error as NotBase64
+from base64 import b64encode
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
 
 from penstock.base.errors import InvalidError
+from penstock.base.settings import LONG_MAX
 from penstock.records.extents import Extent
+
+Long = Annotated[int, msgspec.Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
+"""A number that 64 bits hold."""
+
+
+class _Extent(msgspec.Struct):
+    """The fields of `Extent`, in its order."""
+
+    object_id: Long
+    key: str
+    kind: Literal["wal", "segment"]
+    position: Long
+    size_bytes: Long
+    base_offset: Long
+    next_offset: Long
+    max_timestamp: Long
+    append_time_ms: Long
+    layout: bytes
 
 
 class NoExtent(InvalidError):
@@ -47,20 +67,7 @@ def extent_from_json(item: Mapping[str, Any]) -> Extent:
         NoExtent: a field is missing or of another kind.
     """
     try:
-        kind = item["kind"]
-        if kind not in ("wal", "segment"):
-            raise ValueError(f"kind {kind!r}")
-        return Extent(
-            object_id=int(item["object_id"]),
-            key=str(item["key"]),
-            kind=kind,
-            byte_offset=int(item["position"]),
-            size_bytes=int(item["size_bytes"]),
-            base_offset=int(item["base_offset"]),
-            next_offset=int(item["next_offset"]),
-            max_timestamp=int(item["max_timestamp"]),
-            append_time_ms=int(item["append_time_ms"]),
-            layout=b64decode(item["layout"], validate=True),
-        )
-    except (KeyError, TypeError, ValueError, NotBase64) as error:
-        raise NoExtent(f"an extent is not in the form expected: {error!r}") from None
+        found = msgspec.convert(item, _Extent)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise NoExtent(f"an extent is not in the form expected: {error}") from None
+    return Extent(*msgspec.structs.astuple(found))

@@ -16,14 +16,18 @@ object is swept. No byte of a record passes through here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
 import msgspec
 
-from penstock.archive.formats.extent_json import extent_from_json, extent_to_json
+from penstock.archive.formats.extent_json import (
+    Long,
+    NoExtent,
+    extent_from_json,
+    extent_to_json,
+)
 from penstock.base.errors import InvalidError
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.admin.extents import flag, number
@@ -47,6 +51,13 @@ class Parts:
 
     partitions: PartitionRegistry
     diskless: DisklessService | None
+
+
+class _Posted(msgspec.Struct):
+    object_id: Long
+    size_bytes: Long
+    replaced: list[dict[str, Any]]
+    extents: list[dict[str, Any]]
 
 
 class BadSegment(InvalidError):
@@ -104,17 +115,20 @@ async def accept(parts: Parts, request: Request) -> dict[str, Any]:
 
 def _swap(key: PartitionKey, body: bytes) -> SegmentSwap:
     try:
-        parsed: Mapping[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-        return SegmentSwap(
-            topic_id=key[0],
-            partition=key[1],
-            object_id=int(parsed["object_id"]),
-            size_bytes=int(parsed["size_bytes"]),
-            replaced=tuple(map(extent_from_json, parsed["replaced"])),
-            extents=tuple(map(extent_from_json, parsed["extents"])),
+        posted = msgspec.json.decode(body, type=_Posted)
+        replaced, extents = (
+            tuple(map(extent_from_json, found)) for found in (posted.replaced, posted.extents)
         )
-    except (msgspec.DecodeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise BadSegment(f"the body is not in the form expected: {error!r}") from None
+    except (msgspec.MsgspecError, NoExtent, RecursionError, ValueError) as error:
+        raise BadSegment(f"the body is not in the form expected: {error}") from None
+    return SegmentSwap(
+        topic_id=key[0],
+        partition=key[1],
+        object_id=posted.object_id,
+        size_bytes=posted.size_bytes,
+        replaced=replaced,
+        extents=extents,
+    )
 
 
 def _service(parts: Parts) -> DisklessService:

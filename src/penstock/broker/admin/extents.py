@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from penstock.archive.formats.extent_json import extent_to_json
 from penstock.archive.planning import trimmed
 from penstock.base.errors import InvalidError
-from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.base.settings import INT_MAX, LONG_MAX, whole_number
 from penstock.partitions import look_up_watermarks
 from penstock.records import OffsetOutOfRange
 from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
@@ -117,9 +117,10 @@ def number(name: str, text: str, maximum: int) -> int:
     Raises:
         BadParameter: it is none; the message names the parameter, the bound and the text.
     """
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= maximum):
+    found = whole_number(text, maximum)
+    if found is None:
         raise BadParameter(f"{name} = {text[:32]!r}: must be a whole number from 0 to {maximum}")
-    return int(text)
+    return found
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:

@@ -23,6 +23,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from penstock.base.settings import whole_number
+
 REGEX_CHARACTERS_MAX: Final = 10_000
 STATES_MAX: Final = 1_000
 """States of one expression's automaton; counted repetition multiplies what it repeats."""
@@ -295,9 +297,10 @@ class _Parser:
             return None
         digits, closed, _ = self._text[self._at + 1 : self._at + 12].partition("}")
         low, comma, high = digits.partition(",")
-        if not closed or not low.isdecimal() or (high and not high.isdecimal()):
+        least, most = whole_number(low), whole_number(high)
+        if not closed or least is None or (high and most is None):
             return None
-        least, most = int(low), int(high) if high else None if comma else int(low)
+        most = most if comma else least
         if max(least, most or 0) > REPEATS_MAX or (most is not None and most < least):
             raise InvalidRegex(f"invalid count of repetitions {{{digits}}}, at most {REPEATS_MAX}")
         self._at += len(digits) + 2

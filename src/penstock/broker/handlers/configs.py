@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import validate_topic_name
+from penstock.base.settings import whole_number
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.configs import (
     Change,
@@ -196,9 +197,10 @@ def _subscription(parts: Parts, name: str) -> Mapping[str, str]:
 
 
 def _check_broker_name(parts: Parts, name: str) -> None:
-    if not name.isascii() or not name.isdigit():
-        raise BadRequest(f"broker name {name!r} is not a whole number")
-    if int(name) != parts.node_id:
+    number = whole_number(name)
+    if number is None:
+        raise BadRequest(f"broker name {name[:32]!r} is not a whole number")
+    if number != parts.node_id:
         raise BadRequest(f"broker {name} was asked for, this is broker {parts.node_id}")
 
 

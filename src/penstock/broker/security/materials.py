@@ -63,7 +63,7 @@ class ListenerMaterials(ListenerFiles):
             return None
         return Reloading(
             [path],
-            lambda: parse_users(read_file(path, USERS_BYTES_MAX).decode("utf-8", "replace")),
+            lambda: parse_users(read_file(path, USERS_BYTES_MAX)),
             USERS_BYTES_MAX,
         )
 

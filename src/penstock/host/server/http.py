@@ -54,6 +54,7 @@ from starlette.routing import Route
 from penstock.base.errors import PenstockError
 from penstock.base.http_listener import HttpListener, is_loopback, parse_address, wrong_parameters
 from penstock.base.metrics import Registry, Sample, render
+from penstock.base.settings import INT_MAX, whole_number
 from penstock.base.system import Clock
 from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
@@ -86,7 +87,6 @@ NAME: Final = "HTTP"
 """The interface's name in logs and metrics."""
 BODY_SECONDS_MAX: Final = 30.0
 """Time for a body to arrive; it holds credit meanwhile."""
-PARTITION_MAX: Final = 2**31 - 1
 
 OCTETS: Final = "application/octet-stream"
 LINES: Final = "application/x-ndjson"
@@ -294,8 +294,9 @@ class HttpFront:
         if self._connections.draining:
             raise _Refused(503, "agent_draining", "the agent is draining")
         permission = await self._access.permission(request)
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        encoding = request.headers.get("content-encoding", IDENTITY)
+        kind = ",".join(request.headers.getlist("content-type"))
+        kind = kind.partition(";")[0].strip().lower()
+        encoding = ",".join(request.headers.getlist("content-encoding")) or IDENTITY
         if kind not in (OCTETS, LINES):
             raise _media(f"content type {kind!r}: {OCTETS} or {LINES}")
         if encoding.strip().lower() != IDENTITY:
@@ -360,7 +361,7 @@ class HttpFront:
         """Read the body into `body`; each byte in it has taken credit."""
         most = self._producer.body_bytes_max
         announced = request.headers.get("content-length", "")
-        if announced and not (announced.isdigit() and int(announced) <= most):
+        if announced and whole_number(announced, most) is None:
             raise TooMuch(f"request body of {announced} bytes: at most {most} are read")
         try:
             async with asyncio.timeout(BODY_SECONDS_MAX):
@@ -410,9 +411,11 @@ def _query(request: Request) -> tuple[str, int]:
     text = request.query_params.get("partition", "")
     if not text:
         return topic, NO_PARTITION
-    if not (text.isascii() and text.isdigit()) or int(text) > PARTITION_MAX:
-        raise _Refused(400, "invalid_request", f"partition {text!r}: must be 0 to {PARTITION_MAX}")
-    return topic, int(text)
+    partition = whole_number(text, INT_MAX)
+    if partition is None:
+        message = f"partition {text[:32]!r}: must be 0 to {INT_MAX}"
+        raise _Refused(400, "invalid_request", message)
+    return topic, partition
 
 
 def _facts(outcome: Outcome) -> dict[str, object]:

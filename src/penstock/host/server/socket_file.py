@@ -27,6 +27,7 @@ import stat
 from typing import ClassVar, Final, NamedTuple
 
 from penstock.base.errors import InvalidError, RetriableError, UnavailableError
+from penstock.base.settings import whole_number
 
 PATH_BYTES_MAX: Final = 107
 """What `sockaddr_un` holds, without the zero at its end."""
@@ -164,7 +165,9 @@ class SocketFile:
 def _give(path: str, name: str, directory: int, group: str) -> None:
     """Give the file to a group; nobody is let in before."""
     try:
-        number = int(group) if group.isdecimal() else grp.getgrnam(group).gr_gid
+        number = whole_number(group)
+        if number is None:
+            number = grp.getgrnam(group).gr_gid
         os.chown(name, -1, number, dir_fd=directory, follow_symlinks=False)
     except KeyError:
         raise SocketPathUnusable(f"socket {path}: there is no group {group!r}") from None

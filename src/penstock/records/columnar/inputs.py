@@ -126,18 +126,49 @@ def _whole(data: Any, name: str) -> Any:
     return column
 
 
+def plain(array: Any) -> Any:
+    """Return an array, or chunks of one, without dictionaries and runs."""
+    if pa.types.is_dictionary(array.type):
+        return plain(array.cast(array.type.value_type))
+    if pa.types.is_run_end_encoded(array.type):
+        return plain(pc.run_end_decode(array))
+    return array
+
+
+def as_bytes(name: str, array: Any) -> Any:
+    """Return an array of text or bytes as one of `binary` or `string`.
+
+    Raises:
+        InvalidRecord: it is of another type, or has more bytes than such an array can hold.
+    """
+    if array.type in (pa.binary(), pa.string()):
+        return array
+    array = plain(array)
+    if not _is_text(array.type):
+        raise InvalidRecord(
+            f"column {name!r} is {array.type}; keys and values are bytes or text. Cast or serialise"
+            " it first"
+        )
+    try:
+        return _cast(array, pa.binary())
+    except pa.ArrowInvalid as error:
+        raise InvalidRecord(f"column {name!r}, {array.type}: {error}") from error
+
+
+def _cast(array: Any, kind: Any) -> Any:
+    """Cast an array; a slice is copied where it lies behind what offsets of 32 bits can reach."""
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        if not array.offset:
+            raise
+        return pa.concat_arrays([array, array.slice(0, 0)]).cast(kind)
+
+
 def _binary(name: str, array: Any) -> Column:
+    array = as_bytes(name, array)
     if array.null_count == len(array):
         return _NULLS
-    if array.type not in (pa.binary(), pa.string()):
-        try:
-            if pa.types.is_dictionary(array.type):
-                array = array.dictionary_decode()
-            array = array.cast(pa.binary())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidRecord(
-                f"column {name!r} is {array.type}; it must be binary or text: {error}"
-            ) from error
     valid, offsets, content = array.buffers()
     bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
     return Column(
@@ -152,32 +183,40 @@ def _binary(name: str, array: Any) -> Column:
 def _timestamps(data: Any, now_ms: int) -> Ints:
     if "timestamp" not in data.schema.names:
         return np.full(data.num_rows, now_ms, np.int64)
-    array = _whole(data, "timestamp")
-    if pa.types.is_timestamp(array.type):
-        array = _milliseconds(array)
-    if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
-        raise InvalidRecord(
-            f"column 'timestamp' is {array.type}; it must be whole milliseconds or a timestamp"
-        )
-    try:
-        array = array.cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        raise InvalidRecord(f"column 'timestamp' has too many milliseconds: {error}") from error
+    array = as_milliseconds("timestamp", _whole(data, "timestamp"))
     if array.null_count:
         array = array.fill_null(now_ms)
     result: Ints = array.to_numpy()
     return result
 
 
-def _milliseconds(array: Any) -> Any:
-    """The millisecond that each timestamp is in, before 1970 too."""
+def as_milliseconds(name: str, array: Any) -> Any:
+    """Return timestamps as whole milliseconds: the one that each is in, before 1970 too.
+
+    Raises:
+        InvalidRecord: it is of another type, or 64 bits cannot hold a number.
+    """
+    array = plain(array)
+    if pa.types.is_timestamp(array.type):
+        array = _milliseconds(name, array)
+    if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
+        raise InvalidRecord(
+            f"column {name!r} is {array.type}; it must be whole milliseconds or a timestamp"
+        )
+    try:
+        return array.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InvalidRecord(f"column {name!r} has too many milliseconds: {error}") from error
+
+
+def _milliseconds(name: str, array: Any) -> Any:
     unit, numbers = array.type.unit, array.cast(pa.int64())
     if unit == "s":
         try:
             return pc.multiply_checked(numbers, 1000)
         except pa.ArrowInvalid as error:
             raise InvalidRecord(
-                f"column 'timestamp' has seconds that milliseconds of 64 bits cannot hold: {error}"
+                f"column {name!r} has seconds that milliseconds of 64 bits cannot hold: {error}"
             ) from error
     if unit == "ms":
         return numbers
@@ -185,18 +224,29 @@ def _milliseconds(array: Any) -> Any:
     return pa.array(made, mask=array.is_null().to_numpy(zero_copy_only=False))
 
 
+def as_headers(name: str, array: Any) -> Any:
+    """Return headers as an array of `HEADERS_TYPE`.
+
+    Raises:
+        InvalidRecord: it is of another type, or has a key that is not UTF-8.
+    """
+    if array.null_count == len(array):
+        return pa.nulls(len(array), HEADERS_TYPE)
+    if not _pairs_texts(array.type):
+        raise InvalidRecord(
+            f"column {name!r} is {array.type}; it must be a list of structs of key and value, both"
+            " text or bytes, or a map of these"
+        )
+    try:
+        return _cast(array, HEADERS_TYPE)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidRecord(f"column {name!r}, {array.type}: {error}") from error
+
+
 def _headers(array: Any) -> Headers:
+    array = as_headers("headers", array)
     if array.null_count == len(array):
         return _NO_HEADERS
-    try:
-        if not _pairs_texts(array.type):
-            raise pa.ArrowTypeError(array.type)
-        array = array.cast(HEADERS_TYPE)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise InvalidRecord(
-            f"column 'headers' is {array.type}; it must be a list of structs of key and value, both"
-            " text or bytes, or a map of these"
-        ) from error
     pairs = array.flatten()
     if len(pairs) == 0:
         return _NO_HEADERS
@@ -224,4 +274,8 @@ def _pairs_texts(kind: Any) -> bool:
     else:
         return False
     parts = [part.value_type if pa.types.is_dictionary(part) else part for part in parts]
-    return all(any(text(part) for text in _TEXTS) for part in parts)
+    return all(_is_text(part) for part in parts)
+
+
+def _is_text(kind: Any) -> bool:
+    return any(test(kind) for test in _TEXTS)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
+from penstock.records.columnar.inputs import plain
 from penstock.security.data.key_ring import KeyRing, SubjectKey
 from penstock.security.data.masks import PATTERNS, STAR, Mask
 from penstock.security.data.sealing import seal, unseal_all
@@ -37,8 +38,7 @@ def mask_column(column: Any, mask: Mask) -> Any:
     Raises:
         UnfitColumn: it is of another type.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = plain(column)
     if column.type not in _TEXT:
         raise UnfitColumn(f"a column of {column.type} cannot be masked: cast it to text")
     encoded = _encoded(column.cast(pa.string()))
@@ -90,8 +90,7 @@ def decrypt_column(column: Any, subjects: Any, ring: KeyRing) -> tuple[Any, dict
     Raises:
         UnfitColumn: the column is not of bytes, or the subjects are no text, UTF-8 or numbers.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = plain(column)
     if column.type not in _BYTES and not pa.types.is_null(column.type):
         raise UnfitColumn(f"a column of {column.type} cannot be decrypted: encrypted are bytes")
     encoded = _subjects(subjects)
@@ -106,9 +105,8 @@ def as_bytes(column: Any) -> Any:
     Raises:
         UnfitColumn: it is of another type.
     """
+    column = plain(column)
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        return as_bytes(column.dictionary_decode())
     if pa.types.is_integer(kind):
         return column.cast(pa.string()).cast(pa.binary())
     if kind in _TEXT:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
+from penstock.base.settings import whole_number
 from penstock.storage.errors import CorruptFile
 
 Entry = tuple[int, int]
@@ -64,6 +65,7 @@ def _entry(line: str) -> Entry:
 
 
 def _number(text: str, maximum: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > maximum:
+    found = whole_number(text, maximum)
+    if found is None:
         raise ValueError(f"{text!r} is no number up to {maximum}")
-    return int(text)
+    return found
