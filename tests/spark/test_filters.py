@@ -78,7 +78,7 @@ LITERALS = {
     "partition": (*WHOLE, "3", "1.5", "cast(null as int)"),
     "topic": ("'{0}'", "'{1}'", "'no such topic'", "''", "cast(null as string)"),
     "timestamp": (
-        *(f"timestamp_millis({ms}L)" for ms in ODD_TIMES_MS if abs(ms) <= LONG_MAX // 1_000),
+        *(f"timestamp_millis({ms}L)" for ms in ODD_TIMES_MS if abs(ms) < LONG_MAX // 1_000),
         "timestamp_millis(-1000L)",
         *(f"timestamp_micros({us}L)" for us in (-1, -999, -1_001, 1, 999, 1_001, 999_999)),
         "timestamp'1969-12-31 23:59:59.999'", "timestamp'1970-01-01 00:00:00.0005'",
