@@ -283,3 +283,16 @@ def test_mapped_columns_are_refused(spark: SparkSession, tmp_path: Path, mode: s
         foreign(Path(sink_table(sink)), [NUMBER | {"metadata": mapped}], protocol=(2, 5),
                 properties=properties)  # fmt: skip
         refused(sink, spark.range(3), "column mapping")
+
+
+@pytest.mark.parametrize("batch", ["named_struct('a', 1L, 'b', 2L)", "named_struct('b', 2L)"])
+def test_fields_that_columns_lack_are_refused(
+    spark: SparkSession, tmp_path: Path, batch: str
+) -> None:
+    """Readers do not agree on files that lack a field: a new column takes it."""
+    field = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
+    column = {"name": "s", "type": {"type": "struct", "fields": [field]}}
+    for sink in (appending(tmp_path / "one", add_columns=True),
+                 upserting(tmp_path / "two", add_columns=True)):  # fmt: skip
+        foreign(Path(sink_table(sink)), [NUMBER, column], protocol=LEGACY)
+        refused(sink, spark.sql(f"select 1L as id, {batch} as s"), "column s is struct<a: long> in")

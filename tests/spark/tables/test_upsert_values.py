@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from penstock.spark import DeltaUpsert
-from penstock.spark.tables import read_table
+from penstock.spark.tables import compact, read_table
 from tests.spark.drawn import drawn
 from tests.spark.tables.odd_values import plain_type
 
@@ -229,6 +229,8 @@ def test_the_table_has_what_a_dictionary_has(spark: SparkSession, table: Path, c
     assert canonical(in_duck.select(schema.names).cast(schema)) == expected
     for name in FILTERED:
         check_filters(spark, opened, stored, name)
+    compact(str(table))
+    assert canonical(DeltaTable(str(table)).to_pyarrow_table().select(schema.names)) == expected
 
 
 def check_filters(spark: SparkSession, opened: DeltaTable, stored: pa.Table, name: str) -> None:

@@ -217,10 +217,10 @@ class DeltaUpsert:
     def _checked(
         self, marked: DataFrame, rules: Sequence[Rule], read: Callable[[DataFrame], pa.Table]
     ) -> pa.Table:
-        """What is read of rows that do not remove their keys and break no rule.
+        """Read rows, and check those that do not remove their keys.
 
         Raises:
-            TableMismatch: some do.
+            TableMismatch: some break a rule.
         """
         if not rules:
             return read(marked)
