@@ -271,9 +271,9 @@ class DeltaUpsert:
         check_writable(table, self._sink.table, removes=True)
         check_merged(self._sink.table, table, rules_of(table))
         check_partitions(_partitions(table, batch.names), batch)
-        check_bounds(self._sink.table, table, pa.table({}))
         there = table.schema()
         added = added_columns(self._sink.table, there, columns, allowed=self._add_columns)
+        check_bounds(self._sink.table, table, pa.table({}))
         return Schema([*there.fields, *added])
 
     def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
