@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from penstock.testing import Broker
 
 ODD_TIMES_MS = (
-    -1, 0, 1, 999, 1_000, 1_356_998_400_000, 1_356_998_400_001,
+    -1, -2, -86_400_000, -86_400_001, -62_135_596_800_000, -62_135_596_800_001,
+    -(LONG_MAX // 1_000), -(LONG_MAX // 1_000) - 1, -LONG_MAX, -LONG_MAX - 1,
+    0, 1, 999, 1_000, 1_356_998_400_000, 1_356_998_400_001,
     253_402_300_799_999,  # the last of the year 9999
     253_402_300_800_000,
     LONG_MAX // 1_000,  # the last that Spark has
     LONG_MAX // 1_000 + 1,
     LONG_MAX,
 )  # fmt: skip
+# Spark has these times; it overflows where it shows the first one in a literal.
+TIMES_MIN, TIMES_MAX = -(LONG_MAX // 1_000), LONG_MAX // 1_000
 RECORDS = 60
 LATER = {"message.timestamp.after.max.ms": str(LONG_MAX)}
 ZONE = "spark.sql.session.timeZone"
@@ -76,8 +80,8 @@ LITERALS = {
     "partition": (*WHOLE, "3", "1.5", "cast(null as int)"),
     "topic": ("'{0}'", "'{1}'", "'no such topic'", "''", "cast(null as string)"),
     "timestamp": (
-        *(f"timestamp_millis({ms}L)" for ms in ODD_TIMES_MS[:-2]),
-        *(f"timestamp_millis({ms}L)" for ms in (-2, -1_000, -62_135_596_800_000)),
+        *(f"timestamp_millis({ms}L)" for ms in ODD_TIMES_MS if TIMES_MIN < ms <= TIMES_MAX),
+        "timestamp_millis(-1000L)",
         *(f"timestamp_micros({us}L)" for us in (-1, -999, -1_001, 1, 999, 1_001, 999_999)),
         "timestamp'1969-12-31 23:59:59.999'", "timestamp'1970-01-01 00:00:00.0005'",
         "timestamp'1970-01-01 00:00:01Z'", "timestamp'2013-01-01 00:00:00.0009995+00:00'",

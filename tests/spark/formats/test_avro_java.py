@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from penstock.formats.avro.decode import decode
 from penstock.formats.avro.schema import parse
 from penstock.formats.values import Values
-from tests.formats.avro.reference import WIDE, encode, records, sized
+from tests.formats.avro.reference import WIDE, encode, long, records, sized
 from tests.formats.drawn import EXAMPLES, drawn
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -100,6 +100,38 @@ def test_fixed_decimals_wider_than_sixteen_bytes() -> None:
     )
     assert [row and row["d"].scaleb(18, WIDE) for row in found] == [*numbers[:4], None, None, None]
     assert errors[4:] == ["field d: has more digits than decimal(38,18)"] * 3
+
+
+KINDS = [
+    ("int", "date", 1), ("int", "time-millis", 1), ("long", "time-micros", 1),
+    ("long", "timestamp-millis", 1_000), ("long", "timestamp-micros", 1),
+    ("long", "local-timestamp-millis", 1_000), ("long", "local-timestamp-micros", 1),
+    ("long", "timestamp-nanos", 1), ("long", "local-timestamp-nanos", 1), ("long", "unknown", 1),
+]  # fmt: skip
+LONG = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-1, -2, -86_400_001, 2**53 + 1])
+INT = st.integers(-(2**31), 2**31 - 1) | st.sampled_from([-1, -719_163])
+
+
+@pytest.mark.parametrize(("kind", "logical", "unit"), KINDS, ids=lambda part: str(part))
+def test_times_are_the_numbers_that_the_library_reads(
+    spark: SparkSession, kind: str, logical: str, unit: int
+) -> None:
+    """Dates and times of any age; those of milliseconds are kept as microseconds."""
+    library = Library(spark)
+    fields = [{"name": "t", "type": {"type": kind, "logicalType": logical}}]
+    document = {"type": "record", "name": "R", "fields": fields}
+    schema = library.schema(document)
+    content = [long(number) for number in drawn(INT if kind == "int" else LONG)]
+    found, errors = decode(parse(document), Values.of(pa.array(content, pa.binary())))
+    numbers = found.field("t").cast(pa.int32() if kind == "int" else pa.int64()).to_pylist()
+    for value, ours, valid, error in zip(
+        content, numbers, found.is_valid(), errors.to_pylist(), strict=True
+    ):
+        theirs = library.read(schema, value).get("t") * unit
+        if -(2**63) <= theirs < 2**63:
+            assert (ours, valid.as_py(), error) == (theirs, True, None)
+        else:
+            assert (valid.as_py(), error) == (False, "field t: does not fit a timestamp")
 
 
 def test_what_the_library_writes_is_read(spark: SparkSession) -> None:

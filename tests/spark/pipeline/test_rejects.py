@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import Counter
 from dataclasses import replace
-from random import Random
 from typing import Any, Final
 
 import pytest
+from hypothesis import strategies as st
 
 from penstock.spark.pipeline.analysis import plan
 from penstock.spark.pipeline.graph import queries
@@ -18,12 +17,16 @@ from penstock.spark.pipeline.rejects import described, earlier_sources
 from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
 from penstock.spark.pipeline.spec import Source
 from tests.spark.conftest import until
+from tests.spark.drawn import EXAMPLES, drawn
 from tests.spark.pipeline.conftest import Pipeline
 from tests.spark.pipeline.test_graph import JSON, one
 from tests.spark.pipeline.test_graph import pipeline as shape
 from tests.spark.pipeline.test_graph import topic as source
 
-RECORDS: Final = int(os.environ.get("PENSTOCK_EXAMPLES", "400"))
+NUMBERS: Final = st.integers(-(2**63), 2**63 - 1) | st.just("x")
+values: Final = st.integers(0, 10**9).map(lambda number: b"no %d" % number) | st.fixed_dictionaries(
+    {"id": NUMBERS, "n": st.integers(-2, 2) | st.just("x")}, optional={"at": NUMBERS}
+)
 
 
 def of_topic(name: str, topic: str = "t", **more: Any) -> Source:
@@ -37,6 +40,7 @@ def test_the_earlier_source_of_a_topic_writes_the_dead_letter() -> None:
             "b": of_topic("b"),
             "other": of_topic("other", "u"),
             "newest": of_topic("newest", start="latest"),
+            "timed": of_topic("timed", start="2026-01-01T00:00:00Z"),
             "like": replace(of_topic("like"), topics=(), pattern="t|u"),
         },
         {},
@@ -45,7 +49,9 @@ def test_the_earlier_source_of_a_topic_writes_the_dead_letter() -> None:
     )
     plans = queries(spec, ())
     found = {name: earlier_sources(spec, one(plans, name), name) for name in spec.sources}
-    assert found == {"a": (), "b": ("a",), "other": (), "newest": (), "like": ("a", "b", "other")}
+    both = ("a", "b")
+    assert found == {"a": (), "b": ("a",), "other": (), "newest": (*both, "like"),
+                     "timed": (*both, "like"), "like": (*both, "other")}  # fmt: skip
     assert described(spec, plans, one(plans, "a")) == ()
     assert described(spec, plans, one(plans, "b")) == (
         "no dead letter for what a rejects too: query a writes it",
@@ -57,27 +63,23 @@ def test_the_earlier_source_of_a_topic_writes_the_dead_letter() -> None:
 @pytest.mark.timeout(300)
 def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
     topic, dead = pipeline.topic("numbers", 2), pipeline.topic("dead")
-    random = Random(12)
-    values: list[Any] = [
-        random.choice(
-            [
-                b"no %d" % number,
-                {"id": number, "n": random.randint(-2, 2)},
-                {"id": number, "n": "x"},
-                {"id": "x", "n": random.randint(-2, 2), "at": number},
-            ]
-        )
-        for number in range(RECORDS)
-    ]
-    pipeline.send(topic, [(str(number), value) for number, value in enumerate(values)])
+    sent: list[Any] = drawn(values, max(400, EXAMPLES))
+    pipeline.send(topic, [(str(number), value) for number, value in enumerate(sent)])
     text = f"""
         name = "rejects-{pipeline.number}"
         [run]
         trigger = "once"
+        [source.times]
+        topic = "{topic}"
+        format = "json"
+        schema = "at bigint"
+        start = "2020-01-01T00:00:00Z"
         [source.ids]
         topic = "{topic}"
         format = "json"
         schema = "id bigint"
+        [source.ids.expect]
+        clock = "current_date() > date'2020-01-01'"
         [source.numbers]
         topic = "{topic}"
         format = "json"
@@ -88,6 +90,9 @@ def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
         sql = "select explode(array(n, n + 1)) as n, _record from numbers"
         [step.twice.expect]
         "small" = "n < 2"
+        [sink.times]
+        from = "times"
+        table = "times"
         [sink.ids]
         from = "ids"
         table = "ids"
@@ -99,19 +104,20 @@ def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
     """
     spec = pipeline.write(text)
     shown = {query.name: query.rejects for query in plan(spec, pipeline.spark).queries}
-    assert shown == {
-        "ids": (),
-        "numbers": ("no dead letter for what ids rejects too: query ids writes it",),
-    }
+    ids, numbers = (
+        f"no dead letter for what {name} rejects too: query {name} writes it"
+        for name in ("ids", "numbers")
+    )
+    assert shown == {"times": (ids, numbers), "ids": (), "numbers": (ids,)}
     pipeline.run(text)
     wanted: Counter[bytes] = Counter()
-    for value in values:
-        data = value if isinstance(value, bytes) else json.dumps(value).encode()
-        no_id = isinstance(value, bytes) or value["id"] == "x"
-        no_number = isinstance(value, bytes) or value["n"] == "x" or value["n"] < 0
+    for value in sent:
+        broken = isinstance(value, bytes)
+        data = value if broken else json.dumps(value).encode()
+        no_number = broken or value["n"] == "x" or value["n"] < 0
+        rejected = no_number or "x" in (value["id"], value.get("at"))
         # A row of a step is rejected by its query alone: that is another letter.
-        of_step = not no_number and value["n"] + 1 >= 2
-        wanted[data] += (no_id or no_number) + of_step
+        wanted[data] += rejected + (not no_number and value["n"] + 1 >= 2)
     assert Counter(letter["value"] for letter in pipeline.records(dead)) == +wanted
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 import duckdb
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +78,26 @@ def whole(bits: int) -> st.SearchStrategy[int]:
 _NESTED: Final = pa.struct(
     [("f", pa.float64()), ("s", pa.binary()), ("t", pa.timestamp("us", "UTC"))]
 )
+_DEEP: Final = pa.list_(pa.struct([
+    ("x.y", pa.date32()),
+    ("m", pa.map_(pa.binary(), pa.struct([
+        ("d", pa.decimal128(38, 10)), ("t", pa.timestamp("us", "UTC")), ("f", pa.float64()),
+        ("s", pa.binary()), ("l", pa.list_(pa.decimal128(5, 2))),
+    ]))),
+]))  # fmt: skip
+_DEEPEST: Final = st.fixed_dictionaries({
+    "d": st.none() | decimals(38, 10), "t": st.none() | moments, "f": st.none() | floats,
+    "s": st.none() | texts, "l": st.none() | st.lists(st.none() | decimals(5, 2), max_size=2),
+})  # fmt: skip
+deep = st.lists(
+    st.none() | st.fixed_dictionaries({
+        "x.y": st.none() | days,
+        "m": st.none() | st.dictionaries(texts, st.none() | _DEEPEST, max_size=2).map(
+            lambda held: list(held.items())),
+    }),
+    max_size=3,
+)  # fmt: skip
+"""Structs in maps in structs in lists, with nulls and emptiness at each depth."""
 COLUMNS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "flag": (pa.bool_(), st.booleans()),
     "tiny": (pa.int8(), whole(8)),
@@ -100,12 +119,15 @@ COLUMNS: Final[dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]]] = {
     "list": (pa.list_(pa.float64()), st.lists(st.none() | floats, max_size=3)),
     "held": (pa.map_(pa.binary(), pa.int64()), st.dictionaries(texts, whole(64)).map(
         lambda held: list(held.items()))),
+    "deep": (_DEEP, deep),
 }  # fmt: skip
 STRINGS: Final = {
     "s": "cast(s as string)",
     "nested": "if(nested is null, null, named_struct('f', nested.f, 's', cast(nested.s as string),"
     " 't', nested.t))",
     "held": "cast(held as map<string, bigint>)",
+    "deep": "cast(deep as array<struct<`x.y`: date, m: map<string, struct<d: decimal(38,10), "
+    "t: timestamp, f: double, s: string, l: array<decimal(5,2)>>>>>)",
 }
 """The SQL that makes strings of bytes."""
 
@@ -131,24 +153,21 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
 def as_text(rows: pa.Table) -> pa.Table:
     """Rows as a table has them: Python replaces what is not UTF-8, and keys of maps show bytes."""
     for name in set(STRINGS) & set(rows.column_names):
-        values = rows[name].combine_chunks()
-        if name == "s":
-            mended = _decoded(values)
-        elif name == "nested":
-            parts = [values.field("f"), _decoded(values.field("s")), values.field("t")]
-            mended = pa.StructArray.from_arrays(parts, ["f", "s", "t"], mask=values.is_null())
-        else:
-            held = [items and [(_shown(key), value) for key, value in items]
-                    for items in values.to_pylist()]  # fmt: skip
-            mended = pa.array(held, pa.map_(pa.string(), pa.int64()))
-        rows = rows.set_column(rows.column_names.index(name), name, mended)
+        kind = rows.schema.field(name).type
+        mended = [_text(value) for value in rows[name].cast(plain_type(kind)).to_pylist()]
+        texts = pa.array(mended, plain_type(kind, pa.string()))
+        rows = rows.set_column(rows.column_names.index(name), name, texts)
     return rows
 
 
-def _decoded(values: pa.Array) -> pa.Array:
-    texts = [value if value is None else value.decode("utf-8", "replace")
-             for value in values.to_pylist()]  # fmt: skip
-    return pa.array(texts, pa.string())
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {name: _text(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return _shown(value[0]), _text(value[1])
+    return [_text(item) for item in value] if isinstance(value, list) else value
 
 
 def _shown(key: bytes) -> str:
@@ -161,25 +180,36 @@ def _shown(key: bytes) -> str:
 def plain(table: pa.Table) -> list[str]:
     """Rows by `id` as texts that differ if and only if the values do."""
     ordered = table.sort_by("id")
-    columns = [_plain(ordered[name].combine_chunks()).to_pylist() for name in table.column_names]
+    ordered = ordered.cast(
+        pa.schema([field.with_type(plain_type(field.type)) for field in ordered.schema])
+    )
+    columns = [ordered[name].to_pylist() for name in table.column_names]
     return [repr(row) for row in zip(*columns, strict=True)]
 
 
-def _plain(values: pa.Array) -> pa.Array:
-    kind = values.type
-    if pa.types.is_date32(kind):
-        return values.cast(pa.int32())
-    if pa.types.is_timestamp(kind):
-        return values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-    if pa.types.is_struct(kind):
-        parts = [_plain(pc.struct_field(values, [at])) for at in range(kind.num_fields)]
-        names = [field.name for field in kind]
-        return pa.StructArray.from_arrays(parts, names, mask=values.is_null())
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return values.cast(pa.string())
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return values.cast(pa.binary())
-    return values
+def plain_type(kind: pa.DataType, octets: pa.DataType | None = None) -> pa.DataType:
+    """The type with days and moments as numbers, which Python's own types cannot all be.
+
+    Args:
+        octets: the type in place of bytes.
+    """
+    types = pa.types
+    if types.is_date32(kind):
+        return pa.int32()
+    if types.is_timestamp(kind):
+        return pa.int64()
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return octets or pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([(field.name, plain_type(field.type, octets)) for field in kind])
+    if types.is_map(kind):
+        parts = (plain_type(part, octets) for part in (kind.key_type, kind.item_type))
+        return pa.map_(*parts)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(plain_type(kind.value_type, octets))
+    return kind
 
 
 def readings(spark: SparkSession, table: Path, names: Sequence[str]) -> dict[str, pa.Table]:

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import create_table_with_add_actions
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -20,6 +19,7 @@ from penstock.spark.tables import compact, read_table
 from penstock.spark.tables.errors import UnwritableTable
 from penstock.spark.tables.rules import rules_of
 from tests.spark.drawn import EXAMPLES, drawn
+from tests.spark.tables.foreign_tables import foreign
 
 pytestmark = pytest.mark.spark
 
@@ -120,27 +120,6 @@ def test_a_check_that_came_meanwhile_refuses_the_batch(spark: SparkSession, tabl
     with pytest.raises(TableMismatch, match="its rules for rows changed"):
         staged.commit()
     assert DeltaTable(table).to_pyarrow_table().num_rows == 1
-
-
-def foreign(table: Path, columns: list[dict[str, Any]], features: list[str]) -> None:
-    """A table as another tool makes it: these columns, whose metadata has rules."""
-    fields = [{"nullable": True, "metadata": {}} | column for column in columns]
-    create_table_with_add_actions(
-        str(table),
-        Schema([Field.from_json(json.dumps(field)) for field in fields]),
-        [],
-        mode="error",
-        partition_by=[],
-    )
-    first = table / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in first.read_text().splitlines()]
-    for action in actions:
-        if "protocol" in action:
-            action["protocol"] = {"minReaderVersion": 1, "minWriterVersion": 7,
-                                  "writerFeatures": features}  # fmt: skip
-        if "metaData" in action:
-            action["metaData"]["schemaString"] = json.dumps({"type": "struct", "fields": fields})
-    first.write_text("\n".join(map(json.dumps, actions)))
 
 
 def test_generated_columns_are_computed_or_compared(spark: SparkSession, table: Path) -> None:

@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from penstock.spark import DeltaUpsert
-from penstock.spark.tables import read_table
+from penstock.spark.tables import compact, read_table
 from tests.spark.drawn import drawn
+from tests.spark.tables.odd_values import plain_type
 
 pytestmark = pytest.mark.spark
 
@@ -56,7 +57,8 @@ def typed(kind: pa.DataType) -> st.SearchStrategy[Any]:
     if types.is_struct(kind):
         return st.fixed_dictionaries({field.name: nulls(field.type) for field in kind})
     if types.is_list(kind):
-        return st.lists(typed(kind.value_type), max_size=3)
+        item = nulls if types.is_struct(kind.value_type) else typed
+        return st.lists(item(kind.value_type), max_size=3)
     if types.is_map(kind):
         return st.dictionaries(st.sampled_from("abc"), nulls(kind.item_type), max_size=2).map(
             lambda entries: list(entries.items())
@@ -92,6 +94,7 @@ CASES = {
     "days": Case(keys=(pa.date32(), pa.decimal128(12, 2)), order=pa.int64()),
     "without an order": Case(keys=(pa.float32(), pa.list_(pa.float64())), order=None),
 }
+DEEPEST = pa.struct([("d", pa.decimal128(38, 9)), ("t", pa.timestamp("us")), ("s", pa.string())])
 VALUES = {
     "f": pa.float64(),
     "g": pa.float32(),
@@ -106,6 +109,7 @@ VALUES = {
     "tags": pa.list_(pa.float64()),
     "counts": pa.map_(pa.string(), pa.date32()),
     "s": pa.struct([("x", pa.float32()), ("y", pa.decimal128(38, 2))]),
+    "deep": pa.list_(pa.struct([("x.y", pa.date32()), ("m", pa.map_(pa.string(), DEEPEST))])),
 }
 FILTERED = ("f", "g", "d", "e", "day", "moment", "local", "text", "whole")
 
@@ -189,28 +193,12 @@ def canonical(rows: pa.Table) -> list[str]:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    return rows.cast(pa.schema([field.with_type(numbers(field.type)) for field in rows.schema]))
-
-
-def numbers(kind: pa.DataType) -> pa.DataType:
-    """The type with days and moments as numbers, which Python's own types cannot all be."""
-    types = pa.types
-    if types.is_date32(kind):
-        return pa.int32()
-    if types.is_timestamp(kind):
-        return pa.int64()
-    if types.is_map(kind):
-        return pa.map_(kind.key_type, numbers(kind.item_type))
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_binary_view(kind):
-        return pa.binary()
-    return kind
+    return rows.cast(pa.schema([field.with_type(plain_type(field.type)) for field in rows.schema]))
 
 
 def arrow(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     """Rows whose days and moments are numbers, with the types of a schema."""
-    plain_schema = pa.schema([field.with_type(numbers(field.type)) for field in schema])
+    plain_schema = pa.schema([field.with_type(plain_type(field.type)) for field in schema])
     return pa.Table.from_pylist(list(rows), plain_schema).cast(schema)
 
 
@@ -241,6 +229,8 @@ def test_the_table_has_what_a_dictionary_has(spark: SparkSession, table: Path, c
     assert canonical(in_duck.select(schema.names).cast(schema)) == expected
     for name in FILTERED:
         check_filters(spark, opened, stored, name)
+    compact(str(table))
+    assert canonical(DeltaTable(str(table)).to_pyarrow_table().select(schema.names)) == expected
 
 
 def check_filters(spark: SparkSession, opened: DeltaTable, stored: pa.Table, name: str) -> None:

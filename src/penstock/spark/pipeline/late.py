@@ -11,6 +11,10 @@ which Spark's own condition holds. They are dead letters of the batch, committed
     Aggregate, Distinct       drop by the grouping key that has these metadata
     Deduplicate, Join         drop by the input's column that has them, each input by itself
 
+Rows without a time are lost in silence as well: Spark filters them where it makes windows, never
+ends a group or a distinct row of no time in `append` mode, and never hands on an outer join's row
+of no time. They are dead letters too.
+
 A row in several windows is late in some of them and counts in the others; its reason says so. Rows
 whose plan has no `_record` where they are dropped are counted, and those of operators that are
 written in Python are not known (`Unseen`).
@@ -23,7 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -49,6 +53,7 @@ LATE: Final = "late"
 _DELAY: Final = "spark.watermarkDelayMs"
 _STREAM: Final = "penstock.stream"
 _DROPPING: Final = frozenset({"Aggregate", "Distinct", "Deduplicate", "Join"})
+_WINDOW_PARTS: Final = frozenset({"Project", "SubqueryAlias"})
 _NAMED: Final = frozenset({"AttributeReference", "Alias"})
 _UNSEEN: Final = ("FlatMapGroups", "TransformWithState")
 _PLACE: Final = ("topic", "partition", "offset")
@@ -62,17 +67,22 @@ class CheckpointUnreadable(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The records of a batch, and the watermark by which Spark drops late ones."""
+    """The records of a batch, and the watermark by which Spark drops late ones.
+
+    The `first` batch has the records from the start of each source on.
+    """
 
     ranges: Ranges
     watermark_ms: int
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
     """An input of a stateful operator, before Spark drops its late rows.
 
-    `record` is None where the rows have no `_record`.
+    `record` is None where the rows have no `_record`. `untimed` names the column by whose nulls
+    rows are lost; without it rows are lost by the watermark.
     """
 
     operator: str
@@ -80,6 +90,7 @@ class Entrance:
     time: Column
     is_window: bool
     record: Column | None
+    untimed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +101,26 @@ class Unseen:
 
 
 def bounds(checkpoint: Path, batch_id: int) -> Bounds | None:
-    """Read from a checkpoint what a batch is made of; None where none of its rows can be late.
+    """Read from a checkpoint what a batch is made of; None where it has no records.
 
     Raises:
         CheckpointUnreadable: it is not as Spark writes it.
     """
-    if batch_id == 0:
-        return None
-    watermark_ms, before = _offsets(checkpoint, batch_id - 1)
-    if watermark_ms <= 0:
-        return None
     _, until = _offsets(checkpoint, batch_id)
+    first = batch_id == 0
+    nowhere = [replace(end, partitions={}) for end in until]
+    watermark_ms, before = (0, nowhere) if first else _offsets(checkpoint, batch_id - 1)
     ranges: dict[str, dict[str, tuple[int, int]]] = {}
     for start, end in zip(before, until, strict=True):
         for at, position in end.partitions.items():
-            first = start.offset(at) or 0
-            if first >= position.offset:
+            low = start.offset(at) or 0
+            if low >= position.offset:
                 continue
-            known = ranges.setdefault(at.topic, {}).get(str(at.partition))
-            low, high = known or (first, position.offset)
-            ranges[at.topic][str(at.partition)] = min(low, first), max(high, position.offset)
-    return Bounds(ranges=ranges, watermark_ms=watermark_ms) if ranges else None
+            known = ranges.setdefault(at.topic, {}).get(str(at.partition), (low, position.offset))
+            ranges[at.topic][str(at.partition)] = (
+                min(low, known[0]), max(position.offset, known[1])
+            )  # fmt: skip
+    return Bounds(ranges=ranges, watermark_ms=watermark_ms, first=first) if ranges else None
 
 
 def _offsets(checkpoint: Path, batch_id: int) -> tuple[int, list[Positions]]:
@@ -146,7 +156,7 @@ class LateRows:
         """
         late: list[DataFrame] = []
         without = 0
-        for entrance in self.entrances(spark, found.ranges):
+        for entrance in self.entrances(spark, found.ranges, first=found.first):
             if isinstance(entrance, Unseen):
                 continue
             rows = _late(entrance, found.watermark_ms)
@@ -156,15 +166,21 @@ class LateRows:
                 late.append(rows)
         return (self._once_per_record(frames.union(late)) if late else None), without
 
-    def entrances(self, spark: SparkSession, ranges: Ranges) -> list[Entrance | Unseen]:
-        """The inputs of all operators that drop late rows, over some records."""
+    def entrances(
+        self, spark: SparkSession, ranges: Ranges, *, first: bool = False
+    ) -> list[Entrance | Unseen]:
+        """The inputs of all operators that drop late rows, over some records.
+
+        Args:
+            first: whether each source begins where it starts, not where the ranges do.
+        """
         try:
             views = streams.views(
                 spark,
                 self._spec,
                 self._plan,
                 self._decoders,
-                records=lambda name: self._records(spark, name, ranges),
+                records=lambda name: self._records(spark, name, ranges, first),
                 timed=_timed,
             )
         except (AnalysisException, StepFailed) as error:  # steps that only streams may have
@@ -172,7 +188,9 @@ class LateRows:
         root = getattr(views[self._plan.root or ""], "_jdf", None)
         if root is None:
             return [Unseen("Spark Connect shows no plans")]
-        return list(_Plans(spark).entrances(root.queryExecution().analyzed()))
+        step = self._spec.steps.get(self._plan.root or "")
+        appends = step is None or step.output_mode == "append"
+        return list(_Plans(spark, appends).entrances(root.queryExecution().analyzed()))
 
     def described(self, spark: SparkSession) -> tuple[str, ...]:
         """Describe the fate of late rows, a line for each way that it differs."""
@@ -187,13 +205,15 @@ class LateRows:
         )
         return tuple(f"rows behind the watermark {line}" for line in found)
 
-    def _records(self, spark: SparkSession, name: str, ranges: Ranges) -> DataFrame:
+    def _records(self, spark: SparkSession, name: str, ranges: Ranges, first: bool) -> DataFrame:
         """The records of a source among those of a batch."""
         source = self._spec.sources[name]
         if not ranges:
             return spark.createDataFrame([], spark_schema(COLUMN_NAMES))
         read = read_of(self._spec, self._plan, self._decoders, (name,), whole=True)
         options = frames.range_options(self._spec, ranges) | read.options()
+        if first:
+            options |= frames.start_options(source.start)
         records = spark.read.format("penstock").options(**options).load()
         return frames.records_of(records, source)
 
@@ -226,7 +246,11 @@ def _late(entrance: Entrance, watermark_ms: int) -> DataFrame:
         F.lit(f"late: {what} "), end.cast("string"), F.lit(", not after the watermark "),
         moment.cast("string"),
     )  # fmt: skip
-    rows = entrance.rows.where(end <= moment)
+    lost = end <= moment
+    if entrance.untimed is not None:
+        lost = entrance.time.isNull()
+        reason = F.lit(f"late: {entrance.untimed} is null, and rows without a time are not kept")
+    rows = entrance.rows.where(lost)
     if entrance.record is None:
         return rows
     return rows.select(
@@ -240,9 +264,10 @@ def _late(entrance: Entrance, watermark_ms: int) -> DataFrame:
 class _Plans:
     """Spark's analysed plans, looked at through py4j."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, appends: bool) -> None:
         self._spark = spark
         self._java: Any = spark._jvm
+        self._appends = appends
 
     def entrances(self, node: Any) -> Iterator[Entrance | Unseen]:
         """The inputs of the first stateful operators on the way of the rows."""
@@ -265,13 +290,59 @@ class _Plans:
         time = self._marked(keys, _DELAY)
         if time is None:
             return
-        record = self._marked(output, _STREAM)
-        yield Entrance(
+        yield self._input(name, child, time)
+        if _is_window(time):
+            child = self._before_windows(child)
+            time = child and self._marked(_items(child.output()), _DELAY)
+        elif not self._needs_time(name, node, child, time):
+            return
+        if time is not None:
+            yield replace(self._input(name, child, time), untimed=str(time.name()))
+
+    def _input(self, name: str, child: Any, time: Any) -> Entrance:
+        record = self._marked(_items(child.output()), _STREAM)
+        return Entrance(
             operator=name,
             rows=self._frame(child),
             time=self._column(time),
-            is_window=str(time.dataType().typeName()) == "struct",
+            is_window=_is_window(time),
             record=None if record is None else self._column(record),
+        )
+
+    def _needs_time(self, name: str, node: Any, child: Any, time: Any) -> bool:
+        """Whether an operator never hands on a row without a time."""
+        if name != "Join":
+            return self._appends and name in {"Aggregate", "Distinct"}
+        kept = {"LEFT OUTER": [0], "RIGHT OUTER": [1], "FULL OUTER": [0, 1]}
+        sides = kept.get(str(node.joinType().sql()), [])
+        if not any(child.equals(node.children().apply(side)) for side in sides):
+            return False
+        condition = node.condition()
+        return bool(condition.isDefined() and condition.get().references().contains(time))
+
+    def _before_windows(self, node: Any) -> Any:
+        """The rows from which Spark makes windows, before it drops those without a time.
+
+        None where other filters, or nodes that are not known, come in between.
+        """
+        above = ""
+        while node.children().size() == 1 and self._has_windows(node):
+            below = node.children().apply(0)
+            name = str(node.nodeName())
+            if not self._has_windows(below):  # the node makes the windows
+                if above == "Filter":
+                    return below
+                tumbling = str(below.nodeName()) == "Filter"
+                return below.children().apply(0) if tumbling else None
+            if above == "Filter" or name not in _WINDOW_PARTS | {"Filter"}:
+                return None
+            above, node = name, below
+        return None
+
+    def _has_windows(self, node: Any) -> bool:
+        return any(
+            _is_window(column) and column.metadata().contains(_DELAY)
+            for column in _items(node.output())
         )
 
     def _streams(self, node: Any) -> bool:
@@ -295,6 +366,10 @@ class _Plans:
     def _column(self, expression: Any) -> Column:
         classic = self._java.org.apache.spark.sql.classic
         return ClassicColumn(classic.ExpressionUtils.column(expression.toAttribute()))
+
+
+def _is_window(column: Any) -> bool:
+    return str(column.dataType().typeName()) == "struct"
 
 
 def _items(sequence: Any) -> list[Any]:

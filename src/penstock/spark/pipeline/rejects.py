@@ -1,12 +1,14 @@
 """Choice of the query that writes the dead letter of a record that several sources read.
 
-Two sources of one topic, in queries of their own, judge each of its records. The source that comes
-first in the file and rejects a record to the dead letters writes its dead letter. A later source
-judges what it rejects by the earlier sources as well, and leaves out what these dead-letter.
+Two sources of one topic, in queries of their own, judge each of its records. The earlier source
+that rejects a record to the dead letters writes its dead letter. A later source judges what it
+rejects by the earlier sources as well, and leaves out what these dead-letter.
 
-That is done where the earlier source is certain to see the record, and to say the same of it: both
-start at the same place, which is not the moving end of the log, and the verdict depends on nothing
-but the record. `penstock pipeline plan` says where it is done.
+A source is earlier where it is certain to read the record: it starts at the beginning of the log,
+or both start at the same place, which is not the moving end of the log. Where each is certain to
+read what the other does, it is the one that comes first in the file. Of its rules those count whose
+verdict depends on nothing but the record, up to the first other one. `penstock pipeline plan` says
+which query writes which dead letters.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from penstock.spark.pipeline.spec import RECORD, RECORD_FIELDS, PipelineSpec, So
 from penstock.spark.schema import ERROR, VALUE
 
 DEAD_LETTER: Final = "dead-letter"
+EARLIEST: Final = "earliest"
 _ROW: Final = "_penstock_row"
 _FIELDS: Final = ", ".join(f"`{field}`" for field in RECORD_FIELDS)
 
@@ -57,11 +60,16 @@ def described(spec: PipelineSpec, plans: Sequence[QueryPlan], plan: QueryPlan) -
 def earlier_sources(spec: PipelineSpec, plan: QueryPlan, name: str) -> tuple[str, ...]:
     """The sources of other queries whose dead letters stand for those of a source."""
     source = spec.sources[name]
-    before = list(spec.sources)[: list(spec.sources).index(name)]
+    order = list(spec.sources)
     return tuple(
         other
-        for other in before
-        if other not in plan.sources and _stands_for(spec, spec.sources[other], source)
+        for other in order
+        if other not in plan.sources
+        and _stands_for(spec, spec.sources[other], source)
+        and (
+            order.index(other) < order.index(name)
+            or not _stands_for(spec, source, spec.sources[other])
+        )
     )
 
 
@@ -72,7 +80,7 @@ def _stands_for(spec: PipelineSpec, first: Source, second: Source) -> bool:
         and first.outbox is None
         and second.outbox is None
         and not first.decrypts
-        and first.start == second.start != "latest"
+        and (first.start == EARLIEST or first.start == second.start != "latest")
         and _share_topics(first, second)
     )
 
@@ -116,10 +124,19 @@ def without_those_of(
                 _ROW,
             )
         )
-        judged = rules.judged(values, source.rules, error=ERROR, on_error=spec.errors.on_invalid)
-        if not passes.repeatable(judged):
+        judged = _judged(values, source, spec.errors.on_invalid)
+        if judged is None:
             continue
         read = frames.reads(F.col(f"{RECORD}.topic"), source)
         theirs = read & F.coalesce(F.col(rules.OTHERWISE) == DEAD_LETTER, F.lit(False))
         rejected = judged.where(~theirs).select(f"{_ROW}.*")
     return rejected
+
+
+def _judged(values: DataFrame, source: Source, on_error: str) -> DataFrame | None:
+    """The values judged by those first rules whose verdict is the same at any time."""
+    for count in range(len(source.rules), -1, -1):
+        judged = rules.judged(values, source.rules[:count], error=ERROR, on_error=on_error)
+        if passes.repeatable(judged):
+            return judged
+    return None

@@ -375,8 +375,8 @@ class ErrorPolicy:
         name="retry_delays", kind=kinds.GROWING,
     )  # fmt: skip
     on_late: Literal["dead-letter", "drop"] = setting(
-        "dead-letter", "What happens to rows that come behind the watermark of a stateful step."
-        " They are counted; without `dead_letters` they are dropped.",
+        "dead-letter", "What happens to rows that come behind the watermark of a stateful step, or"
+        " lack the time that it needs. They are counted; without `dead_letters` they are dropped.",
         kind=kinds.choice("dead-letter", "drop"),
     )  # fmt: skip
     keep_order: bool = setting(

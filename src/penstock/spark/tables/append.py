@@ -47,7 +47,15 @@ from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.files import WrittenFile, written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
 from penstock.spark.tables.partitions import partition_rules, partition_texts
-from penstock.spark.tables.rules import Rule, complaints, completed, observed, rules_of
+from penstock.spark.tables.rules import (
+    Rule,
+    check_rules,
+    complaints,
+    completed,
+    generated,
+    observed,
+    rules_of,
+)
 from penstock.spark.tables.schemas import (
     added_columns,
     check_names,
@@ -185,12 +193,15 @@ class DeltaSink:
         if in_table(table, commit):
             done = Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=True)
             return Staged(rows=0, commit=lambda: done, replayed=True)
+        batch = generated(batch, table)
         schema = batch.schema
         self._added(table, schema)
         directory = f"batches/{batch_id:012d}-{self._randomness.uuid().hex}"
         rules = rules_of(table)
+        batch = completed(batch, table)
+        check_rules(self.table, batch, rules)
         try:
-            files = self._stage(completed(batch, table), directory, rules)
+            files = self._stage(batch, directory, rules)
         except BaseException:
             self._discard(directory)
             raise
@@ -208,7 +219,10 @@ class DeltaSink:
             TableMismatch: it does not.
             UnwritableTable: the table has features that this sink cannot write.
         """
-        self._added(self.open(), batch.schema)
+        table = self.open()
+        batch = generated(batch, table)
+        self._added(table, batch.schema)
+        check_rules(self.table, completed(batch, table), rules_of(table))
 
     def has(self, batch_id: int) -> bool:
         """Whether the table has this batch, or a later one, of this application."""

@@ -12,6 +12,10 @@ all writers do: of columns that are not listed there it expects no bounds. So a 
 columns that have bounds in all of its files. A column is taken off the list by its first odd value,
 and never put on it later, as there are files without its bounds by then.
 
+`deltalake` cannot change that list of a table with features, such as one with times without a zone:
+it would add features that other readers lack. There the list has no column that may have odd values
+when the table is made, or gets its first feature.
+
 Source: the Delta transaction protocol, "Per-file Statistics".
 """
 
@@ -26,7 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from penstock.spark.errors import TableMismatch
 from penstock.spark.schema import quoted
+from penstock.spark.tables.features import WRITER_VERSION_FEATURES
 
 STATISTICS: Final = "delta.dataSkippingStatsColumns"
 """The table's property with the columns that have statistics."""
@@ -45,10 +51,12 @@ def bounded(rows: pa.Table, table: DeltaTable | None) -> tuple[str, ...]:
     else:
         fields = pa.schema(table.schema().to_arrow())
         partitions = table.metadata().partition_columns
+    fixed = (table is None or not has_features(table)) and any(map(is_local, rows.schema.types))
     exact = [
         field.name
         for field in fields
         if is_exact(field.type)
+        and not (fixed and pa.types.is_temporal(field.type))
         and field.name not in partitions
         and not (field.name in rows.column_names and _has_odd(rows[field.name]))
     ]
@@ -58,6 +66,26 @@ def bounded(rows: pa.Table, table: DeltaTable | None) -> tuple[str, ...]:
     if known is None:
         known = frozenset(exact).difference(_without_bounds(table, exact))
     return tuple(name for name in exact if name in known)
+
+
+def has_features(table: DeltaTable) -> bool:
+    """Return whether the protocol of a table lists features, so that its properties are fixed."""
+    return bool(table.protocol().min_writer_version >= WRITER_VERSION_FEATURES)
+
+
+def check_bounds(root: str, table: DeltaTable, rows: pa.Table) -> None:
+    """Check that merged rows leave the list of columns with statistics as it is, where it is fixed.
+
+    Raises:
+        TableMismatch: they do not; it says what the list has to be.
+    """
+    found = bounded(rows, table)
+    if has_features(table) and listed(table.metadata().configuration) != frozenset(found):
+        raise TableMismatch(
+            f"table {root}: merges cannot keep statistics of other columns than "
+            f"{', '.join(found) or 'none'}, nor change the properties of a table with features. "
+            f"Set {STATISTICS} = '{property_of(found)[STATISTICS]}' with Delta's own connector"
+        )
 
 
 def property_of(columns: Iterable[str]) -> dict[str, str]:
@@ -74,6 +102,13 @@ def listed(properties: Mapping[str, str | None]) -> frozenset[str] | None:
     return frozenset(
         item[2].strip() if item[1] is None else item[1].replace("``", "`") for item in found
     )
+
+
+def is_local(kind: pa.DataType) -> bool:
+    """Whether a type is of times without a zone, or has some."""
+    if pa.types.is_timestamp(kind):
+        return kind.tz is None
+    return any(is_local(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def is_exact(kind: pa.DataType) -> bool:

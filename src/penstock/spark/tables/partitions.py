@@ -15,6 +15,8 @@ from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     DataType,
     DateType,
@@ -79,6 +81,36 @@ def partition_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rul
                 )
             )
     return found
+
+
+def merged_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rule]:
+    """Return what values of partition columns must meet where `deltalake` writes them.
+
+    It names directories by all digits of a number.
+    """
+    found = partition_rules(schema, partition_by)
+    for column in partition_by:
+        if isinstance(schema[column].dataType, FractionalType):
+            name = quoted(column)
+            size = f"abs(cast({name} as double))"
+            limit = "numbers from 1e-100 to 1e100, zero, and what is no number"
+            found.append(
+                Rule(
+                    broken=f"({size} > 1e100D and {size} < double('inf'))"
+                    f" or ({size} > 0 and {size} < 1e-100D)",
+                    example=f"cast({name} as string)",
+                    said=f"partition column {column} takes {limit}",
+                )
+            )
+    return found
+
+
+def with_null_texts(batch: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+    """Return a batch with nulls for the texts that stand for null in partition columns."""
+    for field in batch.schema:
+        if field.name in partition_by and isinstance(field.dataType, StringType):
+            batch = batch.withColumn(field.name, F.expr(_text(field.dataType, quoted(field.name))))
+    return batch
 
 
 def _unfit(column: str, kind: DataType) -> tuple[str, str] | None:

@@ -2,7 +2,8 @@
 
 Theory of operation. `deltalake` commits files without reading them, so what a table demands of its
 rows is counted in the pass that writes them: columns and parts of columns that are never null,
-`CHECK` constraints, invariants, and generated columns, which a batch that lacks them is given.
+`CHECK` constraints, invariants, lengths of `varchar`, and generated columns, which a batch that
+lacks them is given. Merges of `deltalake` check most of these themselves, if it can evaluate them.
 Rows that break a rule are found before the commit, and the batch is refused with the rule's name.
 A rule whose condition is null is broken, as for Delta's own writers.
 
@@ -13,20 +14,28 @@ Columns".
 from __future__ import annotations
 
 import json
+import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from penstock.spark.errors import TableMismatch
 from penstock.spark.schema import quoted
+from penstock.spark.tables.schemas import schema_of
 
 CONSTRAINT: Final = "delta.constraints."
 INVARIANTS: Final = "delta.invariants"
 GENERATION: Final = "delta.generationExpression"
+_LENGTH: Final = re.compile(r"(?:var)?char\((\d+)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +43,13 @@ class Rule:
     """A rule in SQL.
 
     `broken` is true for rows that break it, `example` the SQL of a text that shows such a row, and
-    `said` names the rule.
+    `said` names the rule. `condition` is true for other rows, if `deltalake` checks it in merges.
     """
 
     broken: str
     said: str
     example: str = "''"
+    condition: str | None = None
 
 
 def rules_of(table: DeltaTable | None) -> list[Rule]:
@@ -56,7 +66,8 @@ def rules_of(table: DeltaTable | None) -> list[Rule]:
             found.append(Rule(broken=broken, said=f"column {name} or a part of it is never null"))
         if made := facts.get(GENERATION):
             said = f"column {name} is generated as {made}"
-            found.append(Rule(broken=f"not ({quoted(name)} <=> ({made}\n))", said=said))
+            same = f"{quoted(name)} <=> ({made}\n)"
+            found.append(Rule(broken=f"not ({same})", said=said, condition=same))
         if invariant := facts.get(INVARIANTS):
             condition = json.loads(invariant)["expression"]["expression"]
             found.append(_condition(condition, f"column {name} has the invariant {condition}"))
@@ -64,20 +75,88 @@ def rules_of(table: DeltaTable | None) -> list[Rule]:
         if key.startswith(CONSTRAINT) and condition:
             name = key.removeprefix(CONSTRAINT)
             found.append(_condition(condition, f"constraint {name} is {condition}"))
+    return [*found, *lengths_of(table)]
+
+
+def lengths_of(table: DeltaTable | None) -> list[Rule]:
+    """Return the rules of columns that are `char` or `varchar` to Spark."""
+    found: list[Rule] = []
+    for field in () if table is None else table.schema().fields:
+        kind = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING"))
+        if length := _LENGTH.fullmatch(kind):
+            name = quoted(field.name)
+            broken = f"char_length({name}) > {length[1]}"
+            said = f"column {field.name} is {kind}"
+            found.append(Rule(broken=broken, said=said, example=f"substr({name}, 1, 80)"))
     return found
 
 
-def completed(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
-    """Return a batch with the columns that it lacks of a table with rules: generated, or null."""
-    if table is None or not rules_of(table):
-        return batch
-    given = set(batch.columns)
-    for field in StructType.fromJson(json.loads(table.schema().to_json())):
-        if field.name not in given:
-            made = field.metadata.get(GENERATION)
-            value = F.lit(None) if made is None else F.expr(made)
-            batch = batch.withColumn(field.name, value.cast(field.dataType))
+def generated(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
+    """Return a batch with the generated columns of its table that it lacks."""
+    given = {name.lower() for name in batch.columns}
+    for field in _fields(table):
+        made = field.metadata.get(GENERATION)
+        if made is not None and field.name.lower() not in given:
+            batch = batch.withColumn(field.name, F.expr(made).cast(field.dataType))
     return batch
+
+
+def completed(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
+    """Return a batch with nulls in the columns that it lacks of a table with rules."""
+    given = set(batch.columns)
+    for field in _fields(table) if rules_of(table) else ():
+        if field.name not in given:
+            batch = batch.withColumn(field.name, F.lit(None).cast(field.dataType))
+    return batch
+
+
+def _fields(table: DeltaTable | None) -> list[StructField]:
+    if table is None:
+        return []
+    return list(StructType.fromJson(json.loads(table.schema().to_json())))
+
+
+def check_rules(root: str, batch: DataFrame, rules: Sequence[Rule]) -> None:
+    """Check that Spark can evaluate rules over a batch; no row is read.
+
+    Raises:
+        TableMismatch: it names the rule.
+    """
+    for rule in rules:
+        try:
+            batch.selectExpr(*observed([rule]))
+        except AnalysisException as error:
+            raise TableMismatch(
+                f"table {root}: {rule.said}, which Spark cannot evaluate: {error.getCondition()}. "
+                "Write the rule in Spark's SQL"
+            ) from error
+
+
+def check_merged(root: str, table: DeltaTable, rules: Sequence[Rule]) -> None:
+    """Check that `deltalake` can evaluate the rules that it checks in merges.
+
+    Raises:
+        TableMismatch: it names the rule.
+    """
+    columns = schema_of(StructType(_fields(table))).to_json()
+    for rule in rules:
+        if rule.condition and (why := _not_merged(columns, rule.condition)):
+            raise TableMismatch(
+                f"table {root}: {rule.said}, which upserts cannot evaluate: {why}. Append to the "
+                "table, or write the rule with functions and spellings that DataFusion has"
+            )
+
+
+@lru_cache(256)
+def _not_merged(columns: str, condition: str) -> str:
+    """Return why `deltalake` refuses a condition over columns; nothing if it does not."""
+    with tempfile.TemporaryDirectory() as directory:
+        probe = DeltaTable.create(directory, Schema.from_json(columns))
+        try:
+            probe.alter.add_constraint({"probe": condition})
+        except DeltaError as error:
+            return str(error).splitlines()[0].rpartition("error: ")[2][:200].rstrip(".")
+    return ""
 
 
 def observed(rules: Sequence[Rule]) -> list[str]:
@@ -102,7 +181,8 @@ def complaints(rules: Sequence[Rule], found: dict[str, Any]) -> list[str]:
 
 def _condition(condition: str, said: str) -> Rule:
     # It may end with a comment.
-    return Rule(broken=f"not coalesce(({condition}\n), false)", said=said)
+    broken = f"not coalesce(({condition}\n), false)"
+    return Rule(broken=broken, said=said, condition=condition)
 
 
 def _nulls(kind: Any, value: str, depth: int = 0) -> str:

@@ -22,7 +22,8 @@ it can, and then a column that marks the row as removed should be kept instead o
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -30,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
@@ -50,15 +51,26 @@ from penstock.spark.query_id import query_of
 from penstock.spark.schema import quoted
 from penstock.spark.staged import Staged
 from penstock.spark.tables.append import DeltaSink, Written
-from penstock.spark.tables.bounds import bounded, listed, property_of
+from penstock.spark.tables.bounds import bounded, check_bounds, is_local, listed, property_of
 from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.features import check_writable
 from penstock.spark.tables.newest import Newest, distinct, in_tasks
-from penstock.spark.tables.rules import CONSTRAINT
+from penstock.spark.tables.partitions import merged_rules, with_null_texts
+from penstock.spark.tables.rules import (
+    CONSTRAINT,
+    Rule,
+    check_merged,
+    complaints,
+    generated,
+    lengths_of,
+    observed,
+    rules_of,
+)
 from penstock.spark.tables.schemas import (
     added_columns,
     check_names,
+    check_partitions,
     fitted,
     schema_of,
     with_nulls,
@@ -148,8 +160,9 @@ class DeltaUpsert:
         table = self._sink.open()
         if in_table(table, commit):
             return Staged(rows=0, commit=partial(_done, batch_id), replayed=True)
+        batch = generated(batch, table)
         schema = self._schema(table, batch.drop(*self._leave_out).schema)
-        rows, once = self._gather(batch)
+        rows, once = self._gather(batch, table)
         self._check_rows(rows, batch_id)
         rows = self._fitted(rows, schema)
         return Staged(rows=rows.num_rows, commit=partial(self._finish, rows, commit), once=once)
@@ -163,8 +176,10 @@ class DeltaUpsert:
             UnwritableTable: the table has features that this sink cannot write.
             AnalysisException, ParseException: Spark refuses `delete_when`.
         """
-        self._schema(self._sink.open(), batch.drop(*self._leave_out).schema)
-        self._marked(batch)
+        table = self._sink.open()
+        batch = generated(batch, table)
+        self._schema(table, batch.drop(*self._leave_out).schema)
+        self._marked(batch, _partitions(table, batch.columns))
 
     def _finish(self, rows: pa.Table, commit: Commit) -> Written:
         if not rows.num_rows:
@@ -176,15 +191,18 @@ class DeltaUpsert:
             batch_id=commit.batch_id, rows=rows.num_rows, files=0, version=version, replayed=False
         )
 
-    def _gather(self, batch: DataFrame) -> tuple[pa.Table, bool]:
+    def _gather(self, batch: DataFrame, table: DeltaTable | None) -> tuple[pa.Table, bool]:
         """One row per key, and what is to become of it; and whether each row was read once."""
         # A limit in Spark would move all rows into one task first.
-        marked = self._marked(batch)
+        partitions = _partitions(table, batch.columns)
+        marked = self._marked(batch, partitions)
+        rules = [*lengths_of(table), *merged_rules(batch.schema, partitions)]
         if self._order_by is None:
-            return marked.toArrow(), True
+            return self._checked(marked, rules, DataFrame.toArrow), True
         if in_tasks(marked.schema, keys=self._keys, order=self._order_by):
+            reduced = partial(_reduced, keys=self._keys, order=(self._order_by, REMOVES))
             try:
-                return _reduced(marked, self._keys, (self._order_by, REMOVES)), True
+                return self._checked(marked, rules, reduced), True
             except Exception as error:
                 if _RESULT_BOUND not in str(error):
                     raise
@@ -193,12 +211,33 @@ class DeltaUpsert:
                     "the batch is read again and sorted by keys. A lower trigger's limit is faster",
                     self._sink.table, _RESULT_BOUND,
                 )  # fmt: skip
-        return self._sorted(marked, _column(self._order_by)).toArrow(), False
+        newest = partial(self._sorted, order=_column(self._order_by))
+        return self._checked(marked, rules, lambda rows: newest(rows).toArrow()), False
 
-    def _marked(self, batch: DataFrame) -> DataFrame:
+    def _checked(
+        self, marked: DataFrame, rules: Sequence[Rule], read: Callable[[DataFrame], pa.Table]
+    ) -> pa.Table:
+        """Read rows, and check those that do not remove their keys.
+
+        Raises:
+            TableMismatch: some break a rule.
+        """
+        if not rules:
+            return read(marked)
+        kept = [replace(rule, broken=f"not {REMOVES} and ({rule.broken})") for rule in rules]
+        counted = Observation()
+        rows = read(marked.observe(counted, *map(F.expr, observed(kept))))
+        # Without rows Spark may leave the counting out.
+        if rows.num_rows and (broken := complaints(kept, counted.get)):
+            raise TableMismatch(
+                f"table {self._sink.table}: {broken[0]}. Drop these rows, or mend them"
+            )
+        return rows
+
+    def _marked(self, batch: DataFrame, partitions: Sequence[str]) -> DataFrame:
         """The batch with `REMOVES`, and without what is left out."""
         removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
-        text = valid_text(batch, self._keys)
+        text = valid_text(with_null_texts(batch, partitions), self._keys)
         marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
         if not isinstance(marked.schema[REMOVES].dataType, BooleanType):
             raise InvalidOption("delete_when", self._delete_when, "must be true or false")
@@ -230,8 +269,11 @@ class DeltaUpsert:
         if table is None:
             return columns
         check_writable(table, self._sink.table, removes=True)
+        check_merged(self._sink.table, table, rules_of(table))
+        check_partitions(_partitions(table, batch.names), batch)
         there = table.schema()
         added = added_columns(self._sink.table, there, columns, allowed=self._add_columns)
+        check_bounds(self._sink.table, table, pa.table({}))
         return Schema([*there.fields, *added])
 
     def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
@@ -332,17 +374,22 @@ class DeltaUpsert:
             order = self._order_by
             later = f"({kept(order)} IS NULL OR {new(order)} >= {kept(order)})"
         removes = new(REMOVES)
+        there = {field.name for field in table.schema().fields}
+        added = [field for field in rows.schema if field.name not in there | {REMOVES}]
+        check_bounds(self._sink.table, table, rows)
         bounds = bounded(rows, table)
         if listed(table.metadata().configuration) != frozenset(bounds):
             table.alter.set_table_properties(property_of(bounds))
+        if local := [field for field in added if is_local(field.type)]:
+            # A merge that adds them leaves the table without their feature, unreadable.
+            table.alter.add_columns(Schema.from_arrow(pa.schema(local)).fields)
         partitions = table.metadata().partition_columns
-        there = {field.name for field in table.schema().fields}
         merging = table.merge(
             rows,
             same,
             source_alias="new",
             target_alias="kept",
-            merge_schema=not there.issuperset(set(rows.column_names) - {REMOVES}),
+            merge_schema=len(added) > len(local),
             # Rows that are not streamed are looked at first: files that cannot have a key of theirs
             # are not read.
             streamed_exec=not set(self._keys).issubset((*bounds, *partitions)),
@@ -354,6 +401,12 @@ class DeltaUpsert:
         merging.when_matched_update(values, predicate=later).when_not_matched_insert(
             values, predicate=f"NOT {removes}"
         ).execute()
+
+
+def _partitions(table: DeltaTable | None, names: Sequence[str]) -> list[str]:
+    """The partition columns of a table that are among some columns."""
+    known = () if table is None else table.metadata().partition_columns
+    return [name for name in known if name in names]
 
 
 def _done(batch_id: int, *, replayed: bool = True) -> Written:
