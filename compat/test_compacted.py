@@ -63,6 +63,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
         broker.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DRIVERS)
 def test_what_is_left_is_read(compacted: Compacted, name: str) -> None:
     broker, left = compacted

@@ -14,7 +14,14 @@ COUNT = 10_000
 
 
 @pytest.mark.skipif(chosen() != "penstock", reason="policies are Penstock's own")
-@pytest.mark.parametrize("policy", ["group", "interval", "os"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param("group", marks=pytest.mark.long),
+        "interval",
+        pytest.param("os", marks=pytest.mark.long),
+    ],
+)
 def test_large_batches_come_back_whole(tmp_path: Path, policy: str, now_ms: int) -> None:
     broker = PenstockProcess(tmp_path, configs={"log.flush.policy": policy}).start()
     sent = [

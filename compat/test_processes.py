@@ -79,6 +79,7 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_or_doubled(process: PenstockProcess) -> None:

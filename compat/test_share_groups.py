@@ -168,6 +168,7 @@ def test_accepted_rejected_and_released(team: Team) -> None:
     member.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_lock_that_ends_gives_records_to_another_member(team: Team) -> None:
     team.produce("a", "b", "c", "d", topic="u")
@@ -185,6 +186,7 @@ def test_a_lock_that_ends_gives_records_to_another_member(team: Team) -> None:
     other.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_record_is_delivered_as_often_as_the_limit_says(team: Team) -> None:
     team.produce("a")

@@ -1,13 +1,12 @@
 """The order of the tests, and which process runs which.
 
-What costs most is what several files share: Spark's session, the foreign clients and their server,
-brokers, PostgreSQL, S3. Each process has its own, and those of a folder end when the process goes
-on to another. So files go in the order of their folders, Spark's first and the foreign clients'
-last, the short ones between. The first process takes them from the front, those of odd numbers from
-the back, the others behind Spark's folder, as long as there is anything else: they meet where files
-are short, so that all work until the end, and one alone has a session of Spark. There are four for
-two cores, as more than half of the time tests wait for servers, timeouts and disks, those with
-foreign clients most: two processes share these.
+Most of the cost is in what several files share: Spark's session, the foreign clients and their
+server, brokers, PostgreSQL, S3. Each process has its own, and those of a folder end when it goes
+on to another. So files go in the order of their folders, Spark's first, the foreign clients'
+last. Two processes begin with Spark's files, from either end: a session of Spark takes ten seconds
+to start and a minute to become fast, so no other process starts one. The others take the rest from
+either end, and the first two join them. There are four processes for two cores, as tests also wait
+for servers, timeouts and disks.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ DEAR = ("spark", "scenarios", "host", "deploy", "broker", "outbox", "apps")
 """Folders of this one, dearest first; the others follow by name."""
 
 SPARKS = f"tests/{DEAR[0]}/"
+SPARK_PROCESSES = 2
 
 
 def rank(item: pytest.Item) -> int:
@@ -35,10 +35,8 @@ class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         number, files = self.nodes.index(node), self.workqueue
-        first = next(iter(files))
-        if number % 2:
-            first = next(reversed(files))
-        elif number:
-            first = next((file for file in files if not file.startswith(SPARKS)), first)
-        files.move_to_end(first, last=False)
+        for_spark = [file for file in files if file.startswith(SPARKS)]
+        others = [file for file in files if not file.startswith(SPARKS)]
+        queue = (for_spark or others) if number < SPARK_PROCESSES else (others or for_spark)
+        files.move_to_end(queue[-1 if number % 2 else 0], last=False)
         super()._assign_work_unit(node)

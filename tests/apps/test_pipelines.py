@@ -368,6 +368,7 @@ def test_classes_of_java_are_kept_and_used(write: Callable[[str], Path], tmp_pat
     assert penstock("validate", write(PIPELINE), **kept, **used).returncode == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)

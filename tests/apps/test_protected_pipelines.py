@@ -122,6 +122,7 @@ def searched(shown: dict[str, bytes], planted: dict[str, bytes]) -> list[tuple[s
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)

@@ -47,7 +47,12 @@ def fill(topic: Topic, producer: TransactionalProducer, count: int) -> list[byte
     return sorted(counting)
 
 
-@pytest.fixture(params=["false", "true"], ids=["local", "diskless"])
+@pytest.fixture(
+    params=[
+        pytest.param("false", id="local"),
+        pytest.param("true", id="diskless", marks=pytest.mark.long),
+    ]
+)
 def topic(broker: Broker, spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Topic]:
     made = Topic(broker, spark, 3, **{"diskless.enable": request.param})
     yield made
@@ -59,7 +64,7 @@ def producer(topic: Topic) -> TransactionalProducer:
     return topic.client.transactional(f"of-{topic.name}")
 
 
-@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("direct", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_batches(topic: Topic, producer: TransactionalProducer, direct: bool) -> None:
     """From files as they lie, or from what the broker serves."""
     counting = fill(topic, producer, 2_000)

@@ -124,6 +124,7 @@ async def test_a_second_broker_with_another_url_does_not_start(
     await (await produced(second, create=not filled)).close()
 
 
+@pytest.mark.long
 async def test_both_identities_are_named_where_another_store_has_one(
     serve: Serve, postgres_url: str, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ async def test_both_identities_are_named_where_another_store_has_one(
     assert set(UUID_TEXT.findall(said)) == set(UUID_TEXT.findall(own + other))
 
 
+@pytest.mark.long
 async def test_another_prefix_of_the_bucket_is_another_store(
     serve: Serve, s3: S3Server, postgres_url: str, tmp_path: Path
 ) -> None:

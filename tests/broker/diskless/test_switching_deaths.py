@@ -231,20 +231,17 @@ def produce(house: House) -> Iterator[Callable[[], Producing]]:
 Produce = Callable[[], Producing]
 
 
-def _long(*arguments: Any) -> Any:
-    return pytest.param(*arguments, marks=pytest.mark.long)
-
-
 DEATHS: Final = [
     # asked, dies, step
-    *[_long(1, 2, step) for step in JOINED_STEPS],
-    *[(1, 1, step) if step == "all fenced" else _long(1, 1, step) for step in ASKED_STEPS],
+    *[(1, 2, step) for step in JOINED_STEPS],
+    *[(1, 1, step) for step in ASKED_STEPS],
     # The third leads nothing.
-    *[_long(3, 3, step) for step in ASKED_STEPS],
-    *[_long(3, 2, step) for step in ("told ready", "fenced", "told fenced")],
+    *[(3, 3, step) for step in ASKED_STEPS],
+    *[(3, 2, step) for step in ("told ready", "fenced", "told fenced")],
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("asked", "dies", "step"), DEATHS)
 async def test_killed_broker_takes_no_record_with_it(
     house: House, produce: Produce, asked: int, dies: int, step: str
@@ -265,15 +262,16 @@ async def test_killed_broker_takes_no_record_with_it(
 
 PAUSES: Final = [
     # asked, pauses, step, and the session of brokers
-    _long(1, 1, "all fenced", 60_000),
-    _long(1, 1, "all fenced", 2000),
-    _long(1, 1, "committed", 2000),
-    _long(1, 2, "tail copied", 60_000),
-    _long(1, 2, "tail copied", 2000),
-    _long(1, 2, "told fenced", 2000),
+    (1, 1, "all fenced", 60_000),
+    (1, 1, "all fenced", 2000),
+    (1, 1, "committed", 2000),
+    (1, 2, "tail copied", 60_000),
+    (1, 2, "tail copied", 2000),
+    (1, 2, "told fenced", 2000),
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("asked", "pauses", "step", "session_ms"), PAUSES)
 async def test_paused_broker_takes_no_record_of_its_own(
     house: House, produce: Produce, asked: int, pauses: int, step: str, session_ms: int

@@ -95,6 +95,7 @@ class Log:
         shutil.rmtree(copied)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_killed_while_a_segment_is_written_and_put_in_place(directory: Path) -> None:
     log = Log(directory)

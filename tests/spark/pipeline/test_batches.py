@@ -102,6 +102,7 @@ def test_an_upsert_counts_what_it_refuses(pipeline: Pipeline, order: str) -> Non
     assert state.counts["written.newest"] == 20
 
 
+@pytest.mark.long
 def test_a_key_waits_behind_a_parked_record_until_it_is_released(pipeline: Pipeline) -> None:
     topic, out = pipeline.topic("payments", 2), pipeline.topic("out", 2)
     text = f"""

@@ -112,6 +112,7 @@ def test_changes_are_applied(pipeline: Pipeline) -> None:
     assert pipeline.records("accounts.dead") == []
 
 
+@pytest.mark.long
 def test_a_hot_device_is_found_and_its_minutes_are_right(pipeline: Pipeline) -> None:
     records = data.readings(6_000)
     run = example(pipeline, "iot", records)

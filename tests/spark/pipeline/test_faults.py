@@ -304,6 +304,7 @@ def fail_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr("penstock.spark.pipeline.work.writer", broken)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_is_waited_for(pipeline: Pipeline, tmp_path: Any) -> None:
     from penstock.testing import Broker
 
