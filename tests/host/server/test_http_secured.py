@@ -159,7 +159,9 @@ async def test_certificates_are_loaded_anew(
         await until(lambda: files.reloads)
         second = await shown()
         assert second != first
-        path.write_text("nonsense")
+        nonsense = tmp_path / "nonsense"
+        nonsense.write_text("nonsense")
+        nonsense.replace(path)  # at once: a file that is half written is a failure of its own
         await until(lambda: files.failure)
         assert await shown() == second
         assert await counted("penstock_security_files_not_reloaded_total") == 1
