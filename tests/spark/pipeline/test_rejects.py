@@ -123,6 +123,51 @@ def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("good", [False, True])
+def test_a_stateful_query_leaves_its_dead_letters_to_an_earlier_source(
+    pipeline: Pipeline, good: bool
+) -> None:
+    """All that the second source rejects is left out, beside late rows that there are or not."""
+    topic, dead = pipeline.topic("clicks"), pipeline.topic("dead")
+    broken = [b"broken %d" % number for number in range(30)]
+    clicks = [{"id": 1, "at": "2026-01-01T00:00:00Z"}, {"id": 2}]
+    pipeline.send(topic, [*broken, *(clicks if good else [])])
+    pipeline.run(f"""
+        name = "stateful-{pipeline.number}"
+        [run]
+        trigger = "once"
+        restarts = 0
+        [source.a]
+        topic = "{topic}"
+        format = "json"
+        schema = "id bigint"
+        [source.b]
+        topic = "{topic}"
+        format = "json"
+        schema = "id bigint, at timestamp"
+        time = "at"
+        delay = "1 minute"
+        [step.windows]
+        sql = '''
+        select window(at, '1 minute').start as start, count(*) as n
+        from b group by window(at, '1 minute')
+        '''
+        [sink.ids]
+        from = "a"
+        table = "ids"
+        [sink.windows]
+        from = "windows"
+        table = "windows"
+        [errors]
+        dead_letters = "{dead}"
+    """)
+    letters = Counter(letter["value"] for letter in pipeline.records(dead))
+    late = [b'{"id": 2}'] if good else []
+    assert letters == Counter([*broken, *late])
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
 def test_a_job_that_fails_beside_another_ends_the_run_in_one_line(
     pipeline: Pipeline, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ A record has one dead letter of a query, by the first of the query's views that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import starmap
 from typing import Final
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -43,8 +44,8 @@ class BatchLetters:
         self._plan = plan
         self._decoders = decoders
         self._frames: list[DataFrame] = []
-        self._rejected: list[Observation] = []
-        self._late: list[Observation] = []
+        self._rejected: list[tuple[DataFrame, Observation]] = []
+        self._late: list[tuple[DataFrame, Observation]] = []
         self._of_steps = False
 
     def add(self, view: str | None, judged: DataFrame) -> None:
@@ -72,26 +73,28 @@ class BatchLetters:
         return first.select("_row.*")
 
     def rejected(self) -> int:
-        """Count the rejected rows that were written with the frame."""
-        return sum(map(_rows, self._rejected))
+        """Count the rejected rows that were read with the frame."""
+        return sum(starmap(_rows, self._rejected))
 
     def late(self) -> int:
         """Count the late rows that were written with the frame."""
-        return sum(map(_rows, self._late))
+        return sum(starmap(_rows, self._late))
 
     def _made(self, rows: DataFrame) -> DataFrame:
         return dead_letters(rows, pipeline=self._spec.name, query=self._plan.name)
 
-    def _counted(self, rows: DataFrame, seen: list[Observation]) -> DataFrame:
-        seen.append(Observation())
-        return rows.observe(seen[-1], F.count(F.lit(1)).alias(_ROWS))
+    def _counted(self, rows: DataFrame, seen: list[tuple[DataFrame, Observation]]) -> DataFrame:
+        observation = Observation()
+        seen.append((rows, observation))
+        return rows.observe(observation, F.count(F.lit(1)).alias(_ROWS))
 
 
-def _rows(observation: Observation) -> int:
+def _rows(rows: DataFrame, observation: Observation) -> int:
     try:
         return int(observation.get[_ROWS])
     except Py4JJavaError:
-        return 0  # Spark left that part of the plan out
+        # Adaptive execution drops a part of the plan whose rows all went to other queries.
+        return rows.count()
 
 
 def dead_letters(frame: DataFrame, *, pipeline: str, query: str) -> DataFrame:
