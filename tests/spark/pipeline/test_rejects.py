@@ -127,7 +127,7 @@ def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
 def test_a_stateful_query_leaves_its_dead_letters_to_an_earlier_source(
     pipeline: Pipeline, good: bool
 ) -> None:
-    """All that the second source rejects is left out, beside late rows that there are or not."""
+    """Leave out all that the second source rejects, with late rows beside them and without."""
     topic, dead = pipeline.topic("clicks"), pipeline.topic("dead")
     broken = [b"broken %d" % number for number in range(30)]
     clicks = [{"id": 1, "at": "2026-01-01T00:00:00Z"}, {"id": 2}]
