@@ -138,8 +138,8 @@ class House:
         left = [index for index, leader in enumerate(LEADERS) if leader != but]
 
         def taken() -> bool:
-            last = [producing.delivered[index][-1].number for index in left]
-            return min(last) >= now
+            newest = [producing.delivered[index][-1:] for index in left]
+            return all(records and records[-1].number >= now for records in newest)
 
         async with asyncio.timeout(RECOVER_SECONDS):
             await until(taken)
