@@ -4,9 +4,9 @@ Most of the cost is in what several files share: Spark's session, the foreign cl
 server, brokers, PostgreSQL, S3. Each process has its own, and those of a folder end when it goes
 on to another. So files go in the order of their folders, Spark's first, the foreign clients'
 last. Two processes begin with Spark's files, from either end: a session of Spark takes ten seconds
-to start and a minute to become fast, so no other process starts one. The others take the rest from
-either end, and the first two join them. There are four processes for two cores, as tests also wait
-for servers, timeouts and disks.
+to start and a minute to become fast, so other processes start one only when no other file is left.
+They take the rest from either end, and the first two join them. There are four processes for two
+cores, as tests also wait for servers, timeouts and disks.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ TIMEOUT_SECONDS = 300
 """Of a test that names none: Spark starts processes, and waits for them on a busy machine."""
 KEEP = {"retention.ms": "-1"}
 SETTINGS = {
+    # Compiling Java for each query takes longer than a few rows do without.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.memory": "1g",

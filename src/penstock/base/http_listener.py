@@ -35,7 +35,7 @@ STOP_SECONDS: Final = 1.0
 """Time that open requests get to finish when the listener stops."""
 BACKLOG: Final = 128
 _REPLACEMENT: Final = "\ufffd"
-"""Stands in a decoded query for bytes that are not UTF-8."""
+"""Character that decoding puts where a query's bytes are not UTF-8."""
 _CODING: Final = b"transfer-encoding"
 _LENGTHS: Final = (b"content-length", _CODING)
 _AROUND_BYTES: Final = len(": \r\n")
@@ -72,9 +72,10 @@ def is_loopback(host: str) -> bool:
 
 
 def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> str:
-    """Return what is wrong with a query's parameters; empty when each is known, in UTF-8, and once.
+    """Return what is wrong with a query's parameters; empty where nothing is.
 
-    One that is dropped would be answered as if it had been heeded.
+    Each must be known, be UTF-8 and be given once. One that is dropped would be answered as if it
+    had been heeded.
     """
     seen: set[str] = set()
     for name, value in given:

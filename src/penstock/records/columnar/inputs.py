@@ -239,7 +239,7 @@ def as_headers(name: str, array: Any) -> Any:
         )
     try:
         return _cast(array, HEADERS_TYPE)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except pa.ArrowInvalid as error:
         raise InvalidRecord(f"column {name!r}, {array.type}: {error}") from error
 
 

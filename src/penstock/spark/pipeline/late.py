@@ -239,17 +239,18 @@ def _timed(frame: DataFrame, part: Source | Step) -> DataFrame:
 
 def _late(entrance: Entrance, watermark_ms: int) -> DataFrame:
     """The rows that Spark drops, as rejected rows where they have a record."""
-    moment = F.timestamp_millis(F.lit(watermark_ms))
-    end = entrance.time["end"] if entrance.is_window else entrance.time
-    what = "the window that ended at" if entrance.is_window else "time"
-    reason = F.concat(
-        F.lit(f"late: {what} "), end.cast("string"), F.lit(", not after the watermark "),
-        moment.cast("string"),
-    )  # fmt: skip
-    lost = end <= moment
     if entrance.untimed is not None:
         lost = entrance.time.isNull()
         reason = F.lit(f"late: {entrance.untimed} is null, and rows without a time are not kept")
+    else:
+        moment = F.timestamp_millis(F.lit(watermark_ms))
+        end = entrance.time["end"] if entrance.is_window else entrance.time
+        what = "the window that ended at" if entrance.is_window else "time"
+        lost = end <= moment
+        reason = F.concat(
+            F.lit(f"late: {what} "), end.cast("string"), F.lit(", not after the watermark "),
+            moment.cast("string"),
+        )  # fmt: skip
     rows = entrance.rows.where(lost)
     if entrance.record is None:
         return rows

@@ -27,7 +27,6 @@ from penstock.spark.pipeline.spec import RECORD, RECORD_FIELDS, PipelineSpec, So
 from penstock.spark.schema import ERROR, VALUE
 
 DEAD_LETTER: Final = "dead-letter"
-EARLIEST: Final = "earliest"
 _ROW: Final = "_penstock_row"
 _FIELDS: Final = ", ".join(f"`{field}`" for field in RECORD_FIELDS)
 
@@ -60,16 +59,13 @@ def described(spec: PipelineSpec, plans: Sequence[QueryPlan], plan: QueryPlan) -
 def earlier_sources(spec: PipelineSpec, plan: QueryPlan, name: str) -> tuple[str, ...]:
     """The sources of other queries whose dead letters stand for those of a source."""
     source = spec.sources[name]
-    order = list(spec.sources)
+    before = list(spec.sources)[: list(spec.sources).index(name)]
     return tuple(
-        other
-        for other in order
-        if other not in plan.sources
-        and _stands_for(spec, spec.sources[other], source)
-        and (
-            order.index(other) < order.index(name)
-            or not _stands_for(spec, source, spec.sources[other])
-        )
+        first
+        for first, other in spec.sources.items()
+        if first not in plan.sources
+        and _stands_for(spec, other, source)
+        and (first in before or not _stands_for(spec, source, other))
     )
 
 
@@ -80,7 +76,7 @@ def _stands_for(spec: PipelineSpec, first: Source, second: Source) -> bool:
         and first.outbox is None
         and second.outbox is None
         and not first.decrypts
-        and (first.start == EARLIEST or first.start == second.start != "latest")
+        and (first.start == "earliest" or first.start == second.start != "latest")
         and _share_topics(first, second)
     )
 

@@ -198,7 +198,7 @@ class DeltaSink:
         self._added(table, schema)
         directory = f"batches/{batch_id:012d}-{self._randomness.uuid().hex}"
         rules = rules_of(table)
-        batch = completed(batch, table)
+        batch = completed(batch, table, rules)
         check_rules(self.table, batch, rules)
         try:
             files = self._stage(batch, directory, rules)
@@ -222,7 +222,8 @@ class DeltaSink:
         table = self.open()
         batch = generated(batch, table)
         self._added(table, batch.schema)
-        check_rules(self.table, completed(batch, table), rules_of(table))
+        rules = rules_of(table)
+        check_rules(self.table, completed(batch, table, rules), rules)
 
     def has(self, batch_id: int) -> bool:
         """Whether the table has this batch, or a later one, of this application."""

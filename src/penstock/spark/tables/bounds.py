@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -73,19 +73,21 @@ def has_features(table: DeltaTable) -> bool:
     return bool(table.protocol().min_writer_version >= WRITER_VERSION_FEATURES)
 
 
-def check_bounds(root: str, table: DeltaTable, rows: pa.Table) -> None:
-    """Check that merged rows leave the list of columns with statistics as it is, where it is fixed.
+def unlisted(root: str, table: DeltaTable, bounds: Sequence[str]) -> bool:
+    """Return whether a merge with these bounds has to change the list of its table.
 
     Raises:
-        TableMismatch: they do not; it says what the list has to be.
+        TableMismatch: it has to, and the list is fixed; the message has the list to set.
     """
-    found = bounded(rows, table)
-    if has_features(table) and listed(table.metadata().configuration) != frozenset(found):
+    if listed(table.metadata().configuration) == frozenset(bounds):
+        return False
+    if has_features(table):
         raise TableMismatch(
             f"table {root}: merges cannot keep statistics of other columns than "
-            f"{', '.join(found) or 'none'}, nor change the properties of a table with features. "
-            f"Set {STATISTICS} = '{property_of(found)[STATISTICS]}' with Delta's own connector"
+            f"{', '.join(bounds) or 'none'}, nor change the properties of a table with features. "
+            f"Set {STATISTICS} = '{property_of(bounds)[STATISTICS]}' with Delta's own connector"
         )
+    return True
 
 
 def property_of(columns: Iterable[str]) -> dict[str, str]:

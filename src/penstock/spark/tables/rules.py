@@ -101,10 +101,10 @@ def generated(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
     return batch
 
 
-def completed(batch: DataFrame, table: DeltaTable | None) -> DataFrame:
+def completed(batch: DataFrame, table: DeltaTable | None, rules: Sequence[Rule]) -> DataFrame:
     """Return a batch with nulls in the columns that it lacks of a table with rules."""
     given = set(batch.columns)
-    for field in _fields(table) if rules_of(table) else ():
+    for field in _fields(table) if rules else ():
         if field.name not in given:
             batch = batch.withColumn(field.name, F.lit(None).cast(field.dataType))
     return batch
@@ -138,9 +138,10 @@ def check_merged(root: str, table: DeltaTable, rules: Sequence[Rule]) -> None:
     Raises:
         TableMismatch: it names the rule.
     """
-    columns = schema_of(StructType(_fields(table))).to_json()
-    for rule in rules:
-        if rule.condition and (why := _not_merged(columns, rule.condition)):
+    merged = [rule for rule in rules if rule.condition]
+    columns = schema_of(StructType(_fields(table))).to_json() if merged else ""
+    for rule in merged:
+        if why := _not_merged(columns, rule.condition or ""):
             raise TableMismatch(
                 f"table {root}: {rule.said}, which upserts cannot evaluate: {why}. Append to the "
                 "table, or write the rule with functions and spellings that DataFusion has"

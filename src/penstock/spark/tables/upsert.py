@@ -51,7 +51,7 @@ from penstock.spark.query_id import query_of
 from penstock.spark.schema import quoted
 from penstock.spark.staged import Staged
 from penstock.spark.tables.append import DeltaSink, Written
-from penstock.spark.tables.bounds import bounded, check_bounds, is_local, listed, property_of
+from penstock.spark.tables.bounds import bounded, is_local, property_of, unlisted
 from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.features import check_writable
@@ -273,7 +273,7 @@ class DeltaUpsert:
         check_partitions(_partitions(table, batch.names), batch)
         there = table.schema()
         added = added_columns(self._sink.table, there, columns, allowed=self._add_columns)
-        check_bounds(self._sink.table, table, pa.table({}))
+        unlisted(self._sink.table, table, bounded(pa.table({}), table))
         return Schema([*there.fields, *added])
 
     def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
@@ -376,9 +376,8 @@ class DeltaUpsert:
         removes = new(REMOVES)
         there = {field.name for field in table.schema().fields}
         added = [field for field in rows.schema if field.name not in there | {REMOVES}]
-        check_bounds(self._sink.table, table, rows)
         bounds = bounded(rows, table)
-        if listed(table.metadata().configuration) != frozenset(bounds):
+        if unlisted(self._sink.table, table, bounds):
             table.alter.set_table_properties(property_of(bounds))
         if local := [field for field in added if is_local(field.type)]:
             # A merge that adds them leaves the table without their feature, unreadable.
