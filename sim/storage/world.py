@@ -249,7 +249,7 @@ class World:
                 worker._finished.wait()
                 worker._finished.clear()
             calls, more = self.disk.count, worker.outstanding
-            worker._collect()
+            worker._collect_one()
             while worker.outstanding and not worker._results and more:
                 worker._finished.wait()
                 worker._finished.clear()

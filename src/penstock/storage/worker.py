@@ -79,9 +79,12 @@ class Worker:
 
     def _collect(self) -> None:
         while self._results:
-            done, result, error = self._results.popleft()
-            self.outstanding -= 1
-            done(result, error)
+            self._collect_one()
+
+    def _collect_one(self) -> None:
+        done, result, error = self._results.popleft()
+        self.outstanding -= 1
+        done(result, error)
 
 
 class SideBySide:
