@@ -249,6 +249,7 @@ def _in_a_transaction(
     assert len(driver.consume(topic, {0: 1}, 1, committed=True)) == 1
 
 
+@pytest.mark.long
 def test_certificates_are_renewed_under_load(guarded: Guarded) -> None:
     broker = guarded.broker(SASL_SSL)
     names = ("confluent-kafka", "aiokafka")
@@ -301,6 +302,7 @@ def shown(guarded: Guarded) -> bytes | None:
         return secured.getpeercert(binary_form=True)
 
 
+@pytest.mark.long
 def test_a_password_that_is_changed_is_changed_on_all_brokers(
     tmp_path: Path,
 ) -> None:

@@ -120,6 +120,7 @@ def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
         broker.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DRIVERS)
 def test_the_newest_records_of_a_diskless_topic_are_read(diskless: Compacted, name: str) -> None:
     broker, left = diskless

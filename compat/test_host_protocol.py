@@ -198,6 +198,7 @@ def test_a_foreign_producer_writes_to_the_log_once(
     assert [int(row["value"].split()[0]) for row in rows] == expected
 
 
+@pytest.mark.long
 def test_a_foreign_producer_learns_what_cannot_be_written(
     script: Script, events: tuple[str, Client]
 ) -> None:

@@ -199,6 +199,7 @@ def test_a_record_is_delivered_as_often_as_the_limit_says(team: Team) -> None:
     member.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path) -> None:
     """KIP-1191, which Apache Kafka has from 4.4 on."""
@@ -244,6 +245,7 @@ def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path
         server.kill()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_who_leaves_gives_back_what_it_has(team: Team) -> None:
     team.produce("a", "b")
@@ -253,6 +255,7 @@ def test_who_leaves_gives_back_what_it_has(team: Team) -> None:
     assert set(had) <= set(values(team.join().get(len(had))))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_groups_are_listed_described_and_deleted(team: Team) -> None:
     team.produce("a")
@@ -274,6 +277,7 @@ def test_groups_are_listed_described_and_deleted(team: Team) -> None:
     assert team.administer("groups") == {}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_offsets_are_shown_set_and_deleted(team: Team) -> None:
     team.produce("a", "b", "c", "d", topic="u")

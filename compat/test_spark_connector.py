@@ -64,6 +64,7 @@ def test_reads_what_others_wrote(
     assert _read(spark, server, topic) == in_order(expected)
 
 
+@pytest.mark.long
 def test_reads_by_offsets_and_by_time(
     spark: Program, server: Server, helper: Driver, topic: str, now_ms: int
 ) -> None:
@@ -92,6 +93,7 @@ def test_writes_a_batch(
     }
 
 
+@pytest.mark.long
 def test_streams_from_topic_to_topic(
     spark: Program, server: Server, helper: Driver, topic: str, now_ms: int, tmp_path: Path
 ) -> None:

@@ -57,7 +57,6 @@ QUICK = (
     Bounds(claims=1),
     Bounds(claims=1, entries=1, refusals=True),
     Bounds(claims=1, entries=1, wipes=1),
-    Bounds(claims=2, entries=1),
     Bounds(claims=2, entries=1, replicas=2),
     Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 1, 2)),
     Bounds(claims=1, entries=1, deletes=1),
@@ -66,6 +65,7 @@ QUICK = (
 """Some seconds together."""
 
 FULL = (
+    Bounds(claims=2, entries=1),
     Bounds(claims=1, entries=1, placement=(0, 1), target=(0, 2)),
     Bounds(claims=1, deletes=1),
     Bounds(claims=1, compacts=True),

@@ -35,10 +35,11 @@ QUICK = (
     Bounds(clients=2),
     Bounds(group=True, crashes=1, failures=1),
     Bounds(transactions=2, epoch=32_766, crashes=1),
-    Bounds(returns=True, ticks=2, crashes=1),
+    Bounds(returns=True, ticks=2),
 )
 FULL = (
     *QUICK,
+    Bounds(returns=True, ticks=2, crashes=1),
     Bounds(clients=2, crashes=1),
     Bounds(version=1, clients=2, crashes=1),
     Bounds(clients=2, failures=1, ticks=1),

@@ -140,6 +140,7 @@ def test_the_table_shows_ratios_and_how(bare: Run, data: Path, bootstrap: str) -
     assert bench_topics(bootstrap) == []
 
 
+@pytest.mark.long
 def test_a_store_and_a_database_are_left_as_they_were(
     bare: Run, data: Path, s3: S3Server, postgres: PostgresServer
 ) -> None:
@@ -236,6 +237,7 @@ def test_an_interrupted_measurement_deletes_its_topics(data: Path, bootstrap: st
     assert list(data.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_is_told(data: Path) -> None:
     timeouts = ("-X", "delivery.timeout.ms=2000", "-X", "default.api.timeout.ms=3000")
     with started("--data-dir", str(data), *timeouts) as (process, terminal):

@@ -62,7 +62,10 @@ def test_json(bare: Run) -> None:
     assert len(found["charts"]) == 4
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
+@pytest.mark.parametrize(
+    ("suffix", "magic"),
+    [("svg", b"<?xml"), pytest.param("png", b"\x89PNG", marks=pytest.mark.long)],
+)
 def test_plots(bare: Run, tmp_path: Path, suffix: str, magic: bytes) -> None:
     file = tmp_path / f"capacity.{suffix}"
     assert bare("plan", "capacity", "--storage", "diskless", "--plot", str(file)).status == 0

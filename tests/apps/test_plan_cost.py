@@ -41,7 +41,10 @@ def test_json(bare: Run) -> None:
     assert [len(chart["curves"]) for chart in document["charts"]] == [13, 13, 2]
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
+@pytest.mark.parametrize(
+    ("suffix", "magic"),
+    [("svg", b"<?xml"), pytest.param("png", b"\x89PNG", marks=pytest.mark.long)],
+)
 def test_plots(bare: Run, tmp_path: Path, suffix: str, magic: bytes) -> None:
     file = tmp_path / f"cost.{suffix}"
     assert bare("plan", "cost", "--plot", str(file)).status == 0

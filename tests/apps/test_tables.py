@@ -55,6 +55,7 @@ def keep(bootstrap: str, root: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_run_status_compact_clean(
     run: Run, bootstrap: str, name: str, client: Client, tmp_path: Path

@@ -202,6 +202,7 @@ def refused(bootstrap: str, user: str = "") -> int:
     return codes[0]
 
 
+@pytest.mark.long
 def test_a_killed_broker_keeps_what_was_written() -> None:
     with Broker({"audit.topic": TOPIC}, process=True) as broker:
         for number in range(20):

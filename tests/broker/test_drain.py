@@ -81,6 +81,7 @@ async def test_who_is_off_may_be_drained(four: Cluster) -> None:
     await ran(four, "broker", "remove", str(leader))
 
 
+@pytest.mark.long
 async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
     await four.create()
     before = row(four).replicas
@@ -118,6 +119,7 @@ async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
     }
 
 
+@pytest.mark.long
 async def test_advice_is_carried_out_as_it_is(four: Cluster, tmp_path: Path) -> None:
     await four.create(factor=2)
     before = row(four).replicas

@@ -110,6 +110,7 @@ async def test_what_needs_no_replica_goes_where_it_is_to(cluster: RoleCluster) -
     assert {one.leader_id for one in answer.topics[0].partitions} == {2, 3}
 
 
+@pytest.mark.long
 async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluster) -> None:
     leader = await cluster.create(factor=2, minimum=1)
     await cluster.produce(b"value")

@@ -102,6 +102,7 @@ def test_the_unit_lets_machine_code_be_loaded() -> None:
     assert "Service.MemoryDenyWriteExecute" not in unit_values(HOST / UNIT)
 
 
+@pytest.mark.long
 def test_nobody_is_healthy_before_there_is_an_agent(folder: Path, image: Path) -> None:
     path = str(folder / "host.sock")
     assert health(image, path) != ""

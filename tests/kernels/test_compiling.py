@@ -51,6 +51,7 @@ def test_a_folder_that_takes_nothing_is_named_in_a_warning(tmp_path: Path) -> No
     assert str(blocked) in said.stderr
 
 
+@pytest.mark.long
 def test_a_package_that_changed_is_compiled_again(tmp_path: Path) -> None:
     run(COPY, tmp_path)
     (index,) = (path for path in tmp_path.glob("*.nbi") if "copy_bytes" in path.name)

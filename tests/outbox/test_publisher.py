@@ -247,6 +247,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_senders_killed_over_a_real_topic(
     outbox_broker: Broker, topic: str, tmp_path: Path

@@ -22,7 +22,7 @@ PROCESSES = 2
 PLANT_SEEDS = 400
 """The shyest of the planted bugs need some dozens."""
 SHY = {"forgets epochs", "has no grace", "moves starts back", "takes late batches",
-       "takes late markers"}  # fmt: skip
+       "takes late markers", "lets late commits win", "takes new for orphans"}  # fmt: skip
 """Planted bugs that take some seconds to find."""
 
 

@@ -18,7 +18,11 @@ pytestmark = pytest.mark.timeout(1_800)
 SHY = {"mark-before-truncation", "truncate-at-start-only", "cut-stays-durable", "no-truncation",
        "leader-skips-own-fence", "promise-not-synced", "accept-lower-epoch", "move-after-cancel",
        "truncate-below-commit", "limbo-not-durable", "absent-from-too-few",
-       "stream-outlives-promise"}  # fmt: skip
+       "stream-outlives-promise", "answer-before-sync", "end-found-without-fencing-reads",
+       "hole-ends-the-log", "limbo-answers-absent", "limbo-ends-at-mark", "limbo-forgets-promise",
+       "literal-fence-invariant", "move-before-learnt", "new-placement-fenced", "no-write-back",
+       "open-without-compare", "present-by-offset", "reuse-epoch", "seal-at-one-mark",
+       "sync-covers-all"}  # fmt: skip
 """Planted bugs that take more than a second of exploring."""
 
 

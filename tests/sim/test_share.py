@@ -34,7 +34,8 @@ def test_everything_holds_further_on(bounds: Bounds) -> None:
 
 
 SHY = {"not-counted", "accepted-again", "no-renewal", "releases-others", "no-limit",
-       "keeps-refused", "start-too-far", "early-expiry"}  # fmt: skip
+       "keeps-refused", "start-too-far", "early-expiry", "one-letter-for-all",
+       "settles-first"}  # fmt: skip
 """Planted bugs that take some seconds of exploring."""
 
 

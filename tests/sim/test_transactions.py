@@ -12,6 +12,9 @@ from sim.transactions.plants import PLANTS
 
 pytestmark = pytest.mark.timeout(1_800)
 
+SHY = {"complete-at-first-marker", "end-for-any-epoch"}
+"""Planted bugs that take some seconds of exploring."""
+
 
 def holds(bounds: Bounds) -> bool:
     result = explore(bounds)
@@ -32,7 +35,10 @@ def test_everything_holds_in_larger_bounds(bounds: Bounds) -> None:
     holds(bounds)
 
 
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in SHY else []) for name in PLANTS],
+)
 def test_a_planted_bug_is_found(name: str) -> None:
     result = explore(PLANTS[name].bounds, PLANTS[name].kind)
     assert result.trace, f"{name} was not found in {result.states} states"

@@ -124,6 +124,7 @@ def options_of(secured: tuple[Broker, Path]) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)

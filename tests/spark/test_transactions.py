@@ -64,6 +64,7 @@ def producer(topic: Topic) -> TransactionalProducer:
     return topic.client.transactional(f"of-{topic.name}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("direct", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_batches(topic: Topic, producer: TransactionalProducer, direct: bool) -> None:
     """From files as they lie, or from what the broker serves."""

@@ -101,6 +101,7 @@ def test_children_come_again_and_do_not_outlive_the_parent(tmp_path: Path) -> No
     assert "lie with brokers 2, which would not run: start it with --processes 2" in said
 
 
+@pytest.mark.long
 def test_a_directory_goes_from_one_process_to_two_and_back(tmp_path: Path) -> None:
     with one(tmp_path) as (process, client):
         client.create_topic("early", PARTITIONS)

@@ -153,6 +153,7 @@ async def test_another_prefix_of_the_bucket_is_another_store(
     assert "penstock-secret" not in said
 
 
+@pytest.mark.long
 async def test_an_emptied_bucket_is_refused_until_it_is_restored(
     serve: Serve, s3: S3Server, postgres_url: str, tmp_path: Path
 ) -> None:
@@ -178,6 +179,7 @@ async def test_an_emptied_bucket_is_refused_until_it_is_restored(
     await client.close()
 
 
+@pytest.mark.long
 async def test_an_emptied_directory_of_one_broker_is_refused(tmp_path: Path) -> None:
     """SQLite, and the objects beside the log: no setting names either."""
     broker = Serving(tmp_path, {"admin.listener": "", "log.diskless.enable": "true"})
@@ -191,6 +193,7 @@ async def test_an_emptied_directory_of_one_broker_is_refused(tmp_path: Path) -> 
     assert (tmp_path / "objects").as_uri() in said
 
 
+@pytest.mark.long
 async def test_a_used_store_is_refused_to_a_new_database(serve: Serve, tmp_path: Path) -> None:
     objects = tmp_path / "objects"
     await (await serve(1, objects.as_uri())).stop()

@@ -207,6 +207,7 @@ SLOW = Fault(latency_seconds=0.5)
 long = pytest.mark.long
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stage", "fault"),
     [
@@ -262,6 +263,7 @@ async def test_store_that_fails_for_too_long_leaves_a_local_topic(
 # -- a commit of unknown outcome -------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "cut",
     [

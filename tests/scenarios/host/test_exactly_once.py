@@ -139,6 +139,7 @@ class Load:
             self.resent += client._core.resent
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_agents_killed_under_load_neither_lose_nor_repeat_nor_reorder(path: str) -> None:

@@ -14,6 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from penstock.outbox.gc.rules import SweepRules
 from penstock.outbox.gc.sweeper import Sweeper
 from penstock.outbox.gc.topic_pointers import TopicPointers
@@ -80,6 +82,7 @@ def _writer(shelf: Shelf, bootstrap: str, partition: str, stop: Path) -> subproc
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_sweepers_beside_writers_and_a_consumer(
     shelf: Shelf, outbox_broker: Broker, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_killed_at_calls(tmp_path: Path) -> None:
     assert life.kills >= 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_sync_that_fails(tmp_path: Path) -> None:
     life = Life(tmp_path)

@@ -70,6 +70,7 @@ def client(server: str) -> Iterator[Driver]:
         made.close()
 
 
+@pytest.mark.long
 def test_batch_reads_and_shipped_functions(
     client: Driver, records: Records, tmp_path: Path
 ) -> None:

@@ -302,6 +302,7 @@ def test_windows_joins_and_tables(pipeline: Pipeline) -> None:
     assert states["counts"].state_rows > 0
 
 
+@pytest.mark.long
 def test_python_steps_and_deduplication(pipeline: Pipeline) -> None:
     topic, out = pipeline.topic("events", 2), pipeline.topic("once")
     dead = pipeline.topic("dead")

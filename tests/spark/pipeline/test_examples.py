@@ -64,6 +64,7 @@ def test_an_example_fits_on_two_screens(name: str) -> None:
     assert len((data.HERE / name / "pipeline.toml").read_text().splitlines()) <= LINES_MAX
 
 
+@pytest.mark.long
 def test_clicks_become_sessions(pipeline: Pipeline) -> None:
     records = data.clicks(4_000, users=40)
     run = example(pipeline, "clicks", records)
@@ -129,6 +130,7 @@ def test_a_hot_device_is_found_and_its_minutes_are_right(pipeline: Pipeline) -> 
     assert len(pipeline.records("readings.dead")) == len(values(records)) - len(good) == 2
 
 
+@pytest.mark.long
 def test_an_account_stands_still_behind_a_payment_that_cannot_be_booked(
     pipeline: Pipeline,
 ) -> None:
@@ -152,6 +154,7 @@ def test_an_account_stands_still_behind_a_payment_that_cannot_be_booked(
     assert len(pipeline.rows("lake/bookings")) == records.num_rows - held
 
 
+@pytest.mark.long
 def test_flights_with_their_planes_and_delays(pipeline: Pipeline, spark: SparkSession) -> None:
     del spark
     records = data.MAKERS["flights"]().slice(0, 30_000)

@@ -125,6 +125,7 @@ def test_records_near_the_limit_are_relayed_dead_lettered_and_put_back(pipeline:
     assert len(pipeline.records(source)) == RECORDS + whole
 
 
+@pytest.mark.long
 def test_the_largest_record_of_a_topic_by_default(pipeline: Pipeline) -> None:
     source, dead = pipeline.topic("in"), pipeline.topic("dead")
     sizes = [1_000_000, 1_024_000, 1_048_000, DEFAULT_LIMIT - OVERHEAD]

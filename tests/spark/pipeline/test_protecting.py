@@ -119,6 +119,7 @@ def by_id(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["id"])
 
 
+@pytest.mark.long
 def test_columns_are_protected_on_their_way_and_clear_at_its_end(
     pipeline: Pipeline, ring: FileKeyRing
 ) -> None:

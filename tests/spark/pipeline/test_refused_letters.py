@@ -123,6 +123,7 @@ def killed_behind(pipeline: Pipeline, steps: tuple[str, ...]) -> None:
     assert seen(pipeline, out, dead) == (good, good, bad)
 
 
+@pytest.mark.long
 def test_a_driver_that_dies_behind_the_dead_letters(pipeline: Pipeline) -> None:
     killed_behind(pipeline, ("letters",))
 

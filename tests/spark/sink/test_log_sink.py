@@ -244,6 +244,7 @@ def test_a_blob_is_uploaded_where_the_directory_is_not(
     assert done.records == target.count() == 5_000
 
 
+@pytest.mark.long
 def test_a_million_rows(spark: SparkSession, target: Target) -> None:
     frame = spark.range(1_000_000, numPartitions=2).select(
         F.col("id").cast("string").alias("key"),
@@ -254,6 +255,7 @@ def test_a_million_rows(spark: SparkSession, target: Target) -> None:
     assert sink.write(frame, 0).replayed
 
 
+@pytest.mark.long
 def test_foreach_batch_gives_the_query_as_owner(
     topic: Topic, target: Target, tmp_path: Path
 ) -> None:

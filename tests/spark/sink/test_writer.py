@@ -144,6 +144,7 @@ def test_messages_are_committed_in_the_order_of_tasks(spark: SparkSession, targe
         writer.commit([*staged], 8)
 
 
+@pytest.mark.long
 def test_what_is_wrong_is_said(spark: SparkSession, target: Target) -> None:
     frame = numbered(spark, 20)
     for given, options, said in (

@@ -174,6 +174,7 @@ def test_orphans_go_by_age(rows: DataFrame, table: Path) -> None:
         writing.remove_orphans(older_than_hours=0)
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_is_refused(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     topic.write(20)
     writing = DeltaSink(str(tmp_path / "table"), application="tests")

@@ -212,6 +212,7 @@ def test_what_the_log_lost_is_named(
     assert rows(tmp_path / topic.name).num_rows == 10
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_is_told(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:

@@ -199,6 +199,7 @@ def test_the_live_pipeline_goes_on(pipeline: Pipeline) -> None:
     assert values(pipeline, "first") == values(pipeline, "second") == Counter(expected)
 
 
+@pytest.mark.long
 def test_older_records_come_from_a_table(pipeline: Pipeline, spark: SparkSession) -> None:
     topic = pipeline.topic("numbers", 2)
     pipeline.client.alter_configs("topic", topic, {"table.format": "delta"})

@@ -124,8 +124,16 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
     assert {(row["partition"], row["offset"]) for row in rows} == {
         (one["partition"], one["offset"]) for one in before if one["value"] in large()
     }
-    # What went back once is left out, unless it is asked for.
     assert letters.replay(Filters(rule="small"), by="ada") == ()
+
+
+@pytest.mark.long
+def test_letters_go_back_again_when_asked_for(pipeline: Pipeline) -> None:
+    shop = Shop(pipeline)
+    letters = shop.letters()
+    before = pipeline.records(shop.orders)
+    letters.replay(Filters(rule="small"), by="ada")
+    # What went back once is left out, unless it is asked for.
     (small,) = letters.look(Filters(rule="small")).groups
     assert (small["letters"], small["replayed"], small["going"]) == (6, 6, 0)
     assert letters.replay(Filters(rule="small", limit=2, again=True), by="bob")[0].records == 2
