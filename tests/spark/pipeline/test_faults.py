@@ -48,6 +48,7 @@ def numbers(first: int, last: int) -> list[dict[str, int]]:
     return [{"n": number} for number in range(first, last)]
 
 
+@pytest.mark.long
 def test_a_topic_made_anew_ends_the_run_by_name(pipeline: Pipeline) -> None:
     topic = pipeline.topic("numbers")
     text = plain(pipeline, topic)
@@ -120,6 +121,7 @@ def test_a_deleted_checkpoint_is_noticed(pipeline: Pipeline) -> None:
     assert len(pipeline.rows("lake")) == 10
 
 
+@pytest.mark.long
 def test_a_checkpoint_copied_to_another_pipeline_is_noticed(pipeline: Pipeline) -> None:
     topic = pipeline.topic("numbers")
     text = plain(pipeline, topic)

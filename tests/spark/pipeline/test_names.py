@@ -59,6 +59,7 @@ on_invalid = "drop"
 '''
 
 
+@pytest.mark.long
 def test_columns_of_any_name_reach_every_sink(pipeline: Pipeline, spark: SparkSession) -> None:
     topic, copy = pipeline.topic("numbers"), pipeline.topic("copy")
     schema = "id bigint, " + ", ".join(f"`{name}` string" for name in NAMES)

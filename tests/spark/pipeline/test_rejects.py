@@ -16,6 +16,7 @@ from penstock.spark.pipeline.graph import queries
 from penstock.spark.pipeline.rejects import described, earlier_sources
 from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
 from penstock.spark.pipeline.spec import Source
+from tests.sampling import sample
 from tests.spark.conftest import until
 from tests.spark.drawn import EXAMPLES, drawn
 from tests.spark.pipeline.conftest import Pipeline
@@ -123,7 +124,7 @@ def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("good", [False, True])
+@pytest.mark.parametrize("good", sample([True, False], 2))
 def test_a_stateful_query_leaves_its_dead_letters_to_an_earlier_source(
     pipeline: Pipeline, good: bool
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_stateful_query_leaves_its_dead_letters_to_an_earlier_source(
     assert letters == Counter([*broken, *late])
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_job_that_fails_beside_another_ends_the_run_in_one_line(

@@ -20,6 +20,7 @@ from penstock.spark import DeltaSink, DeltaUpsert
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables.errors import UnwritableTable
 from penstock.spark.tables.schemas import schema_of
+from tests.sampling import sample
 from tests.spark.drawn import EXAMPLES
 from tests.spark.tables.foreign_tables import foreign
 from tests.spark.tables.odd_values import as_text, frame_of, plain, readings, rows_of
@@ -67,7 +68,7 @@ def rows_in(table: Path) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("partition_by", PARTITIONS, ids=" ".join)
+@pytest.mark.parametrize("partition_by", sample(PARTITIONS, 3), ids=" ".join)
 def test_merges_put_rows_into_partitions_that_all_readers_find(
     spark: SparkSession, table: Path, partition_by: tuple[str, ...]
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_range_is_cut_from_both(kept: Topic, tmp_path: Path) -> None:
         read(kept, tmp_path, columns=("nope",))
 
 
+@pytest.mark.long
 def test_headers_come_from_both(kept: Topic, tmp_path: Path) -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     for _ in range(2):
