@@ -82,6 +82,7 @@ def test_reads_by_offsets_and_by_time(
     assert [record.offset for record in found] == list(range(34, 50))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_writes_a_batch(
     spark: Program, server: Server, helper: Driver, topic: str, codec: str

@@ -15,7 +15,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-DEAR = ("spark", "scenarios", "host", "deploy", "broker", "outbox", "apps")
+DEAR = ("spark", "apps", "scenarios", "host", "deploy", "broker", "outbox")
 """Folders of this one, dearest first; the others follow by name."""
 
 SPARKS = f"tests/{DEAR[0]}/"

@@ -80,13 +80,8 @@ def done(spec: PipelineSpec, requests: dict[str, str]) -> int:
     return records
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(step, id=name, marks=[] if name == "table written" else [pytest.mark.long])
-        for name, step in STEPS.items()
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 def test_a_release_that_is_stopped_is_finished_and_the_next_one_follows(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, step: Step
 ) -> None:
