@@ -41,6 +41,7 @@ from penstock.broker.liveness import Liveness, LivenessParts
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.metrics import RequestMetrics
 from penstock.broker.migration import MigrationParts, TopicMigrations
+from penstock.broker.opener import Opener
 from penstock.broker.partition_registry import PartitionRegistry
 from penstock.broker.parts import parts_of
 from penstock.broker.peers import Peers
@@ -176,6 +177,7 @@ class BrokerServer:
         self.stopping = asyncio.Event()
         self.metrics = RequestMetrics()
         self.commits = GroupCommits(self.store)
+        self.opener = Opener()
         self.fetch_hub = FetchHub()
         self.seen = DatabaseWatch(parts_of(SeenParts, self), on_set_back=self._set_back)
         self.replicas: Replicas | None = None
@@ -370,6 +372,7 @@ class BrokerServer:
         for connection in list(self._connections):
             connection.close("the broker stops")
         await self.door.close()
+        self.opener.close()
         await self._stop_writing()
         self.store.close()
         if self._liveness is not None:

@@ -32,7 +32,7 @@ from penstock.records import (
     OutOfOrderSequence,
     decode_header,
 )
-from penstock.records.appends import AppendResult, Done
+from penstock.records.appends import AppendResult, Done, Opening
 from penstock.records.errors import TransactionCoordinatorFenced
 from penstock.records.idempotence import ProducerState
 from penstock.records.positions import (
@@ -146,6 +146,7 @@ class DisklessPartition:
         lease: Lease | None,
         done: Done,
         guard: Guard | None = None,
+        opening: Opening = Opening.HERE,
     ) -> None:
         """Check batches as a local log does, and hand them to the writer.
 
@@ -162,7 +163,9 @@ class DisklessPartition:
             raise self.closed
         config = self.config
         transactional = guard is not None
-        ready, headers = prepared(batches, config, now_ms, single=True, transactional=transactional)
+        ready, headers = prepared(
+            batches, config, now_ms, single=True, transactional=transactional, opening=opening
+        )
         if ready is not batches:
             batches, lease = ready, None
         if guard is not None:

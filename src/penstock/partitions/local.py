@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from penstock.partitions.errors import NotEnoughReplicas
 from penstock.partitions.replica_state import ReplicaState
 from penstock.records import OffsetOutOfRange
-from penstock.records.appends import NO_APPEND
+from penstock.records.appends import NO_APPEND, Opening
 from penstock.records.positions import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -109,6 +109,7 @@ class LocalPartition(ReplicaState):
         lease: Lease | None,
         done: Done,
         guard: Guard | None = None,
+        opening: Opening = Opening.HERE,
     ) -> None:
         """As `Partition.append`: they are durable after the sync of this turn of the loop.
 
@@ -121,8 +122,9 @@ class LocalPartition(ReplicaState):
         if acks == _ALL and config.min_insync_replicas > 1:
             self.check_in_sync()
         result = log.append(
-            batches, now_ms=now_ms, lease=lease, config=config, single=True, guard=guard
-        )
+            batches, now_ms=now_ms, lease=lease, config=config, single=True, guard=guard,
+            opening=opening,
+        )  # fmt: skip
         commits = self._commits
         commits.appends.append((done, result))
         if not commits.scheduled:

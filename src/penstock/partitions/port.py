@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from penstock.records.appends import Opening
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -79,10 +81,12 @@ class Partition(Protocol):
         lease: Lease | None,
         done: Done,
         guard: Guard | None = None,
+        opening: Opening = Opening.HERE,
     ) -> None:
         """Check what a partition of a produce request holds, one whole batch, and take it in.
 
-        With a guard it belongs to a transaction, without one it does not.
+        With a guard it belongs to a transaction, without one it does not. `opening` says whether
+        batches that take long to look at may be opened in this call.
 
         `done` is called once, after this has returned: when what the topic promises with `acks`
         holds, or does not. Until then `batches` must not change; with a lease, its bytes are used
@@ -93,6 +97,7 @@ class Partition(Protocol):
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: their producer's state
             refuses them.
+            NeedsOpening: with `Opening.BESIDE`; nothing of it happened.
             PenstockError: the partition takes no appends now; nothing of it happened.
         """
         ...

@@ -15,7 +15,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange, OutOfOrderSequence
-from penstock.records.appends import NO_APPEND
+from penstock.records.appends import NO_APPEND, Opening
 from penstock.replication.errors import NotLeading, TooFewReplicas
 from penstock.replication.mending import BeingMended
 from penstock.storage.damage import DamagedRecords
@@ -88,6 +88,7 @@ class ReplicatedPartition(LocalPartition):
         lease: Lease | None,
         done: Done,
         guard: Guard | None = None,
+        opening: Opening = Opening.HERE,
     ) -> None:
         """As `Partition.append`: with acks=all it is committed then, else durable on the leader.
 
@@ -104,8 +105,9 @@ class ReplicatedPartition(LocalPartition):
         """
         try:
             result = self.replicated.append(
-                batches, now_ms=now_ms, acks=acks, lease=lease, done=done, guard=guard
-            )
+                batches, now_ms=now_ms, acks=acks, lease=lease, done=done, guard=guard,
+                opening=opening,
+            )  # fmt: skip
         except (NotLeading, TooFewReplicas):
             self._refused_ms = now_ms
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -35,3 +36,18 @@ Outcome = AppendResult | PenstockError
 """Where an append went, or was refused; or why it may not be there."""
 
 Done = Callable[[Outcome], None]
+
+
+class Opening(Enum):
+    """The place where an append unpacks batches, or walks many records."""
+
+    HERE = "here"
+    """It does: the caller waits, or is no event loop."""
+    BESIDE = "beside"
+    """It raises `NeedsOpening` instead; the caller opens them in a thread and appends again."""
+    DONE = "done"
+    """They have been opened; only their headers and checksums are checked."""
+
+
+class NeedsOpening(Exception):
+    """A refusal to append batches that have to be opened first; nothing was appended."""

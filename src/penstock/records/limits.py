@@ -31,5 +31,11 @@ PRODUCER_BATCHES_MAX: Final = 5
 VALIDATED_BATCH_BYTES_MAX: Final = 64 << 20
 """What a compressed batch may unpack to in a broker that looks inside before it stores it."""
 
+OPENED_REQUEST_BYTES_MAX: Final = 512 << 20
+"""What all batches of one produce request may unpack to in a broker that looks inside."""
+
+WALKED_BYTES_MAX: Final = 2 << 20
+"""Uncompressed batches of an append that a broker walks in its event loop: some milliseconds."""
+
 REFUSED_RECORDS_NAMED_MAX: Final = 100
 """Records of a refused batch that its answer names."""

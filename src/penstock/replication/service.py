@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
+from penstock.records.appends import AppendResult, Done, Opening
 from penstock.records.transactions import Marker
 from penstock.replication.calls import Calls
 from penstock.replication.chain import Chain
@@ -42,7 +43,6 @@ from penstock.storage.errors import StorageFailed
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
-    from penstock.records.appends import AppendResult, Done
     from penstock.records.transactions import Guard
     from penstock.replication.links import Links
     from penstock.replication.replica import Replica, Sync
@@ -92,6 +92,7 @@ class ReplicatedLog:
         lease: Lease | None = None,
         done: Done,
         guard: Guard | None = None,
+        opening: Opening = Opening.HERE,
     ) -> AppendResult | None:
         """Append batches, or a marker, as the leader.
 
@@ -99,8 +100,7 @@ class ReplicatedLog:
         `done` is called here when `acks` asks for all, once the commit mark has passed.
 
         Raises:
-            NotLeading: this broker does not lead it now.
-            TooFewReplicas: fewer can be reached than must acknowledge.
+            NotLeading, TooFewReplicas: this broker does not lead it, or reaches too few replicas.
             PenstockError: the fence, where there is one; as the log's `append`, `append_marker`.
         """
         leading = self.appendable()
@@ -111,7 +111,9 @@ class ReplicatedLog:
         if isinstance(appended, Marker):
             result = log.append_marker(appended, now_ms=now_ms)
         else:
-            result = log.append(appended, now_ms=now_ms, lease=lease, single=True, guard=guard)
+            result = log.append(
+                appended, now_ms=now_ms, lease=lease, single=True, guard=guard, opening=opening
+            )
         if log.log_end_offset > base:
             self.copy.wrote(leading.appended(base, log.log_end_offset))
         self._service.stir(self)
@@ -175,8 +177,6 @@ class ReplicatedLog:
         if self.owner is not None:
             self.owner.committed_to(mark)
             self._service.advanced([self.owner])
-
-    # -- what comes
 
     def heard(self, sender: int, message: Said, data: memoryview) -> None:
         """What a broker says about this partition, this one included."""

@@ -32,8 +32,11 @@ from penstock.records import (
     validate_batch,
     verify_crc,
 )
+from penstock.records.allowance import Allowance
+from penstock.records.appends import NeedsOpening, Opening
 from penstock.records.columnar.validation import check_chain, check_records
 from penstock.records.header import MAGIC, NO_TIMESTAMP, TRANSACTIONAL_FLAG
+from penstock.records.limits import WALKED_BYTES_MAX
 from penstock.records.transactions import decode_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import (
@@ -67,15 +70,18 @@ def prepared(
     internal: bool = False,
     single: bool = False,
     transactional: bool = False,
+    opening: Opening = Opening.HERE,
+    allowance: Allowance | None = None,
 ) -> tuple[memoryview, list[BatchHeader]]:
     """What is to be stored of an append, and its headers: the batches themselves, or new ones
     with the codec that the topic demands.
 
     `internal` are batches that this broker checked before, or made itself; `single` asks for one
     whole batch from offset 0 on, as a partition of a produce request holds; `transactional` says
-    whether that has a transactional id.
+    whether that has a transactional id. `allowance` is what the request may unpack to.
 
     Raises:
+        NeedsOpening: with `Opening.BESIDE`, of batches that take long to look at.
         PenstockError: as `validate_batches`.
     """
     as_sent = config.compression_type == "producer"
@@ -87,15 +93,18 @@ def prepared(
     ):
         plain = _plain(batches, config, now_ms, TRANSACTIONAL_FLAG if transactional else 0)
         if plain is not None:
-            if config.record_validation == "chain":
+            if config.record_validation == "chain" and opening is not Opening.DONE:
+                if opening is Opening.BESIDE and len(batches) > WALKED_BYTES_MAX:
+                    raise NeedsOpening
                 check_chain(batches, plain, index=0)
             return batches, [plain]
     headers = validate_batches(
-        batches, config, now_ms, internal=internal, single=single, transactional=transactional
-    )
+        batches, config, now_ms, internal=internal, single=single, transactional=transactional,
+        opening=opening, allowance=allowance,
+    )  # fmt: skip
     if as_sent:
         return batches, headers
-    packed = _recompressed(batches, headers, config)
+    packed = _recompressed(batches, headers, config, allowance or Allowance())
     if packed is None:
         return batches, headers
     return packed, _checked(packed, config, now_ms, internal=internal, transactional=transactional)
@@ -150,10 +159,13 @@ def validate_batches(
     internal: bool = False,
     single: bool = False,
     transactional: bool = False,
+    opening: Opening = Opening.HERE,
+    allowance: Allowance | None = None,
 ) -> list[BatchHeader]:
     """Check all batches of an append, as `prepared` takes them; returns their headers.
 
     Raises:
+        NeedsOpening: as `prepared`.
         CorruptBatch, InvalidRecord, TransactionalBatch, InvalidTxnState, UnsupportedCodec: as
             `penstock.records`.
         RecordTooLarge: a batch exceeds `max.message.bytes`.
@@ -168,14 +180,38 @@ def validate_batches(
         if single:
             check_single(batches)
         headers = _checked(batches, config, now_ms, internal=internal, transactional=transactional)
+    if opening is Opening.DONE:
+        return headers
     compacted = "compact" in config.cleanup_policy
-    if (compacted or config.record_validation != "headers") and not internal:
-        _look_inside(batches, headers, config, compacted=compacted)
+    looked = (compacted or config.record_validation != "headers") and not internal
+    if opening is Opening.BESIDE and _takes_long(batches, headers, config, looked=looked):
+        raise NeedsOpening
+    if looked:
+        _look_inside(batches, headers, config, compacted=compacted, allowance=allowance)
     return headers
 
 
+def _takes_long(
+    batches: memoryview, headers: list[BatchHeader], config: LogConfig, *, looked: bool
+) -> bool:
+    """Return whether batches are to be unpacked or compressed, or many bytes to be walked."""
+    demanded = _CODECS.get(config.compression_type)
+    if demanded is not None and any(header.codec != demanded for header in headers):
+        return True
+    if not looked:
+        return False
+    everything = "compact" in config.cleanup_policy or config.record_validation == "full"
+    packed = everything and any(header.codec for header in headers)
+    return packed or len(batches) > WALKED_BYTES_MAX
+
+
 def _look_inside(
-    batches: memoryview, headers: list[BatchHeader], config: LogConfig, *, compacted: bool
+    batches: memoryview,
+    headers: list[BatchHeader],
+    config: LogConfig,
+    *,
+    compacted: bool,
+    allowance: Allowance | None,
 ) -> None:
     """Check the records of batches: of compressed ones the frame, unless they are opened anyway."""
     everything = compacted or config.record_validation == "full"
@@ -184,7 +220,9 @@ def _look_inside(
     for index, header in enumerate(headers):
         end = offset + header.size_bytes
         if everything or demanded not in (None, header.codec):
-            check_records(batches[offset:end], header, index=index, keyed=compacted)
+            check_records(
+                batches[offset:end], header, index=index, keyed=compacted, allowance=allowance
+            )
         else:
             check_chain(batches[offset:end], header, index=index)
         offset = end
@@ -267,7 +305,7 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
 
 
 def _recompressed(
-    batches: memoryview, headers: list[BatchHeader], config: LogConfig
+    batches: memoryview, headers: list[BatchHeader], config: LogConfig, allowance: Allowance
 ) -> memoryview | None:
     """The batches with the codec that the topic demands; None when they have it already."""
     codec = _CODECS.get(config.compression_type)
@@ -279,7 +317,8 @@ def _recompressed(
         end = offset + header.size_bytes
         batch = batches[offset:end]
         same = header.codec == codec
-        parts.append(batch if same else _packed(batch, header, codec, _level(codec, config)))
+        level = _level(codec, config)
+        parts.append(batch if same else _packed(batch, header, codec, level, allowance))
         offset = end
     return memoryview(bytearray().join(parts))
 
@@ -293,14 +332,19 @@ def _level(codec: Codec, config: LogConfig) -> int | None:
     return config.compression_zstd_level if codec == Codec.ZSTD else None
 
 
-def _packed(batch: memoryview, header: BatchHeader, codec: Codec, level: int | None) -> bytearray:
+def _packed(
+    batch: memoryview, header: BatchHeader, codec: Codec, level: int | None, allowance: Allowance
+) -> bytearray:
     from penstock.records import compress, decompress
     from penstock.records.limits import DECOMPRESSED_BATCH_BYTES_MAX
 
     records = bytes(batch[HEADER_BYTES:])
     if header.codec:
-        unpacked = decompress(Codec(header.codec), records, max_bytes=DECOMPRESSED_BATCH_BYTES_MAX)
-        records = bytes(unpacked)
+        records = bytes(
+            allowance.unpacked(
+                decompress, header.codec, records, max_bytes=DECOMPRESSED_BATCH_BYTES_MAX
+            )
+        )
     if not records:
         raise CorruptBatch("a batch without records cannot change its codec")
     if codec != Codec.NONE:

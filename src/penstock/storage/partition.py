@@ -23,7 +23,7 @@ from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import Clock
 from penstock.records import BatchHeader, OffsetOutOfRange, stamp
-from penstock.records.appends import AppendResult, placed
+from penstock.records.appends import AppendResult, Opening, placed
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch, ProducerState
 from penstock.records.transactions import AbortedTransaction, Guard, decode_marker
@@ -166,14 +166,13 @@ class PartitionLog:
         internal: bool = False,
         single: bool = False,
         guard: Guard | None = None,
+        opening: Opening = Opening.HERE,
     ) -> AppendResult:
         """Give batches their offsets and queue them; durable once a flush after this is done.
 
-        All or nothing. The offsets and the epoch are stamped into `batches`, which must be
-        writable. With a lease, its bytes are used until they are in the segment; without one,
-        they are kept as long as it pleases the tail cache. `config` is the topic's, if the caller
-        has it at hand; `internal` and `single` are as in `prepared`. They belong to a transaction
-        if there is a guard.
+        All or nothing. Offsets and epoch are stamped into `batches`, which must be writable. With
+        a lease, its bytes are used until they are in the segment; without one, the tail cache keeps
+        them. With a guard they belong to a transaction. The others are as in `prepared`.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
@@ -181,7 +180,7 @@ class PartitionLog:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state refuses
             them.
             AppendBacklog: too much waits for the journal.
-            StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
+            StorageError, CorruptLog: the log takes no appends; NeedsOpening; the fence.
         """
         queue = self._queue
         if not self._loaded:
@@ -200,8 +199,9 @@ class PartitionLog:
             config = self.config
         transactional = guard is not None
         ready, headers = prepared(
-            batches, config, now_ms, internal=internal, single=single, transactional=transactional
-        )
+            batches, config, now_ms, internal=internal, single=single,
+            transactional=transactional, opening=opening,
+        )  # fmt: skip
         if ready is not batches:
             batches, lease = ready, None
         for header in headers:

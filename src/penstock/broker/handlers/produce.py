@@ -7,6 +7,10 @@ partition; a partition that fails does not keep the others from being stored.
 
 A partition of a request holds one whole batch from offset 0 on, as in Kafka since RecordBatch v2.
 
+A compressed batch that has to be opened, and whatever takes long to look at, is appended once a
+thread has opened it (`opener.py`); the connection's later requests wait, so that batches of a
+producer keep their order.
+
 Versions 0 to 2 are advertised but refused, each partition with an error in the version's own
 shape (see `wire/kafka/apis.py`). Of a request with a transactional id, batches that would begin a
 transaction are verified first (`verification.py`).
@@ -18,9 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
@@ -46,10 +50,12 @@ from penstock.broker.identity import endpoints_of
 from penstock.broker.partition_registry import ServedTopic
 from penstock.partitions.errors import NotEnoughReplicas
 from penstock.records import InvalidRecord, says_transactional
-from penstock.records.appends import AppendResult
+from penstock.records.allowance import Allowance
+from penstock.records.appends import AppendResult, NeedsOpening, Opening
 from penstock.records.transactions import UNGUARDED, Guard
 from penstock.security import EVERYTHING
 from penstock.security.authoriser import PEER
+from penstock.storage.batch_validation import prepared
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.produce import (
@@ -69,11 +75,12 @@ if TYPE_CHECKING:
     from penstock.broker.connection import Expiring
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.metrics import RequestMetrics
+    from penstock.broker.opener import Opener
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.verifier import Verifier
-    from penstock.partitions import GroupCommits
+    from penstock.partitions import GroupCommits, Partition
     from penstock.records.appends import Outcome
 
 logger = logging.getLogger(__name__)
@@ -87,6 +94,7 @@ class Parts:
 
     clock: Clock
     cluster: ClusterMetadata
+    opener: Opener
     partitions: PartitionRegistry
     commits: GroupCommits
     metrics: RequestMetrics
@@ -116,9 +124,15 @@ def produce(
         refused = _take_refused(parts, context, request)
     context.no_answer = request.acks == 0
     if request.transactional_id is None:
-        _append(parts, context, request, lease, None, refused)
+        _go_on(context, _append(parts, context, request, lease, None, refused))
     else:
         _begin(parts, context, request, lease, request.transactional_id, refused)
+
+
+def _go_on(context: RequestContext, rest: Coroutine[Any, Any, None] | None) -> None:
+    """Have the rest of an append done while the connection's later requests wait."""
+    if rest is not None:
+        context.connection.waits_for(asyncio.get_running_loop().create_task(rest))
 
 
 def _take_refused(
@@ -148,12 +162,16 @@ def _append(
     lease: Lease | None,
     guards: Guards | None,
     results: list[TopicResult],
-) -> None:
-    """Append, and answer; `results` has what is answered beside that."""
+) -> Coroutine[Any, Any, None] | None:
+    """Append, and answer; `results` has what is answered beside that.
+
+    Returns what is left to do of batches that have to be opened first.
+    """
     now_ms, acks = parts.clock.now_ms(), request.acks
     by_id = context.version >= TOPIC_IDS_FROM
     topics = parts.partitions.topics_by_id if by_id else parts.partitions.topics_by_name
     pending = _Pending(parts, context, request, results)
+    sealed: list[_Sealed] = []
     for key, partitions in request.topics:
         topic = topics.get(key)
         topic_results: list[PartitionResult] = []
@@ -164,29 +182,93 @@ def _append(
             try:
                 if topic is None:
                     raise _unknown(key, by_id=by_id)
-                if topic.topic.internal and context.connection.principal != PEER:
-                    raise InternalTopic(topic.topic.name)
-                served = topic.partitions
-                partition = served[index] if 0 <= index < len(served) else None
-                if partition is None:
-                    partition = parts.partitions.partition_of(topic, index)
+                partition = _writable(parts, context, topic, index)
                 if not records:
                     raise InvalidRecord(
                         f"the records of {topic.topic.name}-{index} are null or empty"
                     )
                 guard = None if guards is None else guard_of(guards, (key, index))
-                partition.append(
-                    records, now_ms=now_ms, acks=acks, lease=lease, done=result, guard=guard
-                )
-                result.takes = partition.append_takes
+                try:
+                    partition.append(
+                        records, now_ms=now_ms, acks=acks, lease=lease, done=result, guard=guard,
+                        opening=Opening.BESIDE,
+                    )  # fmt: skip
+                    result.takes = partition.append_takes
+                except NeedsOpening:
+                    result.takes = "opening the batch"
+                    sealed.append(_Sealed(result, topic, partition, records, guard))
                 pending.outstanding += 1
             except Exception as error:
                 _fail(result, topic, error)
     if not pending.outstanding:
         pending.answer()
-        return
+        return None
     parts.produce_waiting[pending] = None
     parts.commits.flush()
+    if not sealed:
+        return None
+    if lease is not None:
+        lease.retain()
+    return _append_opened(parts, context, pending, sealed, lease)
+
+
+def _writable(parts: Parts, context: RequestContext, topic: ServedTopic, index: int) -> Partition:
+    """The partition of a topic that the peer may write to; PenstockError if there is none."""
+    if topic.topic.internal and context.connection.principal != PEER:
+        raise InternalTopic(topic.topic.name)
+    served = topic.partitions
+    partition = served[index] if 0 <= index < len(served) else None
+    return parts.partitions.partition_of(topic, index) if partition is None else partition
+
+
+class _Sealed(NamedTuple):
+    """A batch that has to be opened before it is appended."""
+
+    result: _Appended
+    topic: ServedTopic
+    partition: Partition
+    records: memoryview
+    guard: Guard | None
+
+
+def _opened(sealed: list[_Sealed], now_ms: int) -> list[memoryview | Exception]:
+    """Open batches; returns each as it is to be appended, or why it is not."""
+    allowance = Allowance()
+    found: list[memoryview | Exception] = []
+    for batch in sealed:
+        try:
+            ready, _ = prepared(
+                batch.records, batch.partition.config, now_ms, single=True,
+                transactional=batch.guard is not None, allowance=allowance,
+            )  # fmt: skip
+            found.append(ready)
+        except Exception as error:
+            found.append(error)
+    return found
+
+
+async def _append_opened(
+    parts: Parts,
+    context: RequestContext,
+    pending: _Pending,
+    sealed: list[_Sealed],
+    lease: Lease | None,
+) -> None:
+    """Append batches once a thread has opened them."""
+    connection = context.connection
+    client = (connection.principal, connection.client_host)
+    now_ms = parts.clock.now_ms()
+    try:
+        found = await parts.opener.run(client, lambda: _opened(sealed, now_ms))
+        for one, ready in zip(sealed, found, strict=True):
+            pending.append_opened(one, ready, parts.clock.now_ms(), lease)
+    finally:
+        if lease is not None:
+            lease.release()
+    if pending.outstanding:
+        parts.commits.flush()
+    else:
+        pending.answer()
 
 
 def _begin(
@@ -207,7 +289,7 @@ def _begin(
         known = verified_now(verifier, transactional_id, wanted, version, now_ms)
         if known is not None:
             guards.update(known)
-            _append(parts, context, request, lease, guards, refused)
+            _go_on(context, _append(parts, context, request, lease, guards, refused))
             return
         if lease is not None:
             lease.retain()
@@ -217,7 +299,7 @@ def _begin(
         )
         context.connection.waits_for(task)
         return
-    _append(parts, context, request, lease, guards, refused)
+    _go_on(context, _append(parts, context, request, lease, guards, refused))
 
 
 async def _append_verified(
@@ -232,7 +314,9 @@ async def _append_verified(
     try:
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             guards.update(await work)
-        _append(parts, context, request, lease, guards, refused)
+        rest = _append(parts, context, request, lease, guards, refused)
+        if rest is not None:
+            await rest
     except TimeoutError:
         refuse(parts, context, request, NotEnoughReplicas(
             f"the coordinator of the transaction has not answered within {request.timeout_ms} ms"
@@ -363,6 +447,25 @@ class _Pending:
         self._results: list[TopicResult] | None = results
         self.outstanding = 0
         self.deadline = context.started + request.timeout_ms / 1000
+
+    def append_opened(
+        self, one: _Sealed, ready: memoryview | Exception, now_ms: int, lease: Lease | None
+    ) -> None:
+        """Append a batch that was opened, or say why it was refused."""
+        result = one.result
+        if self._results is not None and not isinstance(ready, Exception):
+            try:
+                one.partition.append(
+                    ready, now_ms=now_ms, acks=self._request.acks, lease=lease, done=result,
+                    guard=one.guard, opening=Opening.DONE,
+                )  # fmt: skip
+                result.takes = one.partition.append_takes
+                return
+            except Exception as error:
+                ready = error
+        if isinstance(ready, Exception):
+            _fail(result, one.topic, ready)
+        self.outstanding -= 1
 
     def expire(self) -> None:
         """The client's timeout passed before the end; the records may yet become durable."""

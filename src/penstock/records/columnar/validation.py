@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.base.crc import Readable
+from penstock.records.allowance import Allowance
 from penstock.records.chain import CHAIN_RECORDS_MAX, is_chain
 from penstock.records.compression import decompress_portable
 from penstock.records.errors import CorruptBatch, InvalidRecord
@@ -23,24 +24,30 @@ from penstock.records.limits import REFUSED_RECORDS_NAMED_MAX, VALIDATED_BATCH_B
 
 
 def check_records(
-    batch: Readable, header: BatchHeader, *, index: int | None = None, keyed: bool = False
+    batch: Readable,
+    header: BatchHeader,
+    *,
+    index: int | None = None,
+    keyed: bool = False,
+    allowance: Allowance | None = None,
 ) -> None:
     """Walk the records of the whole batch with this header; a compressed one is opened.
 
     `index` is the batch's place in its request, for the message. With `keyed` every record must
     have a key. A batch may have no record, as one whose records are all compacted away.
+    `allowance` is what the request may unpack to.
 
     Raises:
         InvalidRecord: the records are not what the header says, or one has no key.
-        RecordTooLarge: it unpacks to more than `VALIDATED_BATCH_BYTES_MAX`.
+        RecordTooLarge: it unpacks to more than `VALIDATED_BATCH_BYTES_MAX`, or the allowance.
     """
     count = header.record_count
     where = "" if index is None else f"batch {index}, "
     section: Readable = memoryview(batch)[HEADER_BYTES:]
     try:
         if header.codec and count:
-            section = decompress_portable(
-                header.codec, section, max_bytes=VALIDATED_BATCH_BYTES_MAX
+            section = (allowance or Allowance()).unpacked(
+                decompress_portable, header.codec, section, max_bytes=VALIDATED_BATCH_BYTES_MAX
             )
         keyless = _walk(section, count, keyed=keyed)
     except CorruptBatch as error:

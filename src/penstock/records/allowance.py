@@ -1,0 +1,46 @@
+"""How much the batches of one request may unpack to, together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.base.crc import Readable
+from penstock.records.errors import RecordTooLarge
+from penstock.records.limits import OPENED_REQUEST_BYTES_MAX
+
+
+@dataclass(slots=True)
+class Allowance:
+    """The bytes that the batches of a request may still unpack to; none after one too large."""
+
+    left_bytes: int = OPENED_REQUEST_BYTES_MAX
+
+    def unpacked(
+        self, unpack: Callable[..., Readable], codec: int, data: Readable, *, max_bytes: int
+    ) -> Readable:
+        """Return what `unpack(codec, data, max_bytes=...)` returns, and count its bytes.
+
+        Raises:
+            RecordTooLarge: the batch unpacks to more than `max_bytes`, all together to more than
+                `OPENED_REQUEST_BYTES_MAX`, or an earlier one was too large.
+            CorruptBatch, UnsupportedCodec: as `unpack`.
+        """
+        limit = min(max_bytes, self.left_bytes)
+        if limit <= 0:
+            raise RecordTooLarge(
+                "not unpacked, as earlier batches of the request unpack to too much; send fewer"
+                " or smaller batches in a request"
+            )
+        try:
+            found = unpack(codec, data, max_bytes=limit)
+        except RecordTooLarge as error:
+            self.left_bytes = 0
+            if limit == max_bytes:
+                raise
+            raise RecordTooLarge(
+                f"the compressed batches of the request unpack to more than"
+                f" {OPENED_REQUEST_BYTES_MAX} bytes together; send fewer in a request"
+            ) from error
+        self.left_bytes -= len(found)
+        return found
