@@ -188,6 +188,10 @@ def test_bad_settings(tmp_path: Path) -> None:
             "setting control.url = 'mysql://…': must begin with postgresql:// or postgres://",
         ),
         (("control.url=me:word@h/x", "diskless.storage.url=s3://b"), "control.url = '…': must"),
+        (
+            ("control.url=postgresql://me:word@a:1,h:notaport/x", "diskless.storage.url=s3://b"),
+            "control.url = 'postgresql://…': the port must be a number from 0 to 65535",
+        ),
         (("log.retentoin.ms=60000",), "did you mean log.retention.ms?"),
         (
             ("diskless.fetch.lagging.consumer.threshold.ms=5",),

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError, InvalidSetting
-from penstock.base.settings import by_name, load, setting, unknown, without_effect
+from penstock.base.settings import (
+    by_name,
+    load,
+    setting,
+    unknown,
+    whole_number,
+    without_effect,
+)
 from penstock.broker.security.settings import (
     Security,
     SecuritySettings,
@@ -54,6 +61,11 @@ class DirectorySettings:
     log_dirs: str = setting(
         DEFAULT_DIRECTORY, "Directory of the log, the journal and the control database; one"
         " directory.",
+    )  # fmt: skip
+    log_dirs_access: str = setting(
+        "owner", "Who may read what is created in log.dirs, whatever the umask: the broker's own"
+        " user (files 0600, directories 0700), or also its group (0640, 0750).",
+        choices=("owner", "group"),
     )  # fmt: skip
     processes: int = setting(
         1, "Brokers of one cluster that one command runs over log.dirs, each a process of its own,"
@@ -97,6 +109,14 @@ class PlaceSettings:
                 f"must begin with {' or '.join(f'{known}://' for known in CONTROL_SCHEMES)},"
                 " or be empty for SQLite below log.dirs",
             )
+        hosts = self.control_url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        ports = [re.search(r":([^:\]]*)$", host) for host in hosts.split(",")]
+        if any(port and whole_number(port[1], 65_535) is None for port in ports):
+            raise InvalidSetting(
+                "control.url",
+                f"{scheme}://…",
+                "the port must be a number from 0 to 65535; write a / before the @ as %2F",
+            )
         if not self.diskless_storage_url:
             raise InvalidSetting(
                 "diskless.storage.url",
@@ -121,6 +141,7 @@ class Configuration:
     broker: BrokerSettings
     storage: StorageSettings
     directory: Path
+    directory_access: str = "owner"
     places: PlaceSettings = field(default_factory=PlaceSettings)
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
     fetching: FetchSettings = field(default_factory=FetchSettings)
@@ -170,6 +191,7 @@ def configure(
         broker=loaded[BrokerSettings],
         storage=loaded[StorageSettings],
         directory=Path(directories.log_dirs).expanduser(),
+        directory_access=directories.log_dirs_access,
         places=loaded[PlaceSettings],
         diskless=loaded[DisklessSettings],
         fetching=loaded[FetchSettings],

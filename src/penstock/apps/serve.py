@@ -23,6 +23,7 @@ import click
 
 from penstock.apps.configuration import Configuration, Given, configure, misspelt, parse_override
 from penstock.apps.daemon import FORMATS, LEVELS, set_up, stop_event
+from penstock.apps.private_files import protect
 from penstock.apps.running import serve_until
 from penstock.apps.wiring import Ready, address, logs_below, trusted_note
 
@@ -86,6 +87,7 @@ def run(configuration: Configuration) -> None:
     # Modules and what they define stay for good: looking through them for garbage costs a little
     # of the start-up, and at each full collection again.
     gc.disable()
+    protect(configuration.directory, configuration.directory_access)
     if configuration.processes > 1:
         from penstock.apps.processes.parent import run_all
 

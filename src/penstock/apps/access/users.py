@@ -244,6 +244,7 @@ class OfflineUsers:
         self._run(write)
 
     def _run(self, use: Callable[[ControlPlane], Any]) -> Any:
+        from penstock.apps.private_files import protect
         from penstock.apps.wiring import control_of, prepare
 
         configuration = self._configuration
@@ -260,5 +261,6 @@ class OfflineUsers:
                 await control.close()
 
         if not configuration.places.control_url:
+            protect(configuration.directory, configuration.directory_access)
             prepare(configuration.directory / configuration.log)
         return asyncio.run(run())

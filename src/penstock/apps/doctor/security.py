@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.apps.doctor.findings import Check, Finding, Status, listed
+from penstock.apps.private_files import control_files
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import is_loopback, parse_address
 from penstock.base.system import SYSTEM_CLOCK
@@ -100,7 +101,7 @@ def _secret_files(configuration: Configuration, listeners: list[Listener]) -> It
     yield configuration.places.diskless_storage_options_file
     yield configuration.audit.log_file
     yield os.environ.get(CONFIG_VARIABLE, "")
-    yield str(configuration.directory / "control.sqlite")
+    yield from (str(path) for path in control_files(configuration.directory))
 
 
 def _key_file(settings: ListenerSettings) -> str:
@@ -114,7 +115,7 @@ def _files(configuration: Configuration, listeners: list[Listener]) -> list[Find
     there = [path for path in paths if Path(path).exists()]
     wide = [path for path in there if _readable_by_all(Path(path))]
     if wide:
-        fix = "take the rights away: chmod o= and the name"
+        fix = f"take the rights away: chmod o= {' '.join(wide)}"
         cause = f"readable by everybody: {listed(wide, NAMED_MAX)}"
         return _one(name, "fail", cause, fix)
     return _one(name, "ok", f"{len(there)} files, readable by owner and group at most")
