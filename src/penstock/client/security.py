@@ -26,8 +26,10 @@ from penstock.base.settings import by_name, load, setting
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
 from penstock.client.admin_http import AdminSecurity
 from penstock.client.errors import BrokerRefused, broker_error
+from penstock.client.properties import parse_properties
+from penstock.client.references import resolve
 from penstock.security.credentials import MECHANISMS, OAUTHBEARER, PLAIN
-from penstock.security.files import UnusableFile, read_file
+from penstock.security.files import read_file
 from penstock.security.sasl import new_nonce
 
 if TYPE_CHECKING:
@@ -51,12 +53,6 @@ _JAAS_OPTION: Final = re.compile(
     r"(?P<name>\w+)\s*=\s*(?:\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>(?:[^'\\]|\\.)*)'"
     r"|(?P<bare>[^\s;]+))"
 )
-_BLANKS: Final = " \t\f"
-_PROPERTY: Final = re.compile(
-    rf"((?:[^\\=:{_BLANKS}]|\\.)*)[{_BLANKS}]*[=:]?[{_BLANKS}]*(.*)", re.DOTALL
-)
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class NotAuthenticated(BrokerRefused):
@@ -205,65 +201,21 @@ def environment_options() -> dict[str, str]:
 def read_properties(path: str) -> dict[str, str]:
     """Return the options of security in a file as Kafka's tools take one; others are left alone.
 
-    The form is that of Java's `Properties.load`: `:` or a blank instead of `=`, a backslash that
-    continues a line, and escapes. Text that is not UTF-8 is Latin-1, as for Java.
-
     Raises:
         UnusableFile: it cannot be read.
     """
-    data = read_file(path, CONFIG_BYTES_MAX)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
-    try:
-        found = dict(map(_property, _logical_lines(text)))
-    except ValueError:
-        raise UnusableFile(f"{path} has a \\u that is no character: write \\u00fc for ü") from None
+    found = parse_properties(path, read_file(path, CONFIG_BYTES_MAX))
     return {name: value for name, value in found.items() if is_option(name)}
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    """Join lines that a backslash continues; drop comments and empty lines."""
-    line = ""
-    for part in re.split(r"\r\n|\r|\n", text):
-        natural = part.lstrip(_BLANKS)
-        if not line and natural[:1] in ("", "#", "!"):
-            continue
-        continues = (len(natural) - len(natural.rstrip("\\"))) % 2
-        line += natural[: len(natural) - continues]
-        if not continues:
-            yield line
-            line = ""
-    if line:
-        yield line
-
-
-def _property(line: str) -> tuple[str, str]:
-    """Split a line into name and value; raises ValueError for an escape that is none."""
-    name, value = re.fullmatch(_PROPERTY, line).groups()  # type: ignore[union-attr]
-    return _unescaped(name), _unescaped(value)
-
-
-def _unescaped(text: str) -> str:
-    def replaced(found: re.Match[str]) -> str:
-        if found[1]:
-            return chr(int(found[1], 16))
-        if found[2] == "u":
-            raise ValueError(text)
-        return _ESCAPES.get(found[2], found[2])
-
-    units = _ESCAPE.sub(replaced, text)
-    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-
-
 def settings_of(options: Mapping[str, str]) -> ClientSecuritySettings:
-    """Read options, and no files.
+    """Read options; of files, only those that a value refers to (`references.py`).
 
     Raises:
         InvalidSetting: an unknown option, a value that is not allowed, or what is missing.
+        UnusableFile: a file that a value refers to cannot be read.
     """
-    named = {SYNONYMS.get(name, name): value for name, value in options.items()}
+    named = {SYNONYMS.get(name, name): resolve(name, text) for name, text in options.items()}
     return load(ClientSecuritySettings, named)
 
 
