@@ -100,9 +100,10 @@ async def test_what_cannot_be_bound_is_refused_one_by_one(
         client,
         creation(resource_type=1), creation(resource_type=9), creation(resource_pattern_type=2),
         creation(operation=1), creation(permission_type=0), creation(""), creation(principal="a"),
-        creation(resource_type=4), creation("a\0"), creation("x" * 1025), creation(),
+        creation(resource_type=4), creation("a\0"), creation("x" * 1025),
+        creation(host="10.0.0.0/99"), creation(),
     )  # fmt: skip
-    assert errors == ["invalid_request"] * 10 + ["none"]
+    assert errors == ["invalid_request"] * 11 + ["none"]
     assert len(await described(client)) == 1
 
 

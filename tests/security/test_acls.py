@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import pytest
@@ -42,6 +43,40 @@ def allowed(
 ) -> bool:
     index = AclIndex(bindings)
     return index.allows(operation, "topic", name, principal=f"User:{user}", host=host)
+
+
+# -- networks ----------------------------------------------------------------------------------
+
+addresses = st.ip_addresses(v=4) | st.ip_addresses(v=6)
+
+
+@st.composite
+def networks_and_addresses(draw: st.DrawFn) -> tuple[str, str]:
+    """Draw a network, and an address that often lies in it."""
+    base = draw(addresses)
+    length = draw(st.integers(0, base.max_prefixlen))
+    network = ipaddress.ip_network((base, length), strict=False)
+    inside = st.integers(0, network.num_addresses - 1).map(lambda number: network[number])
+    return f"{base}/{length}", str(draw(inside | addresses))
+
+
+@given(networks_and_addresses())
+def test_a_network_holds_the_addresses_that_python_finds_in_it(drawn: tuple[str, str]) -> None:
+    host, address = drawn
+    inside = ipaddress.ip_address(address) in ipaddress.ip_network(host, strict=False)
+    here = address_of(address)
+    mapped = getattr(ipaddress.ip_address(address), "ipv4_mapped", None)
+    if mapped is None:
+        assert allowed([bound(host=host)], "read", host=here) == inside
+        both = [bound(), bound(host=host, permission="deny")]
+        assert allowed(both, "read", host=here) == (not inside)
+
+
+def test_a_network_of_mapped_addresses_is_one_of_ipv4() -> None:
+    denied = [bound(), bound(host="::ffff:10.1.0.0/112", permission="deny")]
+    assert not allowed(denied, "read", host="10.1.2.3")
+    assert allowed(denied, "read", host="10.2.2.3")
+    assert allowed(denied, "read", host="not an address")
 
 
 # -- decisions ------------------------------------------------------------------------------

@@ -13,11 +13,43 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
 
 from penstock.security.acls import ALL, EVERYBODY, GRANTED_BY, WILDCARD, AclBinding
 
-Entries = list[AclBinding]
+ADDRESSES_KEPT_MAX: Final = 10_000
+"""Parsed addresses that are kept for the bindings that name networks."""
+
+_MAPPED_BITS: Final = 96
+"""Of IPv6, in front of an address of IPv4."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class _Entry:
+    """A binding, with its host as decisions compare it."""
+
+    __slots__ = ("host", "network", "operation", "permission", "principal")
+
+    def __init__(self, binding: AclBinding) -> None:
+        self.principal = binding.principal
+        self.operation = binding.operation
+        self.permission = binding.permission
+        self.host = address_of(binding.host)
+        self.network = network_of(binding.host)
+
+    def applies(self, principal: str, host: str) -> bool:
+        if self.principal != principal and self.principal != EVERYBODY:
+            return False
+        if self.network is not None:
+            address = _parsed(host)
+            return address is not None and address in self.network
+        return self.host == WILDCARD or self.host == host
+
+
+Entries = list[_Entry]
 
 
 @dataclass(slots=True)
@@ -52,8 +84,7 @@ class AclIndex:
             of_type = self._types.setdefault(binding.resource_type, _OfType())
             literal = binding.pattern_type == "literal"
             patterns = of_type.literal if literal else of_type.prefixed
-            entries = patterns.setdefault(binding.name, [])
-            entries.append(replace(binding, host=address_of(binding.host)))
+            patterns.setdefault(binding.name, []).append(_Entry(binding))
         for of_type in self._types.values():
             of_type.lengths = sorted({len(prefix) for prefix in of_type.prefixed})
 
@@ -69,7 +100,7 @@ class AclIndex:
         allowed = False
         for entries in found:
             for one in entries:
-                if not _applies(one, principal, host):
+                if not one.applies(principal, host):
                     continue
                 if one.permission == "deny":
                     if one.operation in (ALL, operation):
@@ -106,15 +137,35 @@ def _by_permission(
     names: dict[str, set[str]] = {"allow": set(), "deny": set()}
     for name, entries in patterns.items():
         for one in entries:
-            if one.operation in (ALL, operation) and _applies(one, principal, host):
+            if one.operation in (ALL, operation) and one.applies(principal, host):
                 names[one.permission].add(name)
     return names
 
 
-def _applies(binding: AclBinding, principal: str, host: str) -> bool:
-    if binding.principal != principal and binding.principal != EVERYBODY:
-        return False
-    return binding.host == WILDCARD or binding.host == host
+@lru_cache(ADDRESSES_KEPT_MAX)
+def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def network_of(host: str) -> Network | None:
+    """Return the network that a host such as `10.1.0.0/16` names; None for any other text.
+
+    Bits behind the prefix are left out, and a network of IPv4 that is mapped into IPv6 is one of
+    IPv4.
+    """
+    if "/" not in host:
+        return None
+    try:
+        network = ipaddress.ip_network(host, strict=False)
+    except ValueError:
+        return None
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= _MAPPED_BITS:
+        return ipaddress.ip_network((mapped, network.prefixlen - _MAPPED_BITS), strict=False)
+    return network
 
 
 def address_of(host: str) -> str:

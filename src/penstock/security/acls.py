@@ -2,8 +2,8 @@
 
 A binding names a resource by its type and a pattern: LITERAL is one name, or all names as `*`;
 PREFIXED is all names that begin so. Its entry names a principal (`User:alice`, or `User:*` for
-all), a host (an address, or `*`), an operation and whether it is allowed or denied. Filters match
-bindings, as DescribeAcls and DeleteAcls do.
+all), a host (an address, a network as `10.0.0.0/8`, or `*`), an operation and whether it is allowed
+or denied. Filters match bindings, as DescribeAcls and DeleteAcls do.
 
 Types, patterns, operations and permissions are words; where a word stands in its tuple is its
 number in the protocol.

@@ -91,7 +91,13 @@ def list_acls(state: State, resources: list[Resource], match: bool, principal: s
     "--principal", multiple=True, required=True, metavar="TYPE:NAME", help="As User:a; User:*."
 )
 @click.option("--operation", multiple=True, type=_words(OPERATIONS, 2), help="What is meant.")
-@click.option("--host", multiple=True, default=("*",), show_default=True, help="From where.")
+@click.option(
+    "--host",
+    multiple=True,
+    default=("*",),
+    show_default=True,
+    help="Address or network (10.0.0.0/8); * is any.",
+)
 @click.option("--deny", is_flag=True, help="Deny it, whatever allows it.")
 @client_options
 def add_acls(

@@ -17,6 +17,7 @@ from penstock.broker.connection import RequestContext
 from penstock.broker.errors import error_of
 from penstock.control.access import bindings_of, change_acls
 from penstock.security import SecurityDisabled
+from penstock.security.acl_index import network_of
 from penstock.security.acls import (
     OPERATIONS,
     PATTERN_TYPES,
@@ -134,7 +135,7 @@ def _binding(creation: Any) -> AclBinding:
     Raises:
         InvalidAcl: it cannot be.
     """
-    return checked(
+    binding = checked(
         AclBinding(
             resource_type=_word("resource type", RESOURCE_TYPES, creation.resource_type),
             name=creation.resource_name,
@@ -145,6 +146,12 @@ def _binding(creation: Any) -> AclBinding:
             permission=_word("permission type", PERMISSIONS, creation.permission_type),
         )
     )
+    if "/" in binding.host and network_of(binding.host) is None:
+        raise InvalidAcl(
+            f"host {binding.host!r:.100} of an ACL is no network: write it as 10.0.0.0/8 or"
+            " 2001:db8::/32"
+        )
+    return binding
 
 
 def _filter(asked: Any) -> AclFilter:
