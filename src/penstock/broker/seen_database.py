@@ -29,6 +29,7 @@ from penstock.control import DatabaseSetBack, SeenDatabase
 from penstock.control.epochs.seen import check, is_older, look, set_back
 from penstock.control.limits import EPOCH_PARTITIONS_PER_CALL_MAX
 from penstock.storage import CorruptFile, StorageError
+from penstock.storage.errors import write_error
 
 if TYPE_CHECKING:
     from penstock.control import Broker, ControlPlane, MetadataImage
@@ -205,7 +206,8 @@ class DatabaseWatch:
         try:
             replace_file(MACHINE_FILES, self._path, text.encode())
         except OSError as error:
-            raise StorageError(f"{self._path} cannot be written: {error.strerror}") from error
+            said = f"{self._path} cannot be written"
+            raise write_error(error, self._path, said) from error
 
     def _read(self) -> SeenDatabase | None:
         try:

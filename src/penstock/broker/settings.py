@@ -350,6 +350,12 @@ class BrokerSettings(TopicDefaults):
     sink_staging_max_bytes: int = setting(
         64 << 30, "Bytes of all staged blobs above which no more are taken.", 0, LONG_MAX
     )
+    sink_staging_principal_max_bytes: int = setting(
+        16 << 30, "Bytes that one principal may have staged by upload.", 0, LONG_MAX
+    )
+    sink_staging_free_bytes: int = setting(
+        1 << 30, "Bytes of the disk that staged blobs leave free, for the log.", 0, LONG_MAX
+    )
     sink_staging_blob_max_bytes: int = setting(1 << 30, "Largest staged blob.", 1, LONG_MAX)
     sink_staging_orphan_age_ms: int = setting(
         86_400_000, "Age at which a staged blob that no commit in the works names is removed.",

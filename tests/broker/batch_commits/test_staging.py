@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -122,6 +123,30 @@ async def test_all_blobs_have_a_limit(tmp_path: Path) -> None:
     await area.upload("c", pieces(b"x" * 500_000))
     with pytest.raises(StagingFull):
         await area.check_room()
+
+
+async def test_a_principal_has_a_limit(tmp_path: Path) -> None:
+    area = area_in(tmp_path, principal_max_bytes=1_000_000)
+    await area.start()
+    await area.upload("a", pieces(b"x" * 1_000_000), "User:ada")
+    with pytest.raises(StagingFull, match=r"User:ada has 1000000 bytes .*principal\.max\.bytes"):
+        await area.upload("b", pieces(b"x"), "User:ada")
+    await area.upload("b", pieces(b"x" * 1_000_000), "User:bob")
+    with pytest.raises(BlobExists):
+        await area.upload("b", pieces(b"x"), "User:eve")
+    (tmp_path / "a").unlink()  # as a commit does
+    area._looked = float("-inf")
+    await area.upload("c", pieces(b"x" * 10), "User:ada")
+    assert names(tmp_path) == ["b", "c"]
+
+
+async def test_room_on_the_disk_is_left_for_the_log(tmp_path: Path) -> None:
+    free_bytes = shutil.disk_usage(tmp_path).free
+    area = area_in(tmp_path, free_bytes=2 * free_bytes)
+    await area.start()
+    with pytest.raises(StagingFull, match=r"sink\.staging\.free\.bytes = .* free some space"):
+        await area.upload("a", pieces(b"x"))
+    assert names(tmp_path) == []
 
 
 async def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

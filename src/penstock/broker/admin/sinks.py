@@ -80,7 +80,8 @@ async def upload(parts: Parts, request: Request) -> dict[str, Any]:
     area = _sinks(parts).area
     chunks = _chunks(request)
     try:
-        done = await area.upload(request.path_params["name"], chunks)
+        principal = str(request.state.asker.principal)
+        done = await area.upload(request.path_params["name"], chunks, principal)
     except PenstockError:
         # The rest is read, as a client that is still sending sees no answer.
         left = area.blob_max_bytes

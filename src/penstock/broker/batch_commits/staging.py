@@ -15,6 +15,8 @@ import asyncio
 import errno
 import logging
 import os
+import shutil
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -73,12 +75,18 @@ class StagingArea:
         self.removed_orphans = 0
         self.guard = asyncio.Lock()
         self._max_bytes = settings.sink_staging_max_bytes
+        self._principal_max_bytes = settings.sink_staging_principal_max_bytes
+        self._free_bytes = settings.sink_staging_free_bytes
         self._orphan_age_ms = settings.sink_staging_orphan_age_ms
         self._clock = clock
         self._randomness = randomness
         self._known = Staged()
         self._looked = float("-inf")
         self._uploading = 0
+        self._owners: dict[str, tuple[str, int]] = {}
+        """Principal and size of each blob that was uploaded."""
+        self._owned: Counter[str] = Counter()
+        """Bytes by principal, with those that are arriving."""
 
     @property
     def staged(self) -> Staged:
@@ -99,15 +107,30 @@ class StagingArea:
                 f"sink.staging.directory = {self.directory}: {error.strerror or error}"
             ) from None
 
-    async def check_room(self) -> None:
-        """See that more may be staged.
+    async def check_room(self, principal: str = "") -> None:
+        """See that more may be staged, by a principal if one is named.
 
         Raises:
-            StagingFull: by `sink.staging.max.bytes`, or by the number of files.
+            StagingFull: by `sink.staging.max.bytes`, `sink.staging.principal.max.bytes` or
+                `sink.staging.free.bytes`, or by the number of files.
         """
         if self._clock.monotonic() - self._looked >= STAGED_LOOK_SECONDS:
             self._looked = self._clock.monotonic()
             self._known = await asyncio.to_thread(_look, self.directory)
+            await self._forget_removed()
+        free_bytes = (await asyncio.to_thread(shutil.disk_usage, self.directory)).free
+        if free_bytes <= self._free_bytes:
+            raise StagingFull(
+                f"the disk of {self.directory} has {free_bytes} bytes free, and blobs leave"
+                f" sink.staging.free.bytes = {self._free_bytes}: free some space, or stage on"
+                " another disk with sink.staging.directory"
+            )
+        if principal and self._owned[principal] >= self._principal_max_bytes:
+            raise StagingFull(
+                f"{principal} has {self._owned[principal]} bytes staged or being uploaded,"
+                f" sink.staging.principal.max.bytes = {self._principal_max_bytes}: try again when"
+                " commits have ended"
+            )
         size_bytes = self._known.size_bytes + self._uploading
         if size_bytes >= self._max_bytes or self._known.files >= STAGED_FILES_MAX:
             raise StagingFull(
@@ -116,8 +139,20 @@ class StagingArea:
                 " try again when commits have ended"
             )
 
-    async def upload(self, name: str, chunks: AsyncIterator[bytes]) -> Uploaded:
+    async def _forget_removed(self) -> None:
+        """Take blobs that have been committed or removed from their principals' accounts."""
+        gone = await asyncio.to_thread(_gone, self.directory, list(self._owners))
+        for name in gone:
+            principal, size_bytes = self._owners.pop(name)
+            self._owned[principal] -= size_bytes
+        self._owned = +self._owned
+
+    async def upload(
+        self, name: str, chunks: AsyncIterator[bytes], principal: str = ""
+    ) -> Uploaded:
         """Write a blob as it arrives; durable, and there under its name, on return.
+
+        Its bytes count for `principal`, if one is named, while this broker runs.
 
         Raises:
             InvalidCommit: the name is not allowed.
@@ -129,13 +164,14 @@ class StagingArea:
         target = self.directory / name
         if await asyncio.to_thread(os.path.lexists, target):
             raise _exists(name)
-        await self.check_room()
+        await self.check_room(principal)
         temporary = self.directory / f"{_UPLOAD_PREFIX}{self._randomness.uuid().hex}"
         upload = _Upload(temporary)
         try:
             async for chunk in chunks:
                 upload.take(chunk)
                 self._uploading += len(chunk)
+                self._owned[principal] += len(chunk)
                 if upload.size_bytes > self.blob_max_bytes:
                     raise BlobTooLarge(
                         f"blob {name!r} has more than sink.staging.blob.max.bytes ="
@@ -143,7 +179,7 @@ class StagingArea:
                     )
                 if upload.waiting_bytes >= UPLOAD_BUFFER_BYTES:
                     await asyncio.to_thread(upload.write)
-                    await self.check_room()
+                    await self.check_room(principal)
             await asyncio.to_thread(upload.finish, target)
         except FileExistsError:
             raise _exists(name) from None
@@ -151,7 +187,10 @@ class StagingArea:
             raise _failure(self.directory, error) from error
         finally:
             self._uploading -= upload.size_bytes
+            self._owned[principal] -= upload.size_bytes
             await asyncio.shield(asyncio.to_thread(upload.discard))
+        self._owners[name] = principal, upload.size_bytes
+        self._owned[principal] += upload.size_bytes
         known = self._known
         self._known = Staged(known.files + 1, known.size_bytes + upload.size_bytes)
         return Uploaded(upload.size_bytes, upload.checksum)
@@ -257,6 +296,10 @@ def _look(directory: Path) -> Staged:
             size_bytes += 0 if _is_upload(entry.name) else entry.stat(follow_symlinks=False).st_size
             files += 1
     return Staged(files, size_bytes)
+
+
+def _gone(directory: Path, names: list[str]) -> list[str]:
+    return [name for name in names if not os.path.lexists(directory / name)]
 
 
 def _is_upload(name: str) -> bool:
