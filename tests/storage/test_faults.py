@@ -33,6 +33,19 @@ def failing_sync(suffix: str) -> Callable[[str, str], int | None]:
     return lambda name, path: errno.EIO if name == "sync_file" and path.endswith(suffix) else None
 
 
+@pytest.mark.parametrize("room", [0, 1, 100, 4096, 100_000])
+def test_a_start_on_a_full_disk_names_the_place_and_the_remedy(tmp_path: Path, room: int) -> None:
+    files = FaultyFiles()
+    files.room = room
+    with pytest.raises(DiskFull, match="free some space there") as refused:
+        Harness(tmp_path, files=files)
+    assert str(tmp_path) in str(refused.value)
+    files.room = None
+    harness = Harness(tmp_path, files=files)
+    assert harness.put(batch()) == 0
+    harness.store.close()
+
+
 @pytest.mark.parametrize("room", [0, 1, 100, 4096, 5000, 100_000])
 def test_a_full_disk_refuses_whole_groups_and_recovers(tmp_path: Path, room: int) -> None:
     files = FaultyFiles()

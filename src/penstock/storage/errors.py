@@ -36,7 +36,10 @@ class DiskFull(StorageError):
     """The file system has no room; nothing of the append is visible, and it may be retried."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"no space for the log on the file system of {path}: {reason}")
+        super().__init__(
+            f"no space for the log on the file system of {path}: {reason}; free some space there,"
+            " or move log.dirs to a larger disk"
+        )
         self.path = path
 
 

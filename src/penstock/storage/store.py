@@ -21,12 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
 
-from penstock.base.files import (
-    MACHINE_FILES,
-    Files,
-    make_directories,
-    write_file,
-)
+from penstock.base.files import MACHINE_FILES, Files, make_directories, write_file
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
@@ -47,6 +42,7 @@ from penstock.storage.errors import (
     StorageFailed,
     StoreLocked,
     TopicIdMismatch,
+    disk_full,
     write_error,
 )
 from penstock.storage.formats.checkpoint import (
@@ -136,7 +132,7 @@ class LogStore:
         Raises:
             StoreLocked: another process has it open.
             CorruptLog: journal or checkpoint are damaged, and it is not known what is replicated.
-            OSError: the directory cannot be used.
+            DiskFull, OSError: the directory has no room, or cannot be used.
         """
         root = os.path.abspath(directory)
         make_directories(files, os.path.join(root, JOURNAL_DIRECTORY))
@@ -161,8 +157,10 @@ class LogStore:
             )
             store = cls(parts, randomness.uuid, lock, replicated)
             store._recover()
-        except BaseException:
+        except BaseException as error:
             files.close(lock)
+            if isinstance(error, OSError) and (full := disk_full(error, root)):
+                raise full from error
             raise
         return store
 

@@ -299,7 +299,8 @@ class SqliteWriter(SqliteDatabase):
         if not isinstance(cause, sqlite3.Error):
             return cause
         kind = _KINDS.get(_code(cause), ControlUnavailable)
-        error = kind(f"the metadata database {self._path} failed: {cause}")
+        full = "; free some space on its disk" if _code(cause) == sqlite3.SQLITE_FULL else ""
+        error = kind(f"the metadata database {self._path} failed: {cause}{full}")
         error.__cause__ = cause
         if kind in (DatabaseStopped, DatabaseDamaged):
             self._stopped = error
