@@ -69,6 +69,7 @@ ALL = (
     "quotas",
     "tls",
     "floods",
+    "bombs",
     "access_changes",
 )
 

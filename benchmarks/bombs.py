@@ -1,0 +1,167 @@
+"""Compressed batches that a broker has to open, and what they cost other clients: p99 of a record.
+
+A client produces a record every 5 ms and fetches it, alone and while another client sends produce
+requests of 20 batches each to a compacted topic, again and again:
+
+* bombs: 0.9 MB of gzip that unpack to 900 MiB, which the broker refuses;
+* headers: 4 kB of gzip with 20 million empty headers, which it stores.
+
+The sender shares the cores with client and broker, so each load is measured at another broker of
+the machine too (`peers.beside`).
+
+Prediction: the loop reads 18 MB and checks their sums, 10 ms, and opens nothing; a thread unpacks
+without the interpreter's lock. On two cores the client waits for neither the thread nor the loop
+for long: twice the p99 alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
+from typing import Any, Final
+
+from tests.broker.wire_client import WireClient
+
+from benchmarks.harness import Row
+from benchmarks.peers.beside import ELSEWHERE, HERE, load_makers
+from benchmarks.peers.load import create_topic
+from benchmarks.peers.steady_requests import Phase, steady_requests
+from benchmarks.quotas import address_of
+from penstock.apps.loads.figures import percentile
+from penstock.records import HEADER_BYTES, BatchHeader, Codec, encode_header, seal
+from penstock.testing import Broker
+
+STEADY, COMPACTED = "steady", "compacted"
+BATCHES = 20
+BOMB_BYTES = 900 << 20
+HEADERS = 20_000_000
+SETTLE_SECONDS = 0.5
+PREDICTED_TIMES = 2.0
+AIM_TIMES = 2.0
+_ZEROS: Final = bytes(1 << 20)
+
+
+def _gzip(pieces: list[bytes]) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join([*map(packer.compress, pieces), packer.flush()])
+
+
+def _varint(value: int) -> bytes:
+    value <<= 1
+    pieces = bytearray()
+    while value > 127:
+        pieces.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*pieces, value])
+
+
+def _batch(section: bytes) -> bytes:
+    """One record's batch of gzip, whatever is in it."""
+    now_ms = time.time_ns() // 1_000_000
+    size = HEADER_BYTES - 12 + len(section)
+    header = BatchHeader(0, size, -1, 2, 0, Codec.GZIP, 0, now_ms, now_ms, -1, -1, -1, 1)
+    data = bytearray(encode_header(header) + section)
+    seal(data)
+    return bytes(data)
+
+
+def bomb() -> bytes:
+    """A batch that unpacks to 900 MiB of zeros."""
+    return _batch(_gzip([_ZEROS] * (BOMB_BYTES >> 20)))
+
+
+def headers() -> bytes:
+    """A batch of one record with a key and 20 million headers, each an empty name and value."""
+    body = b"\0\0\0" + _varint(1) + b"k" + _varint(0) + _varint(HEADERS)
+    record = _varint(len(body) + 2 * HEADERS) + body
+    empty = bytes(2 * 1_000_000)
+    return _batch(_gzip([record, *[empty] * (HEADERS // 1_000_000)]))
+
+
+LOADS: Final[dict[str, Callable[[], bytes]]] = {"bombs": bomb, "20 million headers": headers}
+
+
+@cache
+def request_of(name: str) -> dict[str, Any]:
+    """The produce request of a load, made once a process."""
+    batch = LOADS[name]()
+    rows = [{"index": number, "records": batch} for number in range(BATCHES)]
+    return {
+        "acks": -1,
+        "timeout": 60_000,
+        "topic_data": [{"name": COMPACTED, "partition_data": rows}],
+    }
+
+
+def prepare(name: str) -> None:
+    """Make a load's request beforehand: some seconds."""
+    request_of(name)
+
+
+def send(name: str, port: int, seconds: float) -> float:
+    """Send such requests, one after the other; return how many were answered."""
+    async def run() -> float:
+        client, request = await WireClient.connect(("127.0.0.1", port)), request_of(name)
+        answered, end = 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            await client.call("Produce", 9, request)
+            answered += 1
+        await client.close()
+        return answered
+
+    return asyncio.run(run())
+
+
+def measure(*, quick: bool) -> list[Row]:
+    """All rows."""
+    rounds, seconds = (1, 2.0) if quick else (3, 4.0)
+    p99: dict[tuple[str, str], list[float]] = defaultdict(list)
+    answered: dict[str, list[float]] = defaultdict(list)
+    with ExitStack() as stack:
+        pools = stack.enter_context(load_makers())
+        brokers = [stack.enter_context(Broker(process=True, admin=False)) for _ in range(2)]
+        ports = [address_of(broker.bootstrap)[1] for broker in brokers]
+        for broker in brokers:
+            compacted = {"cleanup.policy": "compact", "max.message.bytes": "2000000"}
+            create_topic(broker.bootstrap, COMPACTED, BATCHES, compacted)
+        create_topic(brokers[0].bootstrap, STEADY, 1)
+        steady = stack.enter_context(steady_requests(ports[0], STEADY))
+        steady.phase(time.monotonic(), 1.0)
+        for name in LOADS:
+            pools[HERE].apply(prepare, (name,))
+        for _ in range(rounds):
+            for name in LOADS:
+                time.sleep(SETTLE_SECONDS)
+                p99[name, ""].append(_p99(steady.phase(time.monotonic(), seconds)))
+                for way, port in zip((HERE, ELSEWHERE), ports, strict=True):
+                    running = pools[way].apply_async(send, (name, port, seconds + 1))
+                    begun = time.monotonic() + SETTLE_SECONDS
+                    p99[name, way].append(_p99(steady.phase(begun, seconds)))
+                    answered[name + way].append(running.get())
+    return [_row(name, p99, answered[name + HERE]) for name in LOADS]
+
+
+def _p99(phase: Phase) -> float:
+    return percentile([record.produce + record.fetch for record in phase.taken], 0.99) * 1e3
+
+
+def _row(name: str, p99: dict[tuple[str, str], list[float]], answered: list[float]) -> Row:
+    alone = statistics.median(p99[name, ""])
+    elsewhere = statistics.median(p99[name, ELSEWHERE])
+    return Row(
+        name=f"p99 of a record's produce and fetch beside {name}",
+        value=statistics.median(p99[name, HERE]),
+        unit="ms",
+        prediction=alone * PREDICTED_TIMES,
+        reference=alone,
+        reference_name="without them",
+        lower_is_better=True,
+        note=f"the aim is {AIM_TIMES:g} times; {statistics.median(answered):.0f} requests were"
+        f" answered; the same at another broker: {elsewhere:.1f} ms",
+    )
