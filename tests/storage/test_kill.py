@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from penstock.records import split_batches, verify_crc
+from tests.sampling import sample
 from tests.storage.batches import Harness, read_all
 from tests.storage.kill_target import PARTITIONS, REPLICA, TRANSACTIONS
 from tests.storage.transactions import check as check_transactions
 from tests.storage.transactions import history_of
 
-ROUNDS = 12
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -140,16 +140,17 @@ def parse(lines: list[str], replica: Replica) -> list[tuple[int, int, int, int]]
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_over_and_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", sample([6, 24], 2))
+def test_killed_over_and_over(tmp_path: Path, rounds: int) -> None:
     dice = random.Random(20)
     acknowledged: set[tuple[int, int, int, int]] = set()
     replica = Replica()
-    for number in range(ROUNDS):
+    for number in range(rounds):
         delay = dice.uniform(0.0, 0.6)
         at_least = 8 * (number % 2)
         acknowledged |= set(run_and_kill(tmp_path, number, delay, replica, at_least=at_least))
         check(tmp_path, acknowledged, replica)
-    assert len(acknowledged) >= ROUNDS - 1
+    assert len(acknowledged) >= rounds - 1
 
 
 def check(directory: Path, acknowledged: set[tuple[int, int, int, int]], replica: Replica) -> None:
