@@ -28,7 +28,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import cramjam
 import lz4.frame
@@ -55,7 +55,8 @@ _GZIP_IGNORED_BYTES: Final = 18
 _XERIAL_HEADER: Final = XERIAL_MAGIC + Struct(">ii").pack(1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = Struct(">i")
-_ZSTD_READ_BYTES: Final = 1 << 20
+_STEP_BYTES: Final = 1 << 20
+"""Unpacked at a time. The libraries copy their output with the interpreter's lock held."""
 _POOLED_CONTEXTS_MAX: Final = 8
 
 
@@ -169,9 +170,9 @@ def _portable_gzip(data: Readable, max_bytes: int) -> Readable:
     return first
 
 
-def _gzip_members(data: Readable, max_bytes: int) -> list[bytes]:
+def _gzip_members(data: Readable, max_bytes: int) -> list[Readable]:
     """Unpack members that stand back to back, as Java's `GZIPInputStream` finds them."""
-    rest, parts, left = memoryview(data), list[bytes](), max_bytes
+    rest, parts, left = memoryview(data), list[Readable](), max_bytes
     header = gzip_header_bytes(rest)
     if header < 0:
         raise CorruptBatch(f"gzip data of {len(rest)} bytes: they begin with no gzip header")
@@ -179,7 +180,7 @@ def _gzip_members(data: Readable, max_bytes: int) -> list[bytes]:
         if len(parts) == COMPRESSED_MEMBERS_MAX:
             raise CorruptBatch(f"more than {len(parts)} gzip members in one batch")
         machine = zlib.decompressobj(_RAW_DEFLATE)
-        part = machine.decompress(rest[header:], left + 1)
+        part = _inflated(machine, rest[header:], left + 1)
         left -= len(part)
         if left < 0:
             raise _too_large(Codec.GZIP, len(data), max_bytes)
@@ -192,6 +193,19 @@ def _gzip_members(data: Readable, max_bytes: int) -> list[bytes]:
         rest = trailer[GZIP_TRAILER.size :]
         header = gzip_header_bytes(rest) if len(rest) > _GZIP_IGNORED_BYTES else -1
     return parts
+
+
+def _inflated(machine: Any, data: Readable, max_bytes: int) -> Readable:
+    """Unpack at most `max_bytes` of a stream, step by step."""
+    part: bytes = machine.decompress(data, min(max_bytes, _STEP_BYTES))
+    if len(part) < _STEP_BYTES:
+        return part
+    whole = bytearray(part)
+    while part and not machine.eof and len(whole) < max_bytes:
+        step = min(max_bytes - len(whole), _STEP_BYTES)
+        part = machine.decompress(machine.unconsumed_tail, step)
+        whole += part
+    return whole
 
 
 # snappy
@@ -241,10 +255,15 @@ def _decompress_lz4(data: Readable, max_bytes: int) -> Readable:
 
 def _portable_lz4(data: Readable, max_bytes: int) -> Readable:
     machine = lz4.frame.LZ4FrameDecompressor()
-    part: bytes = machine.decompress(data, max_length=max_bytes + 1)
-    if len(part) > max_bytes:
+    part: bytes = machine.decompress(data, max_length=min(max_bytes + 1, _STEP_BYTES))
+    whole: bytes | bytearray = part if len(part) < _STEP_BYTES else bytearray(part)
+    while part and not machine.eof and len(whole) <= max_bytes:
+        step = min(max_bytes + 1 - len(whole), _STEP_BYTES)
+        part = machine.decompress(b"", max_length=step)
+        whole += part
+    if len(whole) > max_bytes:
         raise _too_large(Codec.LZ4, len(data), max_bytes)
-    return part
+    return whole
 
 
 # zstd
@@ -287,14 +306,14 @@ def _decompress_zstd(data: Readable, max_bytes: int) -> Readable:
 
 def _read_zstd(data: Readable, max_bytes: int) -> Readable:
     """Unpack frames that stand back to back, of which the size may not be known before."""
-    parts, left = list[bytes](), max_bytes + 1
+    whole, left = bytearray(), max_bytes + 1
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-        while left and (part := reader.read(min(left, _ZSTD_READ_BYTES))):
-            parts.append(part)
+        while left and (part := reader.read(min(left, _STEP_BYTES))):
+            whole += part
             left -= len(part)
     if left == 0:
         raise _too_large(Codec.ZSTD, len(data), max_bytes)
-    return b"".join(parts)
+    return whole
 
 
 _COMPRESSORS: Final[dict[Codec, Callable[[Readable, int], bytes]]] = {
