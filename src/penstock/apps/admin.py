@@ -2,11 +2,13 @@
 
 An address is HOST:PORT, or a URL where it has TLS. Over https:// each request has the credentials
 of the client's options of security. Without TLS they are sent to this machine alone, and only
-after the interface has refused to answer without: one that needs none may not take them there.
+after the interface has refused to answer without, or has hidden the causes of failed checks: one
+that needs none may not take them there.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +47,7 @@ def ask_admin(
         AdminUnavailable: there is no answer.
     """
     from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity
+    from penstock.client.errors import InvalidArgument
     from penstock.client.security import admin_security
 
     url, security = admin_url(address), admin_security(state.security() or {})
@@ -57,5 +60,19 @@ def ask_admin(
     if url.startswith("https:"):
         return asked(security)
     answer = asked(NO_SECURITY)
-    refused = answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-    return asked(security) if refused and security.authorization is not None else answer
+    if security.authorization is None:
+        return answer
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return asked(security)
+    if hides_causes(answer):
+        with suppress(InvalidArgument):  # its address may be that of another machine
+            return asked(security)
+    return answer
+
+
+def hides_causes(answer: Answer) -> bool:
+    """Whether an answer on health names failed checks without their causes."""
+    from penstock.broker.admin.health import FAILING
+
+    checks = answer.body.get("checks", ())
+    return any([isinstance(check, dict) and check.get("cause") == FAILING for check in checks])

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from penstock.base.urls import without_credentials_in
+
 logger = logging.getLogger(__name__)
 
 COLLECT_AFTER_OBJECTS: Final = 10_000
@@ -34,18 +36,28 @@ STOPPING: Final = "STOPPING=1"
 MICROSECONDS_PER_MS: Final = 1000
 
 
+class TextFormatter(logging.Formatter):
+    """Formatter of lines for people; URLs in them have no credentials."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_credentials_in(super().format(record))
+
+
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, and the error if there is one."""
+    """Formatter of one object a line: time, level, logger, message, and the error if there is one.
+
+    URLs have no credentials, as in `TextFormatter`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_credentials_in(record.getMessage()),
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = without_credentials_in(self.formatException(record.exc_info))
         return json.dumps(line)
 
 
@@ -55,7 +67,7 @@ def set_up(log_format: str, level: str) -> None:
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from penstock.base.errors import UnavailableError
 from penstock.base.metrics import Registry
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.base.urls import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -206,7 +207,7 @@ def _diskless(
 ) -> DisklessService:
     """The service of diskless topics."""
     from penstock.diskless.service import DisklessService
-    from penstock.objects import open_store, place_of, without_credentials
+    from penstock.objects import open_store, place_of
 
     places = configuration.places
     url = store_url(configuration)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.base.urls import without_credentials
 from penstock.client import limits
 from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 
@@ -91,10 +92,11 @@ class AdminHttp:
         except ValueError:
             host = None
         if host is None or parts.scheme not in {"http", "https"}:
-            raise InvalidArgument(f"admin address {url!r}: must look like http://host:9644")
+            shown = without_credentials(url)
+            raise InvalidArgument(f"admin address {shown!r}: must look like http://host:9644")
         if parts.username is not None or parts.password is not None:
             raise InvalidArgument("an admin address has no user and no password in it")
-        self.url = url
+        self.url = without_credentials(url)
         self._security = security
         self._clock = clock
         self._randomness = randomness
@@ -103,7 +105,8 @@ class AdminHttp:
         self._secure = parts.scheme == "https"
         if security.authorization and not (self._secure or host in LOCAL_HOSTS):
             raise InvalidArgument(
-                f"admin address {url!r}: credentials are sent over https:// alone, or to localhost"
+                f"admin address {self.url!r}: credentials are sent over https:// alone,"
+                " or to localhost"
             )
         self._connection: http.client.HTTPConnection | None = None
 

@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import by_name, load, setting
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
+from penstock.base.urls import without_credentials
 from penstock.client.admin_http import AdminSecurity
 from penstock.client.errors import BrokerRefused, broker_error
 from penstock.client.properties import parse_properties
@@ -108,7 +109,9 @@ class ClientSecuritySettings:
             url = self.sasl_oauthbearer_token_endpoint_url
             if not self.sasl_oauthbearer_token and urlsplit(url).scheme != "file":
                 raise InvalidSetting(
-                    "sasl.oauthbearer.token.endpoint.url", url, "must be a file:// URL of the token"
+                    "sasl.oauthbearer.token.endpoint.url",
+                    without_credentials(url),
+                    "must be a file:// URL of the token",
                 )
         else:
             _credentials(self)

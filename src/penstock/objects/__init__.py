@@ -17,7 +17,7 @@ from penstock.objects.errors import (
 )
 from penstock.objects.fetch_paths import FetchPaths, ObjectRange
 from penstock.objects.memory import MemoryStore
-from penstock.objects.opening import is_local, open_store, place_of, without_credentials
+from penstock.objects.opening import is_local, open_store, place_of
 from penstock.objects.port import Buffer, ObjectInfo, ObjectReader, ObjectStore
 from penstock.objects.settings import FetchSettings
 from penstock.objects.signing import UrlSigner, signer_of
@@ -49,5 +49,4 @@ __all__ = [
     "open_store",
     "place_of",
     "signer_of",
-    "without_credentials",
 ]

@@ -38,6 +38,7 @@ from obstore.exceptions import (
 )
 
 from penstock.base.errors import PenstockError
+from penstock.base.urls import without_credentials_in
 from penstock.objects import limits
 from penstock.objects.errors import (
     THROTTLED_STATUS,
@@ -301,7 +302,7 @@ class _RangeBeyond(StoreRefused):
 
 def _translated(error: Exception, what: str) -> PenstockError:
     text = str(error)
-    reason = text.partition("\n")[0][:_REASON_CHARACTERS_MAX]
+    reason = without_credentials_in(text.partition("\n")[0])[:_REASON_CHARACTERS_MAX]
     message = f"{what}: {reason}"
     found = _STATUS.search(text)
     status = int(next(filter(None, found.groups()))) if found else 0

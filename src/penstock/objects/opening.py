@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.system import SYSTEM_CLOCK, Clock
+from penstock.base.urls import without_credentials, without_credentials_in
 from penstock.objects import limits
 from penstock.objects.directory import DirectoryStore
 from penstock.objects.memory import MemoryStore
@@ -67,20 +68,16 @@ def open_store(
         from penstock.objects.obstore_store import RemoteStore
 
         client = remote_client(url, options, request_timeout_ms)
-        return RemoteStore(client, name=url, request_timeout_ms=request_timeout_ms)
+        return RemoteStore(
+            client, name=without_credentials(url), request_timeout_ms=request_timeout_ms
+        )
     schemes = ", ".join(("file", "memory", *REMOTE_SCHEMES))
-    raise InvalidSetting(SETTING, url, f"must begin with one of {schemes} and ://")
+    raise _invalid(url, f"must begin with one of {schemes} and ://")
 
 
 def is_local(url: str) -> bool:
     """Whether a store answers within milliseconds: memory or a directory."""
     return url.partition("://")[0].lower() in ("file", "memory")
-
-
-def without_credentials(url: str) -> str:
-    """A store's URL as others may see it: no user, no password, no query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def place_of(url: str, options: Mapping[str, str] = _NO_OPTIONS) -> str:
@@ -93,7 +90,7 @@ def _directory(url: str) -> Path:
     parts = urlsplit(url)
     path = Path(unquote(parts.path))
     if parts.netloc not in ("", "localhost") or not path.is_absolute():
-        raise InvalidSetting(SETTING, url, "must name an absolute path: file:///path")
+        raise _invalid(url, "must name an absolute path: file:///path")
     return path
 
 
@@ -116,6 +113,9 @@ def remote_client(url: str, options: Mapping[str, str], request_timeout_ms: int)
             retry_config=retry,
         )
     except (BaseError, ValueError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidSetting(SETTING, url, reason) from error
+        raise _invalid(url, without_credentials_in(str(error).partition("\n")[0])) from error
     return client
+
+
+def _invalid(url: str, reason: str) -> InvalidSetting:
+    return InvalidSetting(SETTING, without_credentials(url), reason)

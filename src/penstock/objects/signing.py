@@ -24,9 +24,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
+from penstock.base.urls import without_credentials, without_credentials_in
 from penstock.objects import limits
 from penstock.objects.errors import StoreRefused
-from penstock.objects.opening import remote_client, without_credentials
+from penstock.objects.opening import remote_client
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _PROBE: Final = "probe"
@@ -137,7 +138,7 @@ def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, st
     try:
         probe = obstore.sign(client, "GET", _PROBE, timedelta(minutes=1))
     except (BaseError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = without_credentials_in(str(error).partition("\n")[0])
         raise StoreRefused(f"{place}: no URL can be signed: {reason}") from None
     signer = _shown_by(probe, str(given[-1]))
     if signer is None:

@@ -22,6 +22,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import Clock
+from penstock.base.urls import without_credentials
 from penstock.security.files import read_file
 from penstock.security.tls import TlsFiles, TlsOptions, client_context
 from penstock.security.tokens import (
@@ -133,7 +134,10 @@ def _context(truststore: str, clock: Clock) -> ssl.SSLContext:
 
 def check_url(url: str) -> None:
     """Raise ValueError unless keys may be loaded from a URL."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may contain user info
+        parts = urlsplit("")
     is_file = parts.scheme == "file" and parts.netloc in ("", "localhost")
     if not is_file and (parts.scheme != "https" or not parts.hostname):
         raise ValueError("must be a file:// or an https:// URL")
@@ -173,7 +177,8 @@ def _fetch(url: str, truststore: str, clock: Clock) -> bytes:
                 if len(data) > JWKS_BYTES_MAX:
                     raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
     except URLError as error:
-        raise InvalidKeys(f"{url} cannot be read: {error.reason}") from error
+        raise InvalidKeys(f"{without_credentials(url)} cannot be read: {error.reason}") from error
     except HTTPException as error:
-        raise InvalidKeys(f"{url} does not answer in HTTP: {type(error).__name__}") from error
+        place, kind = without_credentials(url), type(error).__name__
+        raise InvalidKeys(f"{place} does not answer in HTTP: {kind}") from error
     return bytes(data)

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.base.urls import without_credentials
 from penstock.client import limits
 from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity, Answer, Body
 from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
@@ -38,7 +39,9 @@ class BrokerAdmin(AdminHttp):
         try:
             super().__init__(url, clock=clock, randomness=randomness, security=security)
         except InvalidArgument as error:
-            raise InvalidOption("penstock.admin.url", url.rpartition("@")[2], str(error)) from None
+            raise InvalidOption(
+                "penstock.admin.url", without_credentials(url), str(error)
+            ) from None
 
     def call(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from penstock.base.errors import InvalidError, UnavailableError
+from penstock.base.urls import without_credentials
 from penstock.spark.java import require_java
 from penstock.spark.session_settings import (
     LOOPBACK_SETTINGS,
@@ -109,14 +110,15 @@ def require_packages() -> None:
 
 
 def _set(spark: SparkSession, chosen: Mapping[str, Any], url: str) -> None:
+    server = without_credentials(url).partition(";")[0]  # parameters may have a token
     for name, value in chosen.items():
         if name in _CLIENTS_OWN or spark.conf.isModifiable(name):
             continue
         if spark.conf.get(name, None) != str(value):
             spark.stop()
             raise ServerSetting(
-                f"setting {name} = {value!r} belongs to the Spark server {url}, which runs already:"
-                f" start the server with --conf {name}={value}, or leave it out here"
+                f"setting {name} = {value!r} belongs to the Spark server {server}, which runs"
+                f" already: start the server with --conf {name}={value}, or leave it out here"
             )
     for name, value in SETTINGS.items():
         if name not in chosen and spark.conf.isModifiable(name):

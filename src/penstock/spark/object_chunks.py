@@ -26,6 +26,7 @@ from penstock.archive.assembly import Result, Run, assemble, results_of
 from penstock.archive.planning import Piece, merge, trim
 from penstock.base.errors import InvalidSetting
 from penstock.base.system import SYSTEM_CLOCK
+from penstock.base.urls import without_credentials
 from penstock.objects import (
     FetchPaths,
     FetchSettings,
@@ -156,10 +157,14 @@ class _Store:
 
     def _opened(self) -> FetchPaths:
         if self._given_up:
-            raise StoreUnavailable(f"the store {self._url} was given up")
+            raise StoreUnavailable(f"the store {without_credentials(self._url)} was given up")
         if self._paths is None:
             self._store = (
-                SignedStore(self._signed, name=self._url, request_timeout_ms=REQUEST_TIMEOUT_MS)
+                SignedStore(
+                    self._signed,
+                    name=without_credentials(self._url),
+                    request_timeout_ms=REQUEST_TIMEOUT_MS,
+                )
                 if self._signed
                 else open_here(self._url, self._options)
             )
@@ -218,16 +223,16 @@ def open_here(url: str, options: Mapping[str, str]) -> ObjectStore:
         StoreUnavailable: it cannot be opened from here.
         InvalidOption: an option that there is not.
     """
-    parts = urlsplit(url)
+    parts, place = urlsplit(url), without_credentials(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
-        raise StoreUnavailable(f"there is no directory {url} on this machine")
+        raise StoreUnavailable(f"there is no directory {place} on this machine")
     try:
         return open_store(url, options=options, request_timeout_ms=REQUEST_TIMEOUT_MS)
     except InvalidSetting as error:
         if not options:
-            raise StoreUnavailable(f"the store {url} cannot be opened here: {error}") from error
+            raise StoreUnavailable(f"the store {place} cannot be opened here: {error}") from error
         raise InvalidOption(
             f"{STORE_OPTIONS}*",
             "(not shown)",
-            f"the store {url} cannot be opened with {', '.join(sorted(options))}: {error.reason}",
+            f"the store {place} cannot be opened with {', '.join(sorted(options))}: {error.reason}",
         ) from None

@@ -37,6 +37,7 @@ class Guarded:
     def __init__(self, broker: BrokerServer, **settings: Any) -> None:
         self.authoriser = AclAuthoriser(super_users=["User:root"])
         self.audit = Noted()
+        self.broker = broker
         broker.authoriser = self.authoriser
         broker.audit = self.audit
         from dataclasses import replace

@@ -16,8 +16,12 @@ from penstock.broker.limits import READINESS_KEPT_SECONDS
 from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.control import MemoryControlPlane
+from penstock.security import CLUSTER
+from tests.broker.admin.test_access import Guarded, guarded
 from tests.broker.admin.test_admin import failing, fetch
 from tests.broker.handlers.conftest import give
+
+__all__ = ["guarded"]
 
 
 class Control(MemoryControlPlane):
@@ -144,3 +148,14 @@ def test_too_little_room_is_told_with_both_numbers(tmp_path: Path) -> None:
     check_disk(str(tmp_path), free // 2)
     with pytest.raises(OSError, match=f"at least {free * 2} are needed"):
         check_disk(str(tmp_path), free * 2)
+
+
+async def test_causes_are_shown_to_those_who_may_describe_the_cluster(guarded: Guarded) -> None:
+    guarded.broker.stopping.set()
+    for path in ("/readyz", "/health"):
+        guarded.authoriser.replace([])
+        status, answer = await fetch(guarded.server, path)
+        assert (status, failing(answer)) == (503, {"serving": "failing"})
+        guarded.allow("describe", "cluster", CLUSTER)
+        status, answer = await fetch(guarded.server, path)
+        assert (status, failing(answer)) == (503, {"serving": "the broker is stopping"})

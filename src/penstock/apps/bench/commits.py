@@ -18,6 +18,7 @@ from penstock.apps.bench.stores import own_name
 from penstock.apps.loads.figures import quantiles_ms
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.base.urls import without_credentials
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -46,7 +47,8 @@ def control_place(url: str) -> Iterator[str]:
         ControlUnavailable: the server does not answer, or refuses.
     """
     if not url.startswith(("postgresql://", "postgres://")):
-        raise InvalidError(f"--control {url}: must begin with postgresql://")
+        place = without_credentials(url)
+        raise InvalidError(f"--control {place}: must begin with postgresql://")
     name = own_name("_")
     parts = urlsplit(url)
     kept = [(key, value) for key, value in parse_qsl(parts.query) if key != "search_path"]

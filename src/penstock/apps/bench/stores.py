@@ -22,6 +22,7 @@ from penstock.apps.loads.figures import quantiles_ms
 from penstock.apps.loads.values import noise
 from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
+from penstock.base.urls import without_credentials
 
 if TYPE_CHECKING:
     from penstock.objects import ObjectStore
@@ -81,7 +82,7 @@ def store_place(url: str, options: Mapping[str, str]) -> Iterator[StorePlace]:
     parts = urlsplit(url)
     directory = Path(unquote(parts.path)) if parts.scheme == "file" else None
     if directory is not None and not directory.is_dir():
-        raise InvalidError(f"--store {url}: there is no such directory")
+        raise InvalidError(f"--store {without_credentials(url)}: there is no such directory")
     place = StorePlace(url, f"{url.rstrip('/')}/{own_name('-')}", options)
     taken = False
     try:
@@ -111,7 +112,8 @@ def _emptied(place: StorePlace, *, tell: bool) -> None:
         run_async(_empty(place))
     except PenstockError as error:
         if tell:
-            text = f"penstock: objects below {place.url} may be left behind: {error}"
+            shown = without_credentials(place.url)
+            text = f"penstock: objects below {shown} may be left behind: {error}"
             click.echo(text, err=True)
 
 

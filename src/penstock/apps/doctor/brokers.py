@@ -18,7 +18,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.apps.admin import ask_admin
+from penstock.apps.admin import ask_admin, hides_causes
 from penstock.apps.doctor.findings import SKEW_CURE, SKEW_WARN_SECONDS, Check, Finding, look
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 CALL_MS: Final = 2_000
 ROUND_TRIP_WARN_MS: Final = 100.0
+_SHOW_CAUSES: Final = (
+    "the broker shows causes only to principals that may describe the cluster: give the options"
+    " of one (--profile, -X), over https:// or on the broker's machine"
+)
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
@@ -293,5 +297,7 @@ def _ready(address: str, answer: Answer, node_id: int | None) -> Finding:
         check=name,
         status="fail",
         cause="; ".join(wrong),
-        fix="bring back what is named: the broker needs no restart, unless storage has failed",
+        fix=_SHOW_CAUSES
+        if hides_causes(answer)
+        else "bring back what is named: the broker needs no restart, unless storage has failed",
     )

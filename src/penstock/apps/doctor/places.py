@@ -129,11 +129,12 @@ def _object_store(configuration: Configuration) -> Finding:
 async def _looked_at(configuration: Configuration, url: str) -> Finding:
     from penstock.apps.wiring import store_options
     from penstock.diskless.formats.store_properties import KEY
-    from penstock.objects import ObjectNotFound, open_store
+    from penstock.objects import ObjectNotFound, open_store, place_of
 
+    options = store_options(configuration.places)
     store = open_store(
         url,
-        options=store_options(configuration.places),
+        options=options,
         request_timeout_ms=int(PLACE_SECONDS * 1000),
     )
     begun = SYSTEM_CLOCK.monotonic()
@@ -144,7 +145,8 @@ async def _looked_at(configuration: Configuration, url: str) -> Finding:
         known = False
     finally:
         await store.close()
-    said = f"{url} answered in {(SYSTEM_CLOCK.monotonic() - begun) * 1000:.1f} ms"
+    answer_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
+    said = f"{place_of(url, options)} answered in {answer_ms:.1f} ms"
     if known:
         return Finding(check="object store", status="ok", cause=said)
     return Finding(

@@ -45,7 +45,7 @@ from penstock.broker.admin import (
 from penstock.broker.admin.health import Health, Readiness
 from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
 from penstock.broker.parts import parts_of
-from penstock.security import AuthorisationFailed
+from penstock.security import CLUSTER, AuthorisationFailed
 from penstock.security.http_credentials import CHALLENGE
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from penstock.base.metrics import Registry
     from penstock.base.system import Clock
-    from penstock.broker.admin.access import AdminAccess
+    from penstock.broker.admin.access import AdminAccess, Asker
     from penstock.broker.settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
@@ -302,7 +302,10 @@ def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
 def _health(parts: Parts, look: Callable[[], Awaitable[Health]]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         report = await look()
-        response = json_response(report.as_json(parts.node_id), 200 if report.good else 503)
+        asker: Asker = request.state.asker
+        causes = asker.rights.allows("describe", "cluster", CLUSTER)
+        body = report.as_json(parts.node_id, causes=causes)
+        response = json_response(body, 200 if report.good else 503)
         # `penstock doctor` compares clocks by it.
         response.headers["date"] = formatdate(parts.clock.now_ms() / 1000, usegmt=True)
         return response

@@ -19,7 +19,7 @@ import os
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.broker.limits import FREE_BYTES_MIN, READINESS_KEPT_SECONDS, READINESS_PROBE_SECONDS
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore
 
 logger = logging.getLogger(__name__)
+
+FAILING: Final = "failing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +60,17 @@ class Health:
     def good(self) -> bool:
         return all(check.ok for check in self.checks)
 
-    def as_json(self, node_id: int) -> dict[str, Any]:
+    def as_json(self, node_id: int, *, causes: bool = True) -> dict[str, Any]:
+        """Return the answer of a health route; without `causes` a failed check has `FAILING`."""
         return {
             "node_id": node_id,
-            "status": "ok" if self.good else "failing",
+            "status": "ok" if self.good else FAILING,
             "checks": [
-                {"name": check.name, "ok": check.ok, "cause": check.cause or None}
+                {
+                    "name": check.name,
+                    "ok": check.ok,
+                    "cause": (check.cause if causes else FAILING) if check.cause else None,
+                }
                 for check in self.checks
             ],
         }

@@ -31,6 +31,7 @@ from asyncpg.connect_utils import SessionAttribute
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.pause import pause
 from penstock.base.system import Randomness
+from penstock.base.urls import without_credentials
 from penstock.control.drivers.postgres_failures import (
     DATABASE_ERRORS,
     Failure,
@@ -93,9 +94,8 @@ class _Failed(Exception):
 
 def database_name(url: str) -> str:
     """Where a database is, for messages: hosts and name, no password."""
-    parts = urlsplit(url)
-    hosts = parts.netloc.rpartition("@")[2] or "the local server"
-    return f"the PostgreSQL database {parts.path.lstrip('/') or '(default)'} on {hosts}"
+    hosts, _, name = without_credentials(url).partition("://")[2].partition("/")
+    return f"the PostgreSQL database {name or '(default)'} on {hosts or 'the local server'}"
 
 
 async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Asyncpg:

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
+from penstock.base.urls import without_credentials
 from penstock.security.addresses import AddressBounds
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
@@ -108,7 +109,7 @@ class ListenerSettings:
                 check_url(url)
             except ValueError as error:
                 name = f"{prefix}sasl.oauthbearer.jwks.endpoint.url"
-                raise InvalidSetting(name, url, str(error)) from None
+                raise InvalidSetting(name, without_credentials(url), str(error)) from None
 
     @property
     def bounds(self) -> AddressBounds:
