@@ -49,8 +49,8 @@ def test_the_first_rule_that_fits_says_all() -> None:
         "User:both", "User:app", "User:group", "User:uid-5", "", "",
     ]  # fmt: skip
     assert rules.users["web"].principal == "User:web"
-    assert rules.credential(SCRAM_SHA_256, "web") == CREDENTIAL
-    assert rules.credential(SCRAM_SHA_256, "eye") is None
+    assert rules.credentials.credential(SCRAM_SHA_256, "web") == CREDENTIAL
+    assert rules.credentials.credential(SCRAM_SHA_256, "eye") is None
     assert rules.tokens["ab" * 32].observes
     assert "SCRAM" not in repr(rules)
     assert "abab" not in repr(rules)

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.security.credentials import (
     HASH_BYTES,
     HASHES,
     ITERATIONS,
     ITERATIONS_MAX,
+    ITERATIONS_MIN,
     PASSWORD_BYTES_MAX,
+    PLAIN,
+    SALT_BYTES,
     SALT_BYTES_MAX,
+    SALT_BYTES_MIN,
     SCRAM_SHA_256,
     SCRAM_SHA_512,
     InvalidCredential,
     ScramCredential,
+    Shape,
     credential_of,
-    decoy,
+    credential_or_decoy,
     derive,
     matches,
     parse_credential,
     salted_password,
 )
+from penstock.security.users_file import FileCredentials
 
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 PASSWORD = "pencil"
@@ -123,8 +132,71 @@ def test_values_out_of_bounds_are_refused(changes: dict[str, str | int | bytes])
         replace(one(), **changes)  # type: ignore[arg-type]
 
 
+NO_USERS = FileCredentials({})
+
+
+def decoy(
+    secret: bytes, mechanism: str, user: str, kept: FileCredentials = NO_USERS
+) -> ScramCredential:
+    found, known = credential_or_decoy(kept, mechanism, user, secret)
+    assert not known
+    return found
+
+
+SHAPES = st.builds(
+    Shape,
+    mechanism=st.sampled_from(list(HASHES)),
+    salt_bytes=st.integers(SALT_BYTES_MIN, 64),
+    iterations=st.integers(ITERATIONS_MIN, ITERATIONS_MAX),
+)
+
+
+def kept_as(shape: Shape) -> ScramCredential:
+    key = bytes(HASH_BYTES[shape.mechanism])
+    return ScramCredential(
+        mechanism=shape.mechanism,
+        salt=bytes(shape.salt_bytes),
+        iterations=shape.iterations,
+        stored_key=key,
+        server_key=key,
+    )
+
+
+@given(
+    users=st.lists(st.lists(SHAPES, min_size=1, max_size=2), max_size=8),
+    mechanism=st.sampled_from([PLAIN, *HASHES]),
+    name=st.text(),
+)
+def test_a_decoy_has_the_shape_of_some_users_credential(
+    users: list[list[Shape]], mechanism: str, name: str
+) -> None:
+    kept = {
+        (one.mechanism, f"user-{at}"): kept_as(one) for at, row in enumerate(users) for one in row
+    }
+    credentials = FileCredentials(kept)
+    seen = set()
+    for at in range(len(users)):
+        found, known = credential_or_decoy(credentials, mechanism, f"user-{at}", b"secret")
+        seen |= {found.shape} if known else set()
+    assert credentials.shapes(mechanism).keys() == seen
+    usual = Shape(SCRAM_SHA_256 if mechanism == PLAIN else mechanism, SALT_BYTES, ITERATIONS)
+    found = decoy(b"secret", mechanism, name, credentials)
+    assert found == decoy(b"secret", mechanism, name, credentials)
+    assert found.shape in (seen or {usual})
+
+
+def test_decoys_have_the_shapes_in_their_proportion() -> None:
+    shapes = [Shape(SCRAM_SHA_512, 26, 8192)] * 3 + [Shape(SCRAM_SHA_512, 16, 4096)]
+    kept = FileCredentials(
+        {(SCRAM_SHA_512, f"u{at}"): kept_as(one) for at, one in enumerate(shapes)}
+    )
+    found = Counter(decoy(b"secret", PLAIN, f"nobody-{at}", kept).shape for at in range(2000))
+    assert found.keys() == set(shapes)
+    assert 1350 < found[shapes[0]] < 1650
+
+
 def test_nobodys_credential_stays_the_same_and_matches_nothing() -> None:
-    secret = b"known to one process"
+    secret = b"known to brokers"
     mine = decoy(secret, SCRAM_SHA_256, "alice")
     assert mine == decoy(secret, SCRAM_SHA_256, "alice")
     assert len(mine.stored_key) == HASH_BYTES[SCRAM_SHA_256]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +17,7 @@ from penstock.security.http_authentication import (
     NotAuthenticated,
     Shown,
 )
-from penstock.security.http_credentials import PasswordVerifier
+from penstock.security.http_credentials import PasswordVerifier, TooManyFailures
 from tests.security.access import Noted
 from tests.security.exchanges import users
 
@@ -30,6 +31,19 @@ IDENTITIES = Identities(
 @dataclass(frozen=True)
 class Found:
     principal: str
+
+
+class Failed:
+    """Failures by address, of which two are allowed."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+
+    def failed(self, address: str) -> None:
+        self.counts[address] += 1
+
+    def barred(self, address: str) -> bool:
+        return self.counts[address] > 2
 
 
 def known(request: Request, shown: Shown) -> Found:
@@ -63,8 +77,9 @@ async def test_passwords_and_tokens_that_never_end_need_tls_or_this_machine(
 ) -> None:
     audit, verifier = Noted(), PasswordVerifier(SYSTEM_RANDOMNESS)
     asked = Authentication(
-        "listener", lambda: IDENTITIES, known, verifier, audit, plain_loopback=plain_loopback
-    )
+        "listener", lambda: IDENTITIES, known, verifier, audit, Failed(),
+        plain_loopback=plain_loopback,
+    )  # fmt: skip
     sent = request(scheme, address, authorization)
     if counts:
         assert (await asked.who(sent)).principal
@@ -74,3 +89,25 @@ async def test_passwords_and_tokens_that_never_end_need_tls_or_this_machine(
     (event,) = audit.events
     assert event.reason.endswith("without TLS")
     assert TOKEN not in repr(event)
+
+
+def basic(password: str) -> str:
+    return "Basic " + b64encode(f"web:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize("wrong", [basic("guess"), "Bearer abc", "Basic x"])
+async def test_credentials_of_an_address_are_refused_after_too_many_failures(wrong: str) -> None:
+    failed = Failed()
+    asked = Authentication(
+        "listener", lambda: IDENTITIES, known, PasswordVerifier(SYSTEM_RANDOMNESS), Noted(), failed
+    )
+    here, there = "192.0.2.7", "192.0.2.8"
+    for _ in range(2):
+        with pytest.raises(NotAuthenticated):
+            await asked.who(request("https", here, wrong))
+    for sent in (wrong, basic("secret of web"), f"Bearer {TOKEN}"):
+        with pytest.raises(TooManyFailures, match=r"max\.failed\.authentications\.per\.ip"):
+            await asked.who(request("https", here, sent))
+    assert (await asked.who(request("https", there, BASIC))).principal == "web"
+    assert (await asked.who(request("https", here, BASIC))).principal == "web", "was right before"
+    assert failed.counts == Counter({here: 3})

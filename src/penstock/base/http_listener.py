@@ -4,8 +4,9 @@ uvicorn gives the HTTP protocol; its `Server` is left out, because that takes ov
 ten times a second and sleeps on the way down. The web packages are imported by `start`, so that
 what matters more at start-up does not wait for them.
 
-Bounds: request heads by `HEAD_BYTES_MAX`, requests at a time by `connections_max`, idle
-connections by `KEEP_ALIVE_SECONDS`, slow ones as `http_protocol.py` has it; bodies are the
+Bounds: request heads by `HEAD_BYTES_MAX`, requests at a time by `connections_max`, of which one
+address may have a part and beside which probes have a reserve, idle connections by
+`KEEP_ALIVE_SECONDS`, their number and slow ones as `http_protocol.py` has it; bodies are the
 application's to bound.
 
 A request whose length can be read in two ways is refused before the application sees it: one that
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -34,6 +36,15 @@ KEEP_ALIVE_SECONDS: Final = 30
 STOP_SECONDS: Final = 1.0
 """Time that open requests get to finish when the listener stops."""
 BACKLOG: Final = 128
+REFUSED_BYTES_MAX: Final = 4 << 20
+"""Bytes that are read of the body of a request that is refused."""
+REFUSED_SECONDS: Final = 4.0
+"""For how long these are read, so that the answer is there within 5 s."""
+PROBES: Final = frozenset({"/health", "/livez", "/readyz"})
+PROBES_AT_ONCE: Final = 16
+"""Requests of probes that are served beside as many others as there may be."""
+ADDRESS_SHARE: Final = 0.75
+"""Part of the requests at a time that one address of another machine may have."""
 _REPLACEMENT: Final = "\ufffd"
 """Character that decoding puts where a query's bytes are not UTF-8."""
 _CODING: Final = b"transfer-encoding"
@@ -41,6 +52,9 @@ _LENGTHS: Final = (b"content-length", _CODING)
 _AROUND_BYTES: Final = len(": \r\n")
 _LARGE_HEAD: Final = (
     b'{"error":"invalid_request","message":"a request\'s head has at most 16384 bytes"}'
+)
+_BUSY: Final = (
+    b'{"error":"throttling_quota_exceeded","message":"too many requests at a time; try again"}'
 )
 _TWO_LENGTHS: Final = (
     b'{"error":"invalid_request","message":"the request says in two ways how long its body is"}'
@@ -95,6 +109,29 @@ def client_address(request: Request) -> str:
     return "" if request.client is None else request.client.host
 
 
+async def drained(
+    request: Request, bytes_max: int = REFUSED_BYTES_MAX, seconds: float = REFUSED_SECONDS
+) -> bool:
+    """Read and drop the rest of a refused request's body; whether its end was reached.
+
+    A client that is still sending may see no answer. Close the connection where this is False.
+    """
+    from starlette.requests import ClientDisconnect
+
+    left = bytes_max
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                left -= len(piece)
+                if left < 0:
+                    return False
+    except (TimeoutError, ClientDisconnect):
+        return False
+    except RuntimeError:  # the body was read to its end before
+        return True
+    return True
+
+
 async def _refuse(send: Any, status: int, body: bytes) -> None:
     own = [(b"content-type", b"application/json"), (b"connection", b"close")]
     own.append((b"content-length", str(len(body)).encode()))
@@ -118,6 +155,33 @@ def _one_length(app: Any) -> Any:
             await app(scope, receive, send)
 
     return checked
+
+
+def _bounded(app: Any, requests_max: int) -> Any:
+    """Return an application that gets so many requests at a time, and fewer from one address.
+
+    Probes have a reserve of `PROBES_AT_ONCE`, so that no load makes a supervisor restart this.
+    """
+    share = max(1, int(ADDRESS_SHARE * requests_max))
+    running = Counter[str]()
+
+    async def bounded(scope: Any, receive: Any, send: Any) -> None:
+        address = (scope.get("client") or ("",))[0]
+        probe = scope.get("path") in PROBES
+        most = requests_max + (PROBES_AT_ONCE if probe else 0)
+        crowded = not probe and running[address] >= share and not is_loopback(address)
+        if running.total() >= most or crowded:
+            await _refuse(send, 503, _BUSY)
+            return
+        running[address] += 1
+        try:
+            await app(scope, receive, send)
+        finally:
+            running[address] -= 1
+            if not running[address]:
+                del running[address]
+
+    return bounded
 
 
 class Server(Protocol):
@@ -159,10 +223,10 @@ class HttpListener:
         from uvicorn.config import Config
         from uvicorn.server import ServerState
 
-        from penstock.base.http_protocol import protocol_class
+        from penstock.base.http_protocol import CONNECTIONS_PER_REQUEST, Connection, Connections
 
         config = Config(
-            _one_length(app),
+            _bounded(_one_length(app), connections_max),
             http="h11",
             ws="none",
             lifespan="off",
@@ -172,17 +236,18 @@ class HttpListener:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            limit_concurrency=connections_max,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
         config.load()
         self._protocols = protocols = ServerState()
-        kind = protocol_class()
+        kept = Connections(CONNECTIONS_PER_REQUEST * connections_max)
         host, port = address
 
         def make() -> asyncio.BaseProtocol:
-            made: asyncio.BaseProtocol = kind(config=config, server_state=protocols, app_state={})
+            made: asyncio.BaseProtocol = Connection(
+                kept, config=config, server_state=protocols, app_state={}
+            )
             return made
 
         if bind is not None:

@@ -3,8 +3,9 @@ its peer has shown.
 
 uvicorn itself only ends connections on which no next request begins. Here a head has to arrive
 within `HEAD_SECONDS` from the first byte on, the first one from when the connection was made, and
-a body that is being read must not be silent for `SILENCE_SECONDS`. Connections above twice the
-requests at a time are closed at once; up to there requests are answered 503.
+a body that is being read must not be silent for `SILENCE_SECONDS`. There are at most twice as many
+connections as requests at a time. One more closes a connection without a request, of the address
+that has most: however many one address opens, others still connect.
 
 Apart from `http_listener`, since the web packages are imported when it starts.
 """
@@ -12,6 +13,7 @@ Apart from `http_listener`, since the web packages are imported when it starts.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any, Final
 
 import h11
@@ -23,11 +25,45 @@ SILENCE_SECONDS: Final = 30.0
 CONNECTIONS_PER_REQUEST: Final = 2
 
 
-class _Protocol(H11Protocol):
+class Connections:
+    """Open connections of a listener, at most `most`; the one that was silent longest is first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[Connection, str] = {}
+        """Their addresses."""
+
+    def enter(self, connection: Connection, address: str) -> bool:
+        """Take a new connection, in place of a silent one where there are too many.
+
+        False where each of the others has a request.
+        """
+        if len(self._open) >= self._most:
+            counts = Counter(self._open.values())
+            silent = (one for one in self._open if one.silent)
+            last = max(silent, key=lambda one: counts[self._open[one]], default=None)
+            if last is None:
+                return False
+            del self._open[last]
+            last.transport.abort()
+        self._open[connection] = address
+        return True
+
+    def heard(self, connection: Connection) -> None:
+        """Put a connection behind the others: it is not silent."""
+        if connection in self._open:
+            self._open[connection] = self._open.pop(connection)
+
+    def leave(self, connection: Connection) -> None:
+        self._open.pop(connection, None)
+
+
+class Connection(H11Protocol):
     """One connection."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, kept: Connections, **named: Any) -> None:
+        super().__init__(**named)
+        self._kept = kept
         self._until: asyncio.TimerHandle | None = None
         self._heard = 0.0
         """When a part of a body came; 0 while a head is waited for."""
@@ -43,14 +79,14 @@ class _Protocol(H11Protocol):
             await app(scope, receive, send)
 
         self.app = with_certificate
-        limit = self.limit_concurrency
-        if limit is not None and len(self.connections) > CONNECTIONS_PER_REQUEST * limit:
+        if not self._kept.enter(self, self.client[0] if self.client else ""):
             transport.abort()
             return
         self._until = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._kept.heard(self)
         state = self.conn.their_state
         if state is h11.SEND_BODY:
             if not self._heard:
@@ -66,7 +102,14 @@ class _Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_watch()
+        self._kept.leave(self)
         super().connection_lost(exc)
+
+    @property
+    def silent(self) -> bool:
+        """Whether no request is being answered."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete
 
     def _look(self) -> None:
         """Close if a body is silent, unless it is the application that has not read it."""
@@ -83,8 +126,3 @@ class _Protocol(H11Protocol):
         if self._until is not None:
             self._until.cancel()
             self._until = None
-
-
-def protocol_class() -> Any:
-    """What makes connections; of uvicorn's types, which are its own."""
-    return _Protocol

@@ -37,7 +37,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidError
-from penstock.security.credentials import InvalidCredential, ScramCredential, parse_credential
+from penstock.security.credentials import (
+    Credentials,
+    InvalidCredential,
+    ScramCredential,
+    parse_credential,
+)
+from penstock.security.users_file import FileCredentials
 
 RULES_MAX: Final = 1000
 TOPICS_MAX: Final = 1000
@@ -77,14 +83,14 @@ class Permission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """All rules of an agent; a `Credentials` for the users of its HTTP front."""
+    """All rules of an agent; `credentials` are those of the users of its HTTP front."""
 
     peers: Sequence[tuple[int | None, int | None, Permission]] = ()
     tokens: Mapping[str, Permission] = field(default_factory=dict, repr=False)
     users: Mapping[str, Permission] = field(default_factory=dict)
     names: Mapping[str, Permission] = field(default_factory=dict)
     """By the name that a signed token or a certificate has."""
-    kept: Mapping[tuple[str, str], ScramCredential] = field(default_factory=dict, repr=False)
+    credentials: Credentials = field(default_factory=lambda: FileCredentials({}), repr=False)
 
     def of_peer(self, uid: int, gid: int, *, own_uid: int) -> Permission | None:
         """What a process may do; None if no rule fits."""
@@ -92,10 +98,6 @@ class Rules:
             if rule_uid in (None, uid) and rule_gid in (None, gid):
                 return permission
         return Permission(principal=f"User:uid-{uid}") if uid == own_uid else None
-
-    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        """See `security.credentials.Credentials`."""
-        return self.kept.get((mechanism, user))
 
 
 def parse_rules(text: str) -> Rules:
@@ -132,7 +134,8 @@ def parse_rules(text: str) -> Rules:
                 kept.setdefault((credential.mechanism, user), credential)
         except (InvalidRules, InvalidCredential) as error:
             raise InvalidRules(f"rule {number}: {error}") from None
-    return Rules(peers=peers, tokens=tokens, users=users, names=names, kept=kept)
+    credentials = FileCredentials(kept)
+    return Rules(peers=peers, tokens=tokens, users=users, names=names, credentials=credentials)
 
 
 def _kind(entry: Any) -> str:

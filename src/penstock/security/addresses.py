@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 ADDRESSES_MAX: Final = 10_000
+FAILURES: Final = "max.failed.authentications.per.ip"
 SHARED_BITS: Final = 64
 """How much of an IPv6 address is counted."""
 WINDOW_SECONDS: Final = 60.0
@@ -75,12 +76,16 @@ class AddressLimits:
         address = counted(address)
         if self._waiting.get(address, 0) >= self._bounds.waiting_per_address:
             return "max.unauthenticated.connections.per.ip"
+        return FAILURES if self.barred(address, now) else None
+
+    def barred(self, address: str, now: float) -> bool:
+        """Whether too many authentications from an address failed within the minute."""
+        address = counted(address)
         since, count = self._failures.get(address, (now, 0))
         if now - since >= WINDOW_SECONDS:
             del self._failures[address]
-        elif count >= self._bounds.failures_per_address:
-            return "max.failed.authentications.per.ip"
-        return None
+            return False
+        return count >= self._bounds.failures_per_address
 
     def entered(self, address: str) -> None:
         """A connection was accepted."""

@@ -18,9 +18,12 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
+import itertools
 from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, NoReturn, Protocol
 
 from penstock.base.errors import InvalidError
 
@@ -48,6 +51,8 @@ ITERATIONS: Final = 4096
 SALT_BYTES: Final = 16
 SALT_BYTES_MIN: Final = 8
 SALT_BYTES_MAX: Final = 1024
+SHAPES_USERS_MAX: Final = 1000
+"""Users whose credentials are looked at for the shapes of decoys."""
 PASSWORD_BYTES_MAX: Final = 1024
 """More than any password: a hash of megabytes would be work for nothing."""
 
@@ -56,6 +61,14 @@ class InvalidCredential(InvalidError):
     """What should be a credential is none. The message never has the text."""
 
     code: ClassVar[str] = "unacceptable_credential"
+
+
+class Shape(NamedTuple):
+    """Facts on a credential that a SCRAM server shows, or that verifying takes its time by."""
+
+    mechanism: str
+    salt_bytes: int
+    iterations: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +98,10 @@ class ScramCredential:
                     f"the {name} key of {self.mechanism} has {size} bytes, not {len(key)}"
                 )
 
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.mechanism, len(self.salt), self.iterations)
+
     def text(self) -> str:
         """The text form; it is a secret too, of which a dictionary attack can be made."""
         salt, stored, server = [
@@ -99,6 +116,27 @@ class Credentials(Protocol):
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
         """What is kept for one of a user's mechanisms; None where there is nothing."""
         ...
+
+    def shapes(self, mechanism: str) -> Mapping[Shape, int]:
+        """Return the number of users by the shape of the credential that a mechanism uses.
+
+        PLAIN uses a user's first credential in the order of `HASHES`.
+        """
+        ...
+
+
+def shapes_of(kept: Iterable[Mapping[str, ScramCredential]]) -> Mapping[str, Mapping[Shape, int]]:
+    """Count the shapes of users' credentials by mechanism; `kept` has an item for each user.
+
+    The first `SHAPES_USERS_MAX` users are counted.
+    """
+    counts: dict[str, Counter[Shape]] = {mechanism: Counter() for mechanism in (PLAIN, *HASHES)}
+    for credentials in itertools.islice(kept, SHAPES_USERS_MAX):
+        shapes = {name: credentials[name].shape for name in HASHES if name in credentials}
+        for mechanism, shape in shapes.items():
+            counts[mechanism][shape] += 1
+        counts[PLAIN].update(list(shapes.values())[:1])
+    return counts
 
 
 def parse_credential(text: str) -> ScramCredential:
@@ -204,24 +242,43 @@ def matches(credential: ScramCredential, password: str) -> bool:
     return hmac.compare_digest(derived.stored_key, credential.stored_key)
 
 
-def decoy(secret: bytes, mechanism: str, user: str) -> ScramCredential:
-    """What stands in for the credential of a user who has none: nothing matches it.
+def credential_or_decoy(
+    credentials: Credentials, mechanism: str, user: str, secret: bytes
+) -> tuple[ScramCredential, bool]:
+    """Return the credential that a mechanism uses for a user, and whether the user has one.
 
-    The same user gets the same salt whenever asked, so that nobody sees whether there is one.
-    `secret` is known to this process only.
+    A user without one gets a decoy, which matches no password. Neither its salt nor the time that
+    verifying takes shows that it is one: it has the shape of some user's credential, and is the
+    same whenever that name is asked for. `secret` is known to brokers only.
     """
-    size = HASH_BYTES[_known(mechanism)]
-    name = f"{mechanism}\0{user}".encode("utf-8", "surrogatepass")
+    for name in HASHES if mechanism == PLAIN else (mechanism,):
+        found = credentials.credential(name, user)
+        if found is not None:
+            return found, True
+    return _decoy(secret, credentials.shapes(mechanism), mechanism, user), False
 
-    def some(purpose: bytes, count: int) -> bytes:
-        return hmac.digest(secret, purpose + b"\0" + name, "sha512")[:count]
 
+def _decoy(
+    secret: bytes, shapes: Mapping[Shape, int], mechanism: str, user: str
+) -> ScramCredential:
+    own = f"{mechanism}\0{user}".encode("utf-8", "surrogatepass")
+
+    def some(purpose: str, count: int) -> bytes:
+        return hashlib.shake_256(secret + f"{purpose}\0".encode() + own).digest(count)
+
+    usual = Shape(SCRAM_SHA_256 if mechanism == PLAIN else mechanism, SALT_BYTES, ITERATIONS)
+    shape, point = usual, int.from_bytes(some("shape", 8)) * sum(shapes.values()) >> 64
+    for shape in sorted(shapes):
+        point -= shapes[shape]
+        if point < 0:
+            break
+    size = HASH_BYTES[_known(shape.mechanism)]
     return ScramCredential(
-        mechanism=mechanism,
-        salt=some(b"salt", SALT_BYTES),
-        iterations=ITERATIONS,
-        stored_key=some(b"stored", size),
-        server_key=some(b"server", size),
+        mechanism=shape.mechanism,
+        salt=some(f"salt of {shape.salt_bytes}", shape.salt_bytes),
+        iterations=shape.iterations,
+        stored_key=some("stored", size),
+        server_key=some("server", size),
     )
 
 

@@ -26,6 +26,7 @@ from penstock.security.http_credentials import (
     Bearer,
     PasswordVerifier,
     Recent,
+    TooManyFailures,
     read_authorization,
 )
 from penstock.security.sasl import NobodysName
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from penstock.security.sasl.oauthbearer import Verifier
 
 REFUSAL: Final = "the credentials are not accepted here"
+TOO_MANY: Final = (
+    "too many authentications from this address failed (max.failed.authentications.per.ip); try"
+    " again in a minute"
+)
 
 
 class NotAuthenticated(InvalidError):
@@ -59,6 +64,15 @@ class Shown:
     mechanism: str = ""
     name: str = ""
     token_sha256: str = ""
+
+
+class Failures(Protocol):
+    """Count of credentials that were worth nothing, by address, within a minute."""
+
+    def failed(self, address: str) -> None: ...
+    def barred(self, address: str) -> bool:
+        """Whether credentials from an address are refused until the minute is over."""
+        ...
 
 
 class Somebody(Protocol):
@@ -93,6 +107,7 @@ class Authentication(Generic[K]):
         known: Callable[[Request, Shown], K],
         passwords: PasswordVerifier,
         audit: Audit,
+        failures: Failures,
         *,
         plain_loopback: bool = False,
     ) -> None:
@@ -102,6 +117,7 @@ class Authentication(Generic[K]):
         self._known = known
         self._passwords = passwords
         self._audit = audit
+        self._failures = failures
         self._plain_loopback = plain_loopback
         self._lately = Recent()
 
@@ -111,10 +127,14 @@ class Authentication(Generic[K]):
         Raises:
             NotAuthenticated: credentials are worth nothing, or some are needed.
             TooManyLogins: too many passwords wait to be verified.
+            TooManyFailures: too many credentials from the same address were worth nothing.
         """
-        mechanism = ""
+        mechanism, address = "", client_address(request)
+        headers = request.headers.getlist("authorization")
         try:
-            given = read_authorization(request.headers.getlist("authorization"))
+            given = read_authorization(headers)
+            if given is not None and self._failures.barred(address) and not self._known_well(given):
+                raise TooManyFailures(TOO_MANY)
             if isinstance(given, Basic):
                 mechanism = "basic"
                 shown = await self._by_password(request, given)
@@ -129,11 +149,24 @@ class Authentication(Generic[K]):
         except (NotAuthenticated, BadAuthorization, NobodysName) as error:
             refusal = error if isinstance(error, NotAuthenticated) else NotAuthenticated(str(error))
             self._record(request, ANONYMOUS, mechanism, "failure", refusal.reason)
+            if headers or mechanism:
+                self._failures.failed(address)
+                if self._failures.barred(address):
+                    raise TooManyFailures(TOO_MANY) from None
             raise refusal from None
-        who = (mechanism, str(known.principal), client_address(request))
+        who = (mechanism, str(known.principal), address)
         if shown.mechanism and self._lately.is_new(who):  # credentials come each time
             self._record(request, known.principal, mechanism, "success", "")
         return known
+
+    def _known_well(self, given: Basic | Bearer) -> bool:
+        """Whether a password was right before: others at the same address do not lock it out."""
+        credentials = self._identities().credentials
+        return (
+            isinstance(given, Basic)
+            and credentials is not None
+            and self._passwords.remembers(given, credentials)
+        )
 
     async def _by_password(self, request: Request, given: Basic) -> Shown:
         credentials = self._identities().credentials

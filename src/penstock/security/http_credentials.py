@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import InvalidError, RetriableError
 from penstock.security.credentials import (
-    HASHES,
     PASSWORD_BYTES_MAX,
-    SCRAM_SHA_256,
+    PLAIN,
     Credentials,
-    decoy,
+    ScramCredential,
+    credential_or_decoy,
     matches,
 )
 
@@ -53,6 +53,10 @@ class TooManyLogins(RetriableError):
     """So many passwords wait to be verified that no more are taken."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
+
+
+class TooManyFailures(TooManyLogins):
+    """An address from which too many credentials were worth nothing within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +133,7 @@ class PasswordVerifier:
         Raises:
             TooManyLogins: too many wait already.
         """
-        kept = [credentials.credential(mechanism, given.user) for mechanism in HASHES]
-        known = next((one for one in kept if one is not None), None)
-        credential = known or decoy(self._secret, SCRAM_SHA_256, given.user)
-        digest = self._digest(given, credential.stored_key)
+        credential, known, digest = self._looked_up(given, credentials)
         if digest in self._remembered:
             return True
         if self._waiting >= WAITING_MAX:
@@ -143,12 +144,21 @@ class PasswordVerifier:
                 right = await asyncio.to_thread(matches, credential, given.password)
         finally:
             self._waiting -= 1
-        if not right or known is None:
+        if not right or not known:
             return False
         self._remembered.is_new(digest)
         return True
 
-    def _digest(self, given: Basic, stored_key: bytes) -> bytes:
+    def remembers(self, given: Basic, credentials: Credentials) -> bool:
+        """Whether it was verified lately to be the password of a user."""
+        return self._looked_up(given, credentials)[2] in self._remembered
+
+    def _looked_up(
+        self, given: Basic, credentials: Credentials
+    ) -> tuple[ScramCredential, bool, bytes]:
+        """Return a user's credential or a decoy, whether it is the user's, and a digest of all."""
+        found, known = credential_or_decoy(credentials, PLAIN, given.user, self._secret)
         user, password = given.user.encode(), given.password.encode()
         sizes = len(user).to_bytes(4, "big")
-        return hmac.digest(self._secret, sizes + user + stored_key + password, "sha256")
+        said = sizes + user + found.stored_key + password
+        return found, known, hmac.digest(self._secret, said, "sha256")

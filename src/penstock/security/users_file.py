@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.security.credentials import InvalidCredential, ScramCredential, parse_credential
+from penstock.security.credentials import (
+    InvalidCredential,
+    ScramCredential,
+    Shape,
+    parse_credential,
+    shapes_of,
+)
 
 USERS_MAX: Final = 100_000
 _BETWEEN: Final = ":SCRAM-"
@@ -19,14 +25,22 @@ class FileCredentials:
     """The users of a file; a `Credentials`."""
 
     def __init__(self, kept: Mapping[tuple[str, str], ScramCredential]) -> None:
-        self._kept = kept
+        """`kept` is by mechanism and user."""
+        self._kept: dict[str, dict[str, ScramCredential]] = {}
+        for (mechanism, user), credential in kept.items():
+            self._kept.setdefault(user, {})[mechanism] = credential
+        self._shapes = shapes_of(self._kept.values())
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return sum(map(len, self._kept.values()))
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
         """See `Credentials`."""
-        return self._kept.get((mechanism, user))
+        return self._kept.get(user, {}).get(mechanism)
+
+    def shapes(self, mechanism: str) -> Mapping[Shape, int]:
+        """See `Credentials`."""
+        return self._shapes[mechanism]
 
 
 def parse_users(data: bytes) -> FileCredentials:

@@ -9,7 +9,13 @@ from base64 import b64decode, b64encode
 import pytest
 
 from penstock.security import Principal
-from penstock.security.credentials import HASHES, SCRAM_SHA_256, derive, salted_password
+from penstock.security.credentials import (
+    HASHES,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    derive,
+    salted_password,
+)
 from penstock.security.sasl import AuthenticationFailed, ServerUntrusted
 from penstock.security.sasl.scram import MESSAGE_BYTES_MAX, ScramClient, ScramServer
 from penstock.security.users_file import FileCredentials
@@ -231,3 +237,18 @@ def test_truncated_messages_are_refused(size: int) -> None:
     challenge(one, CLIENT_FIRST)
     with pytest.raises(AuthenticationFailed):
         outcome(one, CLIENT_FINAL[:size])
+
+
+def test_a_name_without_a_user_is_challenged_as_users_are() -> None:
+    salt, iterations = b"twenty-six bytes of a salt", 8192
+    kept = derive(SCRAM_SHA_512, "pencil", salt=salt, iterations=iterations)
+    users = FileCredentials({(SCRAM_SHA_512, "alice"): kept})
+    shown = []
+    for user in ("alice", "nobody", "nobody"):
+        one = ScramServer(SCRAM_SHA_512, users, nonce="server", secret=SECRET)
+        said = challenge(one, f"n,,n={user},r=client".encode()).decode()
+        shown.append(dict(part.split("=", 1) for part in said.split(",")))
+    alice, nobody, again = shown
+    assert (nobody["i"], len(nobody["s"])) == (alice["i"], len(alice["s"]))
+    assert nobody == again
+    assert nobody["s"] != alice["s"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -23,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
-from penstock.base.http_listener import wrong_parameters
+from penstock.base.http_listener import drained, wrong_parameters
 from penstock.base.metrics import render
+from penstock.base.settings import whole_number
 from penstock.broker.admin import (
     compaction,
     consolidation,
@@ -46,7 +46,7 @@ from penstock.broker.admin.health import Health, Readiness
 from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
 from penstock.broker.parts import parts_of
 from penstock.security import CLUSTER, AuthorisationFailed
-from penstock.security.http_credentials import CHALLENGE
+from penstock.security.http_credentials import CHALLENGE, TooManyFailures
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -59,12 +59,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-REFUSED_BYTES_MAX: Final = 1 << 20
-"""Bytes that are read of a request whose sender may not make it."""
-REFUSED_SECONDS: Final = 4.0
-"""For how long these are read, so that the answer is there within 5 s."""
 DRAINED_BYTES_MAX: Final = 64 << 20
-"""Bytes of a refused upload or manifest that are read and dropped before it is answered."""
+"""Bytes of a failed upload or manifest that are read and dropped before it is answered, from
+senders that may make it."""
 DRAINED_SECONDS: Final = 10.0
 """For how long."""
 _STATUS_OF_CODE: Final = {
@@ -88,6 +85,7 @@ _STATUS_OF_CODE: Final = {
     "transactional_id_authorization_failed": 403,
     "throttling_quota_exceeded": 429,
 }
+_SIZE_CHARS_MAX: Final = 32
 _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -227,7 +225,10 @@ def access_checked(route: Route, access: AdminAccess) -> Route:
             asker = request.state.asker = await access.admit(request, needs)
         except PenstockError as error:
             return await _refused(request, error)
-        response = await endpoint(request)
+        refusal = _too_large_body(request)
+        if refusal is not None:
+            await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS)
+        response = refusal or await endpoint(request)
         if needs.audited:
             asker.changed(response.status_code)
         return response
@@ -236,22 +237,11 @@ def access_checked(route: Route, access: AdminAccess) -> Route:
 
 
 async def _refused(request: Request, error: PenstockError) -> Response:
-    """An answer to who may not ask; some of the body is read: its sender may see no answer else."""
-    left = REFUSED_BYTES_MAX
-    try:
-        async with asyncio.timeout(REFUSED_SECONDS):
-            async for piece in request.stream():
-                left -= len(piece)
-                if left < 0:
-                    break
-    except TimeoutError:
-        left = -1
-    except ClientDisconnect:
-        pass
+    """Answer a request whose sender may not make it."""
     response = error_response(error)
     if response.status_code == HTTPStatus.UNAUTHORIZED:
         response.headers["www-authenticate"] = CHALLENGE
-    if left < 0:
+    if isinstance(error, TooManyFailures) or not await drained(request):
         response.headers["connection"] = "close"
     return response
 
@@ -285,7 +275,10 @@ def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
         except PenstockError as error:
             if isinstance(error, AuthorisationFailed):
                 request.state.asker.denied(error)
-            return error_response(error)
+            response = error_response(error)
+            if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
+                response.headers["connection"] = "close"
+            return response
         except Exception:
             logger.exception("%s failed", request.url.path)
             return json_response(
@@ -323,6 +316,8 @@ def _metrics(registry: Registry, groups: metrics.Parts) -> Endpoint:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
+    if (refusal := _too_large_body(request)) is not None:
+        return refusal
     status = error.status_code if isinstance(error, HTTPException) else 500
     name = _STATUS_NAMES.get(status, "invalid_request")
     message = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}"
@@ -333,7 +328,8 @@ class _BodyLimit:
     """Refuses requests whose body is announced, or turns out, to be too large.
 
     Routes with a limit of their own read their bodies as they arrive, and count: they take bodies
-    of unknown size too.
+    of unknown size too. Their senders are answered once it is known that they may ask: those that
+    may are still sending, and read no answer before the end of a body.
     """
 
     def __init__(
@@ -346,12 +342,13 @@ class _BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         limit_bytes, streamed = self._limit(scope)
         for name, value in scope.get("headers", ()):
-            if name == b"content-length" and not (value.isdigit() and int(value) <= limit_bytes):
-                if streamed:
-                    await _drain(receive)
-                refusal = _too_large(value.decode("latin-1"), limit_bytes)
-                await refusal(scope, receive, send)
-                return
+            size = value.decode("latin-1")
+            if name == b"content-length" and whole_number(size, limit_bytes) is None:
+                refusal = _too_large(size[:_SIZE_CHARS_MAX], limit_bytes)
+                if not streamed:
+                    await refusal(scope, receive, send)
+                    return
+                scope["state"]["refusal"] = refusal
             if name == b"transfer-encoding" and not streamed:
                 await _too_large("unknown", limit_bytes)(scope, receive, send)
                 return
@@ -364,16 +361,10 @@ class _BodyLimit:
         return self._limit_bytes, False
 
 
-async def _drain(receive: Receive) -> None:
-    """Read a refused body that is not much too large: its sender reads no answer before its end."""
-    size_bytes = 0
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DRAINED_SECONDS):
-            while size_bytes < DRAINED_BYTES_MAX:
-                message = await receive()
-                size_bytes += len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body", False):
-                    return
+def _too_large_body(request: Request) -> Response | None:
+    """Return the answer to a request that announces more bytes than its route takes."""
+    refusal: Response | None = getattr(request.state, "refusal", None)
+    return refusal
 
 
 def _too_large(size: str, limit_bytes: int) -> Response:

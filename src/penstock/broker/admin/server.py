@@ -22,6 +22,7 @@ from penstock.security.credentials import HASHES, PLAIN
 from penstock.security.forwarding import heeding
 from penstock.security.http_authentication import Authentication, Identities
 from penstock.security.http_credentials import PasswordVerifier
+from penstock.security.listeners.entrance import Gate
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
@@ -91,6 +92,7 @@ class AdminServer:
             partial(known, loopback_trusted=settings.admin_loopback_trusted),
             PasswordVerifier(parts.randomness),
             parts.audit,
+            Gate(parts.door.entrance, ADMIN),
             plain_loopback=settings.admin_basic_loopback,
         )
         return AdminAccess(

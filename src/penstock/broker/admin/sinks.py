@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
 
-from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.errors import InvalidError
 from penstock.base.settings import LONG_MAX
 from penstock.broker.admin.extents import flag, machine_id, number
 from penstock.broker.batch_commits.errors import ManifestTooLarge, StagingUnavailable
@@ -78,18 +78,8 @@ async def staging(parts: Parts, request: Request) -> dict[str, Any]:
 async def upload(parts: Parts, request: Request) -> dict[str, Any]:
     """Stage a blob from the body."""
     area = _sinks(parts).area
-    chunks = _chunks(request)
-    try:
-        principal = str(request.state.asker.principal)
-        done = await area.upload(request.path_params["name"], chunks, principal)
-    except PenstockError:
-        # The rest is read, as a client that is still sending sees no answer.
-        left = area.blob_max_bytes
-        async for chunk in chunks:
-            left -= len(chunk)
-            if left < 0:
-                break
-        raise
+    principal = str(request.state.asker.principal)
+    done = await area.upload(request.path_params["name"], _chunks(request), principal)
     return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.security import Credentials, ScramCredential
+from penstock.security.credentials import Shape
 from penstock.security.peers import USER, PeerSecret
 
 Lookup = Callable[[], Credentials]
@@ -25,6 +27,13 @@ class UserCredentials:
                 return found
         return None
 
+    def shapes(self, mechanism: str) -> Mapping[Shape, int]:
+        """See `Credentials`."""
+        counts = Counter[Shape]()
+        for lookup in self._lookups:
+            counts.update(lookup().shapes(mechanism))
+        return counts
+
 
 class PeerCredentials:
     """As `users`, but that the name of brokers is theirs alone; a `Credentials`."""
@@ -38,3 +47,7 @@ class PeerCredentials:
         if user == USER:
             return self._secret.credential(mechanism)
         return self._users.credential(mechanism, user)
+
+    def shapes(self, mechanism: str) -> Mapping[Shape, int]:
+        """See `Credentials`."""
+        return self._users.shapes(mechanism)

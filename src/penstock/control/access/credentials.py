@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.control.access.acls import ATTEMPTS_MAX
@@ -12,7 +12,9 @@ from penstock.security.acls import has_control_characters
 from penstock.security.credentials import (
     InvalidCredential,
     ScramCredential,
+    Shape,
     parse_credential,
+    shapes_of,
 )
 from penstock.security.peers import USER
 
@@ -33,6 +35,8 @@ class ClusterUsers:
 
     def __init__(self, image: Callable[[], MetadataImage | None]) -> None:
         self._image = image
+        self._counted: object = None
+        self._shapes = shapes_of([])
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
         """See `Credentials`."""
@@ -41,6 +45,14 @@ class ClusterUsers:
             return None
         text = image.entity_configs.get((SCRAM, user), {}).get(mechanism)
         return None if text is None else parse_credential(text)
+
+    def shapes(self, mechanism: str) -> Mapping[Shape, int]:
+        """See `Credentials`."""
+        image = self._image()
+        if image is not None and image.entity_configs is not self._counted:
+            self._counted = image.entity_configs
+            self._shapes = shapes_of(found for _, found in _users_of(image))
+        return self._shapes[mechanism]
 
 
 def check_user(name: str) -> None:
@@ -63,11 +75,13 @@ def check_user(name: str) -> None:
 
 def credentials_of(image: MetadataImage) -> dict[str, dict[str, ScramCredential]]:
     """What is kept of all passwords, by user and mechanism."""
-    return {
-        user: {mechanism: parse_credential(text) for mechanism, text in row.items()}
-        for (kind, user), row in image.entity_configs.items()
-        if kind == SCRAM
-    }
+    return dict(_users_of(image))
+
+
+def _users_of(image: MetadataImage) -> Iterator[tuple[str, dict[str, ScramCredential]]]:
+    for (kind, user), row in image.entity_configs.items():
+        if kind == SCRAM:
+            yield user, {mechanism: parse_credential(text) for mechanism, text in row.items()}
 
 
 async def change_credentials(control: ControlPlane, change: CredentialChange) -> None:

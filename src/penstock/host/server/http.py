@@ -76,8 +76,8 @@ from penstock.host.server.sink_watch import late
 from penstock.host.server.status import status_of
 from penstock.host.sinks.verdicts import retryable
 from penstock.security.http_authentication import NotAuthenticated
-from penstock.security.http_credentials import CHALLENGE, TooManyLogins
-from penstock.security.listeners.entrance import Entrance
+from penstock.security.http_credentials import CHALLENGE, TooManyFailures, TooManyLogins
+from penstock.security.listeners.entrance import Entrance, Gate
 from penstock.security.listeners.files import ListenerFiles
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class HttpFront:
                 "%s %s has no TLS: passwords and fixed tokens of host.acl.file count from this"
                 " machine alone", LISTENER, settings.http_listener,
             )  # fmt: skip
-        self._access = HttpAccess(access, files)
+        self._access = HttpAccess(access, files, Gate(self.entrance, NAME))
         beside = settings.socket_takeover  # the next agent listens beside this one
         return await self._listener.start(
             self.app(),
@@ -227,7 +227,10 @@ class HttpFront:
 
     def _denied(self, error: PenstockError) -> Response:
         if isinstance(error, TooManyLogins):
-            return self._no(429, _error(error))
+            response = self._no(429, _error(error))
+            if isinstance(error, TooManyFailures):
+                response.headers["connection"] = "close"
+            return response
         response = self._no(403 if isinstance(error, NotAllowed) else 401, _error(error))
         if isinstance(error, NotAuthenticated):
             response.headers["www-authenticate"] = CHALLENGE

@@ -15,6 +15,7 @@ from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.security.audit import AuditEvent
 from penstock.security.http_authentication import (
     Authentication,
+    Failures,
     Identities,
     NotAuthenticated,
     Shown,
@@ -42,7 +43,7 @@ class NotAllowed(InvalidError):
 class HttpAccess:
     """Asks an agent's rules about requests."""
 
-    def __init__(self, access: Access, files: ListenerFiles) -> None:
+    def __init__(self, access: Access, files: ListenerFiles, failures: Failures) -> None:
         self._access = access
         self._files = files
         self._authentication = Authentication(
@@ -51,6 +52,7 @@ class HttpAccess:
             self._known,
             PasswordVerifier(SYSTEM_RANDOMNESS),
             access.audit,
+            failures,
             plain_loopback=True,
         )
 
@@ -59,14 +61,14 @@ class HttpAccess:
 
         Raises:
             NotAuthenticated: nobody knows who it is.
-            TooManyLogins: too many passwords wait to be verified.
+            TooManyLogins: too many passwords wait to be verified, or too many were wrong.
         """
         return None if self._access.rules is None else await self._authentication.who(request)
 
     def _identities(self) -> Identities:
         rules = self._access.rules
         return Identities(
-            credentials=rules,
+            credentials=None if rules is None else rules.credentials,
             tokens=self._files.tokens,
             fixed_tokens=() if rules is None else rules.tokens.keys(),
             name_of=self._files.principal_of,

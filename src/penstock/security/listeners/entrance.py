@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from penstock.base.http_listener import BACKLOG
 from penstock.base.metrics import Sample
 from penstock.base.pause import pause
-from penstock.security.addresses import AddressBounds, AddressLimits
+from penstock.security.addresses import FAILURES, AddressBounds, AddressLimits
 from penstock.security.listeners import files, metrics
 from penstock.security.listeners.files import ListenerFiles
 from penstock.security.listeners.tls_server import TlsServer
@@ -36,6 +36,9 @@ class Entrance(Generic[L]):
     def __init__(self, bounds: AddressBounds, now: Callable[[], float]) -> None:
         self.listeners: dict[str, L] = {}
         self.limits = AddressLimits(bounds)
+        self._credentials = AddressLimits(bounds)
+        """Failures of credentials that came over HTTP. They are counted apart, as probes connect
+        from addresses where passwords are wrong."""
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="security-files")
         self._now = now
         self._looking: asyncio.Task[None] | None = None
@@ -84,6 +87,16 @@ class Entrance(Generic[L]):
             self._refused[listener, limit] += 1
         return limit is None
 
+    def barred(self, listener: str, address: str) -> bool:
+        """Whether credentials of HTTP from an address are refused now."""
+        found = self._credentials.barred(address, self._now())
+        self._refused[listener, FAILURES] += found
+        return found
+
+    def failed(self, address: str) -> None:
+        """Count a request whose credentials are not accepted."""
+        self._credentials.failed(address, self._now())
+
     def handshake_failed(self, listener: str, address: str) -> None:
         """A client did not come through TLS."""
         self._handshakes_failed[listener] += 1
@@ -107,7 +120,7 @@ class Entrance(Generic[L]):
         return TlsServer(
             protocol=protocol,
             context=lambda: contexts.current.server,
-            gate=_Gate(self, listener),
+            gate=Gate(self, listener),
         )
 
     def http(self, listener: str, *, reuse_port: bool = False) -> Bind | None:
@@ -135,8 +148,9 @@ class Entrance(Generic[L]):
         yield from files.samples(self.listeners)
 
 
-class _Gate:
-    """The entrance, for the addresses of one listener (`tls_server.Gate`)."""
+class Gate:
+    """The entrance, for the addresses of one listener: a gate of `tls_server.TlsServer`, and the
+    failures that an `http_authentication.Authentication` counts."""
 
     def __init__(self, entrance: Entrance[L], listener: str) -> None:
         self._entrance = entrance
@@ -144,6 +158,12 @@ class _Gate:
 
     def admitted(self, address: str) -> bool:
         return self._entrance.admitted(self._listener, address)
+
+    def barred(self, address: str) -> bool:
+        return self._entrance.barred(self._listener, address)
+
+    def failed(self, address: str) -> None:
+        self._entrance.failed(address)
 
     def entered(self, address: str) -> None:
         self._entrance.limits.entered(address)

@@ -82,7 +82,8 @@ class ListenerSettings:
     max_failed_authentications_per_ip: int = setting(
         600, "Failed authentications and TLS handshakes within a minute from one address, or"
         " one /64 of IPv6; more connections from there are closed at once until the minute is"
-        " over.", 1, INT_MAX,
+        " over. Over HTTP failures are counted apart: requests with credentials are answered 429"
+        " then, those without are served.", 1, INT_MAX,
     )  # fmt: skip
     max_tls_handshakes: int = setting(
         400, "TLS handshakes that begin within a second, one after the other; more wait, for 3 s at"

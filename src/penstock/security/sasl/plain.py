@@ -15,11 +15,10 @@ from typing import Final
 
 from penstock.security.authoriser import Principal
 from penstock.security.credentials import (
-    HASHES,
-    SCRAM_SHA_256,
+    PLAIN,
     Credentials,
     ScramCredential,
-    decoy,
+    credential_or_decoy,
     matches,
 )
 from penstock.security.sasl.exchange import Accepted, AuthenticationFailed, Later
@@ -38,17 +37,9 @@ class PlainServer:
 
     def step(self, message: bytes) -> Later:
         user, password = _parse(message)
-        kept = [self._credentials.credential(mechanism, user) for mechanism in HASHES]
-        known = next((one for one in kept if one is not None), None)
-        return Later(
-            find=partial(
-                _verify,
-                known or decoy(self._secret, SCRAM_SHA_256, user),
-                user,
-                password,
-                "wrong password" if known else "unknown user",
-            )
-        )
+        kept, known = credential_or_decoy(self._credentials, PLAIN, user, self._secret)
+        reason = "wrong password" if known else "unknown user"
+        return Later(find=partial(_verify, kept, user, password, reason))
 
 
 def _verify(credential: ScramCredential, user: str, password: str, reason: str) -> Accepted:

@@ -33,7 +33,7 @@ from penstock.security.credentials import (
     SALT_BYTES_MIN,
     Credentials,
     ScramCredential,
-    decoy,
+    credential_or_decoy,
     salted_password,
 )
 from penstock.security.sasl.exchange import (
@@ -109,9 +109,10 @@ class ScramServer:
         self._user = user = _unescape(found["name"])
         if found["authorised"] is not None and _unescape(found["authorised"]) != user:
             raise self._failed("an authorisation id of another")
-        known = self._credentials.credential(self._mechanism, user)
-        self._known = known is not None
-        self._credential = kept = known or decoy(self._secret, self._mechanism, user)
+        kept, self._known = credential_or_decoy(
+            self._credentials, self._mechanism, user, self._secret
+        )
+        self._credential = kept
         self._header = found["header"].encode()
         self._client_nonce = found["nonce"]
         self._nonce = self._client_nonce + self._own_nonce
