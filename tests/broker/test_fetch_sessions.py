@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.broker.fetch.sessions import FetchSessions
 from penstock.broker.limits import FETCH_SESSION_IDLE_SECONDS
+from penstock.security import Principal
 from penstock.wire.kafka.fetch import FetchRequest
 from tests.broker.wire_client import WireClient, batch, fetch_request
 
@@ -34,29 +37,31 @@ def places(plan: Any) -> list[tuple[bytes, int, int]]:
     return [(item.key, item.index, item.offset) for item in plan.partitions]
 
 
+ALICE, MALLORY = Principal("User", "alice"), Principal("User", "mallory")
+BY_ALICE: Any = {"owner": ALICE, "by_id": False}
 T0, T1, T2 = (b"t", 0, 0), (b"t", 1, 0), (b"t", 2, 0)
 
 
 def test_a_request_without_a_session_is_complete() -> None:
-    plan = sessions().plan(request(partitions=(T0, T1)), by_id=False, now=0)
+    plan = sessions().plan(request(partitions=(T0, T1)), **BY_ALICE, now=0)
     assert (places(plan), plan.session_id, plan.incremental) == ([T0, T1], 0, False)
 
 
 def test_a_session_remembers_changes_and_forgets() -> None:
     cache = sessions()
-    opened = cache.plan(request(0, 0, (T0, T1)), by_id=False, now=0)
+    opened = cache.plan(request(0, 0, (T0, T1)), **BY_ALICE, now=0)
     assert opened.session_id == 1
     assert not opened.incremental
-    plan = cache.plan(request(1, 1, (T2, (b"t", 0, 9)), ((b"t", 1),)), by_id=False, now=0)
+    plan = cache.plan(request(1, 1, (T2, (b"t", 0, 9)), ((b"t", 1),)), **BY_ALICE, now=0)
     assert plan.incremental
     assert places(plan) == [(b"t", 0, 9), T2]
-    plan = cache.plan(request(1, 2), by_id=False, now=0)
+    plan = cache.plan(request(1, 2), **BY_ALICE, now=0)
     assert places(plan) == [(b"t", 0, 9), T2]
 
 
 def test_partitions_that_gave_records_are_asked_last() -> None:
     cache = sessions()
-    plan = cache.plan(request(0, 0, (T0, T1)), by_id=False, now=0)
+    plan = cache.plan(request(0, 0, (T0, T1)), **BY_ALICE, now=0)
     assert plan.session is not None
     plan.session.move_to_end(next(iter(plan.partitions)))
     assert places(plan) == [T1, T0]
@@ -64,45 +69,84 @@ def test_partitions_that_gave_records_are_asked_last() -> None:
 
 def test_epochs_follow_each_other_and_wrap() -> None:
     cache = sessions()
-    plan = cache.plan(request(0, 0, (T0,)), by_id=False, now=0)
-    assert cache.plan(request(1, 2), by_id=False, now=0).error == "invalid_fetch_session_epoch"
+    plan = cache.plan(request(0, 0, (T0,)), **BY_ALICE, now=0)
+    assert cache.plan(request(1, 2), **BY_ALICE, now=0).error == "invalid_fetch_session_epoch"
     assert plan.session is not None
     plan.session.epoch = 2**31 - 1
-    assert not cache.plan(request(1, 2**31 - 1), by_id=False, now=0).error
+    assert not cache.plan(request(1, 2**31 - 1), **BY_ALICE, now=0).error
     assert plan.session.epoch == 1
 
 
 def test_unknown_sessions_and_mixed_names() -> None:
     cache = sessions()
-    assert cache.plan(request(77, 1), by_id=False, now=0).error == "fetch_session_id_not_found"
-    cache.plan(request(0, 0, (T0,)), by_id=True, now=0)
-    assert cache.plan(request(1, 1), by_id=False, now=0).error == "fetch_session_topic_id_error"
+    assert cache.plan(request(77, 1), **BY_ALICE, now=0).error == "fetch_session_id_not_found"
+    cache.plan(request(0, 0, (T0,)), owner=ALICE, by_id=True, now=0)
+    assert cache.plan(request(1, 1), **BY_ALICE, now=0).error == "fetch_session_topic_id_error"
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
 def test_a_complete_request_ends_its_session(epoch: int) -> None:
     cache = sessions()
-    cache.plan(request(0, 0, (T0,)), by_id=False, now=0)
-    cache.plan(request(1, epoch, (T0,)), by_id=False, now=0)
-    assert cache.plan(request(1, 1), by_id=False, now=0).error == "fetch_session_id_not_found"
+    cache.plan(request(0, 0, (T0,)), **BY_ALICE, now=0)
+    cache.plan(request(1, epoch, (T0,)), **BY_ALICE, now=0)
+    assert cache.plan(request(1, 1), **BY_ALICE, now=0).error == "fetch_session_id_not_found"
     assert len(cache) == (1 if epoch == 0 else 0)
 
 
 def test_the_number_of_sessions_is_bounded() -> None:
     cache = sessions(2)
     ids = [
-        cache.plan(request(0, 0, (T0,)), by_id=False, now=float(now)).session_id for now in range(3)
+        cache.plan(request(0, 0, (T0,)), **BY_ALICE, now=float(now)).session_id for now in range(3)
     ]
     assert ids == [1, 2, 0]
-    cache.plan(request(1, 1), by_id=False, now=50)
+    cache.plan(request(1, 1), **BY_ALICE, now=50)
     later = FETCH_SESSION_IDLE_SECONDS + 10
-    assert cache.plan(request(0, 0, (T0,)), by_id=False, now=later).session_id == 3
-    assert not cache.plan(request(1, 2), by_id=False, now=later).error
-    assert cache.plan(request(2, 1), by_id=False, now=later).error
+    assert cache.plan(request(0, 0, (T0,)), **BY_ALICE, now=later).session_id == 3
+    assert not cache.plan(request(1, 2), **BY_ALICE, now=later).error
+    assert cache.plan(request(2, 1), **BY_ALICE, now=later).error
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, 1, 7])
+def test_a_session_is_unknown_to_other_principals(epoch: int) -> None:
+    cache = sessions(slots=9)
+    opened = cache.plan(request(0, 0, (T0,)), **BY_ALICE, now=0)
+    taken = cache.plan(request(1, epoch, (T1,), ((b"t", 0),)), owner=MALLORY, by_id=False, now=0)
+    if epoch > 0:
+        assert (taken.error, places(taken)) == ("fetch_session_id_not_found", [])
+    else:
+        assert (taken.error, places(taken)) == ("", [T1])
+        assert taken.session_id != opened.session_id
+    own = cache.plan(request(1, 1), **BY_ALICE, now=0)
+    assert (own.error, places(own)) == ("", [T0])
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from([ALICE, MALLORY]), st.integers(-1, 4), st.integers(0, 3)),
+        max_size=30,
+    )
+)
+def test_what_others_send_changes_nothing_for_an_owner(
+    steps: list[tuple[Principal, int, int]],
+) -> None:
+    """Alice gets of a cache that Mallory uses too what she gets of one of her own."""
+    shared, own = sessions(slots=99), sessions(slots=99)
+    ids: dict[int, tuple[int, int]] = {}
+    for owner, epoch, number in steps:
+        hers, same = ids.get(number, (0, 0))
+        if owner is MALLORY:
+            shared.plan(request(hers, epoch, (T2,)), owner=MALLORY, by_id=False, now=0)
+            continue
+        one = shared.plan(request(hers, epoch, (T0,)), **BY_ALICE, now=0)
+        other = own.plan(request(same, epoch, (T0,)), **BY_ALICE, now=0)
+        assert (one.error, places(one)) == (other.error, places(other))
+        assert (one.session is None) == (other.session is None)
+        if epoch == 0:
+            ids[number] = (one.session_id, other.session_id)
 
 
 def test_no_slots_means_no_sessions() -> None:
-    assert sessions(0).plan(request(0, 0, (T0,)), by_id=False, now=0).session_id == 0
+    assert sessions(0).plan(request(0, 0, (T0,)), **BY_ALICE, now=0).session_id == 0
 
 
 async def test_a_session_over_the_wire(client: WireClient) -> None:

@@ -15,6 +15,8 @@ Partitions are keyed by the topic's name or id, as the request's version names i
 topic that was deleted and created again under its name is another topic. A session's partitions
 are asked in turn: those that gave records go to the end of its order.
 
+A session belongs to the principal that opened it: to others there is no session of its id.
+
 The number of sessions is bounded. For a new one the least recently used is evicted, if it was
 idle for two minutes; otherwise the new request is served without a session (id 0).
 
@@ -80,10 +82,11 @@ class FetchPartition:
 class FetchSession:
     """The partitions of one consumer, in the order in which they are asked."""
 
-    __slots__ = ("by_id", "epoch", "last_used", "partitions", "session_id")
+    __slots__ = ("by_id", "epoch", "last_used", "owner", "partitions", "session_id")
 
-    def __init__(self, session_id: int, *, by_id: bool) -> None:
+    def __init__(self, session_id: int, owner: object, *, by_id: bool) -> None:
         self.session_id = session_id
+        self.owner = owner
         self.by_id = by_id
         self.epoch = 1
         self.last_used = 0.0
@@ -139,19 +142,28 @@ class FetchSessions:
         return len(self._sessions)
 
     def plan(
-        self, request: FetchRequest, *, by_id: bool, now: float, told: Told = _NOTHING
+        self,
+        request: FetchRequest,
+        *,
+        owner: object,
+        by_id: bool,
+        now: float,
+        told: Told = _NOTHING,
     ) -> Plan:
         """Find or open the request's session; `now` is monotonic seconds.
 
-        `told` is what `errors_told` made of the connection's last complete request.
+        `owner` is the principal that sends the request, and `told` what `errors_told` made of the
+        connection's last complete request.
         """
-        if request.session_epoch == FINAL_EPOCH:
-            self._sessions.pop(request.session_id, None)
-            return Plan(_complete(request, told))
-        if request.session_epoch == INITIAL_EPOCH:
-            self._sessions.pop(request.session_id, None)
-            return self._open(request, told, by_id=by_id, now=now)
         session = self._sessions.get(request.session_id)
+        if session is not None and session.owner != owner:
+            session = None
+        if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+            if session is not None:
+                del self._sessions[session.session_id]
+            if request.session_epoch == FINAL_EPOCH:
+                return Plan(_complete(request, told))
+            return self._open(request, told, owner, by_id=by_id, now=now)
         if session is None:
             return Plan((), error="fetch_session_id_not_found")
         if session.by_id != by_id:
@@ -163,13 +175,15 @@ class FetchSessions:
         self._touch(session, now)
         return Plan(session.partitions.values(), session, incremental=True)
 
-    def _open(self, request: FetchRequest, told: Told, *, by_id: bool, now: float) -> Plan:
+    def _open(
+        self, request: FetchRequest, told: Told, owner: object, *, by_id: bool, now: float
+    ) -> Plan:
         if not self._make_room(now):
             return Plan(_complete(request, told))
         session_id = self._new_id()
         while session_id in self._sessions or session_id == 0:
             session_id = self._new_id()
-        session = FetchSession(session_id, by_id=by_id)
+        session = FetchSession(session_id, owner, by_id=by_id)
         session.update(request, told)
         self._touch(session, now)
         return Plan(session.partitions.values(), session)

@@ -40,6 +40,7 @@ def fetch(
         return
     plan = parts.fetch_sessions.plan(
         request,
+        owner=context.connection.principal,
         by_id=context.version >= TOPIC_IDS_FROM,
         now=context.started,
         told=context.connection.fetch_errors,

@@ -152,9 +152,10 @@ def _session(parts: Parts, context: RequestContext, request: Any) -> ShareSessio
         raise InvalidGroupId("a share group's member names its group and itself")
     key, epoch = (request.group_id, request.member_id), request.share_session_epoch
     sessions, now = parts.share.sessions, context.started
+    connection, owner = context.connection, context.connection.principal
     if epoch == INITIAL_EPOCH:
-        return sessions.begin(key, context.connection, now=now)
-    return sessions.go_on(key, epoch, context.connection, now=now)
+        return sessions.begin(key, connection, owner=owner, now=now)
+    return sessions.go_on(key, epoch, connection, owner=owner, now=now)
 
 
 async def _acknowledge(

@@ -6,7 +6,8 @@
 | > 0   | the next request; adds and forgets partitions   | the next request         |
 | -1    | the last request: what is left is released      | the last request as well |
 
-A session is known by its group and member. Its records are released when it ends: by the last
+A session is known by its group and member, and belongs to the principal that opened it: requests of
+another one find no session. Its records are released when it ends: by the last
 request, by the end of its connection, or because it was idle and another one needed the place. One
 that is opened anew by its member keeps what the member has.
 
@@ -59,10 +60,11 @@ class InvalidShareRequest(InvalidError):
 class ShareSession:
     """One member's session; `connection` is the one that it came by last."""
 
-    __slots__ = ("closed", "connection", "epoch", "key", "last_used", "partitions")
+    __slots__ = ("closed", "connection", "epoch", "key", "last_used", "owner", "partitions")
 
-    def __init__(self, key: SessionKey, connection: object) -> None:
+    def __init__(self, key: SessionKey, connection: object, owner: object) -> None:
         self.key = key
+        self.owner = owner
         self.connection = connection
         self.epoch = 1
         self.last_used = 0.0
@@ -94,27 +96,38 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, key: SessionKey, connection: object, *, now: float) -> ShareSession:
-        """Open a session anew; raises ShareSessionLimitReached."""
+    def begin(
+        self, key: SessionKey, connection: object, *, owner: object, now: float
+    ) -> ShareSession:
+        """Open a session, in place of the one that its member has.
+
+        Raises:
+            ShareSessionNotFound: another principal has a session of this member.
+            ShareSessionLimitReached: there are too many.
+        """
         old = self._sessions.get(key)
+        if old is not None and old.owner != owner:
+            raise _not_found(key)
         if old is not None:
             old.closed = True
             self._drop(old)
         elif len(self._sessions) >= self._slots:
             self._make_room(now)
-        session = ShareSession(key, connection)
+        session = ShareSession(key, connection, owner)
         self._keep(session, connection, now)
         return session
 
-    def go_on(self, key: SessionKey, epoch: int, connection: object, *, now: float) -> ShareSession:
+    def go_on(
+        self, key: SessionKey, epoch: int, connection: object, *, owner: object, now: float
+    ) -> ShareSession:
         """The session of its next, or last, request; `end` ends it.
 
         Raises:
             ShareSessionNotFound, InvalidShareSessionEpoch: there is none, or it is elsewhere.
         """
         session = self._sessions.get(key)
-        if session is None:
-            raise ShareSessionNotFound(f"group {key[0]!r} has no session of member {key[1]!r} here")
+        if session is None or session.owner != owner:
+            raise _not_found(key)
         if epoch != FINAL_EPOCH:
             if epoch != session.epoch:
                 raise InvalidShareSessionEpoch(
@@ -158,3 +171,7 @@ class ShareSessions:
                 " group.share.max.share.sessions allows, and none is idle"
             )
         self.end(oldest)
+
+
+def _not_found(key: SessionKey) -> ShareSessionNotFound:
+    return ShareSessionNotFound(f"group {key[0]!r} has no session of member {key[1]!r} here")
