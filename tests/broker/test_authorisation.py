@@ -19,7 +19,7 @@ from penstock.security.acls import ALL
 from penstock.wire.kafka.apis import APIS, Api, Check
 from penstock.wire.kafka.schema import Field, Struct, load_struct
 from tests.broker.wire_client import WireClient, batch, fetch_request
-from tests.security.access import allow
+from tests.security.access import Noted, allow
 
 FREE = {
     "ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions",
@@ -359,6 +359,48 @@ async def test_a_right_that_is_taken_holds_for_the_next_request_of_a_session(
     assert found["t1"].records
     assert int(found["t2"].error_code) == TOPIC
     assert not found["t2"].records
+
+
+async def test_a_session_of_another_principal_is_unknown(
+    root: WireClient, a: WireClient, authoriser: AclAuthoriser
+) -> None:
+    await root.create("t1")
+    authoriser.replace([allow("read", "topic", "t1")])
+    opening = fetch_request({("t1", 0): 0}, session_id=0, session_epoch=0)
+    opened = await root.call("Fetch", 12, opening)
+    for epoch, error in ((1, 70), (-1, 0), (0, 0)):
+        other = fetch_request({("t1", 0): 0}, session_id=opened.session_id, session_epoch=epoch)
+        answer = await a.call("Fetch", 12, other)
+        assert int(answer.error_code) == error
+        assert answer.session_id != opened.session_id
+    follow = fetch_request({}, session_id=opened.session_id, session_epoch=1)
+    assert int((await root.call("Fetch", 12, follow)).error_code) == 0
+
+
+@pytest.mark.parametrize("awaited", [True, False], ids=["records", "the end of the wait"])
+async def test_a_fetch_that_waits_loses_the_right_that_is_taken_meanwhile(
+    broker: BrokerServer,
+    root: WireClient,
+    a: WireClient,
+    authoriser: AclAuthoriser,
+    awaited: bool,
+) -> None:
+    broker.audit = audit = Noted()
+    await root.create("t1")
+    authoriser.replace([allow("read", "topic", "t1")])
+    wanted = fetch_request({("t1", 0): 0}, max_wait=60_000, min_bytes=1)
+    waiting = asyncio.ensure_future(a.call("Fetch", 12, wanted))
+    while not len(broker.fetch_hub):
+        await asyncio.sleep(0)
+    authoriser.replace([])
+    if awaited:
+        await root.produce("t1", batch(b"written later"))
+    else:
+        broker.fetch_hub.finish_all()
+    (topic,) = (await waiting).responses
+    assert int(topic.partitions[0].error_code) == TOPIC
+    assert not topic.partitions[0].records
+    assert [one.resources for one in audit.events if one.event == "denial"] == [["t1"]]
 
 
 async def test_what_may_be_done_is_told(

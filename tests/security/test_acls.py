@@ -23,7 +23,7 @@ from penstock.security.acls import (
     binding_of,
     checked,
 )
-from penstock.security.authoriser import DECISIONS_MAX, REMEMBERED_CHARS_MAX
+from penstock.security.authoriser import DECISIONS_MAX, REMEMBERED_CHARS_MAX, _Remembered
 from tests.security.access import allow
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
@@ -264,17 +264,28 @@ def test_what_is_remembered_is_bounded() -> None:
     assert authoriser.rights(Principal("User", "a"), HERE) is not rights
 
 
-def test_long_names_are_decided_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or their texts were remembered, as many as decisions are."""
+def test_long_names_are_not_remembered() -> None:
+    """A caller could fill the memory with their texts."""
     authoriser = AclAuthoriser()
     authoriser.replace([bound("t", pattern_type="prefixed")])
     rights = authoriser.rights(Principal("User", "a"), HERE)
-    short, long = "t" * REMEMBERED_CHARS_MAX, "t" * (REMEMBERED_CHARS_MAX + 1)
-    assert rights.allows("read", "topic", short)
-    assert rights.allows("read", "topic", long)
-    monkeypatch.setattr(authoriser, "index", AclIndex(()))
-    assert rights.allows("read", "topic", short)
-    assert not rights.allows("read", "topic", long)
+    assert isinstance(rights, _Remembered)
+    for length, remembered in ((REMEMBERED_CHARS_MAX, 1), (REMEMBERED_CHARS_MAX + 1, 1)):
+        assert rights.allows("read", "topic", "t" * length)
+        assert len(rights._decided) == remembered
+
+
+def test_rights_that_a_request_holds_follow_the_bindings() -> None:
+    authoriser = AclAuthoriser()
+    authoriser.replace([bound()])
+    rights = authoriser.rights(Principal("User", "a"), HERE)
+    assert rights.allows("read", "topic", "t")
+    assert rights.allows_some("read", "topic")
+    authoriser.replace([])
+    assert not rights.allows("read", "topic", "t")
+    assert not rights.allows_some("read", "topic")
+    authoriser.replace([bound()])
+    assert rights.operations("topic", "t") == ["read", "describe"]
 
 
 # -- bindings and filters -------------------------------------------------------------------

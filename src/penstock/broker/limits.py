@@ -65,6 +65,10 @@ METADATA_CACHE_BYTES: Final = 32 << 20
 FETCH_SESSION_IDLE_SECONDS: Final = 120.0
 """A fetch session unused for this long may be evicted for a new one (as in Kafka)."""
 
+FETCH_WAIT_SECONDS_MAX: Final = 300.0
+"""Longest wait of Fetch and ShareFetch, whatever `max_wait` says: the most that librdkafka's
+`fetch.wait.max.ms` takes."""
+
 READS_SHARED_MAX: Final = 64
 """Reads that one wake-up of fetch waiters remembers, so that equal ones share it."""
 

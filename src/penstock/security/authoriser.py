@@ -46,7 +46,7 @@ REMEMBERED_CHARS_MAX: Final = 255
 
 
 class Rights(Protocol):
-    """What one principal may do from one address; decided from memory."""
+    """Rights of one principal from one address, by the bindings of the moment; from memory."""
 
     def allows(self, operation: str, resource_type: str, name: str) -> bool:
         """Whether an operation is allowed on a resource, by the words of `security/acls.py`."""
@@ -65,7 +65,7 @@ class Authoriser(Protocol):
     """False where nothing is ever refused: then it need not be asked."""
 
     def rights(self, principal: Principal, host: str) -> Rights:
-        """What a principal may do now from an address; to be asked for with every request."""
+        """Return what a principal may do from an address."""
 
 
 class _All:
@@ -139,23 +139,34 @@ class AclAuthoriser:
 
 
 class _Remembered:
-    """What was decided of one principal and address, until `AclAuthoriser.forget`."""
+    """Decisions on one principal and address, until the bindings change.
 
-    __slots__ = ("_authoriser", "_decided", "_host", "_principal", "_some")
+    A request that waits asks again before its answer, by the bindings of then.
+    """
+
+    __slots__ = ("_authoriser", "_decided", "_host", "_index", "_principal", "_some")
 
     def __init__(self, authoriser: AclAuthoriser, principal: str, host: str) -> None:
         self._authoriser = authoriser
         self._principal = principal
         self._host = host
+        self._index = authoriser.index
         self._decided: dict[tuple[str, str, str], bool] = {}
         self._some: dict[tuple[str, str], bool] = {}
 
+    def _renew(self) -> None:
+        self._index = self._authoriser.index
+        self._decided.clear()
+        self._some.clear()
+
     def allows(self, operation: str, resource_type: str, name: str) -> bool:
+        if self._index is not self._authoriser.index:
+            self._renew()
         found = self._decided.get((operation, resource_type, name))
         return found if found is not None else self._decide(operation, resource_type, name)
 
     def _decide(self, operation: str, resource_type: str, name: str) -> bool:
-        decided = self._authoriser.index.allows(
+        decided = self._index.allows(
             operation, resource_type, name, principal=self._principal, host=self._host
         )
         if len(name) <= REMEMBERED_CHARS_MAX:
@@ -164,9 +175,11 @@ class _Remembered:
         return decided
 
     def allows_some(self, operation: str, resource_type: str) -> bool:
+        if self._index is not self._authoriser.index:
+            self._renew()
         found = self._some.get((operation, resource_type))
         if found is None:
-            found = self._some[operation, resource_type] = self._authoriser.index.allows_some(
+            found = self._some[operation, resource_type] = self._index.allows_some(
                 operation, resource_type, principal=self._principal, host=self._host
             )
         return found

@@ -10,10 +10,12 @@ import pytest
 from penstock.broker.server import BrokerServer
 from penstock.broker.share.values import Acknowledge
 from penstock.records.header import split_batches
+from penstock.security import AclAuthoriser, Principal
 from penstock.wire.kafka.schema import error_codes
 from tests.broker.conftest import StartBroker
 from tests.broker.share.conftest import Connect, Join, Member, changed, set_group
 from tests.broker.wire_client import WireClient, batch
+from tests.security.access import allow
 
 ACCEPT, RELEASE, REJECT = Acknowledge.ACCEPT, Acknowledge.RELEASE, Acknowledge.REJECT
 HOUR_MS = 3_600_000
@@ -211,3 +213,35 @@ async def test_renewals_can_be_forbidden(place: Place, join: Join) -> None:
     await set_group(one.client, "g", share_renew_acknowledge_enable="false")
     refused = await one.say(place, 0, 1, Acknowledge.RENEW, is_renew_ack=True)
     assert refused == error("invalid_request")
+
+
+async def test_a_session_of_another_principal_is_unknown(
+    broker: BrokerServer, place: Place, join: Join
+) -> None:
+    own, other = await join("m"), await join("m")
+    list(broker._connections)[-1].principal = Principal("User", "mallory")
+    assert await own.acquire(place, max_records=2, share_acquire_mode=1) == [(0, 1, 1)]
+    for epoch in (0, 1, -1):
+        answer = await other.fetch(place, share_session_epoch=epoch)
+        assert int(answer.error_code) == error("share_session_not_found")
+    assert await own.acquire() == [(2, 4, 1)]
+    assert await own.say(place, 0, 4, ACCEPT) == 0
+
+
+async def test_a_fetch_that_waits_loses_the_right_that_is_taken_meanwhile(
+    broker: BrokerServer, client: WireClient, place: Place, join: Join
+) -> None:
+    one = await join("m")
+    list(broker._connections)[-1].principal = Principal("User", "a")
+    authoriser = AclAuthoriser(super_users=["User:ANONYMOUS"])
+    broker._dispatcher._rights, broker._dispatcher._asks = authoriser.rights, True
+    group = allow("read", "group", "g", "a")
+    authoriser.replace([group, allow("read", "topic", "t", "a")])
+    assert await one.acquire(place) == [(0, 4, 1)]
+    waiting = asyncio.create_task(one.fetch(max_wait=HOUR_MS))
+    await waits(broker, waiting)
+    authoriser.replace([group])
+    await client.produce("t", batch(b"written later"))
+    (found,) = (await waiting).responses[0].partitions
+    assert int(found.error_code) == error("topic_authorization_failed")
+    assert not found.records

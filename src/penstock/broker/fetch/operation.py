@@ -3,7 +3,9 @@
 A request that finds less than `min_bytes`, and no error, becomes a waiter on the sources of
 its partitions. When high watermarks rise, the hub wakes the waiters once, after the producers'
 answers have left, and reads at the same place are made once for all of them. The request is
-answered when there is enough, when a partition fails, or when `max_wait` has passed.
+answered when there is enough, when a partition fails, or when `max_wait` has passed, of which
+`FETCH_WAIT_SECONDS_MAX` count. Rights are asked for again before each answer: a request that began
+before a right was revoked returns nothing that was written after.
 
 An error is answered at once when it is news: the first time for a position in a session, or on a
 connection whose requests have none. After that it still stands in every answer, as in Kafka, but
@@ -41,6 +43,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.base.errors import PenstockError
+from penstock.broker.auditing import RequestAudit
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import preferred
 from penstock.broker.errors import (
@@ -54,7 +57,7 @@ from penstock.broker.errors import (
 from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
 from penstock.broker.identity import endpoints_of
 from penstock.broker.leader_epochs import check_epoch, parts_from
-from penstock.broker.limits import COPIED_BYTES_MAX, READS_SHARED_MAX
+from penstock.broker.limits import COPIED_BYTES_MAX, FETCH_WAIT_SECONDS_MAX, READS_SHARED_MAX
 from penstock.partitions import ReplicatedPartition
 from penstock.records.positions import READ_COMMITTED
 from penstock.security import EVERYTHING
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings
     from penstock.partitions import Partition
     from penstock.security import AuthorisationFailed
+    from penstock.security.audit import Audit
     from penstock.storage import Read
     from penstock.wire.kafka.fetch import Buffer
     from penstock.wire.kafka.leader_hints import Endpoint
@@ -195,6 +199,7 @@ class FetchParts:
     metrics: RequestMetrics
     quotas: Quotas
     stopping: asyncio.Event
+    audit: Audit
 
 
 class FetchOperation:
@@ -224,34 +229,37 @@ class FetchOperation:
             quota_bytes = parts.quotas.fetch_bytes_max(context)
             if quota_bytes is not None:
                 self._max_bytes = min(self._max_bytes, quota_bytes)
-        self._refused = {} if context.rights is EVERYTHING else self._ask()
+        self._refused: dict[bytes, AuthorisationFailed] = {}
+        self._ask()
         self._found: dict[FetchPartition, PartitionAnswer] = {}
         self._size = 0
         self._sources: list[object] = []
         self._timer: Any = None
         self._later: list[Later] = []
 
-    def _ask(self) -> dict[bytes, AuthorisationFailed]:
-        """The topics that may not be read, by name or id as the request has them; `_source` knows.
+    def _ask(self) -> None:
+        """Note the topics that may not be read now, by name or id as the request has them.
 
-        What a session's partitions led to while they might is forgotten.
+        `_source` raises their errors; the sources that a session's partitions had are dropped.
         """
+        before, context = self._refused, self._context
+        if context.rights is EVERYTHING:
+            return
         refused: dict[bytes, AuthorisationFailed] = {}
-        context = self._context
         by_id, known = context.version >= TOPIC_IDS_FROM, self._parts.partitions.topics_by_id
         for key in {partition.key for partition in self._plan.partitions}:
             topic = known.get(key) if by_id else None
             name = key.decode(errors="replace") if topic is None else topic.topic.name
             if not (by_id and topic is None) and not context.rights.allows("read", "topic", name):
-                refused[key] = context.refusal("read", "topic", name)
+                refused[key] = before.get(key) or context.refusal("read", "topic", name)
         for partition in self._plan.partitions if refused else ():
             if partition.key in refused:
                 partition.source = None
-        return refused
+        self._refused = refused
 
     def start(self) -> None:
         """Answer at once if there is enough, else wait."""
-        seconds = self._request.max_wait_ms / 1000
+        seconds = min(self._request.max_wait_ms / 1000, FETCH_WAIT_SECONDS_MAX)
         if (
             self._plan.error
             or self._satisfied(None)
@@ -272,14 +280,17 @@ class FetchOperation:
         elif quotas.active and (throttle_ms := quotas.before_fetch(context)):
             self._leave()
             throttled_answer(self._parts, context, throttle_ms, self._plan.session_id)
-        elif self._satisfied(reads):
-            self._leave()
-            self._answer()
+        else:
+            self._ask()
+            if self._satisfied(reads):
+                self._leave()
+                self._answer()
         if quotas.timing:
             quotas.charge(context, self._parts.clock.monotonic() - began)
 
     def expire(self) -> None:
         """`max_wait` has passed, or the broker stops: answer with what there is."""
+        self._ask()
         self._satisfied(None)
         self._leave()
         self._answer()
@@ -465,6 +476,8 @@ class FetchOperation:
 
     def _answer(self) -> None:
         context, plan = self._context, self._plan
+        if context.refused:
+            RequestAudit(self._parts.audit).refused(context)
         topics: dict[bytes, list[PartitionAnswer]] = {}
         found, failed = self._found, False
         key, answers = None, []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.connection import Buffer, RequestContext
 from penstock.broker.errors import InvalidGroupId
 from penstock.broker.identity import endpoints_of
+from penstock.broker.limits import FETCH_WAIT_SECONDS_MAX
 from penstock.broker.share.acknowledging import Answers
 from penstock.broker.share.fetching import ShareFetching
 from penstock.broker.share.sessions import (
@@ -85,7 +86,7 @@ async def share_fetch(parts: Parts, context: RequestContext, request: Any) -> li
             hub=parts.fetch_hub,
             bytes_max=_bytes_max(parts, context),
         )
-        seconds = milliseconds(request.max_wait) / 1000
+        seconds = min(milliseconds(request.max_wait) / 1000, FETCH_WAIT_SECONDS_MAX)
         await fetching.run(0 if parts.stopping.is_set() else seconds)
     await answers.acknowledged()
     if last:
