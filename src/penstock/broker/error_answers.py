@@ -106,7 +106,8 @@ def _value(field: Field, source: Any) -> Any:
         return source if field.name in _PARTITION_NAMES else _default(field)
     for name in _NAMES_OF.get(field.name, (field.name,)):
         if hasattr(source, name):
-            return getattr(source, name)
+            value = getattr(source, name)
+            return _default(field) if value is None and not field.nullable else value
     return _default(field)
 
 

@@ -1,7 +1,7 @@
 """Metadata: brokers, topics and their leaders; encoded once, answered until the image changes.
 
 Three ways of asking: for all topics (null; in version 0 an empty list), for none (an empty
-list), for some, by name or from version 10 on by id. A topic that is asked for by name and does
+list), for some, by name or from version 12 on by id. A topic that is asked for by name and does
 not exist is created when both the client and `auto.create.topics.enable` allow it; one that is not
 known here is looked for in the control plane, where another broker may have put it.
 
@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.base.errors import PenstockError, RetriableError, UnavailableError
+from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import validate_topic_name
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import rack_of
@@ -51,6 +51,8 @@ _THROTTLE_FROM: Final = 3
 """The version from which an answer begins with the time to wait."""
 NEVER_STRICT: Final = 2**15
 """The version from which topics are refused because of a quota: they are created, for now."""
+_IDS_FROM: Final = 12
+"""The version from which topics may be named by ids: before, answers have names alone."""
 _NAME: Final = APIS[METADATA].name
 Wanted = list[tuple[str | None, Any]]
 
@@ -107,6 +109,7 @@ def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awa
     What a broker says that hears of nobody may be old, and librdkafka asks the one that it has
     talked to last, for as long as they are connected: the connection is closed after the answer.
     """
+    _check_names(context.version, request)
     if parts.cluster.alone():
         why = "another broker may know of newer leaders: this one hears of nobody"
         asyncio.get_running_loop().call_soon(context.connection.close, why)
@@ -114,6 +117,20 @@ def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awa
     if unreachable and unreachable & _leaders(parts, _wanted(context.version, request)):
         return _answer_when_led(parts, context, request)
     return _answer_now(parts, context, request)
+
+
+def _check_names(version: int, request: Any) -> None:
+    """Raise InvalidError where topics are named by ids in versions 10 and 11, or not at all.
+
+    These versions have the fields, and no answer for them.
+    """
+    if version >= _IDS_FROM:
+        return
+    for topic in request.topics or ():
+        if topic.name is None:
+            raise InvalidError(f"Topic name can not be null for version {version}")
+        if getattr(topic, "topic_id", None) is not None:
+            raise InvalidError(f"Topic IDs are not supported in requests for version {version}")
 
 
 def _answer_now(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
