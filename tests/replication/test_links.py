@@ -227,6 +227,10 @@ async def test_brokers_that_are_not_registered_any_more_are_heard_as_long_as_the
     assert not one.links._dialling
 
 
+UNPROVED = "broker 1 did not prove that it is of this cluster"
+ANOTHER_CLUSTER = "this broker is of another cluster: compare control.url of both"
+
+
 async def frame(reader: asyncio.StreamReader) -> memoryview:
     """The header of the next frame."""
     said = await reader.readexactly(PRELUDE_BYTES)
@@ -291,7 +295,7 @@ def greeting(broker_id: int = 9, cluster: str = "c", oldest: int = 1, newest: in
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (greeting(cluster="other"), "cluster other, this is c"),
+        (greeting(cluster="other"), ANOTHER_CLUSTER),
         (greeting(oldest=7, newest=9), "versions 7 to 9 of links between brokers, this has 2 to 2"),
         (greeting(newest=1), "versions 1 to 1 of links between brokers, this has 2 to 2"),
         (greeting(broker_id=2), "node.id 2 is this broker's own"),
@@ -302,6 +306,34 @@ async def test_strangers_are_told_why(sides: Callable[..., Side], sent: bytes, w
     two.address = await two.links.listen("127.0.0.1", 0)
     assert await answer_to(two, sent) == (Refusal(why), b"")
     assert not two.user.changes
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", greeting(), greeting(cluster="other"), greeting() + encode_parts(PROOF, 0)]
+)
+async def test_the_clusters_id_is_not_shown_before_a_proof(
+    sides: Callable[..., Side], sent: bytes
+) -> None:
+    cluster = "the-id-of-this-cluster"
+    one, two, stranger = sides(1, cluster=cluster), sides(2, cluster=cluster), sides(3)
+    await joined(one, two)
+    two.links.reach({})
+    reader, writer = await asyncio.open_connection(*two.address)
+    writer.write(sent)
+    writer.write_eof()
+    said = await reader.read(-1)
+    writer.close()
+    assert said
+    assert cluster.encode() not in said
+    greeted = decode_greeting(await frame(fed(said)))
+    assert isinstance(greeted, Greeting)
+    assert stranger.links.refusal_of(greeted, None) == ANOTHER_CLUSTER
+
+
+def fed(data: bytes) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    return reader
 
 
 NONSENSE = {
@@ -340,14 +372,16 @@ async def test_nonsense_ends_that_connection_alone(
     assert ((9, True) in two.user.changes) == proved
 
 
+@pytest.mark.parametrize("proven", [True, False])
 async def test_who_knows_another_secret_is_refused_by_both(
-    sides: Callable[..., Side], caplog: pytest.LogCaptureFixture
+    sides: Callable[..., Side], caplog: pytest.LogCaptureFixture, proven: bool
 ) -> None:
-    one, two = sides(1), sides(2, secret=PeerSecret(b"another one"))
+    secret = PeerSecret(b"another one")
+    one, two = sides(1, proven=proven), sides(2, secret=secret, proven=proven)
     two.address = await two.links.listen("127.0.0.1", 0)
     one.links.reach({2: two.address})
     await until(lambda: bool(caplog.messages))
-    assert "broker 1 did not prove that it is of this cluster" in caplog.messages[0]
+    assert (ANOTHER_CLUSTER if proven else UNPROVED) in caplog.messages[0]
     assert not one.user.changes
     assert not two.user.changes
 

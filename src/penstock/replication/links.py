@@ -4,7 +4,9 @@ Of each pair the broker with the lower id dials the other one's replication addr
 when the connection is lost. A side greets with who it is, first the one that was dialled; one of
 another cluster, of another version, or that is not whom the other wanted is told why, and closed.
 Then each side proves that it knows the cluster's secret, first the one that dialled
-(`security/peers.py`), over TLS where the broker has it between brokers (`LinkTransport`).
+(`security/peers.py`), over TLS where the broker has it between brokers (`LinkTransport`). Where
+links are proven, a greeting names the cluster by a digest under that secret: a peer that only
+connects does not learn the cluster's id.
 So no connection counts, or takes the place of another one, that the other side does not want. A
 broker that comes back under a new incarnation takes the place of its former connection.
 
@@ -162,6 +164,8 @@ class Links:
         """The connections that rows may be sent over, by the other broker's id."""
         self._incarnation = incarnation
         self._cluster_id = cluster_id
+        self._names = (secret.name_of(cluster_id), cluster_id)
+        """By which sides of this cluster greet: where links need no proof, by its id."""
         self._server: LinkServer | None = None
         self._open: set[Link] = set()
         self._dialling: dict[int, tuple[Address, asyncio.Task[None]]] = {}
@@ -267,7 +271,7 @@ class Links:
         mine = Greeting(
             self.broker_id,
             self._incarnation,
-            self._cluster_id,
+            self._names[0 if self._link_transport.proven else 1],
             FRAME_BYTES_MAX,
             oldest=self._oldest,
             nonce=nonce,
@@ -287,8 +291,8 @@ class Links:
 
     def refusal_of(self, greeting: Greeting, expected: int | None) -> str | None:
         """Why this broker does not talk to one that greets so."""
-        if greeting.cluster_id != self._cluster_id:
-            return f"cluster {greeting.cluster_id}, this is {self._cluster_id}"
+        if greeting.cluster not in self._names:
+            return "this broker is of another cluster: compare control.url of both"
         if greeting.oldest > VERSION or greeting.newest < self._oldest:
             return (
                 f"versions {greeting.oldest} to {greeting.newest} of links between brokers, this"

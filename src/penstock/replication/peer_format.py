@@ -31,12 +31,12 @@ endian; a row begins with
    19 CopyAnswer    base i64, next i64, bytes of batches u32
 
 The first frame of either side is a greeting instead, of the side that was dialled before the other
-one's: "PSPR", the oldest version that it speaks u16, broker id i32, its
-incarnation 16, largest frame u32, cluster id u8 and its bytes, the newest version that it speaks
-u16, a nonce 32. Sides of the first version end behind the cluster id, and read no further. Both
-speak the newest version that both know: of version 1 are the kinds up to 17, 18 and 19 are of
-version 2, and so are proofs: the next frame is the side's proof then, of the side that dialled
-before the other one's: "PSPF" and 32 bytes (`security/peers.py`). A side that refuses the other
+one's: "PSPR", the oldest version that it speaks u16, broker id i32, its incarnation 16, largest
+frame u32, name of its cluster u8 and its bytes, the newest version that it speaks u16, a nonce 32.
+Sides of the first version end behind that name, and read no further. Both speak the newest
+version that both know: of version 1 are the kinds up to 17, 18 and 19 are of version 2, and so are
+proofs: the next frame is the side's proof then, of the side that dialled before the other one's:
+"PSPF" and 32 bytes (`security/peers.py`). A side that refuses the other
 answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP" is a sign of life.
 """
 
@@ -211,7 +211,8 @@ class Greeting(NamedTuple):
 
     broker_id: int
     incarnation: UUID
-    cluster_id: str
+    cluster: str
+    """Name of its cluster (`security.peers.PeerSecret.name_of`), or the id."""
     frame_bytes_max: int
     oldest: int = OLDEST_VERSION
     newest: int = VERSION
@@ -227,7 +228,7 @@ class Refusal(NamedTuple):
 
 def encode_greeting(greeting: Greeting) -> bytes:
     """The header of the first frame."""
-    name = greeting.cluster_id.encode()
+    name = greeting.cluster.encode()
     numbers = (greeting.oldest, greeting.broker_id, greeting.incarnation.bytes)
     head = _HELLO.pack(_GREETING, *numbers, greeting.frame_bytes_max, len(name))
     return head + name + _NEWEST.pack(greeting.newest) + greeting.nonce

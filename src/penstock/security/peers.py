@@ -54,6 +54,10 @@ class PeerSecret:
         """What `USER` has; slow the first time."""
         return _credential(self, mechanism)
 
+    def name_of(self, cluster_id: str) -> str:
+        """Return a name that only brokers of a cluster recognise: it does not show the id."""
+        return hmac.digest(self._derive("cluster"), cluster_id.encode(), "sha256").hex()
+
     def proof(self, side: str, cluster_id: str, ids: tuple[int, int], nonces: bytes) -> bytes:
         """What one side of a link says to the other's challenge.
 
