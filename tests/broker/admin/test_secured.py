@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -145,8 +147,6 @@ def test_a_commit_needs_each_topic_by_its_name_and_by_its_id(guarded: Guarded) -
     ids = {name: str(topic.topic_id) for name, topic in topics.items()}
 
     def commit(batch: int, name: str, topic_id: str, query: str = "q") -> Answer:
-        import json
-
         blob, entry = encode_blob(
             f"blob-{batch}", [Part(name, 0, ["a"])], {name: topic_id}, records_per_batch=1
         )
@@ -165,6 +165,50 @@ def test_a_commit_needs_each_topic_by_its_name_and_by_its_id(guarded: Guarded) -
     assert (other.status, other.error) == (403, "transactional_id_authorization_failed")
     with guarded.broker.client() as client:
         assert client.list_offsets("secrets", "latest") == {0: 2}
+
+
+def test_groups_queues_and_sinks_name_the_topics_that_the_asker_may_describe(
+    guarded: Guarded,
+) -> None:
+    both = ["orders", "secrets"]
+    root = AdminSecurity(tls=guarded.security().tls)
+
+    def asked(who: AdminSecurity, method: str, path: str, body: bytes = b"") -> Any:
+        sent = Body(pieces=[body], size_bytes=len(body)) if body else None
+        with guarded.admin(who) as admin:
+            answer = admin.ask(method, path, sent, timeout_seconds=SECONDS)
+        assert answer.status in (200, 201), answer
+        return json.loads(answer.content)
+
+    with guarded.broker.client() as client:
+        ids = {name: str(one.topic_id) for name, one in client.metadata(both).topics.items()}
+        client.commit_offsets("billing", {(name, 0): 1 for name in both})
+        client.alter_configs("group", "work", {
+            "share.auto.offset.reset": "earliest",
+            "errors.deadletterqueue.topic.name": "dlq.secrets",
+        })  # fmt: skip
+        with client.queue("work", both) as queue:
+            for _ in range(100):
+                queue.take()
+                if len(asked(root, "GET", "/v1/queues/work")["partitions"]) == len(both):
+                    break
+    parts = [Part(name, 0, ["a"]) for name in both]
+    blob, entry = encode_blob("both", parts, ids, records_per_batch=1)
+    body = json.dumps({"owner": "one", "blobs": [entry]}).encode()
+    asked(root, "PUT", "/v1/staging/both", blob)
+    asked(root, "POST", "/v1/sinks/both/commits/1", body)
+    for kind, name in (("group", "billing"), ("group", "work"), ("transactional_id", "both")):
+        guarded.allow("describe", kind, name)
+    views = {"/v1/groups/billing": "offsets", "/v1/queues/work": "partitions"}
+    for path, rows in {**views, "/v1/sinks/both": "partitions"}.items():
+        found = asked(root, "GET", path)
+        assert sorted(row["topic"] for row in found[rows]) == both
+        shown = asked(guarded.security(), "GET", path)
+        assert [row["topic"] for row in shown[rows]] == ["orders"]
+        assert "secrets" not in json.dumps(shown)
+        assert "secrets" in json.dumps(found)
+    group = asked(guarded.security(), "GET", "/v1/groups/billing")
+    assert group["lag_records"] == group["offsets"][0]["lag_records"]
 
 
 def test_who_may_write_nothing_stages_nothing(guarded: Guarded) -> None:

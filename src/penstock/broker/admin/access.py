@@ -146,6 +146,10 @@ class Asker:
             if not self.rights.allows(operation, resource_type, name):
                 raise refusal(operation, resource_type, name, self.principal)
 
+    def sees(self, topic: str) -> bool:
+        """Whether a topic's name may be shown."""
+        return self.rights.allows("describe", "topic", topic)
+
     def check_needs(self, needs: Needs) -> None:
         """Raise AuthorisationFailed unless a route's needs are met."""
         operation, resource_type = needs.operation, needs.resource_type

@@ -15,6 +15,7 @@ from penstock.broker.share.values import RecordState
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from penstock.broker.admin.access import Asker
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.share.record import ShareState
     from penstock.broker.share.service import ShareService
@@ -44,24 +45,27 @@ async def dead_letters(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 async def queue(parts: Parts, request: Request) -> dict[str, Any]:
-    """One share group, by partition: how many records of its window are in which state.
+    """Count the records of a share group's window by partition and state.
 
+    Topics that the asker may not describe are left out.
     From `end_offset` on nothing was looked at yet: all of it is available.
     """
     await parts.cluster.refresh()
+    asker: Asker = request.state.asker
     group_id = request.path_params["group"]
     names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
     states = await parts.share.offsets.of_group(group_id)
     settings = parts.share.settings_of(group_id)
+    letters = settings.letter_topic
     return {
         "group_id": group_id,
-        "dead_letter_topic": settings.letter_topic or None,
+        "dead_letter_topic": letters if letters and asker.sees(letters) else None,
         "delivery_count_limit": settings.limits.delivery_count_limit,
         "partitions": sorted(
             (
                 {"topic": names[topic_id], "partition": index, **_counts(state)}
                 for (topic_id, index), state in states.items()
-                if topic_id in names
+                if topic_id in names and asker.sees(names[topic_id])
             ),
             key=lambda one: (one["topic"], one["partition"]),
         ),

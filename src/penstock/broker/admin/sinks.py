@@ -38,6 +38,7 @@ from penstock.broker.batch_commits.manifest import check_query, parse_post
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from penstock.broker.admin.access import Asker
     from penstock.broker.batch_commits import SinkService
     from penstock.broker.batch_commits.manifest import Manifest
     from penstock.broker.partition_registry import PartitionRegistry
@@ -128,21 +129,21 @@ def _topics(parts: Parts, manifest: Manifest) -> set[str]:
 
 
 async def sinks(parts: Parts, request: Request) -> list[dict[str, Any]]:
-    """The newest commit of every query."""
-    return [_described(row) for row in await parts.control.sink_commits()]
+    """Describe the newest commit of every query, in topics that the asker may describe."""
+    return [_described(row, request.state.asker) for row in await parts.control.sink_commits()]
 
 
 async def sink(parts: Parts, request: Request) -> dict[str, Any]:
-    """The newest commit of one query."""
+    """Describe the newest commit of one query, in topics that the asker may describe."""
     query = check_query(request.path_params["query"])
-    return _described(await _sinks(parts).commit_of(query))
+    return _described(await _sinks(parts).commit_of(query), request.state.asker)
 
 
 async def forget(parts: Parts, request: Request) -> dict[str, Any]:
     """Forget a query; answers what was known."""
     query = check_query(request.path_params["query"])
     abandon = flag(request.query_params, "abandon")
-    return _described(await _sinks(parts).forget(query, abandon=abandon))
+    return _described(await _sinks(parts).forget(query, abandon=abandon), request.state.asker)
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
@@ -153,7 +154,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
         raise UploadCut(f"{request.url.path}: the client closed the connection") from None
 
 
-def _described(row: SinkCommit) -> dict[str, Any]:
+def _described(row: SinkCommit, asker: Asker) -> dict[str, Any]:
     return {
         "query": row.query_id,
         "owner": row.owner,
@@ -169,5 +170,6 @@ def _described(row: SinkCommit) -> dict[str, Any]:
                 "next_sequence": target.next_sequence,
             }
             for target in row.targets
+            if asker.sees(target.topic)
         ],
     }

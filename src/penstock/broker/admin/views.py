@@ -16,6 +16,7 @@ from penstock.partitions import look_up_watermarks
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from penstock.broker.admin.access import Asker
     from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
@@ -145,7 +146,11 @@ async def groups(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 async def group(parts: Parts, request: Request) -> dict[str, Any]:
-    """One group: its members, and its offsets with their lag; only its coordinator knows it."""
+    """Describe one group: members, offsets, and lag; without topics that the asker may not see.
+
+    Only its coordinator knows it.
+    """
+    asker: Asker = request.state.asker
     group_id = request.path_params["group"]
     coordinator = parts.coordinator
     coordinator.check_owner(group_id)
@@ -153,7 +158,7 @@ async def group(parts: Parts, request: Request) -> dict[str, Any]:
     if described is None:
         raise GroupIdNotFound(f"there is no group {group_id!r}")
     offsets = await parts.control.committed_offsets(group_id, None)
-    rows = [_position(parts, offset) for offset in offsets]
+    rows = [_position(parts, offset) for offset in offsets if asker.sees(offset.topic)]
     return {
         "group_id": group_id,
         "state": described.state,
