@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -14,6 +16,7 @@ from compat.servers import PenstockProcess
 
 from penstock.apps.doctor import Check, Finding, look
 from penstock.base.errors import PenstockError
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.testing import Agent, Broker
 from tests.apps.conftest import Run
 from tests.ports import free_port
@@ -79,17 +82,92 @@ def test_every_advertised_address_is_tried(
     assert status == 1
     assert found[f"broker 1 at {first}"][0] == "ok"
     state, cause, fix = found[f"broker 2 at {gone}"]
-    assert (state, fix.startswith("set advertised.listeners of broker 2")) == ("fail", True)
-    assert "cannot be reached from here" in cause
-    assert "refused" in cause
-    assert "loopback" in fix
+    assert (state, fix.startswith("start broker 2")) == ("fail", True)
+    assert f"{gone} refused the connection: no broker is running there" in cause
+    assert "advertised.listeners" not in fix
     state, cause, fix = found["broker 3 at broker-3.invalid:9092"]
     assert (state, "advertised.listeners of broker 3" in fix) == ("fail", True)
     assert "broker-3.invalid does not resolve here" in cause
     state, cause, _ = found["advertised addresses"]
     assert (state, cause) == ("fail", f"brokers 2 and 4 advertise the same address, {gone}")
-    assert found["readiness of broker 1"][0] == "skip", "its admin interface is turned off"
+    assert found["readiness of broker 1"][0] == "ok"
     assert found["readiness of broker 2"][0] == "skip", "it cannot be asked where it is"
+    assert found["readiness of broker 2"][1].startswith("not checked: ")
+
+
+def test_a_broker_that_advertises_another_address_is_not_said_to_be_down(bare: Run) -> None:
+    gone = f"127.0.0.1:{free_port()}"
+    with Broker({"advertised.listeners": f"PLAINTEXT://{gone}"}, admin=False) as broker:
+        _, found = examined(bare, "-b", broker.bootstrap)
+    state, cause, fix = found[f"broker 1 at {gone}"]
+    assert (state, fix.startswith("set advertised.listeners of broker 1")) == ("fail", True)
+    assert cause.startswith("it runs, and its advertised address does not lead to it")
+    assert "loopback" in fix
+
+
+def test_brokers_that_are_down_or_stopped_are_named(bare: Run) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    status, found = examined(bare, "-b", nobody)
+    state, cause, fix = found["broker"]
+    assert (status, state, fix.startswith("start a broker")) == (1, "fail", True)
+    assert f"{nobody} refused the connection: no broker is running there" in cause
+    with Broker(process=True, admin=False) as broker:
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            _, found = examined(bare, "-b", broker.bootstrap)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+    _, cause, fix = found["broker"]
+    assert f"{broker.bootstrap} did not answer ApiVersions" in cause
+    assert "stopped or overloaded" in fix
+
+
+def test_without_a_configuration_nothing_is_said_of_one(
+    bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Broker() as broker:
+        _, found = examined(bare, "-b", broker.bootstrap)
+        checks = (
+            "database", "object store", "files with secrets", "listeners", "ACLs",
+            "admin interface", "disk space", "disk sync",
+        )  # fmt: skip
+        for check in checks:
+            state, cause, fix = found[check]
+            assert (state, fix) == ("skip", "name the broker's file with --config"), check
+            assert cause == "not checked: no configuration of a broker is named"
+        named = examined(bare, "-b", broker.bootstrap, "--data-dir", str(broker.directory))[1]
+    assert (named["database"][0], named["ACLs"][1]) == ("ok", cause)
+
+
+def test_brokers_say_that_their_database_is_away(
+    bare: Run, server: PostgresServer, tmp_path: Path
+) -> None:
+    """Without a configuration, and whatever the command."""
+    places = {"control.url": server.schema(), "diskless.storage.url": tmp_path.as_uri()}
+    with Broker(places, process=True, admin=False) as broker:
+        server.stop()
+        try:
+            begun = SYSTEM_CLOCK.monotonic()
+            status, found = examined(bare, "-b", broker.bootstrap)
+            seconds = SYSTEM_CLOCK.monotonic() - begun
+            shown = bare("-b", broker.bootstrap, "cluster", "status")
+            listed = bare("-b", broker.bootstrap, "topic", "list")
+            made = bare("-b", broker.bootstrap, "topic", "create", "t")
+        finally:
+            server.start()
+        state, cause, _ = found["readiness of broker 1"]
+        assert (status, state, seconds < 5) == (1, "fail", True)
+        assert "database: " in cause
+        assert f"PostgreSQL database postgres on 127.0.0.1:{server.port}" in cause
+        assert (shown.status, "not ready" in shown.out) == (1, True)
+        assert "penstock: broker 1: database: " in shown.err
+        assert listed.status == 0
+        assert made.status == 1
+        waits, cause, *_ = made.err.splitlines()
+        assert waits.startswith(f"% waiting for 2 s: {broker.bootstrap} does not answer")
+        assert cause.startswith("% broker 1: database: ")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +197,7 @@ def test_a_database_that_is_away_is_named_by_broker_and_doctor(
             server.freeze(thaw=True) if frozen else server.start()
         assert status == 1
         state, cause, fix = found["readiness of broker 1"]
-        assert (state, cause.startswith("control plane: ")) == ("fail", True)
+        assert (state, cause.startswith("database: ")) == ("fail", True)
         assert "no restart" in fix
         state, cause, fix = found["database"]
         assert (state, "control.url" in fix) == ("fail", True)
@@ -157,14 +235,15 @@ def test_an_object_store_that_is_frozen_is_named(
         assert found["readiness of broker 1"][:2] == ("fail", "object store: no answer within 2 s")
 
 
-def test_readiness_is_not_known_at_a_port_of_chance(bare: Run, tmp_path: Path) -> None:
+def test_an_admin_interface_at_a_port_of_chance_is_found(bare: Run, tmp_path: Path) -> None:
     server = PenstockProcess(tmp_path, listener=f"127.0.0.1:{free_port()}").start()
     try:
         _, found = examined(bare, "-b", server.bootstrap, "--data-dir", str(tmp_path / "data"))
     finally:
         server.kill()
-    state, _, fix = found["readiness of broker 1"]
-    assert (state, "--admin" in fix) == ("skip", True)
+    assert found["readiness of broker 1"][0] == "ok"
+    assert [check for check in found if check.startswith("clock of 127.0.0.1:")]
+    assert found["stored records"][0] == "ok"
 
 
 def test_readiness_is_asked_where_the_broker_says(bare: Run) -> None:
@@ -223,7 +302,7 @@ def test_an_agent_and_an_outbox(bare: Run, tmp_path: Path) -> None:
     words = ("--output", "json", "--local", "--data-dir", str(tmp_path))
     status, found = examined(bare, *words)
     assert (status, found["host agent"][0], found["outbox"][0]) == (0, "skip", "skip")
-    assert found["listeners"][:2] == ("ok", "PLAINTEXT is PLAINTEXT")
+    assert found["listeners"][0] == "skip"
     assert not any(check.startswith(("broker", "database", "object")) for check in found)
     with Agent() as one:
         named = (*words, "--agent", str(one.socket), "--outbox", str(tmp_path))

@@ -113,8 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def describe(error: Exception) -> str:
-    """An error as one line: what was wrong, its first note, and what mends it where we know."""
-    notes: list[Any] = getattr(error, "__notes__", [])[:1]
+    """Return an error as one line: what was wrong, its notes, and what mends it where we know."""
+    notes: list[Any] = getattr(error, "__notes__", [])
     code = error.code if isinstance(error, PenstockError) else ""
     fix = getattr(error, "fix", _CURES.get(code, ""))
     words = [str(error) or type(error).__name__, *map(str, notes), fix]

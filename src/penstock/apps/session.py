@@ -26,6 +26,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_PROFILES: Final = "~/.config/penstock/profiles.toml"
 API_TIMEOUT_MS: Final = 4_000
-"""A call that no broker answers ends with its error before a first line says what it waits for."""
-FIRST_NOTICE_SECONDS: Final = 4.0
+FIRST_NOTICE_SECONDS: Final = 1.5
+"""Commands say what they wait for within 2 s; looking and writing takes some of it."""
 NOTICE_SECONDS: Final = 30.0
 PROFILE_FILE_BYTES_MAX: Final = 1 << 20
 CODECS: Final = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
@@ -162,6 +163,13 @@ class State:
         silence = Silence(first_seconds=first, every_seconds=every, subject=subject)
         return WatchedClient(bootstrap, silence=silence, say=self.notice, **options)
 
+    def working(self, task: str) -> AbstractContextManager[None]:
+        """Return a block that says on stderr what it does, if that takes long."""
+        from penstock.apps.waiting import working
+
+        first, every = self.notice_seconds
+        return working(task, first_seconds=first, every_seconds=every, say=self.notice)
+
     def security(self) -> Mapping[str, str] | None:
         """Options of security: of `-X`, then of the profile, then of a file of them: the profile's
         `client_config`, else PENSTOCK_CLIENT_CONFIG. None where there are none.
@@ -220,9 +228,9 @@ def _milliseconds(name: str, text: str) -> int:
 
 
 def current() -> State:
-    """What the command line said before the command."""
-    state = click.get_current_context().obj
-    return state if isinstance(state, State) else State()
+    """Return what the command line said before the command; the defaults outside of a command."""
+    context = click.get_current_context(silent=True)
+    return context.obj if context and isinstance(context.obj, State) else State()
 
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -327,6 +335,11 @@ def show_facts(
     else:
         names = {name: name.replace("_", " ") if spaced else name for name in facts}
         write_table(columns, [(names[name], value) for name, value in facts.items()])
+
+
+def counted(count: int, thing: str) -> str:
+    """Return `1 partition` or `3 partitions`."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def say(state: State, text: str, **facts: object) -> None:

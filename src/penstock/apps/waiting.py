@@ -13,16 +13,30 @@ do, a call is blamed for the silence after half of `first_seconds`: a long poll 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.client import Client, Waits
+from penstock.client.errors import BrokerBusy, BrokerFailed, TimedOut
 from penstock.client.pool import Unanswered
 
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 5.0
+SHORT_CALLS: Final[dict[str, Any]] = {
+    "api_timeout_ms": 1_000, "connect_timeout_ms": 1_000, "request_timeout_ms": 2_500
+}  # fmt: skip
+"""Time limits of a client that asks brokers about themselves: a broker needs 2 s to find out what
+it cannot use, and a call to several that do not answer is to end within 5 s."""
+
+
+def named_brokers(ids: Sequence[int]) -> str:
+    """Return `broker 1` or `brokers 1, 2 and 3`."""
+    first, last = ", ".join(map(str, sorted(ids)[:-1])), max(ids)
+    return f"brokers {first} and {last}" if first else f"broker {last}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,17 +90,43 @@ class Silence:
         self._asked = {}
 
 
+@contextmanager
+def working(
+    task: str, *, first_seconds: float, every_seconds: float, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Say what the block does once that takes long, and again while it goes on."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        seconds, pause = 0.0, first_seconds
+        while not ended.wait(pause):
+            seconds, pause = seconds + pause, every_seconds
+            say(f"% {task} ({seconds:.0f} s so far)")
+
+    thread = threading.Thread(target=watch, name="penstock-working", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(STOP_SECONDS)
+
+
 class WatchedClient(Client):
     """A client that says what it waits for, from a thread of its own while its `with` block runs.
 
-    `progress` is any number that grows; while `busy` the command itself does something that no
-    broker is to blame for, as waiting for its input.
+    With the first line of a wait it asks the brokers what they cannot use, and says that too; an
+    error that may be due to it gets the same as a note. `progress` is any number that grows; while
+    `busy` the command itself does something that no broker is to blame for, as waiting for its
+    input.
     """
 
     def __init__(
         self, bootstrap: str, *, silence: Silence, say: Callable[[str], None], **options: Any
     ) -> None:
         super().__init__(bootstrap, **options)
+        self._bootstrap = bootstrap
+        self._security = options.get("security")
         self.silence = silence
         self.progress = 0
         self.busy = False
@@ -97,6 +137,26 @@ class WatchedClient(Client):
     def __enter__(self) -> WatchedClient:
         self._watch.start()
         return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+        for error in raised:
+            if isinstance(error, (BrokerBusy, BrokerFailed, TimedOut)):
+                for cause in self.causes():
+                    error.add_note(cause)
+
+    def causes(self) -> list[str]:
+        """Return what brokers say that they cannot use now, by a short call of its own."""
+        try:
+            with Client(self._bootstrap, security=self._security, **SHORT_CALLS) as client:
+                states = client.broker_states().values()
+        except PenstockError:
+            return []
+        brokers: dict[str, list[int]] = {}
+        for state in states:
+            if state.unavailable:
+                brokers.setdefault(state.unavailable, []).append(state.node.node_id)
+        return [f"{named_brokers(ids)}: {cause}" for cause, ids in brokers.items()]
 
     def close(self) -> None:
         self._stop.set()
@@ -112,3 +172,6 @@ class WatchedClient(Client):
             line = self.silence.look(SYSTEM_CLOCK.monotonic(), self.waits(), self.progress)
             if line is not None:
                 self._say(line)
+                idle = self.silence.idle
+                for cause in () if idle and line.endswith(idle) else self.causes():
+                    self._say(f"% {cause}")

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 class Identity:
     """The broker's id, and what clients of each listener are told; known once it listens."""
 
-    __slots__ = ("as_client", "endpoints", "listener", "node_id")
+    __slots__ = ("admin_port", "as_client", "endpoints", "listener", "node_id")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.endpoints: dict[str, tuple[str, int]] = {}
         """Host and port by the listener's name."""
+        self.admin_port: int | None = None
+        """The bound port of the admin interface; None while there is none."""
         self.listener = ""
         """The listener by which brokers call each other, and this one itself."""
         self.as_client: Callable[[], ClientSecurity] = lambda: NO_SECURITY

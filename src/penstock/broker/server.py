@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -64,6 +65,7 @@ from penstock.security.audit import NO_AUDIT
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
+    from penstock.broker.admin.health import Readiness
     from penstock.broker.admin.server import AdminServer
     from penstock.broker.batch_commits import SinkService
     from penstock.broker.connection import Expiring
@@ -242,6 +244,13 @@ class BrokerServer:
         """Host and port of the admin interface, as bound; None when it is turned off."""
         return None if self._admin is None else self._admin.address
 
+    @cached_property
+    def readiness(self) -> Readiness:
+        """The checks of everything that this broker needs."""
+        from penstock.broker.admin import health
+
+        return health.Readiness(parts_of(health.Parts, self))
+
     def _peer_address(self, broker_id: int) -> tuple[str, int] | None:
         """Where another broker is called: at the listener for brokers, else at its first one."""
         broker = self.cluster.image.broker(broker_id)
@@ -341,7 +350,13 @@ class BrokerServer:
         from penstock.broker.admin.server import AdminServer
 
         self._admin = AdminServer(self.settings, self)
-        await self._admin.start()
+        _, self.identity.admin_port = await self._admin.start()
+
+    async def _stop_admin(self) -> None:
+        if self._admin is not None:
+            await self._admin.stop()
+        if "readiness" in vars(self):
+            await self.readiness.stop()
 
     async def stop(self) -> None:
         """Finish what is open, close the store cleanly, close the control plane. Idempotent."""
@@ -354,8 +369,7 @@ class BrokerServer:
             server.close()
         if self._timer is not None:
             self._timer.cancel()
-        if self._admin is not None:
-            await self._admin.stop()
+        await self._stop_admin()
         if self.sinks is not None:
             await self.sinks.stop()
         await self.coordinator.stop()
@@ -559,8 +573,6 @@ class BrokerServer:
     def _watermarks_noticed(self, rows: Sequence[tuple[UUID, int, Watermarks]]) -> None:
         if self.diskless is not None:
             self.diskless.others_committed(rows)
-
-    # Metrics
 
     def samples(self) -> Iterator[Sample]:
         """Everything the broker counts, for the registry."""

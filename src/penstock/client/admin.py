@@ -24,6 +24,7 @@ from penstock.client.errors import (
     BrokerBusy,
     InvalidArgument,
     TopicExists,
+    UnknownBroker,
     UnknownTopic,
     broker_error,
     is_retriable,
@@ -356,13 +357,24 @@ class AdminCalls:
 
         self._session.retrying(once)
 
+    def registered(self, broker_id: int) -> Node:
+        """Return a broker by fresh metadata.
+
+        Raises:
+            UnknownBroker: no broker of this id is registered.
+        """
+        nodes = self._session.refresh(()).nodes
+        if broker_id not in nodes:
+            names = ", ".join(map(str, sorted(nodes)))
+            raise UnknownBroker(f"broker {broker_id} is not registered; there are brokers {names}")
+        return nodes[broker_id]
+
     def _call_resource(self, kind: ResourceKind, name: str | int, api: str, body: Any) -> Any:
         if kind == "broker" and str(name):
             number = whole_number(str(name), INT_MAX)
             if number is None:
                 raise InvalidArgument(f"broker {name!r}: a broker is named by its number")
-            self._session.refresh(())
-            return self._session.call_node(number, api, body)
+            return self._session.call_node(self.registered(number).node_id, api, body)
         return self._session.call_any(api, body)
 
     def _control(self, api: str, body: Any, results: str, subject: Any) -> None:

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client import limits
-from penstock.client.errors import Disconnected, InvalidArgument, MalformedResponse, TimedOut
+from penstock.client.errors import (
+    ConnectionRefused,
+    Disconnected,
+    EncryptionExpected,
+    InvalidArgument,
+    MalformedResponse,
+    NotAccepted,
+    TimedOut,
+)
 from penstock.client.protocol import (
     API_VERSIONS_FIRST,
     Call,
@@ -47,6 +55,37 @@ if TYPE_CHECKING:
 _LENGTH: Final = struct.Struct(">i")
 _TIMEVAL: Final = struct.Struct("@ll")
 _SMALL_BYTES: Final = 1 << 16
+TLS_PROBE_SECONDS: Final = 1.0
+"""How long a listener that closed a connection without TLS has to answer a handshake of TLS."""
+
+
+def not_connected(where: str, error: Exception) -> Disconnected:
+    """Return the error for a connection that could not be opened, with its cause."""
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionRefused(
+            f"{where} refused the connection: no broker is running there (Connection refused)"
+        )
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        return Disconnected(f"{where}: the host name cannot be resolved: {error}")
+    return Disconnected(f"{where} cannot be reached: {error}")
+
+
+def answers_tls(address: tuple[str, int], timeout_ms: int) -> bool:
+    """Return whether a handshake of TLS at an address is answered, whatever its outcome."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    seconds = min(timeout_ms / 1000, TLS_PROBE_SECONDS)
+    try:
+        with socket.create_connection(address, timeout=seconds) as opened:
+            context.wrap_socket(opened).close()
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        return False
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+    return True
 
 
 class Connection:
@@ -69,32 +108,40 @@ class Connection:
         self.address = (host, port)
         self.used = False
         self._client_id = client_id.encode()
-        self._timeout_ms = timeout_ms
         self._correlation_id = 0
         self._small = memoryview(bytearray(_SMALL_BYTES))
         self._security = security
         self._renew_at = math.inf
         self._all = socket.MSG_WAITALL if security.tls is None else 0
         self._socket = self._open(host, port, connect_timeout_ms)
+        self._request_timeout_ms = timeout_ms
+        self._limit(min(timeout_ms, connect_timeout_ms))
 
     def _open(self, host: str, port: int, connect_timeout_ms: int) -> socket.socket:
         try:
             opened = socket.create_connection((host, port), timeout=connect_timeout_ms / 1000)
         except TimeoutError:
-            raise TimedOut(
+            raise NotAccepted(
                 f"{self.where} did not accept a connection in {connect_timeout_ms} ms"
             ) from None
         except (OSError, UnicodeError) as error:
-            raise Disconnected(f"{self.where} refused the connection: {error}") from error
+            raise not_connected(self.where, error) from error
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._security.tls is not None:
             return self._encrypt(opened, self._security.tls, host)
         opened.settimeout(None)
-        seconds, rest_ms = divmod(self._timeout_ms, 1000)
-        timeval = _TIMEVAL.pack(seconds, rest_ms * 1000)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         return opened
+
+    def _limit(self, timeout_ms: int) -> None:
+        """Set the time that each later read and write may take."""
+        self._timeout_ms = timeout_ms
+        if self._security.tls is not None:
+            self._socket.settimeout(timeout_ms / 1000)
+            return
+        seconds, rest_ms = divmod(timeout_ms, 1000)
+        timeval = _TIMEVAL.pack(seconds, rest_ms * 1000)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
     def _encrypt(self, opened: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
         """TLS over a connection, whose time limit is that of each step then."""
@@ -106,8 +153,10 @@ class Connection:
                 raise ServerUntrusted(f"{self.where}: {error.verify_message}") from None
             if isinstance(error, TimeoutError):
                 raise TimedOut(f"{self.where} did not answer with TLS in time") from None
-            raise Disconnected(f"{self.where} did not come to terms with TLS: {error}") from error
-        encrypted.settimeout(self._timeout_ms / 1000)
+            raise Disconnected(
+                f"{self.where} did not complete a TLS handshake: {error}. Does this port expect TLS"
+                " (security.protocol)?"
+            ) from error
         return encrypted
 
     @property
@@ -131,10 +180,11 @@ class Connection:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def negotiate(self) -> None:
-        """Ask for the broker's version ranges; the first thing done on a connection.
+        """Ask for the broker's version ranges, within the time for opening the connection.
 
         Raises:
             Disconnected, TimedOut, MalformedResponse: the peer is gone, or no Kafka broker.
+            EncryptionExpected: the peer is a listener with TLS, and this client has none.
         """
         body = {"client_software_name": "penstock", "client_software_version": "0.1.0"}
         call = make_call(
@@ -144,8 +194,17 @@ class Connection:
             correlation_id=self.next_correlation_id(),
             client_id=self._client_id,
         )
-        self.send(call)
-        self.negotiated.update(self.receive())
+        try:
+            self.send(call)
+            self.negotiated.update(self.receive())
+        except (Disconnected, MalformedResponse) as error:
+            if self._security.tls is None and answers_tls(self.address, self._timeout_ms):
+                raise EncryptionExpected(
+                    f"{self.where} expects TLS, and this client connects without it. Set"
+                    " security.protocol to SSL or SASL_SSL, or name a port without TLS."
+                ) from error
+            raise
+        self._limit(self._request_timeout_ms)
         self._authenticate()
 
     def _authenticate(self) -> None:

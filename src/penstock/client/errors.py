@@ -62,6 +62,12 @@ class BrokerBug(BugError):
     """The broker answered that it met an error that it did not expect."""
 
 
+class UnknownBroker(BrokerRefused):
+    """A broker id that is not registered."""
+
+    code: ClassVar[str] = "broker_id_not_registered"
+
+
 class UnknownTopic(BrokerRefused):
     """A topic or partition that the cluster does not have."""
 
@@ -123,10 +129,24 @@ class Disconnected(RetriableError):
     code: ClassVar[str] = "network_exception"
 
 
+class ConnectionRefused(Disconnected):
+    """A connection that a machine refused: no process listens at the address."""
+
+
+class EncryptionExpected(InvalidError):
+    """A connection without TLS to a listener that expects TLS."""
+
+    code: ClassVar[str] = "network_exception"
+
+
 class TimedOut(RetriableError):
     """No answer within the time allowed; whether the call took effect is unknown."""
 
     code: ClassVar[str] = "request_timed_out"
+
+
+class NotAccepted(TimedOut):
+    """A connection that was not accepted within the time allowed."""
 
 
 class BrokersUnreachable(UnavailableError):

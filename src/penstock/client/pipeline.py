@@ -23,6 +23,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from penstock.base.errors import PenstockError
 from penstock.client import limits
+from penstock.client.connection import not_connected
 from penstock.client.errors import Disconnected, MalformedResponse, TimedOut
 from penstock.client.protocol import (
     API_VERSIONS_FIRST,
@@ -357,7 +358,7 @@ async def connect(
     except ssl.SSLCertVerificationError as reason:
         raise ServerUntrusted(f"{where}: {reason.verify_message}") from None
     except (OSError, UnicodeError) as reason:
-        raise Disconnected(f"{where} refused the connection: {reason}") from reason
+        raise not_connected(where, reason) from reason
     except (PenstockError, asyncio.CancelledError) as reason:
         refusal = reason if isinstance(reason, PenstockError) else Disconnected("given up")
         pipeline.abort(refusal)

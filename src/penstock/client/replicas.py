@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from threading import Thread
 from typing import Any, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
@@ -11,10 +12,14 @@ from penstock.base.settings import INT_MAX
 from penstock.client.admin import AdminCalls
 from penstock.client.arguments import text, whole
 from penstock.client.errors import TimedOut, broker_error
+from penstock.client.metadata import Node
 
 LOOK_SECONDS: Final = 0.5
 EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
 ROLES: Final = "broker.roles"
+UNAVAILABLE: Final = "broker.unavailable"
+ADMIN: Final = "admin.listener"
+ADMIN_PROTOCOL: Final = "admin.security.protocol"
 PERSISTENCE: Final = "persistence"
 _BROKER: Final = 4
 Place = tuple[str, int]
@@ -29,6 +34,19 @@ class Reassignment(NamedTuple):
     removing: tuple[int, ...]
 
 
+class BrokerState(NamedTuple):
+    """A registered broker's answer about itself, or the error where it gave none."""
+
+    node: Node
+    roles: tuple[str, ...] | None = None
+    unavailable: str = ""
+    """What the broker needs and cannot use now, each with its cause."""
+    admin: str = ""
+    """The address of its admin interface as it is bound; empty where there is none."""
+    admin_encrypted: bool = False
+    error: PenstockError | None = None
+
+
 class ReplicaCalls(AdminCalls):
     """The part of `Client` that is about replicas."""
 
@@ -39,31 +57,69 @@ class ReplicaCalls(AdminCalls):
         found = {one.name: one.value or "" for one in self.describe_configs("broker", "")}
         return frozenset(map(int, filter(None, found.get(EXCLUDED_BROKERS, "").split(","))))
 
-    def broker_roles(self) -> dict[int, tuple[str, ...]]:
-        """What brokers are for, by their ids; without those that cannot be asked now."""
-        found: dict[int, tuple[str, ...]] = {}
-        for node in self._session.retrying(self._session.nodes):
-            asked = {
-                "resource_type": _BROKER,
-                "resource_name": str(node.node_id),
-                "configuration_keys": (ROLES,),
-            }
-            body = {
-                "resources": [asked],
-                "include_synonyms": False,
-                "include_documentation": False,
-            }
+    def broker_states(self) -> dict[int, BrokerState]:
+        """Ask every registered broker, all at once, for its roles and for what it cannot use."""
+        nodes = self._session.retrying(self._session.nodes)
+        states: dict[int, BrokerState] = {}
+
+        def ask(node: Node) -> None:
+            states[node.node_id] = self._state_of(node)
+
+        threads = [Thread(target=ask, args=(node,), daemon=True) for node in nodes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {node.node_id: states[node.node_id] for node in nodes}
+
+    def _state_of(self, node: Node) -> BrokerState:
+        try:
+            found = self._own_configs((node.host, node.port), node.node_id)
+        except PenstockError as error:
+            return BrokerState(node, error=error)
+        return BrokerState(
+            node,
+            tuple(found[ROLES].split(",")),
+            unavailable=found.get(UNAVAILABLE, ""),
+            admin=found[ADMIN],
+            admin_encrypted=found[ADMIN_PROTOCOL] == "SSL",
+        )
+
+    def _own_configs(self, address: tuple[str, int], broker_id: int) -> dict[str, str]:
+        """Ask the broker at an address about itself; it refuses the id of another broker."""
+        resource = {
+            "resource_type": _BROKER,
+            "resource_name": str(broker_id),
+            "configuration_keys": (ROLES, UNAVAILABLE, ADMIN, ADMIN_PROTOCOL),
+        }
+        body = {
+            "resources": [resource],
+            "include_synonyms": False,
+            "include_documentation": False,
+        }
+        (result,) = self._session.call_address(address, "DescribeConfigs", body).results
+        if int(result.error_code):
+            subject = f"broker {broker_id}"
+            raise broker_error(int(result.error_code), subject, result.error_message)
+        return {str(entry.name): entry.value or "" for entry in result.configs}
+
+    def is_at_bootstrap(self, node: Node) -> bool:
+        """Return whether a bootstrap address other than the advertised one leads to a broker."""
+        for address in self._session.bootstrap:
+            if address == (node.host, node.port):
+                continue
             with suppress(PenstockError):
-                answer = self._session.call_node(node.node_id, "DescribeConfigs", body)
-                for result in answer.results:
-                    for one in result.configs:
-                        found[node.node_id] = tuple((one.value or "").split(","))
-        return found
+                self._own_configs(address, node.node_id)
+                return True
+        return False
 
     def unplaceable_brokers(self) -> frozenset[int]:
         """The brokers that get no new replicas: those that are to go, and by their roles."""
-        roles = self.broker_roles()
-        without = [one for one, names in roles.items() if PERSISTENCE not in names]
+        without = [
+            broker_id
+            for broker_id, state in self.broker_states().items()
+            if state.roles is not None and PERSISTENCE not in state.roles
+        ]
         return self.excluded_brokers().union(without)
 
     def exclude_broker(self, broker_id: int, excluded: bool = True) -> None:

@@ -125,12 +125,12 @@ def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen:
         server.freeze() if frozen else server.stop()
         try:
             answer = until_ready(broker, 503)
-            assert failing(answer)["control plane"]
-            assert set(failing(answer)) == {"control plane"}
+            assert failing(answer)["database"]
+            assert set(failing(answer)) == {"database"}
             assert ask(broker, "/health")[0] == 503
             assert ask(broker, "/livez")[0] == 200
             if not frozen:
-                assert f"127.0.0.1:{server.port}" in failing(answer)["control plane"]
+                assert f"127.0.0.1:{server.port}" in failing(answer)["database"]
 
             # What clients have open goes on.
             client.write_arrow("orders", pa.table({"value": ["b"]}), idempotent=False)

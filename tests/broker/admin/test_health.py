@@ -73,7 +73,7 @@ async def test_a_control_plane_that_is_away_is_named(
     control.failure = UnavailableError("the database hides")
     for path in ("/readyz", "/health"):
         status, answer = await fetch(admin, path)
-        assert (status, failing(answer)) == (503, {"control plane": "the database hides"})
+        assert (status, failing(answer)) == (503, {"database": "the database hides"})
     assert (await fetch(admin, "/livez"))[0] == 200, "a restart would not bring it back"
     control.failure = None
     assert (await fetch(admin, "/readyz"))[0] == 503, "it was not asked again yet"
@@ -105,7 +105,7 @@ async def test_one_that_does_not_answer_is_asked_once(
     control.open.clear()
     for _ in range(2):
         health = await readiness.look()
-        assert failing(health.as_json(1)) == {"control plane": "no answer within 2 s"}
+        assert failing(health.as_json(1)) == {"database": "no answer within 2 s"}
         clock.now += READINESS_KEPT_SECONDS
     assert control.pings == 1
     control.open.set()
@@ -124,7 +124,7 @@ async def test_one_that_does_not_answer_is_asked_once(
 async def test_what_nobody_expected_is_a_cause_too(broker: BrokerServer, control: Control) -> None:
     control.failure = ZeroDivisionError("of ours")
     health = await Readiness(parts_of(Parts, broker)).look()
-    assert "of ours" in failing(health.as_json(1))["control plane"]
+    assert "of ours" in failing(health.as_json(1))["database"]
 
 
 async def test_a_data_directory_that_is_gone_is_named(

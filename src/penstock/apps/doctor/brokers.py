@@ -3,9 +3,9 @@
 A client connects where a bootstrap address leads, and from then on only to the addresses that
 brokers advertise: each of them is resolved, connected to and asked for its versions, from here.
 
-Readiness is asked of the admin interface: the ones that are named, else the one that each broker
-says it has (`admin.listener`), where that can be reached from here. Its answer's date is compared
-with this clock.
+Brokers themselves report what they cannot use (`BrokerState`), over Kafka's protocol; admin
+interfaces that are named are asked for their readiness instead. The date of an admin interface's
+answer is compared with this clock.
 """
 
 from __future__ import annotations
@@ -13,23 +13,33 @@ from __future__ import annotations
 import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.apps.admin import ask_admin, hides_causes
-from penstock.apps.doctor.findings import SKEW_CURE, SKEW_WARN_SECONDS, Check, Finding, look
-from penstock.base.errors import PenstockError
+from penstock.apps.admin import admin_addresses, ask_admin, hides_causes
+from penstock.apps.doctor.findings import SKEW_CURE, SKEW_WARN_SECONDS, Check, Finding
+from penstock.apps.waiting import SHORT_CALLS
+from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.system import SYSTEM_CLOCK
+from penstock.client.errors import (
+    BrokerRefused,
+    ConnectionRefused,
+    EncryptionExpected,
+    NotAccepted,
+    TimedOut,
+)
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
     from penstock.client import ClusterMetadata
     from penstock.client.admin_http import Answer
     from penstock.client.metadata import Node
+    from penstock.client.replicas import BrokerState
 
-CALL_MS: Final = 2_000
 ROUND_TRIP_WARN_MS: Final = 100.0
 _SHOW_CAUSES: Final = (
     "the broker shows causes only to principals that may describe the cluster: give the options"
@@ -38,53 +48,76 @@ _SHOW_CAUSES: Final = (
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
-def reach(state: State) -> tuple[ClusterMetadata | None, list[Finding]]:
-    """Ask the bootstrap addresses for the cluster; None where none of them answers."""
-    answers: list[ClusterMetadata] = []
+def reach(state: State) -> tuple[ClusterMetadata | None, dict[int, BrokerState], list[Finding]]:
+    """Ask the bootstrap addresses for the cluster, and its brokers about themselves.
 
-    def ask() -> list[Finding]:
-        with state.client(**_QUICK) as client:
+    The cluster is None where no address answers.
+    """
+    try:
+        with state.client(**SHORT_CALLS) as client:
             begun = SYSTEM_CLOCK.monotonic()
             cluster = client.metadata([])
             elapsed_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
-        answers.append(cluster)
-        names = ", ".join(f"{node.node_id} at {node.address}" for node in cluster.nodes.values())
-        slow = elapsed_ms > ROUND_TRIP_WARN_MS
-        return [
-            Finding(
-                check="broker",
-                status="warn" if slow else "ok",
-                cause=f"brokers {names}; first answer after {elapsed_ms:.1f} ms",
-                fix="the network or the broker is slow: look at its load" if slow else "",
-            ),
-            *_shared(cluster),
-        ]
+            states = client.broker_states()
+    except PenstockError as error:
+        fix = cure(error, "a broker") or "name a broker with -b HOST:PORT"
+        return None, {}, [Finding(check="broker", status="fail", cause=str(error), fix=fix)]
+    names = ", ".join(f"{node.node_id} at {node.address}" for node in cluster.nodes.values())
+    slow = elapsed_ms > ROUND_TRIP_WARN_MS
+    found = Finding(
+        check="broker",
+        status="warn" if slow else "ok",
+        cause=f"brokers {names}; first answer after {elapsed_ms:.1f} ms",
+        fix="the network or the broker is slow: look at its load" if slow else "",
+    )
+    return cluster, states, [found, *_shared(cluster)]
 
-    def unreached() -> list[Finding]:
-        try:
-            return ask()
-        except PenstockError as error:
-            fix = "start one with `penstock serve`, or name it with -b HOST:PORT"
-            return [Finding(check="broker", status="fail", cause=str(error), fix=fix)]
 
-    findings = look([Check("broker", unreached)])
-    return (answers[0] if answers else None), findings
+def cure(error: PenstockError, broker: str) -> str:
+    """Return what to do about a broker that cannot be asked; empty where the error says it."""
+    cause = error.__cause__ if isinstance(error.__cause__, PenstockError) else error
+    if isinstance(cause, ConnectionRefused):
+        return (
+            f"start {broker} (`penstock serve`); its log says why it ended. If it runs, name the"
+            " address at which it listens"
+        )
+    if isinstance(cause, EncryptionExpected):
+        return "name a file with the client's options of security (PENSTOCK_CLIENT_CONFIG)"
+    if isinstance(cause, NotAccepted):
+        return f"see whether the machine of {broker} runs, and whether a firewall blocks the way"
+    if isinstance(cause, TimedOut):
+        return (
+            f"see whether the process of {broker} is stopped or overloaded: it accepts connections"
+            " and does not answer"
+        )
+    return ""
 
 
 def broker_checks(
-    state: State, cluster: ClusterMetadata | None, admins: Sequence[str]
+    state: State,
+    cluster: ClusterMetadata | None,
+    states: Mapping[int, BrokerState],
+    admins: Sequence[str],
 ) -> list[Check]:
-    """The way to each broker of a cluster, and the readiness of those that can be asked."""
+    """Return checks of the way to each broker, of its readiness, and of its clock."""
     nodes = [] if cluster is None else list(cluster.nodes.values())
-    checks = [_way(state, node) for node in nodes]
+    checks = [_way(state, node, states.get(node.node_id)) for node in nodes]
     if admins:
-        return checks + [_asked(state, address) for address in admins]
-    return checks + [_found(state, node) for node in nodes]
+        return checks + [
+            Check(f"readiness of {address}", partial(_admin, state, address)) for address in admins
+        ]
+    for broker_state in states.values():
+        checks += [_readiness(broker_state), _found_clock(state, broker_state)]
+    return checks
 
 
-_QUICK: Final[dict[str, Any]] = {
-    "api_timeout_ms": CALL_MS, "connect_timeout_ms": CALL_MS, "request_timeout_ms": CALL_MS
-}  # fmt: skip
+def outage(states: Mapping[int, BrokerState]) -> str:
+    """Return what is wrong with some brokers in one line; empty where all can serve."""
+    return "; ".join(
+        f"broker {broker_id}: {state.unavailable or state.error}"
+        for broker_id, state in states.items()
+        if state.unavailable or not isinstance(state.error, InvalidError | None)
+    )
 
 
 def _shared(cluster: ClusterMetadata) -> list[Finding]:
@@ -107,12 +140,14 @@ def _shared(cluster: ClusterMetadata) -> list[Finding]:
 # -- the way to a broker --------------------------------------------------------------------
 
 
-def _way(state: State, node: Node) -> Check:
+def _way(state: State, node: Node, asked: BrokerState | None) -> Check:
     name = f"broker {node.node_id} at {node.address}"
-    return Check(name, lambda: [_went(state, node, name)])
+    failure = None if asked is None or isinstance(asked.error, BrokerRefused) else asked.error
+    return Check(name, lambda: [_went(state, node, name, failure)])
 
 
-def _went(state: State, node: Node, name: str) -> Finding:
+def _went(state: State, node: Node, name: str, failure: PenstockError | None) -> Finding:
+    """Return whether an advertised address can be used; `failure` is that of an earlier call."""
     fix = f"set advertised.listeners of broker {node.node_id} to an address that clients reach"
     try:
         found = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
@@ -121,12 +156,18 @@ def _went(state: State, node: Node, name: str) -> Finding:
         fix = f"{fix}, or let clients resolve that name (DNS, /etc/hosts)"
         return Finding(check=name, status="fail", cause=cause, fix=fix)
     begun = SYSTEM_CLOCK.monotonic()
-    try:
-        with state.client(**_QUICK) as client:
-            missing = client.unsupported_calls(node)
-    except PenstockError as error:
-        addresses = ", ".join(dict.fromkeys(str(item[4][0]) for item in found))
-        cause = f"its advertised address ({addresses}) cannot be reached from here: {error}"
+    missing: list[str] = []
+    if failure is None:
+        try:
+            with state.client(**SHORT_CALLS) as client:
+                missing = client.unsupported_calls(node)
+        except PenstockError as error:
+            failure = error
+    if failure is not None:
+        if not _is_elsewhere(state, node, failure):
+            fix = cure(failure, f"broker {node.node_id}")
+            return Finding(check=name, status="fail", cause=str(failure), fix=fix)
+        cause = f"it runs, and its advertised address does not lead to it: {failure}"
         if ip_address(str(found[0][4][0]).partition("%")[0]).is_loopback:
             fix += "; a loopback address leads every machine to itself"
         return Finding(check=name, status="fail", cause=cause, fix=fix)
@@ -140,63 +181,81 @@ def _went(state: State, node: Node, name: str) -> Finding:
     return Finding(check=name, status="ok", cause=cause)
 
 
+def _is_elsewhere(state: State, node: Node, failure: PenstockError) -> bool:
+    """Return whether a broker answers at a bootstrap address, and not where it is advertised."""
+    if isinstance(failure, EncryptionExpected) or type(failure) is TimedOut:
+        return False
+    with state.client(**SHORT_CALLS) as client:
+        return client.is_at_bootstrap(node)
+
+
 # -- readiness and clock --------------------------------------------------------------------
 
 
-def _asked(state: State, address: str) -> Check:
-    return Check(f"readiness of {address}", lambda: _admin(state, address))
+def _readiness(broker: BrokerState) -> Check:
+    """Return the check of what a broker reports that it cannot use."""
+    name = f"readiness of broker {broker.node.node_id}"
+    if broker.error is not None:
+        refused = isinstance(broker.error, InvalidError)
+        fix = "name its admin interface with --admin" if refused else ""
+        cause = f"not checked: {broker.error}"
+        finding = Finding(check=name, status="skip", cause=cause, fix=fix)
+    elif broker.unavailable:
+        finding = Finding(check=name, status="fail", cause=broker.unavailable, fix=_BRING_BACK)
+    else:
+        cause = "ready: it can use everything that it needs"
+        finding = Finding(check=name, status="ok", cause=cause)
+    return Check(name, lambda: [finding])
 
 
-def _found(state: State, node: Node) -> Check:
-    """The readiness of a broker by the admin interface that it says it has."""
-    name = f"readiness of broker {node.node_id}"
+_BRING_BACK: Final = (
+    "bring back what is named: the broker needs no restart, unless storage has failed"
+)
+
+
+def _found_clock(state: State, broker: BrokerState) -> Check:
+    """Return the check of the clock of a broker whose admin interface can be asked from here."""
+    name = f"clock of broker {broker.node.node_id}"
 
     def run() -> Sequence[Finding]:
-        fix = "name its admin interface with --admin, or ask on the broker's machine"
+        address = _admin_address(broker)
+        if address is None:
+            return ()
         try:
-            listener, scheme = _listener(state, node)
+            asked_ms = SYSTEM_CLOCK.now_ms()
+            answer = ask_admin(state, address, "/livez")
         except PenstockError as error:
-            return [Finding(check=name, status="skip", cause=f"not known: {error}", fix=fix)]
-        address = _from_here(listener, scheme, node)
-        if address is not None:
-            return _admin(state, address, node.node_id)
-        cause = f"not known: admin.listener = {listener!r} cannot be asked from here"
-        return [Finding(check=name, status="skip", cause=cause, fix=fix)]
+            return [Finding(check=name, status="skip", cause=f"not checked: {_innermost(error)}")]
+        return [_clock(address, answer.date, asked_ms, SYSTEM_CLOCK.now_ms())]
 
     return Check(name, run)
 
 
-def _listener(state: State, node: Node) -> tuple[str, str]:
-    """A broker's admin listener, and what an address of it begins with."""
-    with state.client(**_QUICK) as client:
-        entries = client.describe_configs("broker", node.node_id)
-    values = {entry.name: entry.value or "" for entry in entries}
-    encrypted = values.get("admin.security.protocol") == "SSL"
-    return values.get("admin.listener", ""), "https://" if encrypted else ""
+def _innermost(error: PenstockError) -> BaseException:
+    return error.__cause__ or error
 
 
-def admin_address(state: State, node: Node) -> str | None:
-    """Where the admin interface of a broker can be asked from here; None if that is not known."""
-    try:
-        return _from_here(*_listener(state, node), node)
-    except PenstockError:
-        return None
+def _admin_address(broker: BrokerState) -> str | None:
+    """Return where a broker's admin interface can be asked from here; None if that is unknown."""
+    return _from_here(broker.admin, "https://" if broker.admin_encrypted else "", broker.node)
 
 
-def admin_answers(
-    state: State, cluster: ClusterMetadata, admins: Sequence[str], path: str
-) -> list[Mapping[str, Any]]:
-    """What the admin interfaces answer at a path, those that are named, else all that are known."""
-    nodes = cluster.nodes.values()
-    known: Sequence[str | None] = admins or [admin_address(state, node) for node in nodes]
+def known_admins(
+    state: State, states: Mapping[int, BrokerState], named: str | None = None
+) -> list[str]:
+    """Return the admin interfaces that a user names, else all that can be asked from here."""
+    addresses = admin_addresses(state.setting("admin", named, ""))
+    return addresses or list(filter(None, map(_admin_address, states.values())))
+
+
+def admin_answers(state: State, admins: Sequence[str], path: str) -> list[Mapping[str, Any]]:
+    """Return what admin interfaces answer at a path, without those that do not answer."""
     found = []
-    for address in filter(None, known):
-        try:
+    for address in admins:
+        with suppress(PenstockError):  # the check of its readiness reports it
             answer = ask_admin(state, address, path)
-        except PenstockError:
-            continue  # its readiness tells
-        if answer.status == HTTPStatus.OK:
-            found.append(answer.body)
+            if answer.status == HTTPStatus.OK:
+                found.append(answer.body)
     return found
 
 
@@ -224,27 +283,23 @@ def _is_here(host: str) -> bool:
     return False
 
 
-def _admin(state: State, address: str, node_id: int | None = None) -> list[Finding]:
-    """Ask an admin interface whether its broker is ready, and what its clock says.
-
-    `node_id` is the broker that it should be, None where a user named the address.
-    """
+def _admin(state: State, address: str) -> list[Finding]:
+    """Ask an admin interface that a user named whether its broker is ready, and its clock."""
     try:
         asked_ms = SYSTEM_CLOCK.now_ms()
         answer = ask_admin(state, address, "/readyz")
         answered_ms = SYSTEM_CLOCK.now_ms()
     except PenstockError as error:
-        said = error.__cause__ or error
         return [
             Finding(
                 check=f"readiness of {address}",
-                status="fail" if node_id is None else "warn",
-                cause=f"not known: the admin interface at {address} cannot be asked: {said}",
+                status="fail",
+                cause=f"the admin interface at {address} cannot be asked: {_innermost(error)}",
                 fix="name the one of the broker's ready line with --admin",
             )
         ]
     clock = _clock(address, answer.date, asked_ms, answered_ms)
-    return [_ready(address, answer, node_id), clock]
+    return [_ready(address, answer), clock]
 
 
 def _clock(address: str, date: str | None, asked_ms: int, answered_ms: int) -> Finding:
@@ -274,8 +329,8 @@ def clock_skew_ms(asked_ms: float, date_ms: float, answered_ms: float) -> float:
     return max(asked_ms - (date_ms + 1000), date_ms - answered_ms, 0.0)
 
 
-def _ready(address: str, answer: Answer, node_id: int | None) -> Finding:
-    """What an answer of `/readyz` says."""
+def _ready(address: str, answer: Answer) -> Finding:
+    """Return the finding that an answer of `/readyz` is."""
     name = f"readiness of {address}"
     try:
         checks = [(str(item["name"]), item["cause"]) for item in answer.body["checks"]]
@@ -284,11 +339,6 @@ def _ready(address: str, answer: Answer, node_id: int | None) -> Finding:
         cause = f"status {answer.status}, and no answer as a broker gives it"
         return Finding(check=name, status="warn", cause=cause, fix="name a broker's admin address")
     name = f"readiness of broker {found_id}"
-    if node_id is not None and node_id != found_id:
-        cause = f"the admin interface at {address} is that of broker {found_id}, not {node_id}"
-        fix = f"name that of broker {node_id} with --admin"
-        name = f"readiness of broker {node_id}"
-        return Finding(check=name, status="skip", cause=cause, fix=fix)
     wrong = [f"{check}: {cause}" for check, cause in checks if cause]
     if not wrong:
         names = ", ".join(check for check, _ in checks)
@@ -297,7 +347,5 @@ def _ready(address: str, answer: Answer, node_id: int | None) -> Finding:
         check=name,
         status="fail",
         cause="; ".join(wrong),
-        fix=_SHOW_CAUSES
-        if hides_causes(answer)
-        else "bring back what is named: the broker needs no restart, unless storage has failed",
+        fix=_SHOW_CAUSES if hides_causes(answer) else _BRING_BACK,
     )

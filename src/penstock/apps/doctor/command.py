@@ -8,15 +8,15 @@ command line is wrong.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
-from penstock.apps.admin import admin_addresses
-from penstock.apps.configuration import Configuration, Given, configure
+from penstock.apps.configuration import Given, configure, read_environment
 from penstock.apps.doctor import Check, Finding, look
-from penstock.apps.doctor.brokers import broker_checks, reach
+from penstock.apps.doctor.brokers import broker_checks, known_admins, outage, reach
 from penstock.apps.doctor.compaction import compaction_check
 from penstock.apps.doctor.consumers import consumers
 from penstock.apps.doctor.copies import copies_check
@@ -25,8 +25,13 @@ from penstock.apps.doctor.dead_letters import dead_letters_check
 from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import partitions
-from penstock.apps.doctor.places import agent, installation, outbox
-from penstock.apps.doctor.security import HOST_HTTP, host_checks, security_checks
+from penstock.apps.doctor.places import CONTROL_FILE, agent, installation, outbox, skipped
+from penstock.apps.doctor.security import (
+    BY_CONFIGURATION,
+    HOST_HTTP,
+    host_checks,
+    security_checks,
+)
 from penstock.apps.doctor.tiers import tiers_check
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
@@ -68,30 +73,13 @@ def doctor(
     secrets, and what is open to everybody, by that configuration and the agent's; the data
     directory; what pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
     """
-    findings: list[Finding] = []
-    configuration = _configuration(file, data_dir, findings)
-    checks = []
-    if not local:
-        reached, found = reach(state)
-        findings += found
-        addresses = admin_addresses(state.setting("admin", admin, ""))
-        checks += broker_checks(state, reached, addresses)
-        if reached is not None:
-            checks += [
-                partitions(state),
-                copies_check(state, reached, addresses),
-                loss_check(state, reached, addresses),
-                dead_letters_check(state, reached, addresses),
-                tiers_check(state, reached, addresses),
-                damage_check(state, reached, addresses),
-                compaction_check(state, reached, addresses),
-                consumers(state),
-            ]
-        checks += installation(configuration)
-    checks += [agent(socket), outbox(root), *security_checks(configuration)]
-    checks += _host_checks(agent_file)
-    checks += [*data_directory(configuration.directory), *programs()]
-    findings += look(checks)
+    local_checks, findings = _here(file, data_dir, local=local)
+    local_checks += [agent(socket), outbox(root), *_host_checks(agent_file), *programs()]
+    with state.working("looking at brokers and this machine"), ThreadPoolExecutor(1) as threads:
+        beside = threads.submit(look, local_checks)
+        if not local:
+            findings += _of_brokers(replace(state, notice=_ignore), admin)
+        findings += beside.result()
     if state.json:
         write_json([asdict(finding) for finding in findings])
     else:
@@ -101,23 +89,58 @@ def doctor(
         raise click.exceptions.Exit(1)
 
 
-def _configuration(
-    file: Path | None, data_dir: str | None, findings: list[Finding]
-) -> Configuration:
-    """The broker's; its defaults where it cannot be read, which is a finding."""
+def _ignore(_: str) -> None:
+    """Discard a line about waiting: findings name the causes."""
+
+
+def _of_brokers(state: State, admin: str | None) -> list[Finding]:
+    """Look at the brokers, at the admin interfaces that are named or else known."""
+    cluster, states, findings = reach(state)
+    addresses = known_admins(state, states, admin)
+    named = addresses if state.setting("admin", admin, "") else ()
+    checks = broker_checks(state, cluster, states, named)
+    if cluster is not None:
+        checks += [
+            partitions(state),
+            copies_check(state, addresses),
+            loss_check(state, addresses),
+            dead_letters_check(state, addresses),
+            tiers_check(state, addresses),
+            damage_check(state, addresses),
+            compaction_check(state, addresses),
+            consumers(state),
+        ]
+    return findings + look(checks, outage=outage(states))
+
+
+def _here(
+    file: Path | None, data_dir: str | None, *, local: bool
+) -> tuple[list[Check], list[Finding]]:
+    """Return the checks that a broker's configuration names, as far as one is given.
+
+    Without a configuration its defaults are those of no broker: these checks are skipped.
+    """
+    findings: list[Finding] = []
     flags = {} if data_dir is None else {"log.dirs": Given(data_dir, "flag --data-dir")}
+    reason = "not checked: no configuration of a broker is named"
+    given = file is not None or bool(read_environment(os.environ))
     try:
-        return configure(file=file, environment=os.environ, flags=flags)
+        configuration = configure(file=file, environment=os.environ, flags=flags)
     except PenstockError as error:
-        findings.append(
-            Finding(
-                check="configuration",
-                status="fail",
-                cause=str(error),
-                fix="mend it: a broker does not start with it",
-            )
-        )
-        return configure(file=None, environment={}, flags=flags)
+        fix = "mend it: a broker does not start with it"
+        findings = [Finding(check="configuration", status="fail", cause=str(error), fix=fix)]
+        configuration = configure(file=None, environment={}, flags=flags)
+        given, reason = False, "not checked: the configuration cannot be read"
+    stored = data_dir is not None or (configuration.directory / CONTROL_FILE).exists()
+    places = [] if local else installation(configuration)
+    checks = [*places, *security_checks(configuration), *data_directory(configuration.directory)]
+    if given:
+        return checks, findings
+    fix = "name the broker's file with --config"
+    for index, check in enumerate(checks):
+        if not stored or check.name in BY_CONFIGURATION:
+            checks[index] = skipped(check.name, reason, fix)
+    return checks, findings
 
 
 def _host_checks(file: Path | None) -> list[Check]:

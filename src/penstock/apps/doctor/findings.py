@@ -16,6 +16,8 @@ from penstock.objects.threads import Threads
 
 CHECK_SECONDS: Final = 15.0
 """How long one check may take; those that ask over a network give up earlier."""
+OUTAGE_SECONDS: Final = 1.0
+"""The same while brokers are known to be unavailable: that is to be reported within 5 s."""
 
 SKEW_WARN_SECONDS: Final = 2.0
 SKEW_CURE: Final = "synchronise the clocks (chrony, systemd-timesyncd)"
@@ -28,7 +30,7 @@ Status = Literal["ok", "warn", "fail", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one check found; `skip` is for what there is nothing to look at."""
+    """The result of one check; `skip` is for what is absent, or was not checked."""
 
     check: str
     status: Status
@@ -50,23 +52,31 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def look(checks: Sequence[Check], *, seconds: float = CHECK_SECONDS) -> list[Finding]:
-    """Run checks side by side; their findings, in the order of the checks."""
-    return asyncio.run(_look(checks, seconds))
+def look(
+    checks: Sequence[Check], *, seconds: float = CHECK_SECONDS, outage: str = ""
+) -> list[Finding]:
+    """Run checks side by side; their findings, in the order of the checks.
+
+    With an `outage` checks have little time, and one that does not end is not a failure of its own.
+    """
+    return asyncio.run(_look(checks, OUTAGE_SECONDS if outage else seconds, outage))
 
 
-async def _look(checks: Sequence[Check], seconds: float) -> list[Finding]:
+async def _look(checks: Sequence[Check], seconds: float, outage: str) -> list[Finding]:
     threads = Threads("doctor", threads_max=CHECKS_AT_ONCE_MAX, waiting_max=CHECKS_MAX)
-    found = await asyncio.gather(*(_one(threads, check, seconds) for check in checks))
+    found = await asyncio.gather(*(_one(threads, check, seconds, outage) for check in checks))
     return [finding for findings in found for finding in findings]
 
 
-async def _one(threads: Threads, check: Check, seconds: float) -> Sequence[Finding]:
+async def _one(threads: Threads, check: Check, seconds: float, outage: str) -> Sequence[Finding]:
     try:
         async with asyncio.timeout(seconds):
             return await threads.run(check.run)
     except TimeoutError:
         cause, fix = f"no answer within {seconds:g} s", "see whether what it asks hangs"
+        if outage:
+            cause = f"not checked: {cause}; {outage}"
+            return [Finding(check=check.name, status="skip", cause=cause)]
     except (PenstockError, OSError) as error:
         cause, fix = str(error), ""
     except Exception as error:

@@ -10,7 +10,6 @@ from penstock.apps.doctor.findings import Check, Finding, listed
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
-    from penstock.client import ClusterMetadata
 
 NAMED_MAX: Final = 5
 """Partitions that one finding names; the others are counted."""
@@ -24,21 +23,21 @@ def admin_check(
     *,
     wrong: Callable[[AdminAnswer], Sequence[Finding]],
     well: Callable[[Sequence[AdminAnswer]], str],
-) -> Callable[[State, ClusterMetadata, Sequence[str]], Check]:
-    """Makes a check of the admin interfaces that are named, else of all that are known.
+) -> Callable[[State, Sequence[str]], Check]:
+    """Return what makes a check of some admin interfaces.
 
     `wrong` finds what is wrong on one broker, `well` says how things are if nothing is.
     """
 
-    def look(state: State, cluster: ClusterMetadata, admins: Sequence[str]) -> list[Finding]:
-        answers = admin_answers(state, cluster, admins, path)
+    def look(state: State, admins: Sequence[str]) -> list[Finding]:
+        answers = admin_answers(state, admins, path)
         if not answers:
             fix = "name the admin interfaces of the brokers with --admin"
             return [Finding(check=name, status="skip", cause="no admin interface answers", fix=fix)]
         found = [finding for answer in answers for finding in wrong(answer)]
         return found or [Finding(check=name, status="ok", cause=well(answers))]
 
-    return lambda state, cluster, admins: Check(name, lambda: look(state, cluster, admins))
+    return lambda state, admins: Check(name, lambda: look(state, admins))
 
 
 def partition_names(rows: Iterable[Mapping[str, Any]]) -> str:

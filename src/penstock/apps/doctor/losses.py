@@ -1,4 +1,4 @@
-"""What unclean elections gave up: the admin interface of any broker says it."""
+"""Records that unclean elections may have lost, by the admin interface of any broker."""
 
 from __future__ import annotations
 
@@ -6,37 +6,26 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.apps.admin import ask_admin
-from penstock.apps.doctor.brokers import admin_address
+from penstock.apps.doctor.brokers import admin_answers
 from penstock.apps.doctor.findings import Check, Finding
-from penstock.base.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
-    from penstock.client import ClusterMetadata
 
 NAME: Final = "records given up"
 NAMED_MAX: Final = 5
 
 
-def given_up(
-    state: State, cluster: ClusterMetadata, admins: Sequence[str] = ()
-) -> list[dict[str, Any]] | None:
-    """The unclean elections of a cluster, the newest first; None if no broker can be asked."""
-    known = (admin_address(state, node) for node in cluster.nodes.values())
-    for address in admins or filter(None, known):
-        try:
-            answer = ask_admin(state, address, "/v1/losses")
-        except PenstockError:
-            continue
-        if answer.status == 200:
-            return list(answer.body["losses"])
+def given_up(state: State, admins: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Return the unclean elections of a cluster, the newest first; None if no broker answers."""
+    for answer in admin_answers(state, admins, "/v1/losses"):
+        return list(answer["losses"])
     return None
 
 
-def loss_check(state: State, cluster: ClusterMetadata, admins: Sequence[str]) -> Check:
-    """Whether records were given up that may have been acknowledged."""
-    return Check(NAME, lambda: [_finding(given_up(state, cluster, admins))])
+def loss_check(state: State, admins: Sequence[str]) -> Check:
+    """Return the check for records that unclean elections may have lost."""
+    return Check(NAME, lambda: [_finding(given_up(state, admins))])
 
 
 def _finding(losses: Sequence[dict[str, Any]] | None) -> Finding:

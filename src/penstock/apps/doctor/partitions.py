@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.apps.doctor.findings import Check, Finding, Status
 from penstock.apps.log.cluster import troubled
 from penstock.apps.log.replicas import DISKLESS
+from penstock.apps.waiting import SHORT_CALLS
 from penstock.client.replicas import PERSISTENCE
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def partitions(state: State) -> Check:
 
 def _look(state: State) -> list[Finding]:
     alike: dict[Trouble, list[str]] = defaultdict(list)
-    with state.client() as client:
+    with state.client(**SHORT_CALLS) as client:
         found = client.metadata()
         others = _roles(client, found)
         for row in troubled(client, found):
@@ -61,12 +62,14 @@ def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
         Finding(
             check="roles",
             status="warn",
-            cause=f"broker {broker_id} has broker.roles = {','.join(names)}, and replicas of"
+            cause=f"broker {broker_id} has broker.roles = {','.join(state.roles)}, and replicas of"
             f" {len(held)} partitions, as of {held[0]}",
             fix=f"penstock broker drain {broker_id}, or give it the role {PERSISTENCE}",
         )
-        for broker_id, names in sorted(client.broker_roles().items())
-        if PERSISTENCE not in names and (held := _held(client, found, broker_id))
+        for broker_id, state in sorted(client.broker_states().items())
+        if state.roles is not None
+        and PERSISTENCE not in state.roles
+        and (held := _held(client, found, broker_id))
     ]
 
 

@@ -21,9 +21,10 @@ from penstock.base.system import SYSTEM_CLOCK
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
 
-PLACE_SECONDS: Final = 5.0
+PLACE_SECONDS: Final = 3.5
 """How long a database or an object store has to answer."""
 
+CONTROL_FILE: Final = "control.sqlite"
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _LOST_BY_POWER: Final = "what was answered may be lost with the machine: set it to on"
 
@@ -45,7 +46,7 @@ def _database(configuration: Configuration) -> Finding:
         return _within(
             "database", "see that it runs, and that control.url is right", _postgres(url)
         )
-    path = configuration.directory / "control.sqlite"
+    path = configuration.directory / CONTROL_FILE
     try:
         with path.open("rb") as file:
             whole = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
@@ -185,7 +186,7 @@ def agent(named: str | None) -> Check:
     path = named or os.environ.get("PENSTOCK_HOST_SOCKET_PATH")
     if path is None and not Path(DEFAULT_SOCKET).exists():
         cause = f"no socket is named (--agent), and there is no {DEFAULT_SOCKET}"
-        return _nothing("host agent", cause)
+        return skipped("host agent", cause)
     return Check("host agent", lambda: [_agent(path or DEFAULT_SOCKET)])
 
 
@@ -216,7 +217,7 @@ def outbox(named: str | None) -> Check:
     """The tree of an outbox, if one is named."""
     root = named or os.environ.get("PENSTOCK_OUTBOX_ROOT")
     if not root:
-        return _nothing("outbox", "no root is named (--outbox, PENSTOCK_OUTBOX_ROOT)")
+        return skipped("outbox", "no root is named (--outbox, PENSTOCK_OUTBOX_ROOT)")
     return Check("outbox", lambda: _outbox(Path(root)))
 
 
@@ -238,5 +239,6 @@ def _outbox(root: Path) -> list[Finding]:
     return [Finding(check=name, status="ok", cause=cause), space(f"{name}, space", root), synced]
 
 
-def _nothing(name: str, cause: str) -> Check:
-    return Check(name, lambda: [Finding(check=name, status="skip", cause=cause)])
+def skipped(name: str, cause: str, fix: str = "") -> Check:
+    """Return a check that finds nothing but the reason why there is nothing to find."""
+    return Check(name, lambda: [Finding(check=name, status="skip", cause=cause, fix=fix)])

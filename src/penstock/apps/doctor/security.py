@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from penstock.broker.security.settings import SecuritySettings
     from penstock.security.listeners.settings import ListenerSettings
 
+BY_CONFIGURATION: Final = ("listeners", "ACLs", "admin interface")
+"""Checks whose findings are those of settings alone."""
 DAYS_MIN: Final = 30
 NAMED_MAX: Final = 5
 HOST_HTTP: Final = "host agent's HTTP"

@@ -40,19 +40,19 @@ def cleanliness_of(
         return {where: one for where, one in known if one is not None}
     if isinstance(source, BrokerSource):
         with chosen.state.client() as client:
-            return _of_leaders(chosen, client, chosen.state.setting("admin", admin, ""))
+            return _of_leaders(chosen, client, admin)
     return {}
 
 
-def _of_leaders(chosen: Chosen, client: Client, admin: str) -> dict[TopicPartition, Cleanliness]:
-    from penstock.apps.admin import admin_addresses
-    from penstock.apps.doctor.brokers import admin_answers
+def _of_leaders(
+    chosen: Chosen, client: Client, admin: str | None
+) -> dict[TopicPartition, Cleanliness]:
+    from penstock.apps.doctor.brokers import admin_answers, known_admins
 
     topic = client.describe_topic(chosen.topic or "")
     leaders = {one.index: one.leader for one in topic.partitions}
-    answers = admin_answers(
-        chosen.state, client.metadata([]), admin_addresses(admin), "/v1/compaction"
-    )
+    addresses = known_admins(chosen.state, client.broker_states(), admin)
+    answers = admin_answers(chosen.state, addresses, "/v1/compaction")
     return {
         TopicPartition(topic.name, row["partition"]): Cleanliness(
             row["clean_offset"], row["dirty_ratio"]

@@ -9,14 +9,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.log.replicas import DISKLESS, sites, write_plan
-from penstock.apps.session import Number, State, client_options, show
+from penstock.apps.session import Number, State, client_options, counted, show
 
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.client.metadata import ClusterMetadata, PartitionMetadata
-    from penstock.client.replicas import Place, Reassignment
+    from penstock.client.replicas import BrokerState, Place, Reassignment
     from penstock.replication.advice import Held
 
+READY: Final = "ready"
 _MINIMUM: Final = "min.insync.replicas"
 RATE_MB_S: Final = 50.0
 """What a broker is taken to copy: half of what `benchmarks/cluster_failover.py` measured."""
@@ -32,17 +33,21 @@ def cluster() -> None:
 def status(state: State) -> None:
     """Show brokers, and partitions without a leader or with copies that are behind.
 
-    A partition is `stopped` when it has no leader, `refusing` when fewer copies are in sync than
-    must acknowledge, and `behind` when some copy is not in sync. Below is what unclean elections
-    gave up, where the admin interface of a broker can be asked from here.
+    Every registered broker is asked whether it can serve; status 1 if one cannot. A partition is
+    `stopped` when it has no leader, `refusing` when fewer copies are in sync than must acknowledge,
+    and `behind` when some copy is not in sync. Below is what unclean elections gave up, where the
+    admin interface of a broker can be asked from here and all brokers can serve.
     """
-    with state.client() as client:
+    from penstock.apps.doctor.brokers import known_admins, outage
+    from penstock.apps.doctor.losses import described, given_up
+    from penstock.apps.waiting import SHORT_CALLS
+
+    with state.client(**SHORT_CALLS) as client:
         found = client.metadata()
         lacking = list(troubled(client, found))
-        roles = client.broker_roles()
-    from penstock.apps.doctor.losses import described, given_up
-
-    brokers, lost = _brokers(found, roles), given_up(state, found)
+        states = client.broker_states()
+    brokers = _brokers(found, states)
+    lost = None if outage(states) else given_up(state, known_admins(state, states))
     facts = {
         "cluster_id": found.cluster_id,
         "brokers": brokers,
@@ -50,14 +55,23 @@ def status(state: State) -> None:
         "given_up": lost,
     }
     count = sum(len(topic.partitions) for topic in found.topics.values())
-    title = f"cluster {found.cluster_id}: {len(brokers)} brokers, {count} partitions"
-    columns = ("broker", "address", "rack", "roles", "leads", "copies", "behind")
+    ready = sum(row["state"] == READY for row in brokers)
+    title = (
+        f"cluster {found.cluster_id}: {counted(len(brokers), 'broker')}, {ready} ready,"
+        f" {counted(count, 'partition')}"
+    )
+    columns = ("broker", "address", "state", "rack", "roles", "leads", "copies", "behind")
     show(state, brokers, columns, title=title, all_as_json=facts)
     if not state.json and lacking:
         show(state, lacking, ("topic", "partition", "state", "leader", "replicas", "isr", "needed"))
     if not state.json:
         for loss in lost or ():
             click.echo(f"given up: {described(loss)}")
+    failed = [row for row in brokers if row["cause"]]
+    for row in failed:
+        click.echo(f"penstock: broker {row['broker']}: {row['cause']}", err=True)
+    if failed:
+        raise click.exceptions.Exit(1)
 
 
 @cluster.command("advise")
@@ -156,27 +170,48 @@ def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
                 )
 
 
-def _brokers(found: ClusterMetadata, roles: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
-    """Those that are registered, and those that are not and should have copies."""
+def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[dict[str, Any]]:
+    """Return the brokers that are registered, and others that should have copies."""
     partitions = [one for topic in found.topics.values() for one in topic.partitions]
     leads = Counter(one.leader for one in partitions)
     copies = Counter(replica for one in partitions for replica in one.replicas)
     behind = Counter(replica for one in partitions for replica in {*one.replicas} - {*one.isr})
     rows = []
     for broker_id in sorted({*found.nodes, *copies}):
-        node = found.nodes.get(broker_id)
+        node, asked = found.nodes.get(broker_id), states.get(broker_id)
+        state, cause = _state(asked)
         rows.append(
             {
                 "broker": broker_id,
                 "address": "gone" if node is None else node.address,
+                "state": state,
+                "cause": cause,
                 "rack": None if node is None else node.rack,
-                "roles": list(roles[broker_id]) if broker_id in roles else None,
+                "roles": list(asked.roles) if asked is not None and asked.roles else None,
                 "leads": leads[broker_id],
                 "copies": copies[broker_id],
                 "behind": behind[broker_id],
             }
         )
     return rows
+
+
+def _state(asked: BrokerState | None) -> tuple[str, str]:
+    """Return a broker's state in a word or two, and the cause if it cannot serve."""
+    from penstock.client.errors import BrokerRefused, ConnectionRefused, TimedOut
+
+    if asked is None:
+        return "gone", ""
+    if asked.unavailable:
+        return "not ready", asked.unavailable
+    if asked.error is None:
+        return READY, ""
+    if isinstance(asked.error, BrokerRefused):
+        return "unknown", ""
+    if isinstance(asked.error, ConnectionRefused):
+        return "not running", str(asked.error)
+    state = "no answer" if isinstance(asked.error, TimedOut) else "unreachable"
+    return state, str(asked.error)
 
 
 def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]:

@@ -218,12 +218,11 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
     """
     from urllib.parse import quote
 
-    from penstock.apps.admin import admin_addresses
-    from penstock.apps.doctor.brokers import admin_answers
+    from penstock.apps.doctor.brokers import admin_answers, known_admins
 
-    addresses = admin_addresses(state.setting("admin", admin, ""))
+    addresses = known_admins(state, client.broker_states(), admin)
     path = f"/v1/queues/{quote(group, safe='')}"
-    answer = next(iter(admin_answers(state, client.metadata([]), addresses, path)), None)
+    answer = next(iter(admin_answers(state, addresses, path)), None)
     if answer is None:
         raise NoAdminInterface("no broker's admin interface answers: name one with --admin")
     if not answer["partitions"]:

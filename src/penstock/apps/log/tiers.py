@@ -22,15 +22,14 @@ def tiers(state: State, topic: str | None, admin: str | None) -> None:
     the leader knows it. `failures` are attempts since the last that succeeded, with the last error.
     The admin interfaces of brokers say so: each of what it has, replicas too.
     """
-    from penstock.apps.admin import admin_addresses
-    from penstock.apps.doctor.brokers import admin_answers
+    from penstock.apps.doctor.brokers import admin_answers, known_admins
 
     with state.client() as client:
-        found = client.metadata([])
+        states = client.broker_states()
         if topic is not None:
             client.describe_topic(topic)
     path = "/v1/tiers" if topic is None else f"/v1/tiers?topic={topic}"
-    answers = admin_answers(state, found, admin_addresses(state.setting("admin", admin, "")), path)
+    answers = admin_answers(state, known_admins(state, states, admin), path)
     if not answers:
         raise NoAdminInterface("no broker's admin interface answers: name one with --admin")
     rows: list[dict[str, Any]] = [
@@ -45,7 +44,7 @@ def tiers(state: State, topic: str | None, admin: str | None) -> None:
     ]
     rows.sort(key=lambda row: (row["topic"], row["partition"], not row["leads"], row["broker"]))
     asked = {answer["node_id"] for answer in answers}
-    missing = sorted(found.nodes.keys() - asked)
+    missing = sorted(states.keys() - asked)
     if missing:
         state.notice(f"penstock: brokers {', '.join(map(str, missing))} were not asked")
     for answer in answers:

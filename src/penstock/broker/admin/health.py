@@ -60,6 +60,11 @@ class Health:
     def good(self) -> bool:
         return all(check.ok for check in self.checks)
 
+    @property
+    def causes(self) -> str:
+        """The failed checks with their causes; empty where none failed."""
+        return "; ".join(f"{check.name}: {check.cause}" for check in self.checks if check.cause)
+
     def as_json(self, node_id: int, *, causes: bool = True) -> dict[str, Any]:
         """Return the answer of a health route; without `causes` a failed check has `FAILING`."""
         return {
@@ -96,7 +101,7 @@ class Readiness:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._probes = (
-            _Probe("control plane", self._control),
+            _Probe("database", self._control),
             _Probe("object store", self._objects),
             _Probe("disk", self._disk),
         )

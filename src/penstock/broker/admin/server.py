@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from penstock.base.http_listener import HttpListener, parse_address
-from penstock.broker.admin import health
 from penstock.broker.admin.access import AdminAccess, known
-from penstock.broker.admin.health import Readiness
 from penstock.broker.listeners import ADMIN, ADMIN_LISTENER, admin_listener
 from penstock.broker.parts import parts_of
 from penstock.security.credentials import HASHES, PLAIN
@@ -26,6 +24,7 @@ from penstock.security.listeners.entrance import Gate
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
+    from penstock.broker.admin.health import Readiness
     from penstock.broker.security.materials import ListenerMaterials
     from penstock.broker.security.service import SecurityService
     from penstock.broker.settings import BrokerSettings
@@ -41,6 +40,7 @@ class Parts:
     audit: Audit
     randomness: Randomness
     door: SecurityService
+    readiness: Readiness
     front_secret: bytes
 
 
@@ -51,7 +51,6 @@ class AdminServer:
         """`broker` has the parts that the views name."""
         self._settings = settings
         self._broker = broker
-        self._readiness = Readiness(parts_of(health.Parts, broker))
         self._listener = HttpListener()
         self._parts = parts_of(Parts, broker)
         self._materials: ListenerMaterials | None = None
@@ -74,7 +73,7 @@ class AdminServer:
         settings = self._settings
         own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
         self._materials = await self._parts.door.open_admin(own)
-        app = build_app(self._broker, self._readiness, self.access)
+        app = build_app(self._broker, self._parts.readiness, self.access)
         if self._parts.front_secret:
             app = heeding(app, self._parts.front_secret)
         return await self._listener.start(
@@ -117,7 +116,6 @@ class AdminServer:
     async def stop(self) -> None:
         """Stop listening, let open requests finish for a moment, close connections."""
         await self._listener.stop()
-        await self._readiness.stop()
 
 
 def names_of(settings: BrokerSettings) -> frozenset[str]:

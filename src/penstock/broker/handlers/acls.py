@@ -47,7 +47,8 @@ class Parts:
 
 
 async def describe_acls(parts: Parts, context: RequestContext, request: Any) -> Answer:
-    await _refresh(parts)
+    _check_enabled(parts)
+    await parts.cluster.look()
     wanted = _filter(request)
     resources: dict[tuple[str, str, str], list[AclBinding]] = {}
     for one in bindings_of(parts.cluster.image):
@@ -112,10 +113,14 @@ async def delete_acls(parts: Parts, context: RequestContext, request: Any) -> An
 
 
 async def _refresh(parts: Parts) -> None:
-    """Know the newest bindings, if anything is decided by them."""
+    """Load the newest bindings, if anything is decided by them."""
+    _check_enabled(parts)
+    await parts.cluster.refresh()
+
+
+def _check_enabled(parts: Parts) -> None:
     if not parts.authoriser.refuses:
         raise SecurityDisabled("authorizer.class.name is empty: nothing is decided by ACLs")
-    await parts.cluster.refresh()
 
 
 def _failed(error: PenstockError) -> Answer:

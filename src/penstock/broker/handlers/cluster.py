@@ -68,7 +68,7 @@ async def describe_cluster(parts: Parts, context: RequestContext, request: Any) 
         raise MismatchedEndpointType("this endpoint knows brokers (1), not controllers (2)")
     if endpoint_type != BROKERS:
         raise UnsupportedEndpointType(f"there is no endpoint type {endpoint_type}")
-    await parts.cluster.refresh()
+    await parts.cluster.look()
     image = parts.cluster.image
     operations = NOT_ASKED
     if request.include_cluster_authorized_operations:

@@ -13,6 +13,7 @@ KIP-1142 (ListConfigResources).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ from penstock.broker.admin_errors import BadRequest
 from penstock.broker.configs import (
     Change,
     ConfigEntry,
+    ConfigSource,
+    ConfigType,
     Levels,
     Operation,
     apply_broker_changes,
@@ -64,6 +67,7 @@ from penstock.control.values import CLIENT_METRICS as CLIENT_METRICS_KIND
 from penstock.wire.kafka.errors import UnsupportedVersion
 
 if TYPE_CHECKING:
+    from penstock.broker.admin.health import Readiness
     from penstock.broker.identity import Identity
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
@@ -80,6 +84,8 @@ GROUP: Final = 32
 RESOURCE_TYPES: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 """What ListConfigResources may ask for; of loggers there are none here."""
 ATTEMPTS_MAX: Final = 5
+UNAVAILABLE: Final = "broker.unavailable"
+"""Entry of a broker, where a request names it: what the broker needs and cannot use now."""
 _NAMES: Final = {
     TOPIC: "topic", BROKER: "broker", CLIENT_METRICS: "client metrics", GROUP: "group",
 }  # fmt: skip
@@ -102,6 +108,7 @@ class Parts:
     cluster: ClusterMetadata
     migrations: TopicMigrations
     identity: Identity
+    readiness: Readiness
     topic_admin: TopicAdmin
 
 
@@ -109,21 +116,36 @@ class Parts:
 
 
 async def describe_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    await parts.cluster.refresh()
     synonyms = request.include_synonyms
     documentation = getattr(request, "include_documentation", False)
+    asked = [resource for resource in request.resources if _asks_for_causes(resource)]
+    causes = ""
+    if asked:
+        health, _ = await asyncio.gather(parts.readiness.look(), parts.cluster.look())
+        causes = health.causes
+    else:
+        await parts.cluster.look()
     return {
         "results": [
-            _described(parts, resource, synonyms=synonyms, documentation=documentation)
+            _described(parts, resource, causes, synonyms=synonyms, documentation=documentation)
             for resource in request.resources
         ]
     }
 
 
-def _described(parts: Parts, resource: Any, *, synonyms: bool, documentation: bool) -> Entry:
+def _asks_for_causes(resource: Any) -> bool:
+    keys = resource.configuration_keys or ()
+    return resource.resource_type == BROKER and bool(resource.resource_name) and UNAVAILABLE in keys
+
+
+def _described(
+    parts: Parts, resource: Any, causes: str, *, synonyms: bool, documentation: bool
+) -> Entry:
     answer = _named(resource)
     try:
         entries = _entries(parts, resource)
+        if _asks_for_causes(resource):
+            entries.append(_unavailable(causes))
     except PenstockError as error:
         return {**answer, **_failed(error), "configs": ()}
     answer["configs"] = [
@@ -150,10 +172,25 @@ def _entries(parts: Parts, resource: Any) -> list[ConfigEntry]:
     return describe_broker(replace(levels, file=(_told(parts),)), keys)
 
 
+def _unavailable(causes: str) -> ConfigEntry:
+    return ConfigEntry(
+        name=UNAVAILABLE,
+        value=causes,
+        source=ConfigSource.DEFAULT,
+        type=ConfigType.STRING,
+        documentation="What the broker needs and cannot use now, with the causes.",
+        read_only=True,
+    )
+
+
 def _told(parts: Parts) -> BrokerSettings:
-    """The settings, with the addresses that clients are really told: found, where none is set."""
+    """Return the settings with the addresses at which the broker listens and is advertised."""
     told = tuple(shown(*endpoint) for endpoint in parts.identity.endpoints.items())
-    return replace(parts.settings, advertised_listeners=told)
+    settings = replace(parts.settings, advertised_listeners=told)
+    if parts.identity.admin_port is not None:
+        host, _, _ = settings.admin_listener.rpartition(":")
+        settings = replace(settings, admin_listener=f"{host}:{parts.identity.admin_port}")
+    return settings
 
 
 def _entry(entry: ConfigEntry, *, synonyms: bool, documentation: bool) -> Entry:
@@ -213,7 +250,7 @@ async def list_config_resources(parts: Parts, context: RequestContext, request: 
     unknown = sorted(kinds.difference(RESOURCE_TYPES))
     if unknown:
         raise UnsupportedVersion(f"there are no configurations of resource types {unknown}")
-    await parts.cluster.refresh()
+    await parts.cluster.look()
     image = parts.cluster.image
     names = {
         TOPIC: sorted(image.topics),

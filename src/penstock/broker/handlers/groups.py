@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.share.service import ShareService
 
-LOOK_SECONDS: Final = 1.0
-"""How long FindCoordinator waits for the newest image: a consumer's fetches wait behind it."""
 GROUP: Final = 0
 TRANSACTION: Final = 1
 _ASKED: Final = {GROUP: ("describe", "group"), TRANSACTION: ("describe", "transactional_id")}
@@ -85,7 +83,7 @@ def unexpected(response: object) -> BugError:
 
 
 async def find_coordinator(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    await parts.cluster.look(LOOK_SECONDS)
+    await parts.cluster.look()
     key_type = getattr(request, "key_type", GROUP)
     if context.version < KEYS_VERSION:
         return _coordinator(parts, context, request.key, key_type)

@@ -48,7 +48,7 @@ class Parts:
 
 async def describe_log_dirs(parts: Parts, context: RequestContext, request: Any) -> Entry:
     """All partitions, or those that the request names; what does not lie here is left out."""
-    await parts.cluster.refresh()
+    await parts.cluster.look()
     topics = parts.partitions.topics
     asked: dict[str, Iterable[int]] = {
         name: range(len(topic.partitions)) for name, topic in topics.items()

@@ -39,7 +39,7 @@ class Parts:
 
 
 async def describe_client_quotas(parts: Parts, context: RequestContext, request: Any) -> Answer:
-    await parts.cluster.refresh()
+    await parts.cluster.look()
     components = [
         Component(kind=one.entity_type, match=one.match_type, name=one.match)
         for one in request.components

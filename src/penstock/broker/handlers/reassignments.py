@@ -145,7 +145,7 @@ def _responses(outcomes: Outcomes) -> list[dict[str, Any]]:
 async def list_partition_reassignments(
     parts: Parts, context: RequestContext, request: Any
 ) -> dict[str, Any]:
-    await parts.cluster.refresh()
+    await parts.cluster.look()
     topics = parts.cluster.image.topics
     wanted: Iterable[tuple[str, Iterable[int] | None]] = [(name, None) for name in topics]
     if request.topics is not None:

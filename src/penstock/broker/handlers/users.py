@@ -60,7 +60,7 @@ class Parts:
 async def describe_user_scram_credentials(
     parts: Parts, context: RequestContext, request: Any
 ) -> Answer:
-    await parts.cluster.refresh()
+    await parts.cluster.look()
     known = credentials_of(parts.cluster.image)
     counts = Counter([user.name for user in request.users or ()] or list(known))
     return {"results": [_described(user, known.get(user), counts[user]) for user in counts]}

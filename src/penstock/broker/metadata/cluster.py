@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
@@ -24,6 +24,10 @@ from penstock.broker.metadata.delta import ImageDelta, delta_of
 
 if TYPE_CHECKING:
     from penstock.control import ControlPlane, MetadataImage, Partition, Topic
+
+LOOK_SECONDS: Final = 1.0
+"""How long an answer waits for metadata that others changed; while the database is unavailable the
+image in memory is the newest one."""
 
 Leaders = Mapping[tuple[UUID, int], tuple[int, int]]
 """Leaders and their epochs, by topic id and partition."""
@@ -128,11 +132,21 @@ class ClusterMetadata:
             self._next.set_result(None)
             self._next = None
 
-    async def look(self, seconds: float) -> None:
-        """Have the newest image if it can be had in this time; else the one there is will do."""
-        if self._looking is None or self._looking.done():
+    async def look(self, seconds: float = LOOK_SECONDS) -> None:
+        """Load the newest image, or keep the present one if that takes longer than `seconds`.
+
+        What others changed before this call is in the image then: a refresh that began before is
+        waited for and made again.
+        """
+        before = self._looking
+        if before is not None and not before.done():
+            await asyncio.wait([before], timeout=seconds)
+            if not before.done():
+                return
+        if self._looking is before:
             self._looking = asyncio.get_running_loop().create_task(self._try_to_refresh())
-        await asyncio.wait([self._looking], timeout=seconds)
+        if self._looking is not None:
+            await asyncio.wait([self._looking], timeout=seconds)
 
     async def _try_to_refresh(self) -> None:
         with suppress(PenstockError):
