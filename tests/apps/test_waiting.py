@@ -11,11 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from queue import Queue
 
 import click
 import pytest
 
+from penstock.apps.host.probe import TIMEOUT_SECONDS
+from penstock.apps.host.send import NOTICE_SECONDS as NOTICE_BEFORE_SENDING
 from penstock.apps.log.configs import config
 from penstock.apps.log.consume import consume
 from penstock.apps.log.groups import group
@@ -23,11 +26,13 @@ from penstock.apps.log.produce import produce
 from penstock.apps.log.topics import topic as topic_commands
 from penstock.apps.session import FIRST_NOTICE_SECONDS, NOTICE_SECONDS, State
 from penstock.apps.waiting import LOOK_SECONDS, Silence
+from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.client import Waits
 from penstock.client.pool import Unanswered
 from penstock.testing import Broker
 from tests.apps.conftest import Run
 from tests.ports import free_port
+from tests.security.certificates import keystore
 
 WAIT_SECONDS = 60
 QUIET = Waits("", ())
@@ -51,7 +56,7 @@ def test_a_failure_is_said_in_time_and_then_now_and_again() -> None:
         64: "% waiting for 64 s (topic t): b:1 refused the connection",
         94: "% waiting for 94 s (topic t): b:1 refused the connection",
     }
-    assert FIRST_NOTICE_SECONDS + 2 * LOOK_SECONDS < 5
+    assert FIRST_NOTICE_SECONDS + 2 * LOOK_SECONDS < 2
     assert NOTICE_SECONDS == 30
 
 
@@ -202,6 +207,60 @@ def test_every_command_says_it(frozen: Broker, start: Start) -> None:
             calls.append(start(command, frozen.bootstrap, *words, to=ears))
             ears.wait_for("% waiting for", f"{frozen.bootstrap} does not answer")
     assert [call.result(WAIT_SECONDS) for call in calls] == [0, 0, 0]
+
+
+def test_long_work_says_what_it_does(ears: Ears) -> None:
+    state = State(notice_seconds=(0.01, 0.01), notice=ears.hear)
+    with state.working("starting Spark"):
+        assert ears.wait_for("% starting Spark") == "% starting Spark (0 s so far)"
+        ears.wait_for("% starting Spark")
+
+
+def test_sending_to_an_absent_agent_says_so(bare: Run, tmp_path: Path) -> None:
+    path = str(tmp_path / "absent.sock")
+    ran = bare("host", "send", "--socket", path, "--timeout", "2", stdin="a\n")
+    first, last = ran.err.splitlines()
+    assert (ran.status, first) == (
+        3,
+        f"% waiting for an agent: socket {path}: No such file or directory",
+    )
+    assert "penstock host serve" in last
+    assert NOTICE_BEFORE_SENDING + TIMEOUT_SECONDS < 2, "said within two seconds"
+
+
+def test_a_broker_that_is_not_registered_is_named_at_once(run: Run) -> None:
+    for words in (("set", "broker", "7", "num.partitions=3"), ("describe", "broker", "7")):
+        begun = SYSTEM_CLOCK.monotonic()
+        ran = run("config", *words)
+        assert SYSTEM_CLOCK.monotonic() - begun < 2
+        assert (ran.status, ran.err) == (
+            1,
+            "penstock: broker 7 is not registered; there are brokers 1\n",
+        )
+
+
+def test_a_port_with_tls_is_named_at_once(
+    bare: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.keystore.location": keystore(tmp_path),
+    }
+    with Broker(settings, admin=False) as broker:
+        assert broker.server is not None
+        host, port = broker.server.bound["SSL"]
+        begun = SYSTEM_CLOCK.monotonic()
+        ran = bare("-b", f"{host}:{port}", "topic", "list")
+        assert SYSTEM_CLOCK.monotonic() - begun < 2
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert f"{host}:{port} expects TLS, and this client connects without it" in ran.err
+        assert "security.protocol" in ran.err
+        (line,) = [one for one in caplog.messages if "connected without TLS" in one]
+        assert line.startswith(f"a client at {host} connected without TLS to port {port}")
+        options = ("-X", "security.protocol=SSL")
+        plain = bare("-b", broker.bootstrap, "topic", "list", *options)
+        assert plain.status in (1, 3)
+        assert "Does this port expect TLS (security.protocol)?" in plain.err
 
 
 def test_a_quiet_consumer_says_nothing(frozen: Broker, start: Start, ears: Ears) -> None:

@@ -33,8 +33,8 @@ _START: Final = "start one with `penstock host serve`, or name its socket with -
 
 TIMEOUT_SECONDS_MAX: Final = 86_400
 
-NOTICE_SECONDS: Final = 5.0
-"""A wait of this length is explained on standard error."""
+NOTICE_SECONDS: Final = 1.0
+"""A wait of this length is explained on standard error, within 2 s: asking why takes some time."""
 
 
 class AgentUnavailable(UnavailableError):
@@ -123,8 +123,14 @@ def _start(client: HostClient, path: str, timeout: float) -> None:
     """
     from penstock.apps.host.probe import NotHealthy, probe
 
+    if timeout > NOTICE_SECONDS:
+        try:
+            client.wait_started(NOTICE_SECONDS)
+            return
+        except NotConnected:
+            click.echo(f"% waiting for an agent: {_why(path)}", err=True)
     try:
-        client.wait_started(timeout)
+        client.wait_started(max(0.0, timeout - NOTICE_SECONDS))
     except NotConnected as error:
         try:
             probe(path)

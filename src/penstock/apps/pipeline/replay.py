@@ -117,8 +117,12 @@ def _session(state: State, spec: PipelineSpec, master: str | None) -> Iterator[S
     from penstock.spark.pipeline.keyring import check_keys
 
     check_keys(spec)
-    check_topics(spec)
-    with running_session(spec, master=master, remote=None, settings={}, loud=state.debug) as spark:
+    with state.working(f"waiting for brokers at {spec.run.bootstrap}"):
+        check_topics(spec)
+    with (
+        running_session(spec, master=master, remote=None, settings={}, loud=state.debug) as spark,
+        state.working(f"Spark reads records of pipeline {spec.name}"),
+    ):
         yield spark
 
 

@@ -85,7 +85,8 @@ def run(
         spec = replace(spec, run=replace(spec.run, trigger="once"))
     _refuse_a_second(spec)
     check_keys(spec)
-    check_topics(spec)
+    with state.working(f"waiting for brokers at {spec.run.bootstrap}"):
+        check_topics(spec)
     if spec.run.trigger == ONCE and (states := at_rest(spec)):
         _show_at_rest(spec, states, json_lines=state.json, master=remote or master)
         return

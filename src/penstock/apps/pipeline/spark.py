@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
+from penstock.apps.session import current
 from penstock.base.errors import PenstockError, UnavailableError
 
 if TYPE_CHECKING:
@@ -99,7 +100,10 @@ def looking_session(spec: PipelineSpec) -> Iterator[SparkSession]:
     """A small session on this machine, for what runs nothing."""
     settings = {**_QUIET, **spec.spark}
     name = spec.name
-    with _session(name, master="local[1]", remote=None, settings=settings, loud=False) as spark:
+    with (
+        _session(name, master="local[1]", remote=None, settings=settings, loud=False) as spark,
+        current().working(f"Spark checks pipeline {name}"),
+    ):
         yield spark
 
 
@@ -168,7 +172,8 @@ def _started(
     else:
         cores = None if local[1] == "*" else int(local[1] or 1)
     try:
-        return session(builder, application=application, cores=cores, settings=dict(settings))
+        with current().working("starting Spark"):
+            return session(builder, application=application, cores=cores, settings=dict(settings))
     except PenstockError:
         raise
     except (Py4JError, PySparkException, RuntimeError, ValueError, OSError) as error:

@@ -29,6 +29,10 @@ SHUTDOWN_SECONDS: Final = 2.0
 """How long the peer has to say that it has seen the end."""
 _ESTABLISHED: Final = 1
 """The state of TCP where neither side has closed, as `TCP_INFO` begins with it (tcp(7))."""
+_WITHOUT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST"})
+"""OpenSSL's reasons for a first message that is none of TLS."""
+_WARNING_SECONDS: Final = 10.0
+"""Between two warnings of clients without TLS; others are logged as information."""
 _PAUSE_SECONDS: Final = 0.5
 """Before accepting again, when there are no file descriptors."""
 
@@ -59,6 +63,7 @@ class TlsServer:
         self._gate = gate
         self._sockets: list[socket.socket] = []
         self._shaking: set[asyncio.Task[None]] = set()
+        self._warn_at = 0.0
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
@@ -154,9 +159,24 @@ class TlsServer:
             else:
                 accepted.close()
         except OSError as error:  # of TLS, of its time limit, of the network
-            logger.info("%s: no TLS: %s", host, error)
+            self._log_failure(host, error)
             self._gate.handshake_failed(host)
             accepted.close()
+
+    def _log_failure(self, host: str, error: OSError) -> None:
+        """Log a failed handshake; a client without TLS is a warning, once in a while."""
+        now = asyncio.get_running_loop().time()
+        if getattr(error, "reason", None) not in _WITHOUT_TLS or now < self._warn_at:
+            logger.info("%s: no TLS: %s", host, error)
+            return
+        self._warn_at = now + _WARNING_SECONDS
+        port = self._sockets[0].getsockname()[1] if self._sockets else 0
+        logger.warning(
+            "a client at %s connected without TLS to port %d, which expects TLS:"
+            " it needs security.protocol SSL or SASL_SSL",
+            host,
+            port,
+        )
 
     def _shaken(self, accepted: socket.socket, host: str, task: asyncio.Task[None]) -> None:
         self._shaking.discard(task)
