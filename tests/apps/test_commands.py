@@ -143,7 +143,10 @@ def _abort_while_it_writes(run: Run, client: Client, name: str, key: str) -> Non
     producer = client.transactional(key)
     producer.begin()
     producer.write_arrow(name, pa.table({"value": [b"one", b"two"]}), partition=1)
-    listed = json.loads(run("transaction", "list", "--state", "Ongoing", "--output", "json").out)
+    listed = json.loads(run("transaction", "list", "--state", "ongoing", "--output", "json").out)
+    assert listed == json.loads(
+        run("transaction", "list", "--state", "Ongoing", "--output", "json").out
+    )
     [row] = [row for row in listed if row["id"] == key]
     assert (row["state"], row["coordinator"]) == ("Ongoing", 1)
     assert key not in run("transaction", "list", "--running-ms", "3600000").out
@@ -156,6 +159,31 @@ def _abort_while_it_writes(run: Run, client: Client, name: str, key: str) -> Non
     assert (found["state"], found["producer_epoch"], found["start_ms"]) == ("Empty", 2, None)
     with pytest.raises(PenstockError, match="PRODUCER_FENCED"):
         producer.commit()
+
+
+def test_wrong_arguments_are_errors(run: Run, bootstrap: str) -> None:
+    wrong = run("transaction", "list", "--state", "Foo")
+    assert (wrong.status, wrong.out) == (1, "")
+    assert "transaction state 'Foo' does not exist; the states are Empty, Ongoing, " in wrong.err
+    for more in ((), ("--dry-run",), ("--undo",)):
+        wrong = run("broker", "drain", "99", *more)
+        assert (wrong.status, wrong.out) == (1, "")
+        assert wrong.err == "penstock: there is no broker 99; there are brokers 1\n"
+    with Client(bootstrap) as client:
+        assert client.excluded_brokers() == frozenset()
+
+
+def test_a_local_retention_needs_a_tiered_topic(run: Run, topic: Callable[..., str]) -> None:
+    name = topic(1)
+    for words in (
+        ("topic", "create", f"{name}-local", "-c", "local.retention.ms=1000"),
+        ("topic", "alter-config", name, "-s", "local.retention.ms=1000"),
+        ("config", "set", "topic", name, "local.retention.ms=1000"),
+    ):
+        wrong = run(*words)
+        assert (wrong.status, wrong.out) == (2, "")
+        assert "local.retention.ms=1000: it has an effect on tiered topics only" in wrong.err
+    assert f"{name}-local" not in run("topic", "list").out
 
 
 def test_quotas(run: Run) -> None:
@@ -178,7 +206,10 @@ def test_quotas(run: Run) -> None:
     assert run("quota", "remove", "request_percentage", *alice).status == 0
     assert "request_percentage" not in run("quota", "list").out
     assert run("quota", "remove", *alice).status == 0
-    assert "there are none" in run("quota", "remove", *alice).out
+    for keys in ((), ("request_percentage",)):
+        absent = run("quota", "remove", *keys, *alice)
+        assert (absent.status, absent.out) == (1, "")
+        assert absent.err.startswith("penstock: user alice, client-id (default) has no quota ")
     assert run("quota", "remove", "--ip", "::1").status == 0
     assert json.loads(run("quota", "list", "--output", "json").out) == []
 

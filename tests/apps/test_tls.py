@@ -42,6 +42,14 @@ def test_what_is_wrong_with_a_file(bare: Run, tmp_path: Path) -> None:
     assert bare("tls", "check", str(tmp_path / "nowhere.pem")).status == 2
 
 
+def test_a_reload_without_rights_is_refused(bare: Run, tmp_path: Path) -> None:
+    settings = {"authorizer.class.name": "acls", "super.users": "User:admin"}
+    with Broker(settings) as broker:
+        refused = bare("tls", "reload", "--admin", broker.admin_url)
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err.startswith(f"penstock: {broker.admin_url}: ")
+
+
 def test_a_broker_takes_new_files_and_keeps_good_ones(
     bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

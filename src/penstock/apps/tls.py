@@ -12,6 +12,7 @@ from penstock.apps.admin import admin_addresses, admin_url, ask_admin
 from penstock.apps.log.queues import admin_option
 from penstock.apps.session import BadInput, State, output_option, say, show_facts
 from penstock.base.system import SYSTEM_CLOCK
+from penstock.client.errors import BrokerRefused
 
 RELOAD_SECONDS: Final = 10.0
 DEFAULT_ADMIN: Final = "127.0.0.1:9644"
@@ -113,7 +114,7 @@ def reload(state: State, admin: str | None) -> None:
             timeout_seconds=RELOAD_SECONDS, repeated=True,
         )  # fmt: skip
         if answer.status != 200:
-            raise BadInput(f"{url}: {answer.message}")
+            raise BrokerRefused(f"{url}: {answer.message}")
         failures += [f"{url}: {one}" for one in answer.body.get("failures", [])]
     say(state, "\n".join(failures) or "everything is in use", failures=failures)
     if failures:

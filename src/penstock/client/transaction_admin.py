@@ -11,9 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from penstock.client.arguments import text
-from penstock.client.errors import broker_error, is_retriable
+from penstock.client.errors import InvalidArgument, broker_error, is_retriable
 from penstock.client.session import TRANSACTION, Session
 
+STATES: Final = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
+    "PrepareEpochFence",
+)  # fmt: skip
+"""Kafka's names of the states of transactions."""
 ABORT_TIMEOUT_MS: Final = 60_000
 """`transaction.timeout.ms` of who begins with an id in order to abort: it writes nothing."""
 
@@ -53,12 +58,16 @@ class TransactionCalls:
     def list_transactions(
         self, states: Iterable[str] = (), *, running_ms: int = -1
     ) -> list[TransactionListing]:
-        """The transactional ids of all brokers, by id.
+        """Return the transactional ids of all brokers, by id.
 
-        Those in some states, and those whose newest transaction began more than a time ago.
+        `states` and `running_ms` choose those in some states, by names in any case, and those whose
+        newest transaction began longer ago.
+
+        Raises:
+            InvalidArgument: there is no such state.
         """
         body = {
-            "state_filters": tuple(states),
+            "state_filters": tuple(map(_state, states)),
             "producer_id_filters": (),
             "duration_filter": running_ms,
         }
@@ -135,6 +144,15 @@ class TransactionCalls:
             return found
 
         return self._session.retrying(once)
+
+
+def _state(name: str) -> str:
+    for known in STATES:
+        if known.lower() == name.lower():
+            return known
+    raise InvalidArgument(
+        f"transaction state {name!r} does not exist; the states are {', '.join(STATES)}"
+    )
 
 
 def _check(code: int, subject: str) -> None:

@@ -46,6 +46,7 @@ def drain(
     if undo and dry_run:
         raise click.UsageError("give one of --dry-run and --undo")
     with state.client() as client:
+        _check_known(client, broker_id)
         if undo:
             client.exclude_broker(broker_id, False)
             say(state, f"broker {broker_id} may get new replicas", broker=broker_id)
@@ -67,6 +68,20 @@ def drain(
     done = "are ordered to move away" if no_wait else "have moved away"
     text = f"{len(target)} replicas of broker {broker_id} {done}"
     say(state, text, broker=broker_id, partitions=len(target))
+
+
+def _check_known(client: Client, broker_id: int) -> None:
+    """Raise UnknownBroker for an id that is neither registered nor excluded nor has replicas."""
+    from penstock.client.errors import UnknownBroker
+
+    found = client.metadata()
+    partitions = [part for topic in found.topics.values() for part in topic.partitions]
+    known = {*found.nodes, *client.excluded_brokers()}.union(
+        *(part.replicas for part in partitions)
+    )
+    if broker_id not in known:
+        names = ", ".join(map(str, sorted(known)))
+        raise UnknownBroker(f"there is no broker {broker_id}; there are brokers {names}")
 
 
 def _away(client: Client, broker_id: int) -> dict[Place, Sequence[int]]:

@@ -6,6 +6,7 @@ from typing import cast
 
 import click
 
+from penstock.apps.log.topics import alter_topic
 from penstock.apps.session import State, client_options, parse_pairs, say, show
 from penstock.client.admin import ResourceKind
 
@@ -46,7 +47,10 @@ def set_config(state: State, kind: str, name: str, pairs: tuple[str, ...]) -> No
     """Set configurations."""
     changes = parse_pairs(pairs, "argument")
     with state.client() as client:
-        client.alter_configs(cast("ResourceKind", kind), name, changes)
+        if kind == "topic":
+            alter_topic(client, name, changes)
+        else:
+            client.alter_configs(cast("ResourceKind", kind), name, changes)
     say(state, f"{kind} {name} changed", kind=kind, name=name, set=changes)
 
 

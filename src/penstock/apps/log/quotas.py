@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
 from penstock.apps.session import BadInput, State, client_options, parse_pairs, say, show
+from penstock.base.errors import InvalidError
+from penstock.client.quotas import entity_text
 
 _KINDS = ("user", "client-id", "ip")
+
+
+class NoSuchQuota(InvalidError):
+    """A quota to be removed that is not set."""
+
+    code: ClassVar[str] = "resource_not_found"
 
 
 def entity_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -97,12 +105,15 @@ def remove_quota(state: State, entity: dict[str, str | None], keys: tuple[str, .
     """Remove quotas of a user, a client id, both, or an address; all of them if none is named."""
     _check(entity)
     with state.client() as client:
-        if not keys:
-            found = client.list_quotas(entity, strict=True)
-            keys = tuple([key for one in found for key in one.values])
-        if keys:
-            client.alter_quotas(entity, remove=keys)
-    say(state, "quotas removed" if keys else "there are none", entity=entity, removed=list(keys))
+        known = [key for quota in client.list_quotas(entity, strict=True) for key in quota.values]
+        missing = [key for key in keys if key not in known]
+        if missing or not known:
+            raise NoSuchQuota(
+                f"{entity_text(entity)} has no quota {missing[0] if missing else 'that is set'};"
+                " `penstock quota list` shows the quotas that there are"
+            )
+        client.alter_quotas(entity, remove=keys or known)
+    say(state, "quotas removed", entity=entity, removed=list(keys or known))
 
 
 def _check(entity: dict[str, str | None]) -> None:

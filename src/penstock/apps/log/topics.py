@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from penstock.apps.log.consume import consume
 from penstock.apps.log.produce import produce
 from penstock.apps.log.replicas import elect, reassign, replicas
-from penstock.apps.session import State, client_options, parse_pairs, say, show, write_json
+from penstock.apps.session import (
+    BadInput,
+    State,
+    client_options,
+    parse_pairs,
+    say,
+    show,
+    write_json,
+)
 from penstock.base.settings import whole_number
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+REMOTE_STORAGE: Final = "remote.storage.enable"
 
 
 @click.group("topic", short_help="Topics: create, list, describe, alter, move, delete.")
@@ -23,6 +37,34 @@ topic.add_command(consume, "consume")
 topic.add_command(reassign)
 topic.add_command(elect)
 topic.add_command(replicas)
+
+
+def alter_topic(
+    client: Client, name: str, changes: Mapping[str, str], deletions: Sequence[str] = ()
+) -> None:
+    """Change a topic's configuration.
+
+    Raises:
+        BadInput: a local retention of a topic that is not tiered.
+    """
+    if _local(changes):
+        configs = {entry.name: entry.value for entry in client.describe_configs("topic", name)}
+        check_local_retention(changes, changes.get(REMOTE_STORAGE, configs.get(REMOTE_STORAGE)))
+    client.alter_configs("topic", name, changes, delete=deletions)
+
+
+def check_local_retention(changes: Mapping[str, str], tiered: str | None) -> None:
+    """Reject a local retention where it has no effect: Kafka's brokers accept it silently."""
+    for name in _local(changes):
+        if tiered != "true":
+            raise BadInput(
+                f"{name}={changes[name]}: it has an effect on tiered topics only. Set"
+                f" {REMOTE_STORAGE}=true too, or retention.{name.rpartition('.')[2]} instead."
+            )
+
+
+def _local(changes: Mapping[str, str]) -> list[str]:
+    return [name for name in changes if name.startswith("local.retention.")]
 
 
 @topic.command("create")
@@ -42,6 +84,7 @@ def create(
 ) -> None:
     """Create topics."""
     pairs = parse_pairs(configs, "--config")
+    check_local_retention(pairs, pairs.get(REMOTE_STORAGE))
     created = []
     with state.client() as client:
         for name in names:
@@ -127,7 +170,7 @@ def alter_config(
     if not pairs and not deletions:
         raise click.UsageError("nothing to change: give --set KEY=VALUE or --delete KEY")
     with state.client() as client:
-        client.alter_configs("topic", name, pairs, delete=deletions)
+        alter_topic(client, name, pairs, deletions)
     say(state, f"topic {name} changed", topic=name, set=pairs, deleted=list(deletions))
 
 

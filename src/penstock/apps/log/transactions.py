@@ -13,7 +13,7 @@ def transaction() -> None:
 
 
 @transaction.command("list")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Ongoing, PrepareCommit, …")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="As Ongoing, in any case.")
 @click.option(
     "--running-ms",
     type=click.IntRange(0),
