@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import FencedLeaderEpoch, UnknownLeaderEpoch
+from penstock.control.epochs.values import FIRST_EPOCH
 
 if TYPE_CHECKING:
+    from penstock.control import Partition as PartitionRow
+    from penstock.control import Topic
     from penstock.partitions import Partition
+
+
+def serving_epoch(topic: Topic, row: PartitionRow) -> int:
+    """Return the leader epoch of a partition for clients.
+
+    Clients get the epoch that the leader of a new partition is about to open, so that it does not
+    change under them when the leader has opened it.
+    """
+    return FIRST_EPOCH + 1 if is_unopened(topic, row) else row.leader_epoch
+
+
+def is_unopened(topic: Topic, row: PartitionRow) -> bool:
+    """Return whether a partition has several replicas, and no leader yet.
+
+    It is in the epoch in which it was created, which no leader serves.
+    """
+    created = row.leader_epoch == FIRST_EPOCH and len(row.replicas) > 1
+    return created and not is_diskless(topic)
 
 
 def check_epoch(partition: Partition, epoch: int) -> None:

@@ -25,6 +25,7 @@ from penstock.broker.errors import (
     NotLeader,
     UnknownTopicOrPartition,
 )
+from penstock.broker.leader_epochs import serving_epoch
 from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.partitions import LocalPartition, ReplicatedPartition
 
@@ -123,8 +124,16 @@ class PartitionRegistry:
         row = served.topic.partitions[index]
         raise NotLeader(
             f"broker {row.leader}, not {self._node_id}, leads {name}-{index}",
-            leader=(row.leader, row.leader_epoch) if row.leader >= 0 else None,
+            leader=(row.leader, serving_epoch(served.topic, row)) if row.leader >= 0 else None,
         )
+
+    def followed(self, topic: str, index: int) -> LocalPartition | None:
+        """Return this broker's copy of a partition that another broker leads; None without one."""
+        served = self.topics.get(topic)
+        if served is None or not 0 <= index < len(served.followed):
+            return None
+        copy = served.followed[index] if served.partitions[index] is None else None
+        return copy if isinstance(copy, LocalPartition) else None
 
     def with_log(self, topic: str, index: int) -> LocalPartition:
         """A partition that this broker leads, and has in a log.
@@ -286,7 +295,7 @@ class PartitionRegistry:
                 continue
             if self._replicas is not None and row.has_epochs:
                 replica = self._replica(self._replicas.open(row, log))
-                replica.image_says(row.leader_epoch, row.isr)
+                replica.image_says(serving_epoch(topic, row), row.isr)
                 leads = row.leader == self._node_id
                 (served.partitions if leads else served.followed)[row.index] = replica
             elif not isinstance(before, LocalPartition) or before.log is not log:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -109,6 +110,7 @@ class Replicas:
         self._cut_off = CutOff(parts.node_id, session_seconds)
         self._live: set[int] = set()
         self._looking: asyncio.Task[None] | None = None
+        self._refreshing: set[asyncio.Task[None]] = set()
         self._joined = self._leaving = False
         self._passed = 0
         self.endpoint = (REPLICATION, "", 0)
@@ -143,9 +145,10 @@ class Replicas:
 
     async def close(self) -> None:
         """Take part no more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        tasks = [*self._refreshing, *filter(None, [self._looking])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._joined:  # else the broker could not start
             await self.replication.close()
 
@@ -375,8 +378,17 @@ class Replicas:
         )
         for key, error in refused.items():
             logger.warning("opening an epoch of partition %s was refused: %s", key, error)
-        await self.refresh()
+        # Beside the answer: clients of other brokers may know the new leaders before this one has
+        # read the image, and these serve then.
+        task = asyncio.get_running_loop().create_task(self._refresh())
+        self._refreshing.add(task)
+        task.add_done_callback(self._refreshing.discard)
         return [one.key not in refused for one in asked]
+
+    async def _refresh(self) -> None:
+        """Load the image that openings have made; without it, the next notice does."""
+        with suppress(PenstockError):
+            await self.refresh()
 
     async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
         """What is reserved and opened now; without partitions that are no more."""

@@ -32,6 +32,7 @@ from penstock.broker.coordination.transaction_coordinator import (
 )
 from penstock.broker.coordination.transaction_link import TransactionLink
 from penstock.broker.dispatch import Dispatcher
+from penstock.broker.end_offsets import EndOffsets
 from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
 from penstock.broker.handlers.metadata import MetadataCache
@@ -230,6 +231,7 @@ class BrokerServer:
             self.node_id, self.cluster, self.transactions, self.peers
         )
         self.verifier: Verifier = self.transaction_link
+        self.end_offsets = EndOffsets(self.node_id, self.cluster, self.partitions, self.peers)
         self.share = ShareService(parts_of(ShareParts, self))
 
     # Addresses

@@ -2,19 +2,22 @@
 
 CreateTopics and the automatic creation by Metadata both come here. Topics of one call are
 written side by side, so that the control plane commits them in few transactions; the image is
-refreshed once at the end, which opens their logs.
+refreshed once at the end, which opens their logs. Then the leaders of partitions with several
+replicas open their first epochs, which the caller waits for: not all clients retry a request to a
+leader that is not ready.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import TopicNameCollision
 from penstock.broker.configs import Levels, topic_config
 from penstock.broker.diskless import check_local
+from penstock.broker.leader_epochs import is_unopened
 from penstock.broker.tiers import check_tiers
 from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_topic, unify
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 CONCURRENT_CHANGES_MAX: Final = 256
 """Changes of one request that wait in the control plane's queue at a time."""
+LED_SECONDS: Final = 3.0
+"""Longest wait for the leaders of new partitions; a topic is created without them, too."""
 
 
 class TopicAdmin:
@@ -92,7 +97,26 @@ class TopicAdmin:
             chunk = plans[start : start + CONCURRENT_CHANGES_MAX]
             results += await asyncio.gather(*(self._create(plan) for plan in chunk))
         await self._cluster.refresh()
+        await self.led([topic.name for topic in results if not isinstance(topic, PenstockError)])
         return results
+
+    async def led(self, names: Collection[str]) -> None:
+        """Wait until all partitions of topics have leaders, `LED_SECONDS` at most."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LED_SECONDS
+        while (left := until - loop.time()) > 0 and self._awaits_leaders(names):
+            await self._cluster.next_image(left)
+
+    def _awaits_leaders(self, names: Collection[str]) -> bool:
+        """Whether a broker that is registered is about to lead a new partition of these topics."""
+        image = self._cluster.image
+        topics = [image.topics[name] for name in names if name in image.topics]
+        live = {broker.broker_id for broker in image.brokers}
+        return any(
+            row.leader in live and is_unopened(topic, row)
+            for topic in topics
+            for row in topic.partitions
+        )
 
     async def create_by_default(self, names: Sequence[str]) -> list[Topic | PenstockError]:
         """Create topics with the broker's defaults, for Metadata requests that allow it."""

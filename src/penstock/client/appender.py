@@ -34,6 +34,7 @@ from penstock.base.retry import RetryPolicy
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.client import limits
 from penstock.client.errors import (
+    BrokerBusy,
     ClientClosed,
     Disconnected,
     InvalidArgument,
@@ -227,6 +228,8 @@ class Appender:
         [found] = answer.topics[0].partitions
         if found.error_code:
             raise broker_error(int(found.error_code), str(where), found.error_message)
+        if found.error_message is not None:
+            raise BrokerBusy(f"{where}: {found.error_message}, and not as its leader")
         known = {int(one.producer_id): int(one.last_sequence) for one in found.active_producers}
         return known.get(where.producer_id)
 

@@ -332,7 +332,7 @@ class DisklessPartition:
         """
         return await self._serving.plane.extents(*self.key, start=start, end=end, limit=limit)
 
-    async def deleted(self, offset: int) -> None:
+    async def deleted(self, offset: int, *, seconds: float) -> None:
         return
 
     async def delete_records(self, before_offset: int) -> int:

@@ -278,7 +278,7 @@ class LocalPartition(ReplicaState):
         await tiers.delete_records(before_offset, self.leader_epoch)
         return before_offset
 
-    async def deleted(self, offset: int) -> None:
+    async def deleted(self, offset: int, *, seconds: float) -> None:
         """As `Partition.deleted`: of this broker's own, the start is on disk.
 
         Raises:

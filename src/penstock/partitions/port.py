@@ -204,11 +204,16 @@ class Partition(Protocol):
         """
         ...
 
-    async def deleted(self, offset: int) -> None:
-        """Wait until no copy that lives has anything below an offset, as `delete_records` said it,
-        nor has it again after a crash.
+    async def deleted(self, offset: int, *, seconds: float) -> None:
+        """Wait until no copy that lives has anything below an offset, nor has it after a crash.
+
+        The offset is one that `delete_records` returned.
+
+        The copies of other brokers have so many seconds. What is deleted by then counts, also if
+        that is no time at all.
 
         Raises:
+            DeletionTimedOut: copies of other brokers still have some of it after that time.
             StorageError: the start cannot be written.
             NotLeading: another broker leads the partition by now.
         """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
+from penstock.partitions.errors import DeletionTimedOut
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange, OutOfOrderSequence
 from penstock.records.appends import NO_APPEND, Opening
@@ -267,12 +268,24 @@ class ReplicatedPartition(LocalPartition):
             raise OffsetOutOfRange(self.topic_partition, before_offset, self.log_start_offset, end)
         return await super().delete_records(end if before_offset == -1 else before_offset)
 
-    async def deleted(self, offset: int) -> None:
-        """As `Partition.deleted`: else who leads next may have it again."""
-        await super().deleted(offset)
+    async def deleted(self, offset: int, *, seconds: float) -> None:
+        """Wait as `Partition.deleted`: the next leader must not have the records again.
+
+        Raises:
+            DeletionTimedOut: copies of other brokers still have some of it after that time.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        await super().deleted(offset, seconds=seconds)
         leading = self.replicated.leading
-        while leading is not None and leading.begins_below(offset):
-            await pause(_LOOK_SECONDS)
+        while leading is not None and (behind := leading.begins_below(offset)):
+            left = until - loop.time()
+            if left <= 0:
+                raise DeletionTimedOut(
+                    f"{self.topic_partition}: brokers {behind} have not deleted the records below"
+                    f" offset {offset} in time; they delete them later"
+                )
+            await pause(min(_LOOK_SECONDS, left))
             if leading is not self.replicated.leading or not leading.leads:
                 raise NotLeading(f"{self.topic_partition} is led by another broker by now")
 

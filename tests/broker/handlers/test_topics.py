@@ -279,6 +279,21 @@ async def test_delete_records_names_each_partition(broker: BrokerServer, version
     assert names(second.partitions[0].error_code) == "policy_violation"
 
 
+async def test_the_replicas_of_a_broker_alone_are_ordered_again(broker: BrokerServer) -> None:
+    """Apache Kafka accepts the order, also where min.insync.replicas is above what there is."""
+    await create(broker, creation("a", configs=({"name": "min.insync.replicas", "value": "2"},)))
+    request = {
+        "timeout": 1000,
+        "allow_replication_factor_change": True,
+        "topics": [{"name": "a", "partitions": [{"partition_index": 0, "replicas": [1]}]}],
+    }
+    (topic,) = (await call(broker, "AlterPartitionReassignments", 1, request)).responses
+    assert (names(topic.partitions[0].error_code), topic.partitions[0].error_message) == (
+        "none",
+        None,
+    )
+
+
 async def test_metadata_know_what_another_broker_has_just_created(broker: BrokerServer) -> None:
     broker.metadata_cache = MetadataCache()
     asked = {

@@ -92,6 +92,33 @@ async def test_offsets_are_set_while_nobody_is_there(
     assert (await alter(client, -3)).responses[0].partitions[0].error_code.name == "invalid_request"
 
 
+async def test_offsets_of_a_new_group_are_set(client: WireClient, place: Place, join: Join) -> None:
+    """kafka-share-groups.sh --reset-offsets and franz-go rely on it."""
+    answer = await alter(client, 4)
+    assert answer.error_code.name == "none", answer.error_message
+    assert await where(client) == (4, 6)
+    listed = await client.call("ListGroups", 5, {"states_filter": (), "types_filter": ("share",)})
+    assert [(one.group_id, one.group_state) for one in listed.groups] == [("g", "Empty")]
+    await beat(client)
+    one = await join("m")
+    assert await one.acquire(place) == [(4, 9, 1)]
+
+
+async def test_offsets_of_a_group_of_another_kind_are_not_set(
+    client: WireClient, place: Place
+) -> None:
+    partition = {
+        "partition_index": 0, "committed_offset": 3, "committed_leader_epoch": -1,
+        "committed_metadata": None,
+    }  # fmt: skip
+    request = {
+        "group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "",
+        "group_instance_id": None, "topics": [{"name": "t", "partitions": [partition]}],
+    }  # fmt: skip
+    await client.call("OffsetCommit", 8, request)
+    assert (await alter(client, 4)).error_code.name == "group_id_not_found"
+
+
 async def test_offsets_are_deleted(client: WireClient, place: Place, join: Join) -> None:
     await beat(client)
     one = await join("m")

@@ -48,6 +48,7 @@ from penstock.broker.coordination.ownership import Cluster, CoordinatorNotAvaila
 from penstock.broker.coordination.retention import OffsetsRetention
 from penstock.broker.coordination.share import (
     DescribedShareGroup,
+    EnsureShareGroup,
     ShareGroupLimits,
     ShareGroups,
 )
@@ -244,7 +245,17 @@ class GroupCoordinator(Coordinator):
 
     async def describe(self, group_id: str) -> AnyGroup | None:
         """One group; None if there is none of this id. Raises as `list_groups`."""
-        response = await self.call(DescribeGroup(group_id=group_id))
+        return await self._describe(DescribeGroup(group_id=group_id))
+
+    async def ensure_share_group(self, group_id: str) -> AnyGroup | None:
+        """Return a share group, which is created if there is no group of this id.
+
+        None for a group of another kind. Raises as `list_groups`.
+        """
+        return await self._describe(EnsureShareGroup(group_id=group_id))
+
+    async def _describe(self, request: GroupRequest) -> AnyGroup | None:
+        response = await self.call(request)
         if isinstance(response, AnyGroup):
             return None if response.state == DEAD else response
         if isinstance(response, Refused) and response.error == GroupIdNotFound.code:

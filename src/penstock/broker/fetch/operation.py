@@ -56,7 +56,7 @@ from penstock.broker.errors import (
 )
 from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
 from penstock.broker.identity import endpoints_of
-from penstock.broker.leader_epochs import check_epoch, parts_from
+from penstock.broker.leader_epochs import check_epoch, parts_from, serving_epoch
 from penstock.broker.limits import COPIED_BYTES_MAX, FETCH_WAIT_SECONDS_MAX, READS_SHARED_MAX
 from penstock.partitions import ReplicatedPartition
 from penstock.records.positions import READ_COMMITTED
@@ -550,7 +550,8 @@ class FetchOperation:
         by_id = self._context.version >= TOPIC_IDS_FROM
         served = (partitions.topics_by_id if by_id else partitions.topics_by_name)[partition.key]
         row = served.topic.partitions[partition.index]
-        return (row.leader, row.leader_epoch) if row.leader >= 0 and not served.diskless else None
+        leader = row.leader, serving_epoch(served.topic, row)
+        return leader if row.leader >= 0 and not served.diskless else None
 
 
 def throttled_answer(

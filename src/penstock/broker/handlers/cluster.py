@@ -20,6 +20,7 @@ from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.identity import address_of
+from penstock.broker.leader_epochs import serving_epoch
 from penstock.broker.operations import NOT_ASKED, cluster_operations, operations_of
 from penstock.control import MetadataImage, Partition, Topic
 
@@ -169,7 +170,7 @@ def _described(
             {
                 "partition_index": partition.index,
                 "leader_id": partition.leader if partition.leader in live else -1,
-                "leader_epoch": partition.leader_epoch,
+                "leader_epoch": serving_epoch(topic, partition),
                 "replica_nodes": partition.copies,
                 "isr_nodes": partition.isr,
                 "eligible_leader_replicas": (),

@@ -29,6 +29,7 @@ from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.identity import address_of
+from penstock.broker.leader_epochs import serving_epoch
 from penstock.broker.limits import METADATA_CACHE_BYTES, METADATA_CACHE_ENTRIES
 from penstock.broker.operations import NOT_ASKED, cluster_operations, operations_of
 from penstock.security import CLUSTER, EVERYTHING, AuthorisationFailed
@@ -403,7 +404,7 @@ def _topic(
                 "error_code": 0 if partition.leader in live else leaderless,
                 "partition_index": partition.index,
                 "leader_id": partition.leader if partition.leader in live else -1,
-                "leader_epoch": partition.leader_epoch,
+                "leader_epoch": serving_epoch(topic, partition),
                 "replica_nodes": partition.copies,
                 "isr_nodes": partition.isr,
                 "offline_replicas": [one for one in partition.copies if one not in live],

@@ -1,5 +1,9 @@
 """DescribeProducers: the idempotent producers that a partition remembers.
 
+Followers answer from their own copies of the log, which may lack the newest batches and may have
+uncommitted ones. Their answers have a message beside error code 0 that says so, by which the broker
+as a client of others recognises them (`client/appender.py`).
+
 Source: KIP-664.
 """
 
@@ -22,6 +26,7 @@ Entry = dict[str, Any]
 class Parts:
     """What these handlers use."""
 
+    node_id: int
     partitions: PartitionRegistry
 
 
@@ -40,8 +45,14 @@ async def describe_producers(parts: Parts, context: RequestContext, request: Any
 
 
 async def _described(parts: Parts, topic: str, index: int) -> Entry:
+    note = None
     try:
-        producers = await parts.partitions.partition(topic, index).producers()
+        followed = parts.partitions.followed(topic, index)
+        if followed is None:
+            producers = await parts.partitions.partition(topic, index).producers()
+        else:
+            producers = followed.log.producers()
+            note = f"broker {parts.node_id} follows {topic}-{index}, and answers from its copy"
     except PenstockError as error:
         number, message = error_of(error)
         return {
@@ -52,6 +63,7 @@ async def _described(parts: Parts, topic: str, index: int) -> Entry:
         }
     return {
         "partition_index": index,
+        "error_message": note,
         "active_producers": [
             {
                 "producer_id": producer.producer_id,

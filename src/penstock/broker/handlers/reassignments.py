@@ -113,9 +113,9 @@ def _order(
         replicas, image.brokers, partition=row.index, replication_factor=factor
     )
     check_roles([placed], image, holding=row.copies)
-    check_reachable(topic.name, [(*row.replicas, *placed)], image)
+    check_reachable(topic.name, [tuple({*row.replicas, *placed})], image)
     minimum = topic_config(parts.topic_admin.levels(), topic.configs).min_insync_replicas
-    if len(placed) < minimum:
+    if len(placed) < minimum and {*placed} != {*row.replicas}:
         raise InvalidReplicationFactor(
             f"{topic.name}-{row.index} would have {len(placed)} replicas, and min.insync.replicas ="
             f" {minimum}: nothing could be acknowledged"

@@ -1,7 +1,8 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets.
 
-A group's coordinator answers from what is stored. Lag is known of partitions whose end this broker
-knows; of others it is -1. What is set or deleted must be a group's that has no members.
+A group's coordinator answers from what is stored, and asks the leaders of partitions for their
+ends. The lag is -1 where a leader does not report one. Offsets can be set and deleted while a group
+has no members. Setting offsets of a group that does not exist creates it.
 
 Source: `DescribeShareGroupOffsetsRequest.json` and its like; KIP-932, KIP-1226 (lag).
 """
@@ -14,18 +15,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from penstock.base.errors import InvalidError, PenstockError
+from penstock.base.ids import TopicPartition
 from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.coordination.share import DescribedShareGroup
-from penstock.broker.errors import UnknownTopicOrPartition, error_number, error_of
+from penstock.broker.errors import InvalidGroupId, UnknownTopicOrPartition, error_number, error_of
 from penstock.broker.share.record import ShareState
 from penstock.broker.share.sessions import Place
 from penstock.broker.share.values import RecordState
 
 if TYPE_CHECKING:
-    from penstock.broker.coordination.groups import GroupCoordinator
+    from penstock.broker.coordination.groups import AnyGroup, GroupCoordinator
+    from penstock.broker.end_offsets import EndOffsets
     from penstock.broker.metadata import ClusterMetadata
-    from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.share.service import ShareService
 
 Entry = dict[str, Any]
@@ -44,13 +46,16 @@ class Parts:
     share: ShareService
     cluster: ClusterMetadata
     coordinator: GroupCoordinator
-    partitions: PartitionRegistry
+    end_offsets: EndOffsets
 
 
 async def _group(parts: Parts, group_id: str, *, empty: bool) -> DescribedShareGroup:
     """A share group of this coordinator; raises PenstockError."""
     parts.coordinator.check_owner(group_id)
-    group = await parts.coordinator.describe(group_id)
+    return _checked(group_id, await parts.coordinator.describe(group_id), empty=empty)
+
+
+def _checked(group_id: str, group: AnyGroup | None, *, empty: bool) -> DescribedShareGroup:
     if not isinstance(group, DescribedShareGroup):
         why = "not found" if group is None else "is not a share group"
         raise GroupIdNotFound(f"Group {group_id} {why}.")
@@ -90,10 +95,16 @@ async def _described(parts: Parts, context: RequestContext, group: Any) -> Entry
                 wanted.setdefault(names[topic_id], []).append(index)
     else:
         wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
+    ends = await parts.end_offsets.of(
+        TopicPartition(name, index)
+        for name, indexes in wanted.items()
+        if rights.allows("describe", "topic", name)
+        for index in indexes
+    )
     return {
         "group_id": group.group_id,
         "topics": [
-            _topic(parts, name, indexes, states)
+            _topic(parts, name, indexes, states, ends)
             if rights.allows("describe", "topic", name)
             else _failed_topic(name, indexes, context.refusal("describe", "topic", name))
             for name, indexes in wanted.items()
@@ -115,7 +126,11 @@ def _failed_topic(name: str, indexes: Iterable[int], error: PenstockError) -> En
 
 
 def _topic(
-    parts: Parts, name: str, indexes: Iterable[int], states: Mapping[Place, ShareState]
+    parts: Parts,
+    name: str,
+    indexes: Iterable[int],
+    states: Mapping[Place, ShareState],
+    ends: Mapping[TopicPartition, int],
 ) -> Entry:
     topic = parts.cluster.image.topics.get(name)
     if topic is None:
@@ -123,7 +138,7 @@ def _topic(
     partitions = []
     for index in indexes:
         state = states.get((topic.topic_id, index))
-        end = parts.partitions.high_watermark(name, index)
+        end = ends.get(TopicPartition(name, index))
         partitions.append(
             {
                 "partition_index": index,
@@ -147,7 +162,11 @@ def lag(state: ShareState, end: int) -> int:
 
 
 async def alter_share_group_offsets(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    await _group(parts, request.group_id, empty=True)
+    group_id: str = request.group_id
+    if not group_id.strip():
+        raise InvalidGroupId("offsets are set for a group that the request does not name")
+    parts.coordinator.check_owner(group_id)
+    _checked(group_id, await parts.coordinator.ensure_share_group(group_id), empty=True)
     offsets: dict[Place, int] = {}
     responses = []
     for topic in request.topics:
@@ -175,7 +194,7 @@ async def alter_share_group_offsets(parts: Parts, context: RequestContext, reque
                 "partitions": partitions,
             }
         )
-    await parts.share.offsets.set(request.group_id, offsets)
+    await parts.share.offsets.set(group_id, offsets)
     return {"responses": responses}
 
 

@@ -34,6 +34,7 @@ from penstock.broker.topic_plan import TopicPlan, TopicSpec, plan_partitions
 from penstock.control import Topic, UnknownTopic
 from penstock.security import CLUSTER, Rights
 from penstock.security.authoriser import TopicAuthorisationFailed
+from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
@@ -252,6 +253,7 @@ async def create_partitions(parts: Parts, context: RequestContext, request: Any)
     twice = failed(BadRequest("Duplicate topic name."))
     results += [{"name": name, **twice} for name, count in counts.items() if count > 1]
     await parts.cluster.refresh()
+    await parts.topic_admin.led(list(counts))
     return {"throttle_time": parts.quotas.mutated(quota), "results": results}
 
 
@@ -287,9 +289,9 @@ async def _grow(parts: Parts, asked: Any, quota: MutationQuota, *, validate_only
 
 
 async def delete_records(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """The leaders' logs at once, then the copies of all of them, for as long as the client waits.
+    """Delete in the leaders' logs at once, then wait for their copies as long as the client does.
 
-    What is answered as timed out is deleted at the leader, and by the copies when they hear of it.
+    A partition that is answered as timed out is deleted at its leader, and later by its copies.
     """
     waiting: list[tuple[Partition, Entry]] = []
     topics = [
@@ -301,18 +303,13 @@ async def delete_records(parts: Parts, context: RequestContext, request: Any) ->
         }
         for topic in request.topics
     ]
-    left = dict(enumerate(waiting))
-    try:
-        async with asyncio.timeout(request.timeout.total_seconds()):
-            for number, (partition, answer) in enumerate(waiting):
-                try:
-                    await partition.deleted(answer["low_watermark"])
-                except PenstockError as error:
-                    answer |= {"low_watermark": -1, "error_code": error_of(error)[0]}
-                del left[number]
-    except TimeoutError:
-        for _, answer in left.values():
-            answer |= {"low_watermark": -1, "error_code": error_number("request_timed_out")}
+    loop = asyncio.get_running_loop()
+    until = loop.time() + milliseconds(request.timeout) / 1000
+    for partition, answer in waiting:
+        try:
+            await partition.deleted(answer["low_watermark"], seconds=until - loop.time())
+        except PenstockError as error:
+            answer |= {"low_watermark": -1, "error_code": error_of(error)[0]}
     return {"topics": topics}
 
 

@@ -4,6 +4,7 @@ saved."""
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from penstock.broker.coordination.modern.events import Beaten
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.broker.coordination.share import (
     DescribedShareGroup,
+    EnsureShareGroup,
     ShareGroupLimits,
     ShareGroups,
     ShareHeartbeat,
@@ -257,3 +259,28 @@ def test_questions(house: House) -> None:
     house.ask(DeleteGroup(group_id="g"))
     assert not house.kind.groups
     assert not house.rows["g"]
+
+
+def test_a_group_is_created_without_members(house: House) -> None:
+    house.holds = True
+    assert house.ask(EnsureShareGroup(group_id="g")) is None, "it is not saved yet"
+    house.perform(house.core.handle(house.save(house.held.popleft()), 0))
+    described = house.answers[house.token]
+    assert isinstance(described, DescribedShareGroup)
+    assert (described.state, described.members) == ("Empty", ())
+    house.holds = False
+    other = House(house.rows)
+    assert other.ask(EnsureShareGroup(group_id="g")) == described, "it is loaded as it was saved"
+    assert isinstance(other.beat("a", 0, "t"), Beaten)
+    assert isinstance(other.ask(DescribeGroup(group_id="g")), DescribedShareGroup)
+
+
+def test_no_group_is_created_above_the_limit_or_while_saves_fail(house: House) -> None:
+    house.fails = True
+    refused = house.ask(EnsureShareGroup(group_id="g"))
+    assert isinstance(refused, Refused)
+    assert refused.error == "coordinator_not_available"
+    house.kind.limits = replace(house.kind.limits, groups_max=1)
+    refused = house.ask(EnsureShareGroup(group_id="h"))
+    assert isinstance(refused, Refused)
+    assert "groups.max" in refused.message

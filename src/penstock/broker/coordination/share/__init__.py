@@ -4,6 +4,7 @@ from penstock.broker.coordination.share.core import ShareGroups
 from penstock.broker.coordination.share.events import (
     DescribedShareGroup,
     DescribedShareMember,
+    EnsureShareGroup,
     ShareHeartbeat,
 )
 from penstock.broker.coordination.share.limits import ShareGroupLimits
@@ -11,6 +12,7 @@ from penstock.broker.coordination.share.limits import ShareGroupLimits
 __all__ = [
     "DescribedShareGroup",
     "DescribedShareMember",
+    "EnsureShareGroup",
     "ShareGroupLimits",
     "ShareGroups",
     "ShareHeartbeat",

@@ -35,6 +35,7 @@ from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
 from penstock.broker.coordination.share.events import (
     DescribedShareGroup,
     DescribedShareMember,
+    EnsureShareGroup,
     ShareHeartbeat,
 )
 from penstock.broker.coordination.share.group import ShareGroup, ShareMember
@@ -59,6 +60,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         self.handlers: Mapping[type, Handler] = {
             ShareHeartbeat: self.heartbeat,
             DescribeGroup: self.describe,
+            EnsureShareGroup: self.ensure,
             DeleteGroup: self.delete,
             Computed: self.computed,
             Saved: self.saved,
@@ -106,10 +108,20 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             self.desk.reply(token, refusal)
             return
         if group is None:
-            group = ShareGroup(event.group_id, touched_ms=self.desk.now_ms)
-            self.groups[event.group_id] = group
+            group = self._create(event.group_id)
         self._beat(group, event, token)
         self.settle(group)
+
+    def _create(self, group_id: str) -> ShareGroup:
+        group = self.groups[group_id] = ShareGroup(group_id, touched_ms=self.desk.now_ms)
+        return group
+
+    def _refuse_creation(self) -> Refused | None:
+        count = self.desk.count()
+        if count < self.limits.groups_max:
+            return None
+        message = f"there are {count} groups, which is groups.max"
+        return Refused(error=COORDINATOR_NOT_AVAILABLE, message=message)
 
     def _refuse_group(self, group: ShareGroup | None, event: ShareHeartbeat) -> Refused | None:
         """Why a group takes no heartbeat of this member, if it does not."""
@@ -117,11 +129,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             if event.epoch != JOIN:
                 message = f"Group {event.group_id} not found."
                 return Refused(error=GROUP_ID_NOT_FOUND, message=message)
-            count = self.desk.count()
-            if count < self.limits.groups_max:
-                return None
-            message = f"there are {count} groups, which is groups.max"
-            return Refused(error=COORDINATOR_NOT_AVAILABLE, message=message)
+            return self._refuse_creation()
         busy, member = self.busy(group), group.members.get(event.member_id)
         if busy:
             if member is not None:
@@ -220,7 +228,26 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
 
     def describe(self, event: DescribeGroup, token: int) -> None:
         """Handle a DescribeGroup."""
-        group = self.groups[event.group_id]
+        self.desk.reply(token, self._described(self.groups[event.group_id]))
+
+    def ensure(self, event: EnsureShareGroup, token: int) -> None:
+        """Handle an EnsureShareGroup: answered once the group is durable."""
+        group = self.groups.get(event.group_id)
+        if group is None:
+            refusal = self._refuse_creation()
+            if refusal is not None:
+                self.desk.reply(token, refusal)
+                return
+            group = self._create(event.group_id)
+            self.changed(group)
+        busy = self.busy(group)
+        if busy:
+            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+            return
+        self.keeper.answer(group, token, self._described(group))
+        self.settle(group)
+
+    def _described(self, group: ShareGroup) -> DescribedShareGroup:
         members = tuple(
             DescribedShareMember(
                 member_id=member.member_id,
@@ -233,7 +260,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             )
             for member in group.members.values()
         )
-        response = DescribedShareGroup(
+        return DescribedShareGroup(
             group_id=group.group_id,
             state=self.state(group),
             epoch=group.epoch,
@@ -241,7 +268,6 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             assignor=SIMPLE,
             members=members,
         )
-        self.desk.reply(token, response)
 
 
 def _refuse_malformed(event: ShareHeartbeat) -> Refused | None:

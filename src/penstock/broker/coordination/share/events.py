@@ -21,6 +21,13 @@ class ShareHeartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnsureShareGroup:
+    """Describe a share group, and create it without members if there is no group of this id."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedShareMember:
     """A member of a share group; none is static."""
 
