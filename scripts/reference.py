@@ -23,6 +23,7 @@ from penstock.apps.cli import root
 from penstock.apps.configuration import DirectorySettings, PlaceSettings
 from penstock.base.metrics import Metric
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
+from penstock.broker.apache_settings import IDLE
 from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
 from penstock.broker.security.settings import SecuritySettings
 from penstock.broker.settings import UNSET, BrokerSettings
@@ -178,6 +179,10 @@ def configuration_page() -> str:
         "## Security\n\nSettings of `ssl.*`, `sasl.*` and `connections.max.reauth.ms` may be given"
         " for one listener as `listener.name.<name>.<setting>`, its name in small letters.\n",
         _table(describe(SecuritySettings)),
+        "## Settings of Apache Kafka without effect\n\nA broker accepts them with a warning, in its"
+        " configuration; *dynamic* ones also by AlterConfigs. Other settings that it does not know"
+        " are rejected.\n",
+        _idle_table(),
         "## Host agent\n\nOf `penstock host serve`; read at start.\n",
         _table(
             sorted(
@@ -191,6 +196,15 @@ def configuration_page() -> str:
         ),
     ]
     return "\n".join(parts)
+
+
+def _idle_table() -> str:
+    rows = [
+        f"| {', '.join(f'`{name}*`' if name.endswith('.') else f'`{name}`' for name in idle.names)}"
+        f" | {'yes' if idle.dynamic else ''} | {idle.why} |\n"
+        for idle in IDLE
+    ]
+    return "| settings | dynamic | why |\n|---|---|---|\n" + "".join(rows)
 
 
 def metrics_page() -> str:

@@ -83,6 +83,25 @@ def test_other_origins_are_named(tmp_path: Path) -> None:
         parse_override("node.id")
 
 
+def test_settings_of_apache_kafka_are_accepted_with_a_note(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        'zookeeper.connect = "localhost:2181"\nnum.io.threads = 8\n'
+        '"sasl.kerberos.service.name" = "kafka"\n'
+    )
+    found = configure(file=file, environment={}, flags={})
+    assert len(found.notes) == 3
+    first = "setting zookeeper.connect = 'localhost:2181': it has no effect: metadata is kept in"
+    assert found.notes[0].startswith(first)
+    assert found.notes[0].endswith(f"({file}, line 1)")
+
+
+@pytest.mark.parametrize("name", ["ssl.cipher.suites.x", "principal.builder.class", "broker.id"])
+def test_settings_whose_neglect_would_do_harm_are_refused(name: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="there is no setting of this name"):
+        configure(file=None, environment={}, flags={name: Given("x", "flag -X")})
+
+
 def test_foreign_variables_are_left_alone() -> None:
     assert read_environment({"KAFKA_HEAP_OPTS": "-Xmx1g", "PENSTOCK_PROFILE": "x"}) == {}
     assert misspelt({"KAFKA_NODE_IDD": "2", "PENSTOCK_PROFILE": "x", "PENSTOCK_NODE_ID": "3"}) == []

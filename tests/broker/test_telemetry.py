@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.base.metrics import render
 from penstock.broker.server import BrokerServer
 from penstock.records.compression import compress
 from penstock.testing import Broker
+from penstock.wire.kafka.apis import BY_NAME
 from tests.broker.telemetry.pushes import NAME, gauge, point, pushed, total
 from tests.broker.wire_client import WireClient
 
@@ -189,3 +191,37 @@ def test_librdkafka_pushes_by_itself() -> None:
         assert wanted in text
         assert 'client_software="confluent-kafka-python"' in text
         producer.flush(30)
+
+
+async def test_metrics_of_clients_are_advertised_while_some_are_asked_for(
+    client: WireClient,
+) -> None:
+    """Apache Kafka leaves these requests out too, where nothing receives what clients push."""
+
+    async def advertised() -> set[int]:
+        return {one.api_key for one in (await client.call("ApiVersions", 0, {})).api_keys}
+
+    keys = {BY_NAME["GetTelemetrySubscriptions"].key, BY_NAME["PushTelemetry"].key}
+    without = await advertised()
+    assert not keys & without
+    await subscribe(client, "none", interval_ms="5000")
+    assert await advertised() == without, "it asks for no metrics"
+    await subscribe(client, "all", metrics="*")
+    assert await advertised() == without | keys
+    await subscribe(client, "all", metrics=None)
+    assert await advertised() == without
+
+
+def test_librdkafka_says_nothing_at_its_default_level(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that asks for subscriptions logs the id that it gets, at the level of notices."""
+    caplog.set_level(logging.DEBUG)
+    with Broker() as broker, broker.client() as admin:
+        admin.create_topic("t", 1)
+        said = logging.getLogger("librdkafka")
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap}, logger=said)
+        for _ in range(20):
+            producer.produce("t", b"x")
+            producer.poll(0.05)
+        assert producer.flush(30) == 0
+        producer.poll(0.5)
+        assert "GETSUBSCRIPTIONS" not in caplog.text

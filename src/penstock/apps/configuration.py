@@ -27,6 +27,7 @@ from penstock.base.settings import (
     whole_number,
     without_effect,
 )
+from penstock.broker.apache_settings import idle_setting
 from penstock.broker.security.settings import (
     Security,
     SecuritySettings,
@@ -259,11 +260,12 @@ def load_given(
     known = {name: info for kind in kinds for name, info in by_name(kind).items()}
     wrong, notes, loaded = list[str](), list[str](), dict[type[Any], Any]()
     for name, item in given.items():
-        if name not in known:
+        info = known.get(name) or (idle_setting(name) if BrokerSettings in kinds else None)
+        if info is None:
             wrong.append(f"setting {name} ({item.origin}): {unknown(name, known)}")
             continue
         try:
-            sentence = without_effect(known[name], item.value)
+            sentence = without_effect(info, item.value)
             notes += [f"{sentence} ({item.origin})"] if sentence else []
         except InvalidSetting as error:
             wrong.append(f"{error} ({item.origin})")

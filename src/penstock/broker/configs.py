@@ -14,7 +14,7 @@ KIP-339, KIP-569.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final
@@ -33,6 +33,7 @@ from penstock.base.settings import (
     without_effect,
 )
 from penstock.broker.admin_errors import BadRequest, InvalidConfig
+from penstock.broker.apache_settings import idle_setting, may_be_altered
 from penstock.broker.settings import (
     EXCLUDED_BROKERS,
     UNSET,
@@ -175,12 +176,21 @@ def describe_broker(levels: Levels, names: Iterable[str] | None = None) -> list[
     return sorted(
         (
             _broker_entry(info, tuple(_broker_synonyms(levels, info.name)))
-            for settings in levels.file
-            for info in by_name(type(settings)).values()
+            for info in _declared(levels)
             if wanted is None or info.name in wanted
         ),
         key=lambda entry: entry.name,
     )
+
+
+def _declared(levels: Levels) -> Iterator[SettingInfo]:
+    """The broker's settings, and those without effect that AlterConfigs has set."""
+    for settings in levels.file:
+        yield from by_name(type(settings)).values()
+    for name in {**levels.cluster, **levels.broker}:
+        info = idle_setting(name)
+        if info is not None:
+            yield info
 
 
 def describe_cluster_defaults(
@@ -188,15 +198,18 @@ def describe_cluster_defaults(
 ) -> list[ConfigEntry]:
     """The dynamic values that hold for all brokers: what the empty broker name describes."""
     wanted = None if names is None else set(names)
-    infos = by_name(BrokerSettings)
     return [
         _broker_entry(
-            infos[name],
+            info,
             (ConfigSynonym(name=name, value=value, source=ConfigSource.DYNAMIC_DEFAULT_BROKER),),
         )
         for name, value in sorted(levels.cluster.items())
-        if name in infos and (wanted is None or name in wanted)
+        if (info := _broker_info(name)) is not None and (wanted is None or name in wanted)
     ]
+
+
+def _broker_info(name: str) -> SettingInfo | None:
+    return by_name(BrokerSettings).get(name) or idle_setting(name)
 
 
 def _inherited(levels: Levels) -> Iterator[tuple[str, str]]:
@@ -263,10 +276,14 @@ def _broker_entry(info: SettingInfo, synonyms: tuple[ConfigSynonym, ...]) -> Con
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         type=type_of(info),
         documentation=info.doc,
-        read_only=info.name not in DYNAMIC_BROKER_NAMES,
+        read_only=not _is_dynamic(info.name),
         sensitive=sensitive,
         synonyms=() if sensitive else synonyms,
     )
+
+
+def _is_dynamic(name: str) -> bool:
+    return name in DYNAMIC_BROKER_NAMES or may_be_altered(name)
 
 
 def type_of(info: SettingInfo) -> ConfigType:
@@ -315,10 +332,10 @@ def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
     infos = by_name(BrokerSettings)
     given: dict[str, str] = {}
     for name, value in configs.items():
-        info = infos.get(name)
+        info = _broker_info(name)
         if info is None:
             raise InvalidConfig(f"broker setting {name}: {unknown(name, infos)}")
-        if name not in DYNAMIC_BROKER_NAMES:
+        if not _is_dynamic(name):
             raise BadRequest(f"broker setting {name}: cannot be changed while the broker runs")
         if value is None:
             raise InvalidConfig(f"broker setting {name}: no value given")
@@ -342,17 +359,20 @@ def idle_topic_configs(configs: Mapping[str, str]) -> tuple[str, ...]:
     Raises:
         InvalidSetting: one that is not taken.
     """
-    return _idle(by_name(LogConfig), configs)
+    return _idle(by_name(LogConfig).get, configs)
 
 
 def idle_broker_configs(configs: Mapping[str, str]) -> tuple[str, ...]:
     """As `idle_topic_configs`, of a broker's dynamic configurations."""
-    return _idle(by_name(BrokerSettings), configs)
+    return _idle(_broker_info, configs)
 
 
-def _idle(infos: Mapping[str, SettingInfo], configs: Mapping[str, str]) -> tuple[str, ...]:
-    found = (without_effect(infos[name], value) for name, value in configs.items())
-    return tuple(sentence for sentence in found if sentence)
+def _idle(
+    info_of: Callable[[str], SettingInfo | None], configs: Mapping[str, str]
+) -> tuple[str, ...]:
+    found = ((info_of(name), value) for name, value in configs.items())
+    sentences = [without_effect(info, value) for info, value in found if info is not None]
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def apply_topic_changes(

@@ -204,6 +204,28 @@ async def test_a_promise_that_cannot_be_kept_is_refused(broker: BrokerServer) ->
     assert await alter(broker, (TOPIC, "a", [("remote.storage.enable", SET, "false")])) == ["none"]
 
 
+async def test_settings_of_apache_kafka_are_accepted_with_a_warning(
+    broker: BrokerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka's test 0081_admin alters the first of them."""
+    name = "sasl.kerberos.min.time.before.relogin"
+    assert await alter(broker, (BROKER, "1", [(name, SET, "58000")])) == ["none"]
+    assert f"setting {name} = '58000': it has no effect" in caplog.text
+    assert await alter(broker, (BROKER, "", [("num.io.threads", SET, "4")])) == ["none"]
+    (result,) = await describe(broker, (BROKER, "1", [name, "num.io.threads"]), synonyms=True)
+    found = {one.name: (one.value, one.config_source, one.read_only) for one in result.configs}
+    assert found == {name: ("58000", 2, False), "num.io.threads": ("4", 3, False)}
+    (result,) = await describe(broker, (BROKER, "", None))
+    assert [(one.name, one.value) for one in result.configs] == [("num.io.threads", "4")]
+    outcome = await alter(
+        broker,
+        (BROKER, "1", [("zookeeper.connect", SET, "localhost")]),
+        (BROKER, "", [("sasl.kerberos.", SET, "x")]),
+    )
+    assert outcome == ["invalid_request", "invalid_config"], "static in Apache Kafka; no name"
+    assert await alter(broker, (BROKER, "1", [(name, DELETE, None)])) == ["none"]
+
+
 async def test_incremental_changes_are_refused_one_by_one(broker: BrokerServer) -> None:
     await create(broker, creation("a"), creation("b"), creation("c"))
     outcome = await alter(

@@ -55,6 +55,8 @@ class Telemetry:
         self._instances = Instances(parts.settings.telemetry_max_bytes)
         self._series = ClientSeries()
         self._pushes = 0
+        self.subscribed = False
+        """Whether any subscription asks for metrics."""
 
     def image_changed(self) -> None:
         """Go by the subscriptions of the newest image."""
@@ -62,7 +64,9 @@ class Telemetry:
         if configs is not self._configs:
             mine = _of_clients(configs)
             if mine != _of_clients(self._configs):
-                self._instances.replace([subscription_of(one) for one in mine.values()])
+                subscriptions = [subscription_of(values) for values in mine.values()]
+                self._instances.replace(subscriptions)
+                self.subscribed = any(subscription.metrics for subscription in subscriptions)
             self._configs = configs
 
     def ask(self, context: RequestContext, instance_id: UUID | None) -> Instance:
