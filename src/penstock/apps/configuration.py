@@ -84,6 +84,10 @@ class PlaceSettings:
         " empty is SQLite below log.dirs, for the brokers of one command.",
         secret=True,
     )  # fmt: skip
+    control_start_timeout_ms: int = setting(
+        60_000, "How long a broker that starts waits for the database of control.url to answer; 0"
+        " tries once.", 0, 86_400_000,
+    )  # fmt: skip
     diskless_storage_url: str = setting(
         "", "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
         " az://…; the same for all brokers: one with another store does not start. Empty is the"

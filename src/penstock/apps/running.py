@@ -14,6 +14,7 @@ from penstock.control import StaleBroker
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
+    from penstock.broker.server import BrokerServer
     from penstock.control.drivers.socket_notices import SocketNotices
 
 logger = logging.getLogger(__name__)
@@ -32,14 +33,21 @@ async def serve_until(
             database was set back.
     """
     loop = asyncio.get_running_loop()
-    server = await opened(configuration, notices)
-    ready = await start(server)
+    starting = loop.create_task(_started(configuration, notices))
+    stopped = loop.create_task(stop.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        logger.info("stopping before the broker has started")
+        starting.cancel()
+        await asyncio.wait({starting})
+        return
+    server, ready = starting.result()
     announce(ready)
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)
     gc.enable()
     logger.info("serving %s from %s", address(ready.kafka), configuration.directory)
-    waits = {loop.create_task(event.wait()) for event in (stop, server.superseded)}
+    waits = {stopped, loop.create_task(server.superseded.wait())}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping")
     await server.stop()
@@ -48,3 +56,10 @@ async def serve_until(
     logger.info("stopped")
     if server.superseded.is_set() and not stop.is_set():
         raise server.ended_by or StaleBroker(server.settings.node_id)
+
+
+async def _started(
+    configuration: Configuration, notices: SocketNotices | None
+) -> tuple[BrokerServer, Ready]:
+    server = await opened(configuration, notices)
+    return server, await start(server)

@@ -95,7 +95,7 @@ async def _held_alone(
     from penstock.base.ids import TopicPartition
     from penstock.broker.diskless import is_diskless
 
-    control = control_of(configuration.places.control_url, configuration.directory, notices)
+    control = _control(configuration, notices)
     try:
         await control.start()
         topics = (await control.image()).topics.values()
@@ -147,7 +147,7 @@ def build(
     except StoreLocked as error:
         error.add_note("stop that broker, or choose another directory with --data-dir")
         raise
-    control = control_of(configuration.places.control_url, directory, notices)
+    control = _control(configuration, notices)
     archive, registry = _diskless(configuration, control, topics.config_of), Registry()
     audit = configuration.audit
     topic = _audit_topic(audit)
@@ -183,10 +183,26 @@ def _authoriser(settings: BrokerSettings) -> Authoriser:
     )
 
 
-def control_of(
-    url: str, directory: Path, notices: SocketNotices | None = None
+def _control(
+    configuration: Configuration, notices: SocketNotices | None
 ) -> SqliteControlPlane | PostgresControlPlane:
-    """The control plane of a broker, not yet started."""
+    """The control plane of a broker that starts, and waits for its database."""
+    places = configuration.places
+    seconds = places.control_start_timeout_ms / 1000
+    return control_of(places.control_url, configuration.directory, notices, start_seconds=seconds)
+
+
+def control_of(
+    url: str,
+    directory: Path,
+    notices: SocketNotices | None = None,
+    *,
+    start_seconds: float = 0.0,
+) -> SqliteControlPlane | PostgresControlPlane:
+    """The control plane of a broker, not yet started.
+
+    `start_seconds`: how long its start waits for PostgreSQL to answer.
+    """
     if notices is not None:
         from penstock.control.sqlite_shared import SharedSqliteControlPlane
 
@@ -197,7 +213,7 @@ def control_of(
         return SqliteControlPlane(directory / CONTROL)
     from penstock.control.postgres import PostgresControlPlane
 
-    return PostgresControlPlane(url)
+    return PostgresControlPlane(url, start_seconds=start_seconds)
 
 
 def _diskless(

@@ -1,34 +1,84 @@
 """The producer ids that a broker hands out, which it takes from the control plane in blocks.
 
-None is handed out twice, also when a block is lost with the process.
+None is handed out twice, also when a block is lost with the process. The next block is reserved
+before the current one is used up, and the first when the broker starts, so that producers can start
+while the control plane is away.
 
 Source: KIP-98.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+
+from penstock.base.errors import PenstockError
+from penstock.base.pause import pause
 
 if TYPE_CHECKING:
     from penstock.control import ControlPlane
 
+logger = logging.getLogger(__name__)
+
 PRODUCER_ID_BLOCK: Final = 1000
 """Ids taken from the control plane at a time, as in Kafka."""
 
+_RETRY_SECONDS: Final = 1.0
+
 
 class ProducerIds:
-    """The block of producer ids that this broker hands out next."""
+    """The blocks of producer ids that this broker hands out next. Belongs to the event loop."""
 
-    __slots__ = ("_block", "_control")
+    __slots__ = ("_ahead", "_block", "_control", "_reserving", "_taking")
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
         self._block: Iterator[int] = iter(())
+        self._ahead: range | None = None
+        self._taking = asyncio.Lock()
+        self._reserving: asyncio.Task[None] | None = None
 
     async def next(self) -> int:
-        """An id that nobody had before."""
-        for producer_id in self._block:
-            return producer_id
-        self._block = iter(await self._control.allocate_producer_ids(PRODUCER_ID_BLOCK))
-        return await self.next()
+        """Return an id that no producer had before.
+
+        Raises:
+            PenstockError: both blocks are used up, and the control plane gives no other.
+        """
+        while True:
+            for producer_id in self._block:
+                return producer_id
+            if self._ahead is None:
+                await self._take()
+            else:
+                self._block, self._ahead = iter(self._ahead), None
+                self.reserve()
+
+    def reserve(self) -> None:
+        """Have the next block taken beside requests, however often that has to be tried."""
+        if self._reserving is None or self._reserving.done():
+            self._reserving = asyncio.get_running_loop().create_task(self._reserve())
+
+    async def stop(self) -> None:
+        """Reserve nothing more. Idempotent."""
+        if self._reserving is not None:
+            self._reserving.cancel()
+            await asyncio.wait([self._reserving])
+
+    async def _take(self) -> None:
+        async with self._taking:
+            if self._ahead is None:
+                self._ahead = await self._control.allocate_producer_ids(PRODUCER_ID_BLOCK)
+
+    async def _reserve(self) -> None:
+        failed = False
+        while True:
+            try:
+                await self._take()
+                return
+            except PenstockError as error:
+                if not failed:
+                    logger.warning("no block of producer ids is reserved ahead: %s", error)
+                failed = True
+            await pause(_RETRY_SECONDS)

@@ -337,6 +337,7 @@ class BrokerServer:
             roles=self.settings.broker_roles,
         )
         await self.seen.registered(registered)
+        self.producer_ids.reserve()
         if self.replicas is not None:
             self.replicas.registered(registered.epoch)
 
@@ -417,6 +418,7 @@ class BrokerServer:
     async def _stop_writing(self) -> None:
         """After the last request: finish what is being written."""
         await self.seen.close()
+        await self.producer_ids.stop()
         if self._noticing is not None:
             self._noticing.cancel()
         if self.tiers is not None:

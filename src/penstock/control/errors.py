@@ -223,6 +223,10 @@ class DatabaseLocked(ControlUnavailable):
     """Another process holds the database."""
 
 
+class DatabaseRefused(ControlUnavailable):
+    """The database refuses this broker until an administrator changes something there."""
+
+
 class DatabaseDamaged(ControlUnavailable):
     """The file is no database, or its pages are damaged."""
 

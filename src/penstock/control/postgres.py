@@ -39,6 +39,7 @@ from penstock.control.drivers.postgres_notices import (
     channel_of,
     image_notice,
 )
+from penstock.control.drivers.postgres_waiting import when_answering
 from penstock.control.drivers.statements import Lock
 from penstock.control.errors import ControlUnavailable
 from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
@@ -59,11 +60,14 @@ class PostgresControlPlane(ControlPlane):
         *,
         randomness: Randomness = SYSTEM_RANDOMNESS,
         connections_max: int = POSTGRES_CONNECTIONS_MAX,
+        start_seconds: float = 0.0,
     ) -> None:
+        """`start_seconds`: how long `start` waits for a database that does not answer."""
         self._url = url
         self._where = database_name(url)
         self._randomness = randomness
         self._connections_max = connections_max
+        self._start_seconds = start_seconds
         self._sender = randomness.uuid().hex
         self._open: Connections | None = None
         self._images = Images(lambda _: randomness.uuid())
@@ -76,17 +80,9 @@ class PostgresControlPlane(ControlPlane):
     async def start(self) -> None:
         if self._open is not None:
             return
-        database = Connections(self._url, size=self._connections_max, randomness=self._randomness)
-        try:
-            cluster_id = await database.transaction(
-                lambda connection: migrate(
-                    connection, where=self._where, randomness=self._randomness
-                ),
-                begin=BEGIN_MIGRATION,
-            )
-        except BaseException:
-            await database.close()
-            raise
+        database, cluster_id = await when_answering(
+            self._opened, where=self._where, seconds=self._start_seconds
+        )
         self._open = database
         channel = self._images.channel = channel_of(cluster_id)
         self._teller = WatermarkPublisher(database, channel=channel, sender=self._sender)
@@ -101,6 +97,20 @@ class PostgresControlPlane(ControlPlane):
                 on_watermarks=on_watermarks,
             )
             await self._listener.start()
+
+    async def _opened(self) -> tuple[Connections, str]:
+        """Return connections to the database, and the id of its cluster."""
+        database = Connections(self._url, size=self._connections_max, randomness=self._randomness)
+        try:
+            return database, await database.transaction(
+                lambda connection: migrate(
+                    connection, where=self._where, randomness=self._randomness
+                ),
+                begin=BEGIN_MIGRATION,
+            )
+        except BaseException:
+            await database.close()
+            raise
 
     async def close(self) -> None:
         database, self._open = self._open, None

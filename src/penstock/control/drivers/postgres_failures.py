@@ -31,6 +31,7 @@ from penstock.control.errors import (
     DatabaseDamaged,
     DatabaseFull,
     DatabaseLocked,
+    DatabaseRefused,
     DatabaseSlow,
     StaleClusterEpoch,
     UnstorableText,
@@ -50,7 +51,7 @@ _UNAVAILABLE: Final[dict[str, type[ControlUnavailable]]] = {
     "XX002": DatabaseDamaged,
     "42P01": DatabaseDamaged,
     "42883": DatabaseDamaged,
-    "42501": ControlUnavailable,
+    "42501": DatabaseRefused,
 }
 
 DATABASE_ERRORS: Final = (
@@ -101,9 +102,10 @@ def of_connecting(cause: BaseException, *, where: str) -> Failure:
     """
     state = getattr(cause, "sqlstate", None) or ""
     reason = _text(cause) or type(cause).__name__
-    error = ControlUnavailable(f"cannot connect to {where}: {reason}")
-    error.__cause__ = cause
     final = state.startswith("28") or state == "3D000"
+    kind = DatabaseRefused if final else ControlUnavailable
+    error = kind(f"cannot connect to {where}: {reason}")
+    error.__cause__ = cause
     return Failure(error, True, not final)
 
 

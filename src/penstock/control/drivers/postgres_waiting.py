@@ -1,0 +1,70 @@
+"""The wait of a broker that starts for a database that does not answer.
+
+A machine may start brokers before its database, and a database that restarts refuses connections
+for a while. The wait is logged, and ends with the database's own error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from penstock.base.pause import pause
+from penstock.control.errors import (
+    ControlUnavailable,
+    DatabaseDamaged,
+    DatabaseFull,
+    DatabaseRefused,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_LOG_SECONDS: Final = 2.0
+LOG_SECONDS: Final = 10.0
+"""Time between two lines that name what is waited for."""
+RETRY_SECONDS: Final = 0.5
+LASTING: Final = (DatabaseDamaged, DatabaseFull, DatabaseRefused)
+"""Failures that time alone does not end."""
+
+
+async def when_answering(attempt: Callable[[], Awaitable[T]], *, where: str, seconds: float) -> T:
+    """Return the value of an attempt, which is repeated while the database does not answer.
+
+    Raises:
+        ControlUnavailable: the failure of the last attempt, after so many seconds.
+        PenstockError: a failure that lasts, at once.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    logging_on = loop.create_task(_log_on(where, seconds)) if seconds else None
+    try:
+        while True:
+            try:
+                return await attempt()
+            except ControlUnavailable as error:
+                if isinstance(error, LASTING) or loop.time() + RETRY_SECONDS >= until:
+                    if seconds and not isinstance(error, LASTING):
+                        error.add_note(
+                            f"waited for it for {seconds:g} s, which is control.start.timeout.ms"
+                        )
+                    raise
+            await pause(RETRY_SECONDS)
+    finally:
+        if logging_on is not None:
+            logging_on.cancel()
+
+
+async def _log_on(where: str, seconds: float) -> None:
+    waited = FIRST_LOG_SECONDS
+    await pause(FIRST_LOG_SECONDS)
+    while True:
+        logger.warning(
+            "the start waits for %s, which has not answered for %d s; the broker ends after %d s"
+            " (control.start.timeout.ms)", where, waited, seconds,
+        )  # fmt: skip
+        await pause(LOG_SECONDS)
+        waited += LOG_SECONDS

@@ -1,0 +1,63 @@
+"""Blocks of producer ids that are reserved ahead, for a control plane that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.broker.producer_ids import PRODUCER_ID_BLOCK, ProducerIds
+from penstock.control import ControlUnavailable, MemoryControlPlane
+
+
+class Leaving(MemoryControlPlane):
+    """A control plane that gives no ids while it is away."""
+
+    away = False
+
+    async def allocate_producer_ids(self, count: int) -> range:
+        if self.away:
+            raise ControlUnavailable("the database is away")
+        return await super().allocate_producer_ids(count)
+
+
+@pytest.fixture
+async def control() -> Leaving:
+    made = Leaving()
+    await made.start()
+    return made
+
+
+async def reserved(ids: ProducerIds) -> None:
+    """Wait until a block is reserved ahead."""
+    async with asyncio.timeout(10):
+        while ids._ahead is None:
+            await asyncio.sleep(0)
+
+
+async def test_a_block_is_reserved_at_the_start(control: Leaving) -> None:
+    ids = ProducerIds(control)
+    ids.reserve()
+    await reserved(ids)
+    control.away = True
+    found = {await ids.next() for _ in range(PRODUCER_ID_BLOCK)}
+    assert len(found) == PRODUCER_ID_BLOCK
+    with pytest.raises(ControlUnavailable):
+        await ids.next()
+    control.away = False
+    assert await ids.next() not in found
+    await ids.stop()
+
+
+async def test_the_next_block_is_reserved_before_one_is_used_up(control: Leaving) -> None:
+    ids = ProducerIds(control)
+    found = [await ids.next()]
+    await reserved(ids)
+    control.away = True
+    found += [await ids.next() for _ in range(2 * PRODUCER_ID_BLOCK - 1)]
+    with pytest.raises(ControlUnavailable):
+        await ids.next()
+    control.away = False
+    found += await asyncio.gather(*(ids.next() for _ in range(3 * PRODUCER_ID_BLOCK)))
+    assert len(set(found)) == len(found)
+    await ids.stop()
