@@ -26,7 +26,6 @@ from tests.broker.wire_client import WireClient
 SETTINGS = {
     "remote.log.storage.system.enable": True,
     "remote.log.manager.task.interval.ms": 20,
-    "log.retention.check.interval.ms": 50,
     "log.checkpoint.interval.ms": 100,
     "diskless.sweep.interval.ms": 50,
     "diskless.sweep.unreferenced.grace.ms": 0,
@@ -182,6 +181,25 @@ def listed(broker: Broker, spec: OffsetSpec, isolation: Any = None) -> Any:
     level = isolation or IsolationLevel.READ_UNCOMMITTED
     [answer] = admin.list_offsets({WHERE: spec}, isolation_level=level).values()
     return answer.result()
+
+
+def test_local_files_go_by_the_interval_of_the_tiers(tmp_path: Path) -> None:
+    """The default of log.retention.check.interval.ms, five minutes, would delete nothing here."""
+    with Broker({**SETTINGS, "remote.log.manager.task.interval.ms": 500}, directory=tmp_path) as it:
+        it.create_topic("t", 1, TIERED)
+        partition, most = partition_of(it), 0
+        producer = Producer({"bootstrap.servers": it.bootstrap, "batch.size": 5000})
+        sent, per_second = 0, 400
+        begun = time.monotonic()
+        while sent < 8 * per_second:  # 1.6 MB
+            producer.produce("t", value=bytes(500), partition=0)
+            sent += 1
+            producer.poll(max(0.0, begun + sent / per_second - time.monotonic()))
+            most = max(most, partition.log.size_bytes)
+        producer.flush()
+        wait_for(lambda: partition.log.size_bytes <= 60_000 + 50_000)
+        # A segment, an interval of half a second, and the seconds of the housekeeping.
+        assert most < 60_000 + 50_000 + per_second * 560 * (0.5 + 3)
 
 
 def test_a_consumer_reads_from_the_start_through_the_archive(broker: Broker) -> None:

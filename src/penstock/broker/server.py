@@ -306,7 +306,7 @@ class BrokerServer:
             over = self._liveness.session_over
             self.replicas.replication.may_be_gone = self.partitions.may_be_gone = over
         if self.tiers is not None:
-            self.tiers.start(self.fetch_hub.advanced)
+            self.tiers.start(self.fetch_hub.advanced, self.store.sweep)
         self.coordinator.start()
         self.transactions.start()
         if self.settings.sink_staging_directory:

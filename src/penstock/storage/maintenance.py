@@ -1,9 +1,10 @@
 """Upkeep: retention, expiry of producers, when to checkpoint, removal of files.
 
 Each call does a bounded part; a sweep over all partitions begins every
-`log.retention.check.interval.ms` and goes on over as many calls as it takes. Deleted segments
-get Kafka's `.deleted` suffix and stay for `file.delete.delay.ms`, for readers that have them
-open; deleted partitions get another directory name and stay as long.
+`log.retention.check.interval.ms` and takes as many calls as it needs. The owner of tiered topics
+has their logs swept by `remote.log.manager.task.interval.ms` instead. Deleted segments get Kafka's
+`.deleted` suffix and stay for `file.delete.delay.ms`, for readers that have them open; deleted
+partitions get another directory name and stay as long.
 
 A segment goes only when the checkpoint on disk points beyond it, and after the log's new start
 has been written there, so that no replay brings a part of it back.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Event
@@ -88,6 +89,8 @@ class LogMaintenance:
         self._sweep: OrderedDict[TopicPartition, None] = OrderedDict()
         """Logs to be looked at, each once: what goes of one is counted before any of it goes."""
         self._swept_ms = self._clock.now_ms()
+        self._tiers_apart = False
+        """Whether `sweep` is called for the logs of tiered topics, by an interval of their own."""
         self._removals: deque[tuple[int, str]] = deque()
         self._drops: list[Dropped] = []
         self._dropping = False
@@ -111,7 +114,11 @@ class LogMaintenance:
         interval_ms = settings.log_retention_check_interval_ms
         if now_ms - self._swept_ms >= interval_ms and not self._sweep:
             self._swept_ms = now_ms
-            self._sweep.update(dict.fromkeys(self._logs))
+            self._sweep.update(
+                (where, None)
+                for where, log in self._logs.items()
+                if not (self._tiers_apart and log.config.remote_storage_enable)
+            )
         self._sweep_some(now_ms)
         waited = now_ms - self._checkpointer.last_ms
         due = waited >= settings.log_checkpoint_interval_ms and self._changes.logs
@@ -120,6 +127,11 @@ class LogMaintenance:
             self._checkpointer.start()
         if not self._flusher.attached:
             self._flush_now()
+
+    def sweep(self, tiered: Iterable[TopicPartition]) -> None:
+        """Look at the logs of tiered topics with the next calls of `run`."""
+        self._tiers_apart = True
+        self._sweep.update(dict.fromkeys(tiered))
 
     def journal_grew(self, flush_within_ms: int | None) -> None:
         """A group was written: is it time for a checkpoint, or for a sync?

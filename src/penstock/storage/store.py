@@ -413,6 +413,10 @@ class LogStore:
             self._maintenance.run(now_ms)
             self._cleaner.run(now_ms)
 
+    def sweep(self, tiered: Iterable[TopicPartition]) -> None:
+        """Apply local retention to the logs of tiered topics, with the next housekeeping."""
+        self._maintenance.sweep(tiered)
+
     def checkpoint(self, then: Callable[[StorageError | None], None] | None = None) -> None:
         """Begin a checkpoint now; `then` is called at its end."""
         self._checkpointer.start(then)

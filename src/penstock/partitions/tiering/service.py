@@ -9,7 +9,8 @@ reading. Objects that lost their rows, or were never committed, are swept with t
 topics.
 
 Every `remote.log.manager.task.interval.ms` the broker does for each partition that it leads what
-its core says, a few side by side, and asks for the tiers of those that it follows.
+its core says, a few side by side, and asks for the tiers of those that it follows. Then local
+retention is applied to their logs, so that a segment goes in the interval in which it is copied.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from penstock.partitions.tiering.part import TieredPart, TierParts
 from penstock.partitions.tiering.reading import TierReader
 
 if TYPE_CHECKING:
+    from penstock.base.ids import TopicPartition
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock, Randomness
     from penstock.control import ControlPlane, Topic
@@ -67,6 +69,7 @@ class TierService:
         self._clock = clock
         self._randomness = randomness
         self._advanced: Callable[[Iterable[object]], None] = _nobody
+        self._sweep: Callable[[Iterable[TopicPartition]], None] = _nobody
         self._hosted: dict[LocalPartition, TieredPart] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stores: dict[str, ObjectStore] = {}
@@ -92,9 +95,17 @@ class TierService:
 
     # -- life --------------------------------------------------------------------------------
 
-    def start(self, advanced: Callable[[Iterable[object]], None]) -> None:
-        """Belong to the running loop; `advanced` is told of partitions whose loads have ended."""
-        self._advanced = advanced
+    def start(
+        self,
+        advanced: Callable[[Iterable[object]], None],
+        sweep: Callable[[Iterable[TopicPartition]], None],
+    ) -> None:
+        """Belong to the running loop.
+
+        `advanced` is called with partitions whose loads have ended, `sweep` applies local retention
+        to logs.
+        """
+        self._advanced, self._sweep = advanced, sweep
         self._spawn(self._look_on())
         if self.enabled:
             self._spawn(self._forget_on())
@@ -235,7 +246,10 @@ class TierService:
                 part.busy = True
                 self._spawn(self._work(partition, part))
         self._reader.upkeep()
-        await self.look_up(followed)
+        try:
+            await self.look_up(followed)
+        finally:
+            self._sweep([partition.topic_partition for partition in self._hosted])
 
     async def _work(self, partition: LocalPartition, part: TieredPart) -> None:
         try:
@@ -246,6 +260,7 @@ class TierService:
             part.core.failed(repr(error), self._clock.now_ms())
         finally:
             part.busy = False
+            self._sweep([partition.topic_partition])
 
     async def _forget_on(self) -> None:
         """Let go what topics have left that are deleted, or tiered no more."""

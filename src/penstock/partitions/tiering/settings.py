@@ -25,8 +25,9 @@ class TierSettings:
         " the store of diskless.storage.url.",
     )  # fmt: skip
     manager_task_interval_ms: int = setting(
-        30_000, "Time between two looks for segments to copy, and for what retention lets go.", 10,
-        86_400_000,
+        30_000, "Time between two looks for segments to copy, and for those that retention deletes"
+        " from the archive and from local disks. Deleted segments stay on disk for"
+        " file.delete.delay.ms more.", 10, 86_400_000,
     )  # fmt: skip
     manager_copier_thread_pool_size: int = setting(
         4, "Segments that are copied at once; each takes some 32 MiB of memory.", 1, 256
