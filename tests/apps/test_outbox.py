@@ -16,6 +16,8 @@ import pytest
 
 from penstock.base.crc import crc32c
 from penstock.client import Client
+from penstock.outbox.settings import OutboxSettings
+from penstock.outbox.writer.blocking import Outbox
 from tests.apps.conftest import Run
 
 Topic = Callable[..., str]
@@ -123,6 +125,44 @@ def test_a_batch_id_names_one_payload(
     (again,) = sent(run, root, name, *words, str(first))
     assert again == line | {"existing": True}
     assert (root / line["file_path"]).read_bytes() == first.read_bytes()
+
+
+def test_a_batch_id_names_one_small_payload(run: Run, root: Path, name: str) -> None:
+    """Small payloads travel in the record, but for those that a batch id names."""
+    words = ("--batch-id", "same", "--at", "0")
+    (line,) = sent(run, root, name, *words, stdin="payload")
+    assert line["inline"] is False
+    ran = run(
+        "outbox", "write", "--root", str(root), "-t", name, "--partition-id", "p", *words,
+        stdin="another",
+    )  # fmt: skip
+    assert (ran.status, ran.out) == (1, "")
+    assert "batch same:" in ran.err
+    (again,) = sent(run, root, name, *words, stdin="payload")
+    assert again == line | {"existing": True}
+    ran = run(
+        "outbox", "write", "--root", str(root), "-t", name, "--partition-id", "p", *words,
+        "--threshold", "64k", stdin="payload",
+    )  # fmt: skip
+    assert ran.status == 2
+    assert "drop --threshold" in ran.err
+
+
+def test_a_reused_batch_id_is_reported_and_the_others_are_read(
+    run: Run, root: Path, name: str, bootstrap: str
+) -> None:
+    with Outbox(OutboxSettings(root=str(root), topic=name), bootstrap) as outbox:
+        for payload in (b"one ", b"other ", b"two "):
+            batch_id = "two" if payload == b"two " else "reused"
+            outbox.send(payload, partition_id="p", batch_id=batch_id)
+    ran = run("outbox", "read", "--root", str(root), "-t", name, "-e", "--group", "g")
+    assert (ran.status, ran.out) == (0, "one two ")
+    assert "penstock: " in ran.err
+    assert "batch reused of p has a payload with CRC32C" in ran.err
+    assert ran.err.endswith("% 2 batches, 0 duplicates, 0 dead letters, 1 conflicts\n")
+    ran = run("outbox", "audit", "--root", str(root), "-t", name)
+    assert ran.status == 1
+    assert "inline batch reused of p" in ran.out
 
 
 def test_a_codec_is_one_of_the_known_labels(bare: Run, root: Path) -> None:

@@ -165,7 +165,7 @@ class Scene:
     def begin(self) -> tuple[str, ...]:
         return ("g",)
 
-    def fill(self, index: PointerIndex) -> TopicCounts:
+    def fill(self, index: PointerIndex, *, inline: bool = False) -> TopicCounts:
         paths, sizes, sums, consumed = zip(*self._pointers, strict=True)
         count = len(paths)
         table = pa.table(

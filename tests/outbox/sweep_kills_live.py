@@ -61,7 +61,7 @@ class Read:
     def begin(self) -> tuple[str, ...]:
         return ("g",)
 
-    def fill(self, index: PointerIndex) -> TopicCounts:
+    def fill(self, index: PointerIndex, *, inline: bool = False) -> TopicCounts:
         index.add(self._table, consumed=self._consumed)
         return TopicCounts()
 

@@ -36,6 +36,21 @@ def test_all_is_well(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("entries_max", [1, 3, 1_000])
+def test_inline_records_of_one_batch_that_differ(shelf: Shelf, entries_max: int) -> None:
+    shelf.add(b"file", age_ms=2 * HOUR_MS)
+    for payload in (b"one", b"one", b"other"):
+        shelf.publish(shelf.inline(payload, batch_id="reused"))
+    for _ in range(3):
+        shelf.publish(shelf.inline(b"same", batch_id="repeated"))
+    report = audit(shelf, index_entries_max=entries_max)
+    assert report.counts == Counter({"disagreement": 1})
+    [finding] = report.findings
+    assert finding.path == "inline batch reused of p"
+    assert "3 to 5 bytes" in finding.detail
+    assert report.topic.inline == 6
+
+
+@pytest.mark.parametrize("entries_max", [1, 3, 1_000])
 def test_every_kind_of_difference(shelf: Shelf, entries_max: int) -> None:
     for hour in range(4):
         at: dict[str, Any] = {"at_ms": AT_MS + hour * HOUR_MS, "partition_id": f"p{hour}"}

@@ -144,6 +144,18 @@ def test_a_batch_id_that_comes_with_another_payload_is_no_duplicate(
     assert dead[0]["value"] == b"eno"
 
 
+def test_without_a_dead_letter_topic_a_reused_batch_id_is_reported(shelf: Shelf) -> None:
+    records = [(b"one", "i"), (b"other", "i"), (b"one", "i"), (b"two", "k")]
+    shelf.publish(*(shelf.inline(payload, batch_id=name) for payload, name in records))
+    said: list[str] = []
+    found, consumer = drain(shelf, dead_letter_topic=None, report=said.append)
+    assert [message.payload for message in found] == [b"one", b"two"]
+    assert (consumer.counters.conflicts, consumer.counters.duplicates) == (1, 1)
+    [line] = said
+    assert "at offset 1: batch i of p has a payload with CRC32C" in line
+    assert drain(shelf, dead_letter_topic=None)[0] == [], "the group is behind all of them"
+
+
 def test_the_same_batch_id_of_two_partitions_are_two_batches(shelf: Shelf) -> None:
     shelf.add(b"jfk", batch_id="hour-14", partition_id="JFK")
     shelf.add(b"lga", batch_id="hour-14", partition_id="LGA")

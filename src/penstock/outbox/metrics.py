@@ -114,6 +114,9 @@ CONSUMED: Final = _counter("consumed_batches_total", "Batches that were processe
 CONSUMED_BYTES: Final = _counter("consumed_bytes_total", "Bytes of payloads handed out.", ())
 CONSUMED_INLINE: Final = _counter("consumed_inline_total", "Of these, those in their record.", ())
 DUPLICATES: Final = _counter("duplicates_total", "Batches passed over as processed before.", ())
+CONFLICTS: Final = _counter(
+    "conflicts_total", "Records skipped, as their batch was processed with another payload.", ()
+)
 READ_RETRIES: Final = _counter("read_retries_total", "Readings after a payload's first one.", ())
 DEAD_LETTERS: Final = _counter(
     "dead_letters_total", "Records sent to the dead-letter topic.", ("reason",)
@@ -139,6 +142,7 @@ class ConsumerCounters:
     payload_bytes: int = 0
     inline: int = 0
     duplicates: int = 0
+    conflicts: int = 0
     retries: int = 0
     dead_letters: int = 0
     dead_letters_by_reason: dict[str, int] = field(default_factory=dict)
@@ -154,6 +158,7 @@ class ConsumerCounters:
         yield Sample(CONSUMED_BYTES, self.payload_bytes)
         yield Sample(CONSUMED_INLINE, self.inline)
         yield Sample(DUPLICATES, self.duplicates)
+        yield Sample(CONFLICTS, self.conflicts)
         yield Sample(READ_RETRIES, self.retries)
         yield Sample(COMMITS, self.commits)
         yield Sample(LOST, self.lost_records)

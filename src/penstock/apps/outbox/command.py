@@ -46,7 +46,11 @@ outbox.add_command(bench)
 )
 @outbox_options(topic_required=False)
 @click.option("--partition-id", required=True, help="The record's key, and the first directory.")
-@click.option("--batch-id", help="Names the batch; repeat it to retry. Default: random.")
+@click.option(
+    "--batch-id",
+    help="Names the batch; repeat it with --at to retry. The payload becomes a file, whatever its"
+    " size, so that the id cannot be used for another one. Default: random.",
+)
 @click.option("--at", "at_ms", type=int, metavar="MS", help="Picks the hour. Default: now.")
 @click.option("--event-count", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option(
@@ -84,11 +88,14 @@ def write(
         raise click.UsageError("name a topic with -t, or say --no-publish")
     if batch_id is not None and len(files) > 1:
         raise click.UsageError("--batch-id names one batch, and there are several files")
+    if batch_id is not None and threshold not in (None, "-1"):
+        raise click.UsageError("--batch-id writes a file, whatever its size: drop --threshold")
     changes: dict[str, object] = {
         "outbox.root": root,
         "outbox.topic": topic or "",
         "outbox.durable": not no_sync,
     }
+    threshold = threshold if batch_id is None else "-1"
     if threshold is not None:
         none = threshold == "-1"
         changes["outbox.inline.threshold.bytes"] = (
@@ -176,15 +183,16 @@ def read(
         OutboxConsumer(
             client, topic, reader, group=group, dead_letter_topic=dead_letter_topic,
             partitions=partitions or None, start="latest" if start == "latest" else "earliest",
-            until_end=exit_at_end,
+            until_end=exit_at_end, report=lambda text: click.echo(f"penstock: {text}", err=True),
         ) as consumer,
         handled(lambda *_: consumer.stop(), (signal.SIGTERM,)),
     ):  # fmt: skip
         _follow(consumer, state, folder, count)
     counters = consumer.counters
+    conflicts = f", {counters.conflicts} conflicts" if counters.conflicts else ""
     click.echo(
         f"% {counters.messages} batches, {counters.duplicates} duplicates,"
-        f" {counters.dead_letters} dead letters",
+        f" {counters.dead_letters} dead letters{conflicts}",
         err=True,
     )
 

@@ -6,7 +6,8 @@
 | `unreferenced`      | a payload older than `grace_ms` that no pointer names       | yes   |
 | `size-mismatch`     | a payload whose size is not what a pointer says             | yes   |
 | `checksum-mismatch` | the same of its CRC32C; only looked for when asked          | yes   |
-| `disagreement`      | two pointers to one path say different sizes or checksums   | yes   |
+| `disagreement`      | two pointers to one path, or two inline records of one      | yes   |
+|                     | batch, have different sizes or checksums                    |       |
 | `path-escapes`, `not-a-file`, `invalid-path` | something else is in a payload's place | yes   |
 | `unreadable`        | the file system failed                                      | yes   |
 | `no-outbox-record`  | a record of the topic that no outbox wrote                  | yes   |
@@ -36,7 +37,12 @@ from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.outbox import read_limits
 from penstock.outbox.errors import PayloadMissing
 from penstock.outbox.gc.pointer_index import PointerIndex, Window
-from penstock.outbox.gc.topic_pointers import PointerSource, TopicCounts
+from penstock.outbox.gc.topic_pointers import (
+    INLINE_PATTERN,
+    PointerSource,
+    TopicCounts,
+    inline_batch,
+)
 from penstock.outbox.gc.tree import (
     Batch,
     Hour,
@@ -148,7 +154,7 @@ class Auditor:
         start: str | None = ""
         while start is not None:
             index = PointerIndex(start=start, entries_max=self._index_entries_max)
-            report.topic = self._pointers.fill(index)
+            report.topic = self._pointers.fill(index, inline=True)
             window = index.finish()
             seen = np.zeros(index.rows, np.bool_)
             now_ms = self._clock.now_ms()
@@ -193,12 +199,8 @@ class Auditor:
         self, row: dict[str, Any], size_bytes: int, reader: OutboxReader, report: AuditReport
     ) -> None:
         path = row["file_path"]
-        if row["size_least"] != row["size_most"] or row["crc_least"] != row["crc_most"]:
-            report.add(
-                "disagreement", path,
-                f"pointers say {row['size_least']} to {row['size_most']} bytes,"
-                f" CRC32C {row['crc_least']:08x} to {row['crc_most']:08x}",
-            )  # fmt: skip
+        if _disagree(row):
+            report.add("disagreement", path, f"pointers say {_said(row)}")
         elif size_bytes != row["size_least"]:
             report.add(
                 "size-mismatch", path,
@@ -228,6 +230,13 @@ class Auditor:
         report: AuditReport,
     ) -> None:
         unseen = table.filter(pa.array(~seen[: table.num_rows]))
+        inline = pc.match_substring_regex(unseen.column("file_path"), INLINE_PATTERN)
+        for row in _rows(unseen.filter(inline)):
+            batch = inline_batch(row["file_path"])
+            if batch is not None and _disagree(row):
+                where = f"inline batch {batch[1]} of {batch[0]}"
+                report.add("disagreement", where, f"its records have {_said(row)}")
+        unseen = unseen.filter(pc.invert(inline))
         gone = unseen.filter(pc.field("consumed"))
         report.counts["collected"] += gone.num_rows
         for row in _rows(unseen.filter(~pc.field("consumed"))):
@@ -269,6 +278,19 @@ def _pointer(row: dict[str, Any]) -> Pointer:
         crc32c=row["crc_least"],
         codec="none",
         event_count=0,
+    )
+
+
+def _disagree(row: dict[str, Any]) -> bool:
+    """Whether two records say different things of one payload."""
+    same = row["size_least"] == row["size_most"] and row["crc_least"] == row["crc_most"]
+    return not same
+
+
+def _said(row: dict[str, Any]) -> str:
+    return (
+        f"{row['size_least']} to {row['size_most']} bytes,"
+        f" CRC32C {row['crc_least']:08x} to {row['crc_most']:08x}"
     )
 
 

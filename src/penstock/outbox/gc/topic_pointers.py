@@ -87,8 +87,11 @@ class PointerSource(Protocol):
         """Note how far every group has read; returns the groups that count."""
         ...
 
-    def fill(self, index: PointerIndex) -> TopicCounts:
-        """Put all pointers into an index, with what `begin` noted."""
+    def fill(self, index: PointerIndex, *, inline: bool = False) -> TopicCounts:
+        """Put all pointers into an index, with what `begin` noted.
+
+        With `inline` also inline records, under paths that no payload has (`inline_batch`).
+        """
         ...
 
 
@@ -109,22 +112,22 @@ class TopicPointers:
         self._reached = progress(self._client, self._topic, self._groups)
         return self._reached.groups
 
-    def fill(self, index: PointerIndex) -> TopicCounts:
-        """Read the whole log into an index.
+    def fill(self, index: PointerIndex, *, inline: bool = False) -> TopicCounts:
+        """Read the whole log into an index, as `PointerSource.fill`.
 
         Raises:
             PenstockError: the topic cannot be read.
         """
         for attempt in range(1, read_limits.FILL_ATTEMPTS_MAX + 1):
             try:
-                return self._read(index)
+                return self._read(index, inline=inline)
             except OffsetOutOfRange:
                 # Retention took records that were about to be read; twice in an index is once.
                 if attempt == read_limits.FILL_ATTEMPTS_MAX:
                     raise
         raise BugError("the loop above returns or raises")
 
-    def _read(self, index: PointerIndex) -> TopicCounts:
+    def _read(self, index: PointerIndex, *, inline: bool) -> TopicCounts:
         counts = TopicCounts()
         first = self._client.list_offsets(self._topic, "earliest")
         last = self._client.list_offsets(self._topic, "latest", isolation=READ_COMMITTED)
@@ -137,10 +140,34 @@ class TopicPointers:
             counts.inline += pc.sum(pc.equal(decoded.column("kind"), INLINE)).as_py() or 0
             table = decoded.append_column("partition", batch.column("partition"))
             table = table.append_column("offset", batch.column("offset"))
-            table = table.filter(pc.equal(decoded.column("kind"), POINTER).fill_null(False))
-            counts.pointers += table.num_rows
-            index.add(table, consumed=_below(table, self._reached.floors))
+            pointers = table.filter(pc.equal(decoded.column("kind"), POINTER).fill_null(False))
+            counts.pointers += pointers.num_rows
+            index.add(pointers, consumed=_below(pointers, self._reached.floors))
+            if inline:
+                named = _inlines(table)
+                index.add(named, consumed=_below(named, self._reached.floors))
         return counts
+
+
+_INLINE_PARTS: Final = "/year=0000/month=00/day=00/hour=00/batch-", "/inline"
+INLINE_PATTERN: Final = "/inline$"
+"""Ends the paths of inline records; those of payloads end otherwise."""
+
+
+def _inlines(table: Any) -> Any:
+    """The inline records of a table, with a path that names the partition id and the batch id."""
+    found = table.filter(pc.equal(table.column("kind"), INLINE).fill_null(False))
+    middle, end = _INLINE_PARTS
+    parts = found.column("partition_id"), middle, found.column("batch_id"), end, ""
+    path = pc.binary_join_element_wise(*parts)
+    return found.set_column(found.column_names.index("file_path"), "file_path", path)
+
+
+def inline_batch(path: str) -> tuple[str, str] | None:
+    """Return partition id and batch id of an inline record's path in an index; else None."""
+    middle, end = _INLINE_PARTS
+    partition_id, separator, rest = path.partition(middle)
+    return (partition_id, rest.removesuffix(end)) if separator else None
 
 
 def _below(table: Any, floors: Mapping[int, int]) -> Any:

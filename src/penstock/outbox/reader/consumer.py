@@ -17,7 +17,9 @@ only what was not committed, which is handed out again anyway.
 
 **Bad payloads.** What `policy` says: readings are repeated within bounds, then the record
 goes to the dead-letter topic with its reason, or, where the file system itself fails, the
-consumer stops with the error. Without a dead-letter topic it stops at the first bad payload too.
+consumer stops with the error. Without a dead-letter topic it stops at the first bad payload too,
+but for a `BatchReused`: the batch has been processed with its first payload, so the consumer
+reports the other one and continues.
 
 **A simple consumer.** It is no member of the group: it reads the partitions it is given and
 commits their offsets to the group, as Kafka allows while a group has no members. Two consumers of
@@ -28,8 +30,9 @@ Source: `filesystem-outbox.txt`, consumer pass; `design/host-and-outbox.md`, Rea
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
@@ -57,6 +60,8 @@ from penstock.records.positions import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+logger = logging.getLogger(__name__)
 
 COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -101,6 +106,8 @@ class OutboxConsumer:
         read_payloads: False leaves the payloads of pointers empty; the caller opens
             `message.pointer` with the reader, for example as a stream, and says `give_up` where
             that fails.
+        report: called with a sentence for each record whose batch id was used for another payload,
+            where there is no dead-letter topic.
 
     Raises:
         InvalidArgument: a name, partition or start that cannot be.
@@ -120,6 +127,7 @@ class OutboxConsumer:
         read_payloads: bool = True,
         policy: ReadPolicy | None = None,
         bounds: ConsumerLimits | None = None,
+        report: Callable[[str], None] = logger.warning,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if start not in POSITIONS:
@@ -131,6 +139,7 @@ class OutboxConsumer:
         self._read_payloads = read_payloads
         self._policy = policy or ReadPolicy()
         self._bounds = bounds or ConsumerLimits()
+        self._report = report
         self._clock = clock
         self._core = ConsumerCore(self._bounds)
         self._stopped = threading.Event()
@@ -334,6 +343,10 @@ class OutboxConsumer:
                     continue
                 if isinstance(judged, GiveUp) and self._dead_letters is not None:
                     self._bury(self._dead_letters, batch, row, reason, str(error))
+                    return None
+                if isinstance(error, BatchReused):
+                    self._core.rejected(partition, offset)
+                    self._report(f"{self.topic}-{partition} at offset {offset}: {error}")
                     return None
                 error.add_note(f"{self.topic}-{partition} at offset {offset}")
                 raise

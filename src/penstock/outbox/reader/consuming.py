@@ -4,7 +4,8 @@ A core: the shell asks it what to do with each record and tells it what became o
 
     begin(partition, position)      where reading starts; what lies below counts as committed
     seen(key, now)                  the checksum of a batch that was processed lately
-    processed(...), passed(...), gave_up(...)      a record is dealt with: its position moves on
+    processed(...), passed(...), rejected(...), gave_up(...)
+                                    a record is dealt with: its position moves on
     due(now), to_commit(), committed(...)          commits: what, and when
 
 A position is the offset after the last record that was dealt with in order; it moves only when a
@@ -112,6 +113,11 @@ class ConsumerCore:
     def passed(self, partition: int, offset: int) -> None:
         """A record was a duplicate."""
         self.counters.duplicates += 1
+        self._move(partition, offset)
+
+    def rejected(self, partition: int, offset: int) -> None:
+        """Pass over a record whose batch was processed with another payload."""
+        self.counters.conflicts += 1
         self._move(partition, offset)
 
     def gave_up(self, partition: int, offset: int, reason: str) -> None:
