@@ -106,6 +106,7 @@ def prepare(name: str) -> None:
 
 def send(name: str, port: int, seconds: float) -> float:
     """Send such requests, one after the other; return how many were answered."""
+
     async def run() -> float:
         client, request = await WireClient.connect(("127.0.0.1", port)), request_of(name)
         answered, end = 0, time.monotonic() + seconds
