@@ -13,6 +13,7 @@ from penstock.broker.access import FIELDS, NAMES
 from penstock.broker.dispatch import HOT
 from penstock.broker.error_answers import element_answers
 from penstock.broker.errors import error_number
+from penstock.broker.limits import FETCH_WAIT_SECONDS_MAX
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser, Principal
 from penstock.security.acls import ALL
@@ -401,6 +402,24 @@ async def test_a_fetch_that_waits_loses_the_right_that_is_taken_meanwhile(
     assert int(topic.partitions[0].error_code) == TOPIC
     assert not topic.partitions[0].records
     assert [one.resources for one in audit.events if one.event == "denial"] == [["t1"]]
+
+
+async def test_a_wait_ends_at_the_limit(broker: BrokerServer, client: WireClient) -> None:
+    loop, waits = asyncio.get_running_loop(), list[float]()
+
+    def call_later(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        waits.append(seconds)
+        return loop.call_later(seconds, call)
+
+    broker.fetch_hub.attach(loop.call_soon, call_later)
+    await client.create("t")
+    wanted = fetch_request({("t", 0): 0}, max_wait=2**31 - 1)
+    waiting = asyncio.ensure_future(client.call("Fetch", 12, wanted))
+    while not waits:
+        await asyncio.sleep(0)
+    broker.fetch_hub.finish_all()
+    await waiting
+    assert waits == [FETCH_WAIT_SECONDS_MAX]
 
 
 async def test_what_may_be_done_is_told(

@@ -258,8 +258,6 @@ class BrokerServer:
         broker = self.cluster.image.broker(broker_id)
         return None if broker is None else broker.endpoint(self.identity.listener)
 
-    # Start and stop
-
     async def start(self) -> None:
         """Bind, register, load the image, accept.
 
@@ -358,8 +356,7 @@ class BrokerServer:
     async def _stop_admin(self) -> None:
         if self._admin is not None:
             await self._admin.stop()
-        if "readiness" in vars(self):
-            await self.readiness.stop()
+        await self.readiness.stop()
 
     async def stop(self) -> None:
         """Finish what is open, close the store cleanly, close the control plane. Idempotent."""

@@ -160,13 +160,13 @@ class Authentication(Generic[K]):
         return known
 
     def _known_well(self, given: Basic | Bearer) -> bool:
-        """Whether a password was right before: others at the same address do not lock it out."""
-        credentials = self._identities().credentials
-        return (
-            isinstance(given, Basic)
-            and credentials is not None
-            and self._passwords.remembers(given, credentials)
-        )
+        """Whether a password was right before, or a token never ends: guesses of others at the same
+        address do not lock these out."""
+        identities = self._identities()
+        if isinstance(given, Bearer):
+            return _digest(given.token) in identities.fixed_tokens
+        credentials = identities.credentials
+        return credentials is not None and self._passwords.remembers(given, credentials)
 
     async def _by_password(self, request: Request, given: Basic) -> Shown:
         credentials = self._identities().credentials
@@ -186,7 +186,7 @@ class Authentication(Generic[K]):
 
     async def _by_token(self, request: Request, token: str) -> Shown:
         identities = self._identities()
-        digest = hashlib.sha256(token.encode()).hexdigest()
+        digest = _digest(token)
         if digest in identities.fixed_tokens:
             if not self._closed(request):
                 raise NotAuthenticated("a token that never ends without TLS")
@@ -226,3 +226,7 @@ class Authentication(Generic[K]):
                 reason=reason,
             )
         )
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

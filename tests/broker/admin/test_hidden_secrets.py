@@ -71,11 +71,11 @@ def test_no_output_has_a_secret_of_a_url(tmp_path: Path) -> None:
 
             def both_away() -> bool:
                 found = failing(json.loads(asked(broker, "/readyz", ALICE)[1]))
-                return found.keys() >= {"control plane", "object store"}
+                return found.keys() >= {"database", "object store"}
 
             until(both_away)
             found = failing(json.loads(asked(broker, "/health", ALICE)[1]))
-            assert f"127.0.0.1:{database.port}" in found["control plane"]
+            assert f"127.0.0.1:{database.port}" in found["database"]
             assert f"127.0.0.1:{store.port}" in found["object store"]
             for path in PATHS:
                 assert SECRET not in asked(broker, path, ALICE)[1], path

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.handlers import groups as handlers
 from penstock.broker.server import BrokerServer
 from penstock.control import ControlUnavailable, MetadataImage
 from tests.broker.handlers.calls import call, names, versions
@@ -122,7 +121,6 @@ async def test_finds_coordinators_while_the_database_is_away(
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(handlers, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(broker.control, "image", image)
     request: dict[str, Any] = {"key": "g", "key_type": 0, "coordinator_keys": ["g"]}
     response = await asyncio.wait_for(call(broker, "FindCoordinator", 4, request), 60)

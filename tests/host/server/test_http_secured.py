@@ -75,6 +75,19 @@ async def test_passwords_and_tokens_over_tls(tmp_path: Path) -> None:
     ]
 
 
+async def test_wrong_passwords_of_an_address_are_bounded(tmp_path: Path) -> None:
+    security = encrypted(tmp_path, max_failed_authentications_per_ip="3")
+    tls, token = client(tmp_path), {"authorization": f"bearer {TOKEN}"}
+    options: dict[str, Any] = {"http_listener": LOCAL, "http_security": security}
+    async with guarded(tmp_path / "rules", http_rules(), **options) as (agent, _):
+        answers = [await publish(agent, tls, basic("web", f"guess {n}")) for n in range(4)]
+        assert [answer.status for answer in answers] == [401, 401, 429, 429]
+        assert answers[-1].headers["connection"] == "close"
+        assert (await publish(agent, tls, basic("web", PASSWORD))).status == 429
+        assert (await call(agent, "GET", "/v1/status", headers=token, tls=tls)).status == 200
+        assert (await call(agent, "GET", "/livez", tls=tls)).status == 200
+
+
 async def test_signed_tokens(tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_bytes(key_set(k1=KEY))
     security = encrypted(
