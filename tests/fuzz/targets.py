@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.broker.admin.access import check_meant
 from penstock.broker.security.authentication import AUTHENTICATE, HANDSHAKE, Authentication
 from penstock.security.certificate_names import PrincipalMapper, distinguished_name
 from penstock.security.development_ca import common_name, new_authority
 from penstock.security.http_credentials import read_authorization
+from penstock.security.http_origin import check_meant
 from penstock.security.sasl import Accepted, Challenge
 from penstock.security.sasl.oauthbearer import OAuthBearerServer
 from penstock.security.sasl.plain import PlainServer
@@ -226,7 +226,9 @@ def authorization(data: bytes) -> None:
 def meant(data: bytes) -> None:
     """Host and Origin of a request that changes something."""
     host, _, origin = data.decode("latin-1").partition("\n")
-    check_meant({"host": host} | ({"origin": origin} if origin else {}), {"localhost"})
+    check_meant(
+        {"host": host} | ({"origin": origin} if origin else {}), {"localhost"}, "admin.hosts"
+    )
 
 
 def users_file(data: bytes) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from penstock.broker.admin import AdminServer
-from penstock.broker.admin.access import NEEDS, NotForHere, check_meant
+from penstock.broker.admin.access import HOSTS, NEEDS
 from penstock.broker.admin.app import build_app
 from penstock.broker.admin.health import Parts, Readiness
 from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser
 from penstock.security.credentials import SCRAM_SHA_256, derive
+from penstock.security.http_origin import NotForHere, check_meant
 from penstock.security.peers import PeerSecret
 from penstock.security.users_file import FileCredentials
 from tests.broker.admin.test_admin import fetch
@@ -241,10 +242,10 @@ async def test_a_change_is_audited(guarded: Guarded) -> None:
 def test_host_and_origin_name_the_listener(host: str, origin: str | None, meant: bool) -> None:
     headers = {"host": host} | ({} if origin is None else {"origin": origin})
     if meant:
-        check_meant(headers, {"localhost", "broker-1"})
+        check_meant(headers, {"localhost", "broker-1"}, HOSTS)
     else:
         with pytest.raises(NotForHere):
-            check_meant(headers, {"localhost", "broker-1"})
+            check_meant(headers, {"localhost", "broker-1"}, HOSTS)
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])

@@ -58,9 +58,9 @@ class Browser:
         *,
         length: int | None = None,
     ) -> None:
-        headers = headers or {}
+        headers = {"host": "localhost", **(headers or {})}
         length = len(body) if length is None else length
-        lines = [f"{method} {path} HTTP/1.1", "host: agent"]
+        lines = [f"{method} {path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if "transfer-encoding" not in headers:
             lines.append(f"content-length: {length}")
@@ -108,6 +108,23 @@ async def test_one_chunk() -> None:
         assert answer.json == {"accepted_chunks": 1, "accepted_events": 1}
         assert sink.accepted == [b"\x00\n\xffpayload"]
         assert sink.topics == [("orders",)]
+
+
+@pytest.mark.parametrize(
+    "sent", [{"host": "attacker.example:8088"}, {"origin": "http://attacker.example"}]
+)
+async def test_a_page_of_another_site_publishes_nothing(sent: dict[str, str]) -> None:
+    sink = GateSink()
+    async with serving(sink, http_listener=LOCAL, http_hosts=("agent.internal",)) as agent:
+        path, octets = "/v1/ingest?topic=t", {"content-type": OCTETS}
+        answer = await call(agent, "POST", path, b"x", {**octets, **sent})
+        assert (answer.status, answer.json["error"]) == (400, "invalid_request")
+        assert "this listener" in answer.json["message"]
+        for meant in ("agent.internal:8088", "localhost", "[::1]:8088"):
+            same = {"host": meant, "origin": f"http://{meant}"}
+            assert (await call(agent, "POST", path, b"x", {**octets, **same})).status == 200
+        assert (await call(agent, "GET", "/v1/status", headers={"host": "x"})).status == 200
+    assert sink.accepted == [b"x"] * 3
 
 
 async def test_lines() -> None:

@@ -37,11 +37,12 @@ from penstock.apps.processes import admin_text
 from penstock.base.http_listener import HttpListener
 from penstock.base.settings import whole_number
 from penstock.base.system import SYSTEM_CLOCK
-from penstock.broker.admin.access import READS, NotForHere, check_meant
+from penstock.broker.admin.access import HOSTS
 from penstock.broker.admin.server import names_of
 from penstock.broker.listeners import ADMIN, admin_listener
 from penstock.client.limits import ADMIN_ANSWER_BYTES_MAX
 from penstock.security.forwarding import forwarded
+from penstock.security.http_origin import READS, NotForHere, check_meant
 from penstock.security.listeners.entrance import Entrance
 from penstock.security.listeners.files import ListenerFiles
 
@@ -144,7 +145,7 @@ class Front:
             request = Request(scope)
             try:
                 if request.method not in READS:
-                    check_meant(request.headers, self._hosts)
+                    check_meant(request.headers, self._hosts, HOSTS)
             except NotForHere as error:
                 refusal = _error(HTTPStatus.BAD_REQUEST, error.code, str(error))
                 refusal.headers["connection"] = "close"

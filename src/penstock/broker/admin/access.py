@@ -5,23 +5,18 @@ says which operation on which resource the route needs, by the words of ACLs, an
 resource's name stands; a view that finds more resources in a body asks for those by `Asker`.
 Whoever asks without credentials is `User:ANONYMOUS`.
 
-Requests that change something must be meant for this listener: their Host, and the Origin that a
-browser adds, name it, so that no page of somebody else's sends them, also not by a name that it has
-made to lead here (DNS rebinding).
+Requests that change something must be meant for this listener (`security/http_origin.py`).
 
-Source: Kafka's `AclOperation`; OWASP, "Cross-Site Request Forgery Prevention".
+Source: Kafka's `AclOperation`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, ClassVar, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
-from penstock.base.errors import InvalidError
 from penstock.base.http_listener import client_address, is_loopback
 from penstock.security import (
     ANONYMOUS,
@@ -34,14 +29,13 @@ from penstock.security import (
 )
 from penstock.security.audit import Audit, AuditEvent
 from penstock.security.http_authentication import Authentication, Shown
+from penstock.security.http_origin import READS, check_meant
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from penstock.security import Authoriser
     from penstock.security.audit import EventKind, Outcome
-
-READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +59,7 @@ _GROUP: Final = Needs(operation="describe", resource_type="group", named="group"
 _STAGE: Final = Needs(operation="write", resource_type="topic", some=True)
 _CONSOLIDATE: Final = Needs(operation="alter")
 
+HOSTS: Final = "admin.hosts"
 METRICS: Final = ("GET", "/metrics")
 NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
     ("GET", "/health"): OPEN,
@@ -104,12 +99,6 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
     ),
 }
 """By method and path. A commit needs write on each of its topics too, which its view asks for."""
-
-
-class NotForHere(InvalidError):
-    """A request that was not meant for this listener."""
-
-    code: ClassVar[str] = "invalid_request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +207,7 @@ class AdminAccess:
             TooManyLogins: too many passwords wait to be verified.
         """
         if request.method not in READS:
-            check_meant(request.headers, self.hosts)
+            check_meant(request.headers, self.hosts, HOSTS)
         who = await self.authentication.who(request)
         rights = who.rights or self.authoriser.rights(who.principal, client_address(request))
         asker = Asker(
@@ -234,37 +223,3 @@ class AdminAccess:
             asker.denied(error)
             raise
         return asker
-
-
-def check_meant(headers: Mapping[str, str], hosts: Collection[str]) -> None:
-    """Raise NotForHere unless Host and Origin, where there is one, name this listener."""
-    host = headers.get("host", "")
-    if not names_listener(host, hosts):
-        raise NotForHere(
-            f"Host {host[:100]!r} is no name of this listener; admin.hosts has more of them"
-        )
-    origin = headers.get("origin")
-    if origin is not None and not _is_at(origin, host):
-        raise NotForHere(f"Origin {origin[:100]!r} is not this listener, {host[:100]}")
-
-
-def _is_at(origin: str, host: str) -> bool:
-    try:
-        found = urlsplit(origin)
-    except ValueError:
-        return False
-    return origin.startswith("http") and found.netloc.lower() == host.lower()
-
-
-def names_listener(host: str, hosts: Collection[str]) -> bool:
-    """Whether a Host header names a listener: by an address, which no name server makes another
-    one's, or by a name of `hosts`."""
-    try:
-        name = (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return False
-    try:
-        ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return name in hosts
-    return True

@@ -6,7 +6,6 @@ rest as `base.http_listener` has it.
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from penstock.security.credentials import HASHES, PLAIN
 from penstock.security.forwarding import heeding
 from penstock.security.http_authentication import Authentication, Identities
 from penstock.security.http_credentials import PasswordVerifier
+from penstock.security.http_origin import names_of_listener
 from penstock.security.listeners.entrance import Gate
 
 if TYPE_CHECKING:
@@ -122,5 +122,4 @@ def names_of(settings: BrokerSettings) -> frozenset[str]:
     """The names by which the admin interface is known, in small letters."""
     host, _ = parse_address(settings.admin_listener, setting=ADMIN_LISTENER)
     told = [urlsplit(one).hostname or "" for one in settings.advertised_listeners]
-    names = ["localhost", host, socket.gethostname(), *told, *settings.admin_hosts]
-    return frozenset(name.lower() for name in names if name)
+    return names_of_listener(host, [*told, *settings.admin_hosts])

@@ -13,7 +13,8 @@
 
 | status, error                  | when                                        | again?      |
 |--------------------------------|---------------------------------------------|-------------|
-| 400 invalid_request            | the request is malformed                    | never       |
+| 400 invalid_request            | the request is malformed, or without rules  | never       |
+|                                | its Host or Origin names another listener   |             |
 | 400 invalid_json               | a line is no JSON; `line` has its number    | never       |
 | 401 sasl_authentication_failed | there are rules, and no good credentials    | never       |
 | 403 topic_authorization_failed | the rules do not allow the topic            | never       |
@@ -77,6 +78,7 @@ from penstock.host.server.status import status_of
 from penstock.host.sinks.verdicts import retryable
 from penstock.security.http_authentication import NotAuthenticated
 from penstock.security.http_credentials import CHALLENGE, TooManyFailures, TooManyLogins
+from penstock.security.http_origin import NotForHere, names_of_listener
 from penstock.security.listeners.entrance import Entrance, Gate
 from penstock.security.listeners.files import ListenerFiles
 
@@ -92,7 +94,7 @@ OCTETS: Final = "application/octet-stream"
 LINES: Final = "application/x-ndjson"
 IDENTITY: Final = "identity"
 
-DENIALS: Final = (NotAllowed, NotAuthenticated, TooManyLogins)
+DENIALS: Final = (NotAllowed, NotAuthenticated, NotForHere, TooManyLogins)
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _RETRY_LATER: Final = {429, 503}
 _ERROR_NAMES: Final = {404: "not_found", 405: "method_not_allowed"}
@@ -153,7 +155,12 @@ class HttpFront:
                 "%s %s has no TLS: passwords and fixed tokens of host.acl.file count from this"
                 " machine alone", LISTENER, settings.http_listener,
             )  # fmt: skip
-        self._access = HttpAccess(access, files, Gate(self.entrance, NAME))
+        self._access = HttpAccess(
+            access,
+            files,
+            Gate(self.entrance, NAME),
+            names_of_listener(address[0], settings.http_hosts),
+        )
         beside = settings.socket_takeover  # the next agent listens beside this one
         return await self._listener.start(
             self.app(),
@@ -231,6 +238,8 @@ class HttpFront:
             if isinstance(error, TooManyFailures):
                 response.headers["connection"] = "close"
             return response
+        if isinstance(error, NotForHere):
+            return self._no(400, _error(error))
         response = self._no(403 if isinstance(error, NotAllowed) else 401, _error(error))
         if isinstance(error, NotAuthenticated):
             response.headers["www-authenticate"] = CHALLENGE
@@ -296,6 +305,7 @@ class HttpFront:
     async def _take(self, request: Request) -> Outcome:
         if self._connections.draining:
             raise _Refused(503, "agent_draining", "the agent is draining")
+        self._access.check_meant(request)
         permission = await self._access.permission(request)
         kind = ",".join(request.headers.getlist("content-type"))
         kind = kind.partition(";")[0].strip().lower()

@@ -1,12 +1,13 @@
 """Who asks the agent's HTTP front, by the agent's rules: users, tokens, certificates.
 
-Without rules everybody may do everything, as at the socket. With rules nobody is somebody without
-credentials: only `/livez` and `/readyz` stay open. From this machine passwords and tokens are taken
-without TLS too.
+Without rules every request that names this listener may do everything, as at the socket. With
+rules requests need credentials: only `/livez` and `/readyz` stay open. From this machine passwords
+and tokens are taken without TLS too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.base.errors import InvalidError
@@ -21,6 +22,7 @@ from penstock.security.http_authentication import (
     Shown,
 )
 from penstock.security.http_credentials import PasswordVerifier
+from penstock.security.http_origin import check_meant
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 LISTENER: Final = "host.http.listener"
 """The setting, and the interface's name in the audit log."""
+HOSTS: Final = "host.http.hosts"
 NEEDED: Final = "credentials are needed, basic or bearer"
 
 
@@ -43,7 +46,11 @@ class NotAllowed(InvalidError):
 class HttpAccess:
     """Asks an agent's rules about requests."""
 
-    def __init__(self, access: Access, files: ListenerFiles, failures: Failures) -> None:
+    def __init__(
+        self, access: Access, files: ListenerFiles, failures: Failures, hosts: Collection[str]
+    ) -> None:
+        """`hosts` are the names of the listener."""
+        self._hosts = hosts
         self._access = access
         self._files = files
         self._authentication = Authentication(
@@ -86,6 +93,14 @@ class HttpAccess:
         if found is None:
             raise NotAuthenticated(f"no rule of host.acl.file is for {name}")
         return found
+
+    def check_meant(self, request: Request) -> None:
+        """Raise NotForHere where there are no rules and Host or Origin name another listener.
+
+        Then credentials do not tell an application from a page in a browser.
+        """
+        if self._access.rules is None:
+            check_meant(request.headers, self._hosts, HOSTS)
 
     def check_topic(self, request: Request, permission: Permission | None, topic: str) -> None:
         """Raise NotAllowed unless a topic may be published to."""

@@ -101,6 +101,10 @@ class HostSettings:
     http_listener: str = setting(
         "", "host:port of the HTTP front; empty turns it off, port 0 picks a free one."
     )
+    http_hosts: tuple[str, ...] = setting(
+        (), "Names by which the HTTP front may be asked to publish where there is no host.acl.file,"
+        " beside addresses, localhost, the machine's name and the host of host.http.listener.",
+    )  # fmt: skip
     http_topic: str = setting("", "Topic of HTTP requests that name none.")
     http_body_max_bytes: int = setting(
         8 * _MIB, "Largest body that the HTTP front takes; a larger one is answered 413.", 1,
