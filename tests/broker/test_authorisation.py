@@ -401,7 +401,7 @@ async def test_a_fetch_that_waits_loses_the_right_that_is_taken_meanwhile(
     (topic,) = (await waiting).responses
     assert int(topic.partitions[0].error_code) == TOPIC
     assert not topic.partitions[0].records
-    assert [one.resources for one in audit.events if one.event == "denial"] == [["t1"]]
+    assert [event.resources for event in audit.events if event.event == "denial"] == [["t1"]]
 
 
 async def test_a_wait_ends_at_the_limit(broker: BrokerServer, client: WireClient) -> None:

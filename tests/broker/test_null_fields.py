@@ -69,7 +69,7 @@ async def test_null_is_answered_wherever_it_may_be(
                 try:
                     await client.call(api.name, version, without(request, chosen))
                 finally:
-                    failed = [one for one in caplog.records if one.levelno >= logging.ERROR]
+                    failed = [line for line in caplog.records if line.levelno >= logging.ERROR]
                     assert not failed, (version, chosen)
 
 

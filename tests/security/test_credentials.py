@@ -170,9 +170,8 @@ def kept_as(shape: Shape) -> ScramCredential:
 def test_a_decoy_has_the_shape_of_some_users_credential(
     users: list[list[Shape]], mechanism: str, name: str
 ) -> None:
-    kept = {
-        (one.mechanism, f"user-{at}"): kept_as(one) for at, row in enumerate(users) for one in row
-    }
+    rows = [(at, shape) for at, shapes in enumerate(users) for shape in shapes]
+    kept = {(shape.mechanism, f"user-{at}"): kept_as(shape) for at, shape in rows}
     credentials = FileCredentials(kept)
     seen = set()
     for at in range(len(users)):
@@ -188,7 +187,7 @@ def test_a_decoy_has_the_shape_of_some_users_credential(
 def test_decoys_have_the_shapes_in_their_proportion() -> None:
     shapes = [Shape(SCRAM_SHA_512, 26, 8192)] * 3 + [Shape(SCRAM_SHA_512, 16, 4096)]
     kept = FileCredentials(
-        {(SCRAM_SHA_512, f"u{at}"): kept_as(one) for at, one in enumerate(shapes)}
+        {(SCRAM_SHA_512, f"u{at}"): kept_as(shape) for at, shape in enumerate(shapes)}
     )
     found = Counter(decoy(b"secret", PLAIN, f"nobody-{at}", kept).shape for at in range(2000))
     assert found.keys() == set(shapes)

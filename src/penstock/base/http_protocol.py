@@ -40,8 +40,8 @@ class Connections:
         """
         if len(self._open) >= self._most:
             counts = Counter(self._open.values())
-            silent = (one for one in self._open if one.silent)
-            last = max(silent, key=lambda one: counts[self._open[one]], default=None)
+            silent = (connection for connection in self._open if connection.silent)
+            last = max(silent, key=lambda silent: counts[self._open[silent]], default=None)
             if last is None:
                 return False
             del self._open[last]

@@ -95,8 +95,8 @@ class BrokerSettings(TopicDefaults):
         65_536, "Largest request body that the admin HTTP interface reads.", 0, INT_MAX
     )
     admin_max_connections: int = setting(
-        128, "Requests that the admin HTTP interface handles at a time; more are answered 503.", 1,
-        INT_MAX,
+        128, "Requests that the admin HTTP interface handles at a time; more are answered 503. One"
+        " address of another machine has three quarters of them; probes come beside.", 1, INT_MAX,
     )  # fmt: skip
     replication_listener: str = setting(
         "", "host:port where other brokers reach this one for replicated partitions; empty takes no"

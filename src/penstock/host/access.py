@@ -83,7 +83,7 @@ class Permission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """All rules of an agent; `credentials` are those of the users of its HTTP front."""
+    """Rules of an agent; `credentials` are those of the users of its HTTP front."""
 
     peers: Sequence[tuple[int | None, int | None, Permission]] = ()
     tokens: Mapping[str, Permission] = field(default_factory=dict, repr=False)

@@ -1,4 +1,4 @@
-"""Whether an HTTP request was meant for the listener that got it, by its Host and Origin headers.
+"""Check of the Host and Origin headers: rejects HTTP requests that were meant for another listener.
 
 Host, and the Origin that a browser adds, must name the listener: so no page of another site sends
 changes, also not by a name that it has made to lead here (DNS rebinding).

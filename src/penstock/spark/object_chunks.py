@@ -157,7 +157,8 @@ class _Store:
 
     def _opened(self) -> FetchPaths:
         if self._given_up:
-            raise StoreUnavailable(f"the store {without_credentials(self._url)} was given up")
+            place = without_credentials(self._url)
+            raise StoreUnavailable(f"the store {place} is not used any more: a read of it failed")
         if self._paths is None:
             self._store = (
                 SignedStore(

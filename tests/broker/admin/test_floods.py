@@ -1,4 +1,4 @@
-"""The admin interface while somebody guesses passwords, keeps connections, or sends without end."""
+"""The admin interface while a client guesses passwords, keeps connections, or sends without end."""
 
 from __future__ import annotations
 

@@ -152,8 +152,8 @@ class FetchSessions:
     ) -> Plan:
         """Find or open the request's session; `now` is monotonic seconds.
 
-        `owner` is the principal that sends the request, and `told` what `errors_told` made of the
-        connection's last complete request.
+        `owner` is the principal that sends the request. The errors that the connection's last
+        complete request was answered come from `errors_told`.
         """
         session = self._sessions.get(request.session_id)
         if session is not None and session.owner != owner:

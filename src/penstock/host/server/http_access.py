@@ -97,7 +97,7 @@ class HttpAccess:
     def check_meant(self, request: Request) -> None:
         """Raise NotForHere where there are no rules and Host or Origin name another listener.
 
-        Then credentials do not tell an application from a page in a browser.
+        Without credentials, a page in a browser and an application send the same requests.
         """
         if self._access.rules is None:
             check_meant(request.headers, self._hosts, HOSTS)

@@ -115,8 +115,9 @@ class HostSettings:
         " answer is 503, and what the sink has taken by then may still be accepted.", 100, INT_MAX,
     )  # fmt: skip
     http_max_connections: int = setting(
-        256, "Requests that the HTTP front handles at a time; more are answered 503.", 1, 65_536
-    )
+        256, "Requests that the HTTP front handles at a time; more are answered 503. One address of"
+        " another machine has three quarters of them; probes come beside.", 1, 65_536,
+    )  # fmt: skip
     sink: str = setting(
         "log", "Where chunks go: `log` appends them to topics, `outbox` writes files and pointers,"
         " `memory` holds them until it is full, `null` drops all.", choices=SINKS,
