@@ -22,10 +22,16 @@ from tests.scenarios.host.test_kill import PATIENCE_SECONDS, SIGKILLED, zygote
 KILLS = 40
 PARTITIONS = 3
 TOPIC = "readings"
+BACKLOG = 300
 
 
 class Publisher:
-    """Publishes to all partitions without a pause, each value once."""
+    """Publishes to all partitions, each value once, with `BACKLOG` frames without an answer.
+
+    An agent that is killed a moment after its start accepts less than could be published meanwhile.
+    Without a bound the oldest frames would wait for longer with each kill: on a slow machine for
+    longer than the delivery timeout of two minutes.
+    """
 
     def __init__(self, client: AsyncHostClient) -> None:
         self._client = client
@@ -36,6 +42,9 @@ class Publisher:
     async def run(self, stop: asyncio.Event) -> None:
         number = 0
         while not stop.is_set():
+            if number - self.accepted - len(self.errors) >= BACKLOG:
+                await asyncio.sleep(0.005)
+                continue
             partition = number % PARTITIONS
             values = [b"%d/%d" % (number, index) for index in range(1 + number % 4)]
             future = self._client.publish_batch_nowait(values, topic=TOPIC, partition=partition)
