@@ -73,10 +73,13 @@ class AddressLimits:
         """The setting because of which a new connection is refused; None if it is not."""
         if self.waiting >= self._bounds.waiting:
             return "max.unauthenticated.connections"
-        address = counted(address)
-        if self._waiting.get(address, 0) >= self._bounds.waiting_per_address:
+        if self.crowded(address):
             return "max.unauthenticated.connections.per.ip"
         return FAILURES if self.barred(address, now) else None
+
+    def crowded(self, address: str) -> bool:
+        """Whether as many connections of an address wait as may."""
+        return self._waiting.get(counted(address), 0) >= self._bounds.waiting_per_address
 
     def barred(self, address: str, now: float) -> bool:
         """Whether too many authentications from an address failed within the minute."""

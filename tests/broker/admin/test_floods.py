@@ -87,6 +87,25 @@ def test_silent_tls_connections_shut_out_no_probe(
                 assert asked(connection) == (200, False)
 
 
+def test_silent_connections_of_the_same_address_shut_out_no_probe(
+    settings: dict[str, object], tmp_path: Path
+) -> None:
+    more = {
+        "admin.security.protocol": "SSL",
+        "listener.name.admin.ssl.keystore.location": keystore(tmp_path),
+        "max.unauthenticated.connections.per.ip": 8,
+    }
+    with Broker({**settings, **more}) as broker, ExitStack() as stack:
+        place = urlsplit(broker.admin_url)
+        for _ in range(SILENT):
+            silent = socket.create_connection((place.hostname or "", place.port or 0))
+            stack.enter_context(silent)
+        tls = _trusting(context(tmp_path))
+        made = HTTPSConnection(place.hostname or "", place.port, context=tls)
+        with closing(made) as connection:
+            assert asked(connection) == (200, False)
+
+
 def _trusting(tls: ssl.SSLContext) -> ssl.SSLContext:
     tls.check_hostname = False
     return tls

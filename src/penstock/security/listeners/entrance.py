@@ -115,12 +115,15 @@ class Entrance(Generic[L]):
         listener: str,
         contexts: Reloading[TlsContexts],
         protocol: Callable[[], asyncio.BaseProtocol],
+        *,
+        displaces: bool = False,
     ) -> TlsServer:
         """What accepts connections of a listener, with the certificate that is in use by then."""
         return TlsServer(
             protocol=protocol,
             context=lambda: contexts.current.server,
             gate=Gate(self, listener),
+            displaces=displaces,
         )
 
     def http(self, listener: str, *, reuse_port: bool = False) -> Bind | None:
@@ -132,7 +135,7 @@ class Entrance(Generic[L]):
         async def bind(
             protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
         ) -> TlsServer:
-            server = self.tls_server(listener, contexts, protocol)
+            server = self.tls_server(listener, contexts, protocol, displaces=True)
             await server.bind(host, port, BACKLOG, reuse_port=reuse_port)
             await server.start_serving()
             return server
@@ -158,6 +161,9 @@ class Gate:
 
     def admitted(self, address: str) -> bool:
         return self._entrance.admitted(self._listener, address)
+
+    def crowded(self, address: str) -> bool:
+        return self._entrance.limits.crowded(address)
 
     def barred(self, address: str) -> bool:
         return self._entrance.barred(self._listener, address)

@@ -77,8 +77,9 @@ class ListenerSettings:
         " more are closed at once.", 1, INT_MAX,
     )  # fmt: skip
     max_unauthenticated_connections_per_ip: int = setting(
-        256, "The same from one address, which is one /64 of IPv6.", 1, INT_MAX
-    )
+        256, "The same from one address, which is one /64 of IPv6. Over HTTP one more ends the"
+        " oldest handshake of its address.", 1, INT_MAX,
+    )  # fmt: skip
     max_failed_authentications_per_ip: int = setting(
         600, "Failed authentications and TLS handshakes within a minute from one address, or"
         " one /64 of IPv6; more connections from there are closed at once until the minute is"

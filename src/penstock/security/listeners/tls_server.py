@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from penstock.base.pause import pause
+from penstock.security.addresses import counted
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Gate(Protocol):
     """Who decides about addresses; `now` is its own."""
 
     def admitted(self, address: str) -> bool: ...
+    def crowded(self, address: str) -> bool: ...
     def entered(self, address: str) -> None: ...
     def left(self, address: str) -> None: ...
     def handshake_delay(self, address: str) -> float | None: ...
@@ -57,12 +59,17 @@ class TlsServer:
         protocol: Callable[[], asyncio.BaseProtocol],
         context: Callable[[], ssl.SSLContext],
         gate: Gate,
+        displaces: bool = False,
     ) -> None:
+        """With `displaces` a new connection ends the oldest handshake of its address where that has
+        as many as it may, so that silent connections do not keep out probes from there."""
+        self._displaces = displaces
         self._protocol = protocol
         self._context = context
         self._gate = gate
         self._sockets: list[socket.socket] = []
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._shaking: dict[asyncio.Task[None], str] = {}
+        """Handshakes under way, oldest first, and their addresses."""
         self._warn_at = 0.0
 
     @property
@@ -129,17 +136,28 @@ class TlsServer:
                 return
             accepted.setblocking(False)
             host = str(address[0])
+            if self._displaces and self._gate.crowded(host):
+                self._end_oldest(counted(host))
             if not self._gate.admitted(host) or self._has_left(accepted, host):
                 accepted.close()
                 continue
             self._gate.entered(host)
             task = loop.create_task(self._shake_hands(accepted, host))
-            self._shaking.add(task)
+            self._shaking[task] = host
             task.add_done_callback(partial(self._shaken, accepted, host))
 
     def _resume(self, listening: socket.socket) -> None:
         if listening in self._sockets:
             asyncio.get_running_loop().add_reader(listening, self._on_arrivals, listening)
+
+    def _end_oldest(self, address: str) -> None:
+        """End the oldest handshake of an address."""
+        for task, host in self._shaking.items():
+            if counted(host) == address:
+                del self._shaking[task]
+                task.cancel()
+                self._gate.left(host)
+                return
 
     def _has_left(self, accepted: socket.socket, host: str) -> bool:
         """Whether the peer is gone before its handshake: that costs nothing, and has failed."""
@@ -179,8 +197,8 @@ class TlsServer:
         )
 
     def _shaken(self, accepted: socket.socket, host: str, task: asyncio.Task[None]) -> None:
-        self._shaking.discard(task)
-        self._gate.left(host)
+        if self._shaking.pop(task, None) is not None:
+            self._gate.left(host)
         if task.cancelled():  # maybe before it began
             accepted.close()
 
