@@ -62,7 +62,7 @@ def _varint(value: int) -> bytes:
 
 
 def _batch(section: bytes) -> bytes:
-    """One record's batch of gzip, whatever is in it."""
+    """Return a batch of one record, with this section of gzip."""
     now_ms = time.time_ns() // 1_000_000
     size = HEADER_BYTES - 12 + len(section)
     header = BatchHeader(0, size, -1, 2, 0, Codec.GZIP, 0, now_ms, now_ms, -1, -1, -1, 1)
@@ -120,7 +120,7 @@ def send(name: str, port: int, seconds: float) -> float:
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """All rows."""
+    """Measure each load; return a row for each."""
     rounds, seconds = (1, 2.0) if quick else (3, 4.0)
     p99: dict[tuple[str, str], list[float]] = defaultdict(list)
     answered: dict[str, list[float]] = defaultdict(list)

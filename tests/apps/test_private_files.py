@@ -1,4 +1,4 @@
-"""What a broker keeps is its own user's, or its group's, whatever the umask of its start."""
+"""Permissions of a broker's files, whatever the umask of its start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.apps.test_serve import LOCAL, READY, serving
 
 @pytest.fixture(autouse=True)
 def _usual_umask() -> Iterator[None]:
-    """Of processes that are started, and of the test; it comes back."""
+    """Set the usual umask for the test and the processes that it starts."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -73,7 +73,7 @@ def test_older_files_are_closed_at_a_start(tmp_path: Path) -> None:
     for name in ("control.sqlite", "control.sqlite-wal", "control.sqlite-journal"):
         assert oct(found[name]) == "0o600"
     assert oct(found["log"]) == "0o750"
-    assert oct(found["staging"]) == "0o770", "a group that was let in stays"
+    assert oct(found["staging"]) == "0o770", "the group keeps its rights"
     assert oct(found["notes.txt"]) == "0o644", "no file of a broker"
     assert oct(os.umask(0o022)) == "0o77"
 

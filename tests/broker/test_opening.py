@@ -28,7 +28,7 @@ WAYS = [
 
 
 class Gate:
-    """A job that keeps the opener's thread until it may go on."""
+    """A job that occupies the opener's thread until it is released."""
 
     def __init__(self) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
@@ -73,8 +73,8 @@ async def test_batches_of_a_connection_keep_their_order(
     client = await connect(await start_broker({"log.record.validation": "full"}))
     await client.create("t")
     sent = [PACKED, batch(b"v")] * 3
-    for one in sent:
-        client.writer.write(client.frame("Produce", 9, produce_request("t", one)))
+    for records in sent:
+        client.writer.write(client.frame("Produce", 9, produce_request("t", records)))
     offsets = []
     for _ in sent:
         answer = (await client.response("Produce", 9)).responses[0].partition_responses[0]

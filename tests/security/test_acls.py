@@ -52,7 +52,7 @@ addresses = st.ip_addresses(v=4) | st.ip_addresses(v=6)
 
 @st.composite
 def networks_and_addresses(draw: st.DrawFn) -> tuple[str, str]:
-    """Draw a network, and an address that often lies in it."""
+    """Draw a network, and an address that it often contains."""
     base = draw(addresses)
     length = draw(st.integers(0, base.max_prefixlen))
     network = ipaddress.ip_network((base, length), strict=False)

@@ -1,4 +1,4 @@
-"""Who may read what a broker keeps: its own user alone, or its group as well, whatever the umask.
+"""Permissions of a broker's files: for its own user, or for its group too, whatever the umask.
 
 SQLite gives the files beside a database (its write-ahead log, its journal) the permissions of the
 database. Files below a directory cannot be reached by those who may not enter it.

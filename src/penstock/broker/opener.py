@@ -1,6 +1,6 @@
 """Opens the compressed batches of produce requests in a thread, the clients in turn.
 
-A batch of some kilobytes may unpack to many megabytes. The event loop goes on with other
+A batch of some kilobytes may unpack to many megabytes. The event loop serves other
 connections meanwhile, and a client that sends many such requests waits for itself: the thread
 takes one request of each client in turn. A connection has one request here at most, as its later
 ones wait for their order, so connections bound what waits.
@@ -28,7 +28,7 @@ class _Waiting(Generic[T]):
 
 
 class Opener:
-    """One thread, and a queue for each client that waits for it."""
+    """A thread, and a queue for each client that waits for it."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -40,7 +40,7 @@ class Opener:
         """Return what `job` returns in the thread, when it is this client's turn.
 
         Raises:
-            CancelledError: the caller is cancelled; a job that has begun goes on to its end.
+            CancelledError: the caller is cancelled; a job that has begun is finished.
         """
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(client, deque()).append(_Waiting(job, result))

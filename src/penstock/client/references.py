@@ -1,4 +1,4 @@
-"""Values of options that stand in a file or a variable: `${file:PATH}`, `${env:NAME}`.
+"""References of options to files and environment variables: `${file:PATH}`, `${env:NAME}`.
 
 `${file:PATH:KEY}` is a key of a properties file, as for Kafka's clients. Apache Kafka has no
 `${file:PATH}`, the text of a whole file; a password is most often kept so. A relative path begins
@@ -21,7 +21,7 @@ REFERENCE_BYTES_MAX: Final = 1 << 20
 _REFERENCE: Final = re.compile(r"\$\{(?P<kind>file|env):(?P<name>[^:}]+)(?::(?P<key>[^}]+))?\}")
 _FORMS: Final = (
     "may refer to a file as ${file:PATH}, to a key of a properties file as ${file:PATH:KEY} and to"
-    " a variable of the environment as ${env:NAME}; a value that has ${ itself must stand in a file"
+    " a variable of the environment as ${env:NAME}; write a value that has ${ itself to a file"
 )
 
 

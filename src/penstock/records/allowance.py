@@ -1,4 +1,4 @@
-"""How much the batches of one request may unpack to, together."""
+"""Limit of the bytes that the batches of one request unpack to, together."""
 
 from __future__ import annotations
 
