@@ -255,6 +255,7 @@ def checked_by_kafka(directory: Path, *, gaps: bool = False) -> None:
     assert passed.count("passed sanity check") == len(indexes)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_what_clients_have_written_is_read_by_kafkas_tool(tmp_path: Path) -> None:
     server = PenstockProcess(tmp_path)

@@ -394,6 +394,7 @@ def test_a_failure_is_one_line(broker: Broker, write: Callable[[str], Path]) -> 
     assert not list(file.parent.rglob("run.json"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)

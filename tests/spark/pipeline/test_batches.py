@@ -270,6 +270,7 @@ dead_letters = "{dead}"
 """
 
 
+@pytest.mark.long
 def test_windows_joins_and_tables(pipeline: Pipeline) -> None:
     clicks, dead = pipeline.topic("clicks", 2), pipeline.topic("dead")
     import pyarrow as pa

@@ -124,6 +124,7 @@ def test_no_filter_loses_a_row(spark: SparkSession, table: Path) -> None:
         assert compact(str(table)) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "properties",
     sample(
