@@ -106,11 +106,11 @@ def test_a_broker_that_advertises_another_address_is_not_said_to_be_down(bare: R
 
 
 def test_brokers_that_are_down_or_stopped_are_named(bare: Run) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
-    status, found = examined(bare, "-b", nobody)
+    unused = f"127.0.0.1:{free_port()}"
+    status, found = examined(bare, "-b", unused)
     state, cause, fix = found["broker"]
     assert (status, state, fix.startswith("start a broker")) == (1, "fail", True)
-    assert f"{nobody} refused the connection: no broker is running there" in cause
+    assert f"{unused} refused the connection: no broker is running there" in cause
     with Broker(process=True, admin=False) as broker:
         assert broker.pid is not None
         os.kill(broker.pid, signal.SIGSTOP)

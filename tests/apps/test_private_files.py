@@ -86,7 +86,7 @@ def test_another_directory_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_doctor_names_the_write_ahead_log(bare: Run, tmp_path: Path) -> None:
     above = [tmp_path, *list(tmp_path.parents)[:-2]]
-    before = {one: one.stat().st_mode for one in above}
+    before = {folder: folder.stat().st_mode for folder in above}
     data = tmp_path / "data"
     data.mkdir()
     database, log = data / "control.sqlite", data / "control.sqlite-wal"
@@ -94,11 +94,11 @@ def test_the_doctor_names_the_write_ahead_log(bare: Run, tmp_path: Path) -> None
         path.write_bytes(b"")
     database.chmod(0o600)
     try:
-        for one in above:
-            one.chmod(0o755)
+        for folder in above:
+            folder.chmod(0o755)
         told = bare("doctor", "--local", "--data-dir", str(data)).out
     finally:
-        for one, mode in before.items():
-            one.chmod(mode)
+        for folder, mode in before.items():
+            folder.chmod(mode)
     assert f"readable by everybody: {log}" in " ".join(told.split())
     assert f"chmod o= {log}" in " ".join(told.split())

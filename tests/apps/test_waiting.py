@@ -255,7 +255,7 @@ def test_a_port_with_tls_is_named_at_once(
         assert (ran.status, ran.err.count("\n")) == (1, 1)
         assert f"{host}:{port} expects TLS, and this client connects without it" in ran.err
         assert "security.protocol" in ran.err
-        (line,) = [one for one in caplog.messages if "connected without TLS" in one]
+        (line,) = [text for text in caplog.messages if "connected without TLS" in text]
         assert line.startswith(f"a client at {host} connected without TLS to port {port}")
         options = ("-X", "security.protocol=SSL")
         plain = bare("-b", broker.bootstrap, "topic", "list", *options)

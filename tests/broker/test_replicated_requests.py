@@ -93,7 +93,7 @@ async def test_followers_describe_producers(cluster: Cluster) -> None:
         await until(partial(has, cluster.log(node_id), 2))
         found = await producers(client)
         assert not found.error_code, found
-        assert [one.producer_id for one in found.active_producers] == [PRODUCER_ID]
+        assert [producer.producer_id for producer in found.active_producers] == [PRODUCER_ID]
         assert (found.error_message is None) == (node_id == leader)
 
 
@@ -105,7 +105,7 @@ async def test_a_former_leader_is_not_taken_for_the_leader(cluster: Cluster) -> 
     await appender.start()
     where = ProducerPartition(PRODUCER_ID, 0, "t", 0, idempotent=True)
     assert await appender.last_sequence(where) == 1
-    heir = next(one for one in cluster.brokers if one != leader)
+    heir = next(node_id for node_id in cluster.brokers if node_id != leader)
     replicas = cluster.brokers[leader].replicas
     assert isinstance(replicas, Replicas)
     await replicas.hand_over({cluster.log(leader): heir}, SECONDS)

@@ -199,7 +199,8 @@ async def test_metrics_of_clients_are_advertised_while_some_are_asked_for(
     """Apache Kafka leaves these requests out too, where nothing receives what clients push."""
 
     async def advertised() -> set[int]:
-        return {one.api_key for one in (await client.call("ApiVersions", 0, {})).api_keys}
+        answer = await client.call("ApiVersions", 0, {})
+        return {api.api_key for api in answer.api_keys}
 
     keys = {BY_NAME["GetTelemetrySubscriptions"].key, BY_NAME["PushTelemetry"].key}
     without = await advertised()

@@ -94,7 +94,7 @@ class Silence:
 def working(
     task: str, *, first_seconds: float, every_seconds: float, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Say what the block does once that takes long, and again while it goes on."""
+    """Name the task of a block that runs for `first_seconds`, and again every `every_seconds`."""
     ended = threading.Event()
 
     def watch() -> None:

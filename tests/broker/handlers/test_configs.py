@@ -213,10 +213,10 @@ async def test_settings_of_apache_kafka_are_accepted_with_a_warning(
     assert f"setting {name} = '58000': it has no effect" in caplog.text
     assert await alter(broker, (BROKER, "", [("num.io.threads", SET, "4")])) == ["none"]
     (result,) = await describe(broker, (BROKER, "1", [name, "num.io.threads"]), synonyms=True)
-    found = {one.name: (one.value, one.config_source, one.read_only) for one in result.configs}
+    found = {row.name: (row.value, row.config_source, row.read_only) for row in result.configs}
     assert found == {name: ("58000", 2, False), "num.io.threads": ("4", 3, False)}
     (result,) = await describe(broker, (BROKER, "", None))
-    assert [(one.name, one.value) for one in result.configs] == [("num.io.threads", "4")]
+    assert [(row.name, row.value) for row in result.configs] == [("num.io.threads", "4")]
     outcome = await alter(
         broker,
         (BROKER, "1", [("zookeeper.connect", SET, "localhost")]),

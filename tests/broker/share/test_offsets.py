@@ -98,7 +98,7 @@ async def test_offsets_of_a_new_group_are_set(client: WireClient, place: Place, 
     assert answer.error_code.name == "none", answer.error_message
     assert await where(client) == (4, 6)
     listed = await client.call("ListGroups", 5, {"states_filter": (), "types_filter": ("share",)})
-    assert [(one.group_id, one.group_state) for one in listed.groups] == [("g", "Empty")]
+    assert [(group.group_id, group.group_state) for group in listed.groups] == [("g", "Empty")]
     await beat(client)
     one = await join("m")
     assert await one.acquire(place) == [(4, 9, 1)]
