@@ -91,7 +91,8 @@ def prepared(
         and config.record_validation != "full"
         and "compact" not in config.cleanup_policy
     ):
-        plain = _plain(batches, config, now_ms, TRANSACTIONAL_FLAG if transactional else 0)
+        flags = TRANSACTIONAL_FLAG if transactional else 0
+        plain = _plain(batches, config, now_ms, flags, summed=opening is Opening.DONE)
         if plain is not None:
             if config.record_validation == "chain" and opening is not Opening.DONE:
                 if opening is Opening.BESIDE and len(batches) > WALKED_BYTES_MAX:
@@ -172,29 +173,32 @@ def validate_batches(
         BatchesTooLarge: all together exceed `segment.bytes`.
         InvalidTimestamp: a timestamp is outside of the topic's bounds.
     """
-    flags = TRANSACTIONAL_FLAG if transactional else 0
-    plain = None if internal else _plain(batches, config, now_ms, flags)
+    compacted = "compact" in config.cleanup_policy
+    looked = (compacted or config.record_validation != "headers") and not internal
+    if opening is Opening.BESIDE and _takes_long(batches, config, looked=looked):
+        raise NeedsOpening
+    flags, summed = TRANSACTIONAL_FLAG if transactional else 0, opening is Opening.DONE
+    plain = None if internal else _plain(batches, config, now_ms, flags, summed=summed)
     if plain is not None:
         headers = [plain]
     else:
         if single:
             check_single(batches)
-        headers = _checked(batches, config, now_ms, internal=internal, transactional=transactional)
-    if opening is Opening.DONE:
-        return headers
-    compacted = "compact" in config.cleanup_policy
-    looked = (compacted or config.record_validation != "headers") and not internal
-    if opening is Opening.BESIDE and _takes_long(batches, headers, config, looked=looked):
-        raise NeedsOpening
-    if looked:
+        headers = _checked(
+            batches, config, now_ms, internal=internal, transactional=transactional, summed=summed
+        )
+    if looked and opening is not Opening.DONE:
         _look_inside(batches, headers, config, compacted=compacted, allowance=allowance)
     return headers
 
 
-def _takes_long(
-    batches: memoryview, headers: list[BatchHeader], config: LogConfig, *, looked: bool
-) -> bool:
-    """Return whether batches are to be unpacked or compressed, or many bytes to be walked."""
+def _takes_long(batches: memoryview, config: LogConfig, *, looked: bool) -> bool:
+    """Return whether batches are to be unpacked or compressed, or many bytes to be walked.
+
+    Raises:
+        CorruptBatch, InvalidRecord: they are no whole batches.
+    """
+    headers = split_batches(batches)
     demanded = _CODECS.get(config.compression_type)
     if demanded is not None and any(header.codec != demanded for header in headers):
         return True
@@ -229,9 +233,11 @@ def _look_inside(
 
 
 def _checked(
-    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool, transactional: bool
-) -> list[BatchHeader]:
-    """The headers of batches, each checked in every respect but its records."""
+    batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool, transactional: bool,
+    summed: bool = False,
+) -> list[BatchHeader]:  # fmt: skip
+    """The headers of batches, each checked in every respect but its records; the checksums too
+    unless they are `summed` already."""
     headers = split_batches(batches)
     if not headers:
         raise InvalidRecord("an append without a batch")
@@ -249,7 +255,8 @@ def _checked(
                     f"a batch of {size_bytes} bytes, max.message.bytes = {config.max_message_bytes}"
                 )
             validate_batch(header, transactional=transactional)
-        verify_crc(batches, header, offset)
+        if not summed:
+            verify_crc(batches, header, offset)
         if create_time:
             _check_timestamps(header, config, now_ms)
         offset += size_bytes
@@ -257,13 +264,13 @@ def _checked(
 
 
 def _plain(
-    batches: memoryview, config: LogConfig, now_ms: int, flags: int = 0
+    batches: memoryview, config: LogConfig, now_ms: int, flags: int = 0, *, summed: bool = False
 ) -> BatchHeader | None:
     """The header if the append is one batch with nothing wrong or rare about it.
 
     Nearly every append is; this is half of what the careful way costs. None decides nothing:
     the careful way then does, and names what is wrong. `flags` are the attributes that it has
-    besides its codec.
+    besides its codec. The checksum of what is `summed` was right before.
     """
     size_bytes = len(batches)
     if size_bytes < HEADER_BYTES:
@@ -283,7 +290,7 @@ def _plain(
         and ((producer_id == -1 and not flags) or (producer_id >= 0 <= epoch and sequence >= 0))
         and 0 <= base_timestamp <= max_timestamp <= now_ms + config.message_timestamp_after_max_ms
         and base_timestamp >= now_ms - config.message_timestamp_before_max_ms
-        and crc32c(batches[_CHECKED_FROM:]) == checksum
+        and (summed or crc32c(batches[_CHECKED_FROM:]) == checksum)
     ):
         return header
     return None
