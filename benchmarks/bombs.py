@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,6 +26,7 @@ from functools import cache
 from typing import Any, Final
 
 from tests.broker.wire_client import WireClient
+from tests.records.nonsense import framed, sealed, varint
 
 from benchmarks.harness import Row
 from benchmarks.peers.beside import ELSEWHERE, HERE, load_makers
@@ -34,7 +34,7 @@ from benchmarks.peers.load import create_topic
 from benchmarks.peers.steady_requests import Phase, steady_requests
 from benchmarks.quotas import address_of
 from penstock.apps.loads.figures import percentile
-from penstock.records import HEADER_BYTES, BatchHeader, Codec, encode_header, seal
+from penstock.records import Codec
 from penstock.testing import Broker
 
 STEADY, COMPACTED = "steady", "compacted"
@@ -44,44 +44,17 @@ HEADERS = 20_000_000
 SETTLE_SECONDS = 0.5
 PREDICTED_TIMES = 2.0
 AIM_TIMES = 2.0
-_ZEROS: Final = bytes(1 << 20)
-
-
-def _gzip(pieces: list[bytes]) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    return b"".join([*map(packer.compress, pieces), packer.flush()])
-
-
-def _varint(value: int) -> bytes:
-    value <<= 1
-    pieces = bytearray()
-    while value > 127:
-        pieces.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*pieces, value])
-
-
-def _batch(section: bytes) -> bytes:
-    """Return a batch of one record, with this section of gzip."""
-    now_ms = time.time_ns() // 1_000_000
-    size = HEADER_BYTES - 12 + len(section)
-    header = BatchHeader(0, size, -1, 2, 0, Codec.GZIP, 0, now_ms, now_ms, -1, -1, -1, 1)
-    data = bytearray(encode_header(header) + section)
-    seal(data)
-    return bytes(data)
 
 
 def bomb() -> bytes:
     """A batch that unpacks to 900 MiB of zeros."""
-    return _batch(_gzip([_ZEROS] * (BOMB_BYTES >> 20)))
+    return sealed(bytes(BOMB_BYTES), 1, codec=Codec.GZIP)
 
 
 def headers() -> bytes:
     """A batch of one record with a key and 20 million headers, each an empty name and value."""
-    body = b"\0\0\0" + _varint(1) + b"k" + _varint(0) + _varint(HEADERS)
-    record = _varint(len(body) + 2 * HEADERS) + body
-    empty = bytes(2 * 1_000_000)
-    return _batch(_gzip([record, *[empty] * (HEADERS // 1_000_000)]))
+    head = b"\0\0\0" + varint(1) + b"k" + varint(0) + varint(HEADERS)
+    return sealed(framed(head + bytes(2 * HEADERS)), 1, codec=Codec.GZIP)
 
 
 LOADS: Final[dict[str, Callable[[], bytes]]] = {"bombs": bomb, "20 million headers": headers}
