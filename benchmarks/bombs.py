@@ -26,7 +26,8 @@ from functools import cache
 from typing import Any, Final
 
 from tests.broker.wire_client import WireClient
-from tests.records.nonsense import framed, sealed, varint
+from tests.records.nonsense import framed, sealed
+from tests.records.reference import varint
 
 from benchmarks.harness import Row
 from benchmarks.peers.beside import ELSEWHERE, HERE, load_makers
