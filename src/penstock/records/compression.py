@@ -16,6 +16,9 @@ what one of them cannot.
 A producer chooses what its bytes unpack to, so no reader here allocates by what they claim:
 every decompressor stops at `max_bytes`, and a claim is checked before it is believed.
 
+A broker opens batches in a thread (`decompress_portable`), in steps: a library copies its output
+with the interpreter's lock held, and the event loop would wait for it.
+
 zstd contexts cost ten times a small call, so they are kept in small pools; taking from and
 giving back to a list is atomic.
 
@@ -25,8 +28,9 @@ JDK's `GZIPInputStream`.
 
 from __future__ import annotations
 
+import mmap
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Final
 
@@ -56,7 +60,6 @@ _XERIAL_HEADER: Final = XERIAL_MAGIC + Struct(">ii").pack(1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = Struct(">i")
 _STEP_BYTES: Final = 1 << 20
-"""Unpacked at a time. The libraries copy their output with the interpreter's lock held."""
 _POOLED_CONTEXTS_MAX: Final = 8
 
 
@@ -155,13 +158,13 @@ def _compress_gzip(data: Readable, level: int) -> bytes:
 
 
 def _decompress_gzip(data: Readable, max_bytes: int) -> Readable:
-    parts = _gzip_members(data, max_bytes)
+    parts = _gzip_members(data, max_bytes, _inflated)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _portable_gzip(data: Readable, max_bytes: int) -> Readable:
     """Unpack the first member, which is all that librdkafka reads."""
-    first, *others = _gzip_members(data, max_bytes)
+    first, *others = _gzip_members(data, max_bytes, _inflated_in_steps)
     if any(others):
         raise CorruptBatch(
             f"gzip data of {len(data)} bytes has its records in {len(others) + 1} members, and not"
@@ -170,7 +173,45 @@ def _portable_gzip(data: Readable, max_bytes: int) -> Readable:
     return first
 
 
-def _gzip_members(data: Readable, max_bytes: int) -> list[Readable]:
+def _inflated(machine: Any, data: Readable, max_bytes: int) -> Readable | None:
+    """Unpack a stream; None where it has more than `max_bytes`."""
+    part: bytes = machine.decompress(data, max_bytes + 1)
+    return None if len(part) > max_bytes else part
+
+
+def _inflated_in_steps(machine: Any, data: Readable, max_bytes: int) -> Readable | None:
+    """Unpack a stream in steps, with the result of `_inflated`."""
+
+    def steps() -> Iterator[bytes]:
+        rest = data
+        while not machine.eof and (part := machine.decompress(rest, _STEP_BYTES)):
+            yield part
+            rest = machine.unconsumed_tail
+
+    return _gathered(steps(), max_bytes)
+
+
+def _gathered(parts: Iterator[bytes], max_bytes: int) -> Readable | None:
+    """Put parts together, one after the other; None where they have more than `max_bytes`."""
+    found, size = list[bytes](), 0
+    for part in parts:
+        found.append(part)
+        size += len(part)
+        if size > max_bytes:
+            return None
+    if len(found) < 2:
+        return found[0] if found else b""
+    whole = memoryview(mmap.mmap(-1, size))  # of pages that are not there before they are written
+    size = 0
+    for part in found:
+        whole[size : size + len(part)] = part
+        size += len(part)
+    return whole
+
+
+def _gzip_members(
+    data: Readable, max_bytes: int, inflated: Callable[[Any, Readable, int], Readable | None]
+) -> list[Readable]:
     """Unpack members that stand back to back, as Java's `GZIPInputStream` finds them."""
     rest, parts, left = memoryview(data), list[Readable](), max_bytes
     header = gzip_header_bytes(rest)
@@ -180,10 +221,10 @@ def _gzip_members(data: Readable, max_bytes: int) -> list[Readable]:
         if len(parts) == COMPRESSED_MEMBERS_MAX:
             raise CorruptBatch(f"more than {len(parts)} gzip members in one batch")
         machine = zlib.decompressobj(_RAW_DEFLATE)
-        part = _inflated(machine, rest[header:], left + 1)
-        left -= len(part)
-        if left < 0:
+        part = inflated(machine, rest[header:], left)
+        if part is None:
             raise _too_large(Codec.GZIP, len(data), max_bytes)
+        left -= len(part)
         trailer = memoryview(machine.unused_data)
         if not machine.eof or len(trailer) < GZIP_TRAILER.size:
             raise _cut(Codec.GZIP, len(data))
@@ -193,19 +234,6 @@ def _gzip_members(data: Readable, max_bytes: int) -> list[Readable]:
         rest = trailer[GZIP_TRAILER.size :]
         header = gzip_header_bytes(rest) if len(rest) > _GZIP_IGNORED_BYTES else -1
     return parts
-
-
-def _inflated(machine: Any, data: Readable, max_bytes: int) -> Readable:
-    """Unpack at most `max_bytes` of a stream, step by step."""
-    part: bytes = machine.decompress(data, min(max_bytes, _STEP_BYTES))
-    if len(part) < _STEP_BYTES:
-        return part
-    whole = bytearray(part)
-    while part and not machine.eof and len(whole) < max_bytes:
-        step = min(max_bytes - len(whole), _STEP_BYTES)
-        part = machine.decompress(machine.unconsumed_tail, step)
-        whole += part
-    return whole
 
 
 # snappy
@@ -249,19 +277,26 @@ def _compress_lz4(data: Readable, level: int) -> bytes:
 
 
 def _decompress_lz4(data: Readable, max_bytes: int) -> Readable:
+    machine = lz4.frame.LZ4FrameDecompressor()
     # Without the end mark, where the library compares size and checksum, as Java's client does not.
-    return _portable_lz4(memoryview(data)[: lz4_frame(memoryview(data))[0]], max_bytes)
+    frame = memoryview(data)[: lz4_frame(memoryview(data))[0]]
+    part: bytes = machine.decompress(frame, max_length=max_bytes + 1)
+    if len(part) > max_bytes:
+        raise _too_large(Codec.LZ4, len(data), max_bytes)
+    return part
 
 
 def _portable_lz4(data: Readable, max_bytes: int) -> Readable:
     machine = lz4.frame.LZ4FrameDecompressor()
-    part: bytes = machine.decompress(data, max_length=min(max_bytes + 1, _STEP_BYTES))
-    whole: bytes | bytearray = part if len(part) < _STEP_BYTES else bytearray(part)
-    while part and not machine.eof and len(whole) <= max_bytes:
-        step = min(max_bytes + 1 - len(whole), _STEP_BYTES)
-        part = machine.decompress(b"", max_length=step)
-        whole += part
-    if len(whole) > max_bytes:
+
+    def steps() -> Iterator[bytes]:
+        rest = data
+        while not machine.eof and (part := machine.decompress(rest, max_length=_STEP_BYTES)):
+            yield part
+            rest = b""
+
+    whole = _gathered(steps(), max_bytes)
+    if whole is None:
         raise _too_large(Codec.LZ4, len(data), max_bytes)
     return whole
 
@@ -306,14 +341,14 @@ def _decompress_zstd(data: Readable, max_bytes: int) -> Readable:
 
 def _read_zstd(data: Readable, max_bytes: int) -> Readable:
     """Unpack frames that stand back to back, of which the size may not be known before."""
-    whole, left = bytearray(), max_bytes + 1
+    parts, left = list[bytes](), max_bytes + 1
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         while left and (part := reader.read(min(left, _STEP_BYTES))):
-            whole += part
+            parts.append(part)
             left -= len(part)
     if left == 0:
         raise _too_large(Codec.ZSTD, len(data), max_bytes)
-    return whole
+    return b"".join(parts)
 
 
 _COMPRESSORS: Final[dict[Codec, Callable[[Readable, int], bytes]]] = {
