@@ -38,7 +38,7 @@ from penstock.broker.batch_commits.limits import (
 from penstock.broker.batch_commits.manifest import check_blob_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
     from penstock.base.system import Clock, Randomness
     from penstock.broker.settings import BrokerSettings
@@ -116,8 +116,7 @@ class StagingArea:
         """
         if self._clock.monotonic() - self._looked >= STAGED_LOOK_SECONDS:
             self._looked = self._clock.monotonic()
-            self._known = await asyncio.to_thread(_look, self.directory)
-            await self._forget_removed()
+            await self._look()
         free_bytes = (await asyncio.to_thread(shutil.disk_usage, self.directory)).free
         if free_bytes <= self._free_bytes:
             raise StagingFull(
@@ -139,9 +138,9 @@ class StagingArea:
                 " try again when commits have ended"
             )
 
-    async def _forget_removed(self) -> None:
-        """Take blobs that have been committed or removed from their principals' accounts."""
-        gone = await asyncio.to_thread(_gone, self.directory, list(self._owners))
+    async def _look(self) -> None:
+        """Count what is there; a blob that is gone no longer counts for its principal."""
+        self._known, gone = await asyncio.to_thread(_look, self.directory, [*self._owners])
         for name in gone:
             principal, size_bytes = self._owners.pop(name)
             self._owned[principal] -= size_bytes
@@ -207,7 +206,7 @@ class StagingArea:
                 held = kept()
                 orphans = [name for name in old if name not in held]
                 removed = await asyncio.to_thread(_remove, self.directory, orphans, before_ms)
-            self._known = await asyncio.to_thread(_look, self.directory)
+            await self._look()
         except OSError as error:
             logger.error("looking for orphaned blobs in %s failed: %s", self.directory, error)
             return 0
@@ -289,17 +288,15 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
         ]
 
 
-def _look(directory: Path) -> Staged:
-    files = size_bytes = 0
+def _look(directory: Path, owned: Iterable[str]) -> tuple[Staged, set[str]]:
+    """Count files and bytes; name the owned blobs that are not there."""
+    files, size_bytes, gone = 0, 0, set(owned)
     for entry in _entries(directory):
+        gone.discard(entry.name)
         with suppress(FileNotFoundError):
             size_bytes += 0 if _is_upload(entry.name) else entry.stat(follow_symlinks=False).st_size
             files += 1
-    return Staged(files, size_bytes)
-
-
-def _gone(directory: Path, names: list[str]) -> list[str]:
-    return [name for name in names if not os.path.lexists(directory / name)]
+    return Staged(files, size_bytes), gone
 
 
 def _is_upload(name: str) -> bool:
