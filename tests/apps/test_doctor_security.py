@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,26 +61,45 @@ def test_no_certificate_at_all(examined: Examine) -> None:
     assert "there is no keystore" in found[1]
 
 
-def test_keys_that_everybody_may_read(examined: Examine, tmp_path: Path) -> None:
+@pytest.fixture
+def _entered_by_all(tmp_path: Path) -> Iterator[None]:
+    """Let all users enter the test's directory, and those above it."""
     above = [tmp_path, *list(tmp_path.parents)[:-2]]
-    before = {one: one.stat().st_mode for one in above}
+    before = {folder: folder.stat().st_mode for folder in above}
+    for folder in above:
+        folder.chmod(0o755)
+    yield
+    for folder, mode in before.items():
+        folder.chmod(mode)
+
+
+@pytest.mark.usefixtures("_entered_by_all")
+def test_the_write_ahead_log_is_named(examined: Examine, bare: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    database, log = (tmp_path / "data" / f"control.sqlite{end}" for end in ("", "-wal"))
+    for path in (database, log):
+        path.write_bytes(b"")
+        path.chmod(0o644)
+    database.chmod(0o600)
+    found = examined()["files with secrets"]
+    assert found == ("fail", f"readable by everybody: {log}")
+    shown = bare("doctor", "--local", "--data-dir", str(tmp_path / "data")).out
+    assert f"chmod o= {log}" in " ".join(shown.split())
+
+
+@pytest.mark.usefixtures("_entered_by_all")
+def test_keys_that_everybody_may_read(examined: Examine, tmp_path: Path) -> None:
     path, users = Path(keystore(tmp_path)), tmp_path / "users"
     users.write_text("")
-    try:
-        for one in above:
-            one.chmod(0o755)
-        settings = {"ssl__keystore__location": str(path), "sasl__users__file": str(users), **TLS}
-        path.chmod(0o600)
-        users.chmod(0o640)
-        assert examined(**settings)["files with secrets"][0] == "ok"
-        path.chmod(0o644)
-        found = examined(**settings)["files with secrets"]
-        assert found == ("fail", f"readable by everybody: {path}")
-        tmp_path.chmod(0o700)
-        assert examined(**settings)["files with secrets"][0] == "ok"
-    finally:
-        for one, mode in before.items():
-            one.chmod(mode)
+    settings = {"ssl__keystore__location": str(path), "sasl__users__file": str(users), **TLS}
+    path.chmod(0o600)
+    users.chmod(0o640)
+    assert examined(**settings)["files with secrets"][0] == "ok"
+    path.chmod(0o644)
+    found = examined(**settings)["files with secrets"]
+    assert found == ("fail", f"readable by everybody: {path}")
+    tmp_path.chmod(0o700)
+    assert examined(**settings)["files with secrets"][0] == "ok"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 
 from penstock.apps.private_files import protect
 from penstock.client import Client
-from tests.apps.conftest import Run
 from tests.apps.test_serve import LOCAL, READY, serving
 
 
@@ -82,23 +81,3 @@ def test_another_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "projects").mkdir()
     protect(tmp_path, "owner")
     assert oct(modes(tmp_path)["projects"]) == "0o755"
-
-
-def test_the_doctor_names_the_write_ahead_log(bare: Run, tmp_path: Path) -> None:
-    above = [tmp_path, *list(tmp_path.parents)[:-2]]
-    before = {folder: folder.stat().st_mode for folder in above}
-    data = tmp_path / "data"
-    data.mkdir()
-    database, log = data / "control.sqlite", data / "control.sqlite-wal"
-    for path in (database, log):
-        path.write_bytes(b"")
-    database.chmod(0o600)
-    try:
-        for folder in above:
-            folder.chmod(0o755)
-        told = bare("doctor", "--local", "--data-dir", str(data)).out
-    finally:
-        for folder, mode in before.items():
-            folder.chmod(mode)
-    assert f"readable by everybody: {log}" in " ".join(told.split())
-    assert f"chmod o= {log}" in " ".join(told.split())
