@@ -175,6 +175,8 @@ def validate_batches(
     """
     compacted = "compact" in config.cleanup_policy
     looked = (compacted or config.record_validation != "headers") and not internal
+    if single:
+        check_single(batches)
     if opening is Opening.BESIDE and _takes_long(batches, config, looked=looked):
         raise NeedsOpening
     flags, summed = TRANSACTIONAL_FLAG if transactional else 0, opening is Opening.DONE
@@ -182,8 +184,6 @@ def validate_batches(
     if plain is not None:
         headers = [plain]
     else:
-        if single:
-            check_single(batches)
         headers = _checked(
             batches, config, now_ms, internal=internal, transactional=transactional, summed=summed
         )
