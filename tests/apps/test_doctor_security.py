@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -14,6 +15,15 @@ from tests.security.certificates import keystore, truststore
 Examine = Callable[..., dict[str, tuple[str, str]]]
 HOST_HTTP = "host agent's HTTP"
 TLS = {"listeners": "SASL_SSL://127.0.0.1:9093"}
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Return a directory that all users may enter; those of pytest are closed."""
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        yield folder
 
 
 @pytest.fixture
@@ -61,19 +71,6 @@ def test_no_certificate_at_all(examined: Examine) -> None:
     assert "there is no keystore" in found[1]
 
 
-@pytest.fixture
-def _entered_by_all(tmp_path: Path) -> Iterator[None]:
-    """Let all users enter the test's directory, and those above it."""
-    above = [tmp_path, *list(tmp_path.parents)[:-2]]
-    before = {folder: folder.stat().st_mode for folder in above}
-    for folder in above:
-        folder.chmod(0o755)
-    yield
-    for folder, mode in before.items():
-        folder.chmod(mode)
-
-
-@pytest.mark.usefixtures("_entered_by_all")
 def test_the_write_ahead_log_is_named(examined: Examine, bare: Run, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     database, log = (tmp_path / "data" / f"control.sqlite{end}" for end in ("", "-wal"))
@@ -87,7 +84,6 @@ def test_the_write_ahead_log_is_named(examined: Examine, bare: Run, tmp_path: Pa
     assert f"chmod o= {log}" in " ".join(shown.split())
 
 
-@pytest.mark.usefixtures("_entered_by_all")
 def test_keys_that_everybody_may_read(examined: Examine, tmp_path: Path) -> None:
     path, users = Path(keystore(tmp_path)), tmp_path / "users"
     users.write_text("")

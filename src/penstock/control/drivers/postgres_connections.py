@@ -296,9 +296,16 @@ class Connections:
                 connection = self._idle.pop()
                 if not connection.is_closed():
                     return connection
-            async with self._connecting:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._connecting.acquire()
+            except TimeoutError as cause:
+                raise _Failed(of_connecting(self._failure or cause, where=self.where)) from cause
+            try:
                 if not self._idle:
                     return await self._connect(deadline)
+            finally:
+                self._connecting.release()
 
     async def _connect(self, deadline: float) -> _Asyncpg:
         loop = asyncio.get_running_loop()
