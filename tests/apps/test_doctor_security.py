@@ -84,6 +84,24 @@ def test_the_write_ahead_log_is_named(examined: Examine, bare: Run, tmp_path: Pa
     assert f"chmod o= {log}" in " ".join(shown.split())
 
 
+def test_a_client_file_counts_by_the_passwords_in_it(
+    examined: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, password = tmp_path / "app.properties", tmp_path / "app.password"
+    monkeypatch.setenv("PENSTOCK_CLIENT_CONFIG", str(options))
+    password.write_text("hidden")
+    password.chmod(0o600)
+    options.write_text(f"sasl.username=app\nsasl.password=${{file:{password}}}\n")
+    assert examined()["files with secrets"][0] == "ok"
+    password.chmod(0o644)
+    found = examined()["files with secrets"]
+    assert found == ("fail", f"readable by everybody: {password}")
+    options.write_text("sasl.username=app\nsasl.password=hidden\n")
+    options.chmod(0o644)
+    found = examined()["files with secrets"]
+    assert found == ("fail", f"readable by everybody: {options}")
+
+
 def test_keys_that_everybody_may_read(examined: Examine, tmp_path: Path) -> None:
     path, users = Path(keystore(tmp_path)), tmp_path / "users"
     users.write_text("")

@@ -44,6 +44,11 @@ def resolve(name: str, value: str) -> str:
     return _REFERENCE.sub(lambda found: _named(name, found), value)
 
 
+def referenced_files(value: str) -> list[str]:
+    """Return the paths of the files that an option's value refers to."""
+    return [found["name"] for found in _REFERENCE.finditer(value) if found["kind"] == "file"]
+
+
 def _named(option: str, found: re.Match[str]) -> str:
     name, key = found["name"], found["key"]
     if found["kind"] == "env":

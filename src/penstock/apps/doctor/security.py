@@ -17,11 +17,15 @@ from penstock.apps.doctor.findings import Check, Finding, Status, listed
 from penstock.apps.private_files import control_files
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import is_loopback, parse_address
+from penstock.base.settings import by_name
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.listeners import ADMIN, Listener, admin_listener, parse_listeners
 from penstock.broker.settings import super_users_of
-from penstock.client.security import CONFIG_VARIABLE
+from penstock.client.properties import parse_properties
+from penstock.client.references import referenced_files
+from penstock.client.security import CONFIG_BYTES_MAX, CONFIG_VARIABLE, ClientSecuritySettings
 from penstock.security import ANONYMOUS
+from penstock.security.files import UnusableFile, read_file
 from penstock.security.tls import TlsFiles, check_keystore
 
 if TYPE_CHECKING:
@@ -102,8 +106,26 @@ def _secret_files(configuration: Configuration, listeners: list[Listener]) -> It
             yield settings.sasl_users_file
     yield configuration.places.diskless_storage_options_file
     yield configuration.audit.log_file
-    yield os.environ.get(CONFIG_VARIABLE, "")
+    yield from _client_files(os.environ.get(CONFIG_VARIABLE, ""))
     yield from (str(path) for path in control_files(configuration.directory))
+
+
+def _client_files(path: str) -> Iterator[str]:
+    """Yield a file with a client's options if it has a password, and the files that its passwords
+    refer to. A file that cannot be read counts as one with a password."""
+    if not path:
+        return
+    try:
+        options = parse_properties(path, read_file(path, CONFIG_BYTES_MAX))
+    except UnusableFile:
+        yield path
+        return
+    known = by_name(ClientSecuritySettings)
+    secrets = [value for name, value in options.items() if name in known and known[name].secret]
+    if any("${" not in value for value in secrets):
+        yield path
+    for value in secrets:
+        yield from referenced_files(value)
 
 
 def _key_file(settings: ListenerSettings) -> str:
