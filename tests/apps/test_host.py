@@ -312,6 +312,8 @@ def test_a_full_memory_sink(path: str, bare: Run) -> None:
         until(lambda: bare("host", "health", "--socket", path).status)
         ran = bare("host", "health", "--socket", path)
         assert "the agent's sink does not accept: the memory sink is full" in ran.err
+        shown = json.loads(bare("host", "status", "--socket", path, "--output", "json").out)
+        assert (shown["state"], "memory sink is full" in shown["reason"]) == ("blocked", True)
         assert probed(lambda: bare("host", "health", "--socket", path, "--live")).status == 0
         ran = bare("host", "status", "--socket", path, "--http", process.http)
         assert "the memory sink is full" in " ".join(ran.out.split())

@@ -32,6 +32,7 @@ from penstock.broker.cut_off import CutOff
 from penstock.broker.diskless import is_diskless
 from penstock.broker.identity import replication_address
 from penstock.broker.in_sync import InSync
+from penstock.broker.leader_balance import LeaderBalance
 from penstock.broker.listeners import REPLICATION
 from penstock.broker.moves import Moves
 from penstock.control.epochs.values import EpochClaim, EpochOpening
@@ -101,6 +102,7 @@ class Replicas:
         self.replication.on_settle = self._settle
         self.replication.on_stuck = self._stuck
         self._moves = Moves(self.replication, self._row)
+        self._balance = LeaderBalance(parts.settings, parts.clock.monotonic())
         self._image: MetadataImage | None = None
         self._incarnation = UUID(int=0)
         self._gone: dict[int, UUID] = {}
@@ -533,10 +535,22 @@ class Replicas:
                     self._pass_on()
                 await self._look_at_lag()
                 await self._resign()
+                self._hand_back()
             except PenstockError as error:
                 logger.warning("what was seen of replicas was not stored: %s", error)
             except Exception:
                 logger.exception("a look at replicated partitions was broken off")
+
+    def _hand_back(self) -> None:
+        """Have preferred replicas lead again, if it is time to."""
+        if self._leaving:
+            return
+        led = ((log, self._row(log.key)) for log in self.replication.logs.values())
+        heirs = self._balance.due(self._parts.clock.monotonic(), self._image, led)
+        for log, heir in heirs.items():
+            self.replication.hand_over(log, heir)
+        if heirs:
+            logger.info("%d partitions go back to their preferred leaders", len(heirs))
 
     async def _look_at_lag(self) -> None:
         """Store which replicas are in sync, where that has changed."""

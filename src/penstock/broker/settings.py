@@ -43,6 +43,16 @@ class BrokerSettings(TopicDefaults):
     broker_heartbeat_interval_ms: int = setting(
         2_000, "How often a broker renews its registration.", 10, INT_MAX
     )
+    auto_leader_rebalance_enable: bool = setting(
+        True, "Have preferred replicas lead their partitions again, a few at a time."
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        300, "How often this broker looks for partitions that it leads for others.", 1, INT_MAX
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        10, "Partitions that prefer a broker go back to it while others lead more than this"
+        " percentage of them.", 0, 100,
+    )  # fmt: skip
     listeners: tuple[str, ...] = setting(
         ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on, as NAME://host:port; port 0"
         " picks a free one.",

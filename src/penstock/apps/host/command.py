@@ -193,13 +193,13 @@ def health(path: str, live: bool) -> None:
 
     Status 1 otherwise, within a second. What is said of the sink is a few seconds old at most.
     """
-    from penstock.apps.host.probe import NotHealthy, probe
+    from penstock.apps.host.probe import BLOCKED, NotHealthy, probe
 
     probed = probe(path)
-    if probed.state != "serving":
-        raise NotHealthy(f"socket {path}: the agent is {probed.state}: {probed.reason}")
-    if probed.reason and not live:
+    if probed.state == BLOCKED and not live:
         raise NotHealthy(f"socket {path}: the agent's sink does not accept: {probed.reason}")
+    if probed.state not in ("serving", BLOCKED):
+        raise NotHealthy(f"socket {path}: the agent is {probed.state}: {probed.reason}")
     if current().json:
         write_json(_facts(probed))
     else:

@@ -29,6 +29,7 @@ from penstock.wire.frames import (
 ANSWER_BYTES_MAX: Final = 4096
 TIMEOUT_SECONDS: Final = 0.9
 """Below a second, so that the shortest time-out of a supervisor's check is never met first."""
+BLOCKED: Final = "blocked"
 _TOKEN: Final = 0x70656E73746F636B
 
 
@@ -48,9 +49,9 @@ class Probed:
 
     path: str
     state: str
-    """serving, draining or refusing."""
+    """serving, draining, refusing, or blocked: the sink accepts nothing."""
     reason: str
-    """Why it is not serving; of an agent that serves, why its sink does not accept."""
+    """Why it is not serving."""
     connect_ms: float
     answer_ms: float
 
@@ -85,7 +86,8 @@ def probe(
             said = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
             raise NotHealthy(f"socket {path}: {said}") from None
     now = clock.monotonic()
-    state = {DRAIN: "draining", HELLO_ACK: "refusing"}.get(header.type, "serving")
+    admits = BLOCKED if header.reason else "serving"
+    state = {DRAIN: "draining", HELLO_ACK: "refusing"}.get(header.type, admits)
     return Probed(
         path=path,
         state=state,

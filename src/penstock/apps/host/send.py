@@ -149,16 +149,16 @@ def _ended(future: PublishFuture, seconds: float) -> bool:
 
 def _why(path: str) -> str:
     """What an agent says of itself when it does not accept."""
-    from penstock.apps.host.probe import NotHealthy, probe
+    from penstock.apps.host.probe import BLOCKED, NotHealthy, probe
 
     try:
         probed = probe(path)
     except NotHealthy as error:
         return str(error)
+    if probed.state == BLOCKED:
+        return f"the agent at {path}, whose sink does not accept: {probed.reason}"
     if probed.state != "serving":
         return f"the agent at {path}, which is {probed.state}: {probed.reason}"
-    if probed.reason:
-        return f"the agent at {path}, whose sink does not accept: {probed.reason}"
     return f"the agent at {path}, which serves"
 
 

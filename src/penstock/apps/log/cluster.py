@@ -97,9 +97,11 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
     """Show moves that even out bytes and leaders over brokers, and what each costs.
 
     Brokers that are to go (`penstock broker drain`), or to have no replicas by their roles, end up
-    with nothing, replicas of a partition
-    lie in as many racks as there are, each broker's bytes are within 10 % of the mean, and leaders
-    are even but for one. A move of a leader alone copies nothing: `penstock topic elect` makes it.
+    with nothing, replicas of a partition lie in as many racks as there are, each broker's bytes are
+    within 10 % of the mean, and preferred leaders are even but for one. `leads` is what a broker
+    leads now, as in `penstock cluster status`; `preferred` is what it leads once preferred replicas
+    do, as brokers have it by themselves and `penstock topic elect` at once. A move of a leader
+    alone copies nothing.
     Nothing is changed here. Diskless topics, and what moves already, are left out.
     """
     from penstock.replication import advice
@@ -108,6 +110,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
         found = client.metadata()
         held = list(_held(client, found))
         excluded = client.unplaceable_brokers()
+    leads = _leads(found)
     made = advice.advise(sites(found, ()), held, excluded=excluded, moves_max=moves)
     rows = [
         {
@@ -126,8 +129,9 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
             "broker": old.broker_id,
             "bytes": old.size_bytes,
             "bytes_after": new.size_bytes,
-            "leads": old.leads,
-            "leads_after": new.leads,
+            "leads": leads[old.broker_id],
+            "preferred": old.leads,
+            "preferred_after": new.leads,
             "to_go": old.broker_id in excluded,
         }
         for old, new in zip(made.before, made.after, strict=True)
@@ -145,7 +149,9 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
     }
     more = "; there would be more after these" if made.unfinished else ""
     title = f"{len(rows)} moves copy {copied} bytes, in about {seconds} s at {rate:g} MB/s{more}"
-    columns = ("broker", "bytes", "bytes_after", "leads", "leads_after", "to_go")
+    columns = (
+        "broker", "bytes", "bytes_after", "leads", "preferred", "preferred_after", "to_go",
+    )  # fmt: skip
     show(state, brokers, columns, title=title, all_as_json=facts)
     if not state.json and rows:
         show(
@@ -170,10 +176,15 @@ def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
                 )
 
 
+def _leads(found: ClusterMetadata) -> Counter[int]:
+    """Count the partitions that each broker leads now."""
+    return Counter(part.leader for topic in found.topics.values() for part in topic.partitions)
+
+
 def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[dict[str, Any]]:
     """Return the brokers that are registered, and others that should have copies."""
     partitions = [one for topic in found.topics.values() for one in topic.partitions]
-    leads = Counter(one.leader for one in partitions)
+    leads = _leads(found)
     copies = Counter(replica for one in partitions for replica in one.replicas)
     behind = Counter(replica for one in partitions for replica in {*one.replicas} - {*one.isr})
     rows = []

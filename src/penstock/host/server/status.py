@@ -12,6 +12,13 @@ from penstock.host.server.connections import NAME_CHARS_SHOWN, Connections
 PRODUCERS_SHOWN_MAX: Final = 200
 
 
+def _state(connections: Connections) -> str:
+    """Return draining, blocked while the sink accepts nothing, or serving."""
+    if connections.draining:
+        return "draining"
+    return "blocked" if connections.sink_trouble else "serving"
+
+
 def status_of(connections: Connections) -> dict[str, Any]:
     """The agent's state, as JSON; of many producers the oldest are shown."""
     machines = [connection.machine for connection in connections]
@@ -23,7 +30,7 @@ def status_of(connections: Connections) -> dict[str, Any]:
         else None
     )
     return {
-        "state": "draining" if connections.draining else "serving",
+        "state": _state(connections),
         "drain_left_ms": left_ms,
         "socket": connections.settings.socket_path,
         "sink": {
