@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from compat.conftest import missing
 from compat.parts import PartMissing, kcat
 
 from penstock.apps.doctor.brokers import clock_skew_ms
+from penstock.apps.session import counted
 from penstock.base.errors import PenstockError
 from penstock.client import Client
 from penstock.testing import Broker
@@ -159,6 +161,50 @@ def _abort_while_it_writes(run: Run, client: Client, name: str, key: str) -> Non
     assert (found["state"], found["producer_epoch"], found["start_ms"]) == ("Empty", 2, None)
     with pytest.raises(PenstockError, match="PRODUCER_FENCED"):
         producer.commit()
+
+
+def test_tables_are_as_wide_as_their_content(run: Run, topic: MakeTopic) -> None:
+    name = topic(1)
+    shown = run("topic", "describe", name).out.splitlines()
+    assert shown[0].startswith(f"topic {name} ("), "a title stands in one line, above its table"
+    assert all(line == line.rstrip() for line in shown)
+    assert shown[-1] == "no configurations that differ from the defaults (--all shows the others)"
+    everything = run("topic", "describe", name, "--all").out
+    assert "retention.ms" in everything
+    assert run("topic", "alter-config", name, "-s", "retention.ms=9000").status == 0
+    changed = run("topic", "describe", name).out
+    assert "retention.ms" in changed
+    assert "segment.bytes" not in changed
+    assert len(json.loads(run("topic", "describe", name, "--output", "json").out)["configs"]) > 10
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_things_are_counted_in_words(number: int) -> None:
+    assert counted(number, "partition") == f"{number} partition" + "s" * (number != 1)
+
+
+def test_empty_lists_say_so_in_words(bare: Run) -> None:
+    with Broker(admin=False) as broker:
+        for words, said in (
+            (("topic", "list"), "no topics\n"),
+            (("group", "list"), "no groups\n"),
+            (("transaction", "list"), "no transactional ids\n"),
+            (("quota", "list"), "no quotas\n"),
+            (("user", "list"), "no users\n"),
+        ):
+            assert bare("-b", broker.bootstrap, *words).out == said
+            assert json.loads(bare("-b", broker.bootstrap, *words, "--output", "json").out) == []
+
+
+def test_times_are_shown_as_times(run: Run, topic: MakeTopic) -> None:
+    name = topic(1)
+    assert run("produce", name, stdin="a\n").status == 0
+    shown = run("log", "stats", name).out
+    stored = json.loads(run("log", "stats", name, "--output", "json").out)
+    (row,) = stored if isinstance(stored, list) else stored["partitions"]
+    at = datetime.fromtimestamp(row["last_timestamp"] / 1000, UTC)
+    assert at.isoformat(timespec="milliseconds") in shown
+    assert str(row["last_timestamp"]) not in shown
 
 
 def test_wrong_arguments_are_errors(run: Run, bootstrap: str) -> None:

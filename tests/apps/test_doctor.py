@@ -370,7 +370,7 @@ def test_what_was_damaged_at_a_start_is_named(bare: Run, tmp_path: Path) -> None
         words = ("-b", broker.bootstrap, "--admin", broker.admin_url.removeprefix("http://"))
         found = examined(bare, *words)[1]["stored records of broker 1"]
         assert found[0] == "warn"
-        assert "1 files are set aside" in found[1]
+        assert "1 file set aside" in found[1]
         with broker.client(delivery_timeout_ms=500) as client:
             with pytest.raises(PenstockError, match="CORRUPT_MESSAGE"):
                 client.read_arrow("t", start={0: 5}, end={0: 6})

@@ -71,7 +71,7 @@ def test_doctor_says_how_a_stuck_group_gets_past_it(broker: Broker, bare: Run) -
     past = asked()
     assert past["status"] == "ok"
     assert (
-        past["cause"] == "1 groups, 2 partitions with records to read: the next batches can be read"
+        past["cause"] == "1 group, 2 partitions with records to read: the next batches can be read"
     )
 
 

@@ -142,7 +142,7 @@ def test_settings_without_effect_are_told_at_the_start(tmp_path: Path) -> None:
             env=environment(),
             check=True,
         )
-        assert done.stdout == "topic a has 1 partitions\n"
+        assert done.stdout == "topic a has 1 partition\n"
         assert done.stderr == (
             "topic 'a': setting preallocate = 'true': it has no effect: segment files grow as they"
             " are written\n"

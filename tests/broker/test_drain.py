@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.apps.session import counted
 from tests.broker.test_replicated import Cluster, knows, until
 from tests.broker.test_replicated_moves import check, four, holds, moved, row
 
@@ -47,8 +48,8 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     assert len(planned) == count
     assert row(four).move == 0
     said, told = await ran(four, "broker", "drain", str(leader))
-    assert said == f"{count} replicas of broker {leader} have moved away\n"
-    assert f"of {count} partitions have moved" in told
+    assert said == f"{counted(count, 'replica')} of broker {leader} moved away\n"
+    assert f"of {counted(count, 'partition')} moved" in told
     await four.create("later")
     others = {1, 2, 3, 4} - {leader}
     assert set(row(four, "later").replicas) == others, "it gets nothing new"
@@ -88,7 +89,7 @@ async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
     last = before[2]
     target = ",".join(map(str, (last, *before[:2])))
     said, _ = await ran(four, "topic", "reassign", "t", "--replicas", target)
-    assert said == "1 partitions of t moved\n"
+    assert said == "1 partition of t moved\n"
     await until(lambda: last in row(four).isr)
     (elected,) = await facts(four, "topic", "elect", "t", "-p", "0")
     assert elected == {"topic": "t", "partition": 0, "preferred": last, "outcome": "elected"}
@@ -146,8 +147,8 @@ async def test_advice_is_carried_out_as_it_is(four: Cluster, tmp_path: Path) -> 
     (old,) = [one for one in said["brokers"] if one["broker"] == going]
     assert (old["bytes"], old["bytes_after"], old["to_go"]) == (size, 0, True)
     shown, _ = await ran(four, "cluster", "advise")
-    assert f"1 moves copy {size} bytes" in shown
-    assert (await ran(four, "topic", "reassign", "--file", str(plan)))[0] == "1 partitions moved\n"
+    assert f"estimate: 1 move, {size} bytes copied" in shown
+    assert (await ran(four, "topic", "reassign", "--file", str(plan)))[0] == "1 partition moved\n"
     await moved(four, tuple(move["to"]))
     assert going not in row(four).replicas
     await check(four, row(four).replicas, 5)

@@ -123,7 +123,7 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     await all_in_sync(cluster, 2)
     found = {one["broker"]: one for one in (await facts(cluster))["brokers"]}
     assert (found[leader]["roles"], found[leader]["copies"]) == (["ingestion"], 1)
-    held = f"broker {leader} has broker.roles = ingestion, and replicas of 1 partitions, as of t-0"
+    held = f"broker {leader} has broker.roles = ingestion, and replicas of 1 partition, as of t-0"
     assert held in await asked(cluster, "doctor")
     [move] = (await said(cluster, "cluster", "advise"))["moves"]
     assert (move["why"], leader in move["to"]) == ("broker is to go", False)

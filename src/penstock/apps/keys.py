@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import BadInput, State, output_option, say, show
+from penstock.apps.session import BadInput, State, counted, output_option, say, show
 
 if TYPE_CHECKING:
     from penstock.security.data.places import KeyPlace
@@ -106,7 +106,7 @@ def rotate(state: State, place: KeyPlace) -> None:
     from penstock.security.data.places import ring_at
 
     count, todo = ring_at(place).rotate()
-    text = f"{count} keys are wrapped by a new master key"
+    text = f"{counted(count, 'key')} wrapped by a new master key"
     say(state, f"{text}; {todo}" if todo else text, keys=count, todo=todo)
 
 

@@ -28,6 +28,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
@@ -272,14 +273,20 @@ def write_json(value: object) -> None:
 def write_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None
 ) -> None:
-    """A table on stdout; numbers stand right."""
+    """Write a table to stdout, below its title; numbers are aligned to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    if title is not None:
+        click.echo(title)
+    if not rows:
+        if title is None:
+            click.echo("none")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(columns):
-        numbers = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
+        numbers = all(isinstance(row[index], (int, float)) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
@@ -297,7 +304,7 @@ def write_rich(shown: RenderableType) -> None:
     console = Console(width=PIPED_COLUMNS_MAX)
     with console.capture() as captured:
         console.print(shown)
-    click.echo("\n".join([line.rstrip() for line in captured.get().splitlines()]))
+    click.echo("\n".join([line.rstrip() for line in captured.get().splitlines()]).strip("\n"))
 
 
 def show(
@@ -306,23 +313,37 @@ def show(
     columns: Sequence[str],
     *,
     title: str | None = None,
+    things: str = "",
     all_as_json: object = None,
 ) -> None:
-    """Rows by name as a table of `columns`, or with all that they have as JSON.
+    """Write rows as a table of `columns`, or with all that they have as JSON.
 
     A column is a name, which is its heading without underscores, or `heading=name`. JSON is of
-    `all_as_json` where that is more than the rows.
+    `all_as_json` where that is more than the rows. `things` says what there is none of, where there
+    are no rows. Timestamps in tables are times of day, and milliseconds in JSON.
     """
     if state.json:
         write_json(rows if all_as_json is None else all_as_json)
         return
+    if not rows and (things or title is None):
+        click.echo("\n".join(filter(None, (title, f"no {things or 'rows'}"))))
+        return
     words = [column.rpartition("=") for column in columns]
     headings = [heading or name.replace("_", " ") for heading, _, name in words]
-    cells = [[_cell(row[name]) for _, _, name in words] for row in rows]
+    cells = [[_cell(name, row[name]) for _, _, name in words] for row in rows]
     write_table(headings, cells, title=title)
 
 
-def _cell(value: object) -> object:
+def moment(at_ms: int | None) -> str:
+    """Return a time as ISO 8601 in UTC; empty for none."""
+    if at_ms is None or at_ms < 0:
+        return ""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _cell(name: str, value: object) -> object:
+    if name.endswith("timestamp") and isinstance(value, int):
+        return moment(value)
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 

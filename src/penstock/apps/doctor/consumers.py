@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock.apps.doctor.findings import Check, Finding
+from penstock.apps.session import counted
 
 if TYPE_CHECKING:
     from penstock.apps.session import State
@@ -40,7 +41,8 @@ def _look(state: State) -> list[Finding]:
         return stuck
     left_out = len(groups) > GROUPS_MAX or len(behind) > PARTITIONS_MAX
     limits = f", of which {GROUPS_MAX} and {PARTITIONS_MAX} were looked at" if left_out else ""
-    cause = f"{len(groups)} groups, {len(behind)} partitions with records to read{limits}"
+    partitions = counted(len(behind), "partition")
+    cause = f"{counted(len(groups), 'group')}, {partitions} with records to read{limits}"
     return [Finding(check=NAME, status="ok", cause=f"{cause}: the next batches can be read")]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from penstock.apps.doctor.findings import Finding
 from penstock.apps.doctor.interfaces import AdminAnswer, admin_check, partition_names
+from penstock.apps.session import counted
 
 NAME: Final = "copies"
 
@@ -31,7 +32,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
 
 def _well(answers: Sequence[AdminAnswer]) -> str:
     count = sum(answer["count"] for answer in answers)
-    return f"{count} on {len(answers)} brokers that were asked, all take part in full"
+    return f"{count} on {counted(len(answers), 'broker')} asked, all take part in full"
 
 
 copies_check: Final = admin_check(NAME, "/v1/copies", wrong=_findings, well=_well)

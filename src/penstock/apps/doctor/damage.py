@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.apps.doctor.findings import Finding
 from penstock.apps.doctor.interfaces import AdminAnswer, admin_check, partition_names
+from penstock.apps.session import counted
 
 NAME: Final = "stored records"
 
@@ -29,8 +30,8 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
             Finding(
                 check=check,
                 status="warn",
-                cause=f"journal or checkpoint were damaged at a start: {answer['set_aside_count']}"
-                f" files are set aside, the first: {kept[0]}",
+                cause="journal or checkpoint were damaged at a start:"
+                f" {counted(answer['set_aside_count'], 'file')} set aside, the first: {kept[0]}",
                 fix="the broker's log of that start says which offsets may be lost; look at the"
                 " disk, and remove the files when nobody wants them",
             )
@@ -39,7 +40,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
 
 
 def _well(answers: Sequence[AdminAnswer]) -> str:
-    return f"{len(answers)} brokers have found none damaged"
+    return f"none found damaged by {counted(len(answers), 'broker')}"
 
 
 damage_check: Final = admin_check(NAME, "/v1/damage", wrong=_findings, well=_well)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from penstock.apps.doctor.findings import Finding
 from penstock.apps.doctor.interfaces import AdminAnswer, admin_check, partition_names
+from penstock.apps.session import counted
 
 NAME: Final = "dead letters"
 FIXES: Final = {
@@ -41,7 +42,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
 
 
 def _well(answers: Sequence[AdminAnswer]) -> str:
-    return f"none wait on {len(answers)} brokers that were asked"
+    return f"none wait on {counted(len(answers), 'broker')} asked"
 
 
 dead_letters_check: Final = admin_check(NAME, "/v1/dead-letters", wrong=_findings, well=_well)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.apps.doctor.findings import Check, Finding, Status
 from penstock.apps.log.cluster import troubled
 from penstock.apps.log.replicas import DISKLESS
+from penstock.apps.session import counted
 from penstock.apps.waiting import SHORT_CALLS
 from penstock.client.replicas import PERSISTENCE
 
@@ -63,7 +64,7 @@ def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
             check="roles",
             status="warn",
             cause=f"broker {broker_id} has broker.roles = {','.join(state.roles)}, and replicas of"
-            f" {len(held)} partitions, as of {held[0]}",
+            f" {counted(len(held), 'partition')}, as of {held[0]}",
             fix=f"penstock broker drain {broker_id}, or give it the role {PERSISTENCE}",
         )
         for broker_id, state in sorted(client.broker_states().items())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.apps.doctor.findings import Check, Finding, Status, listed
 from penstock.apps.private_files import control_files
+from penstock.apps.session import counted
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import is_loopback, parse_address
 from penstock.base.settings import by_name
@@ -142,7 +143,7 @@ def _files(configuration: Configuration, listeners: list[Listener]) -> list[Find
         fix = f"take the rights away: chmod o= {' '.join(wide)}"
         cause = f"readable by everybody: {listed(wide, NAMED_MAX)}"
         return _one(name, "fail", cause, fix)
-    return _one(name, "ok", f"{len(there)} files, readable by owner and group at most")
+    return _one(name, "ok", f"{counted(len(there), 'file')}, readable by owner and group at most")
 
 
 def _readable_by_all(path: Path) -> bool:

@@ -14,7 +14,7 @@ from penstock.apps.log.replicas import (
     sites,
     waiting_options,
 )
-from penstock.apps.session import State, client_options, say, show
+from penstock.apps.session import State, client_options, counted, say, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +65,8 @@ def drain(
         ]
         show(state, rows, ("topic", "partition", "replicas"))
         return
-    done = "are ordered to move away" if no_wait else "have moved away"
-    text = f"{len(target)} replicas of broker {broker_id} {done}"
+    done = "ordered to move away" if no_wait else "moved away"
+    text = f"{counted(len(target), 'replica')} of broker {broker_id} {done}"
     say(state, text, broker=broker_id, partitions=len(target))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.client.metadata import ClusterMetadata, PartitionMetadata
     from penstock.client.replicas import BrokerState, Place, Reassignment
-    from penstock.replication.advice import Held
+    from penstock.replication.advice import Held, Move
 
 READY: Final = "ready"
 _MINIMUM: Final = "min.insync.replicas"
@@ -112,18 +112,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
         excluded = client.unplaceable_brokers()
     leads = _leads(found)
     made = advice.advise(sites(found, ()), held, excluded=excluded, moves_max=moves)
-    rows = [
-        {
-            "topic": move.place[0],
-            "partition": move.place[1],
-            "replicas": list(move.before),
-            "to": list(move.after),
-            "why": ", ".join(move.why),
-            "copied_bytes": move.copied_bytes,
-            "seconds": round(move.copied_bytes / (rate * 1e6), 1),
-        }
-        for move in made.moves
-    ]
+    rows = [_move(move, rate) for move in made.moves]
     brokers = [
         {
             "broker": old.broker_id,
@@ -148,7 +137,10 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
         "unfinished": made.unfinished,
     }
     more = "; there would be more after these" if made.unfinished else ""
-    title = f"{len(rows)} moves copy {copied} bytes, in about {seconds} s at {rate:g} MB/s{more}"
+    title = (
+        f"estimate: {counted(len(rows), 'move')}, {copied} bytes copied, about {seconds} s at"
+        f" {rate:g} MB/s{more}"
+    )
     columns = (
         "broker", "bytes", "bytes_after", "leads", "preferred", "preferred_after", "to_go",
     )  # fmt: skip
@@ -157,6 +149,19 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
         show(
             state, rows, ("topic", "partition", "replicas", "to", "why", "copied_bytes", "seconds")
         )
+
+
+def _move(move: Move, rate: float) -> dict[str, Any]:
+    """Return a move as a row, with the time that copying takes at `rate` MB/s."""
+    return {
+        "topic": move.place[0],
+        "partition": move.place[1],
+        "replicas": list(move.before),
+        "to": list(move.after),
+        "why": ", ".join(move.why),
+        "copied_bytes": move.copied_bytes,
+        "seconds": round(move.copied_bytes / (rate * 1e6), 1),
+    }
 
 
 def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:

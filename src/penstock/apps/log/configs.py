@@ -35,7 +35,8 @@ def describe(state: State, kind: str, name: str, everything: bool) -> None:
     shown = [entry for entry in entries if everything or entry.source != "default"]
     names = ("name", "value", "source", "read_only", "sensitive", "documentation")
     rows = [{key: getattr(entry, key) for key in names} for entry in shown]
-    show(state, rows, names[:3], title=f"{kind} {name}")
+    things = "configurations" if everything else "configurations that differ from the defaults"
+    show(state, rows, names[:3], title=f"{kind} {name}", things=things)
 
 
 @config.command("set")

@@ -22,7 +22,7 @@ from penstock.apps.log.formats import (
     render_json,
 )
 from penstock.apps.log.positions import At, parse_position, resolve
-from penstock.apps.session import State, client_options
+from penstock.apps.session import State, client_options, counted
 from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def consume(
         found = _taken(client, batches, follows=end is None)
         printed = _print(found, chosen, None if as_json else compiled, leaders)
     if exit_at_end and not quiet:
-        click.echo(f"% Reached end of topic {chosen} after {printed} records", err=True)
+        click.echo(f"% Reached end of topic {chosen} after {counted(printed, 'record')}", err=True)
 
 
 def _say_nothing(line: str) -> None:

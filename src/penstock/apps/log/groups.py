@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from penstock.apps.log.positions import parse_position, resolve
-from penstock.apps.session import State, client_options, say, show, write_json
+from penstock.apps.session import State, client_options, counted, say, show, write_json
 from penstock.base.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def list_groups(state: State) -> None:
         }
         for g in groups
     ]
-    show(state, rows, ("group", "type", "state", "protocol_type"))
+    show(state, rows, ("group", "type", "state", "protocol_type"), things="groups")
 
 
 @group.command("describe")
@@ -71,12 +71,15 @@ def describe(state: State, name: str) -> None:
         "offsets": offsets,
         "total_lag": sum(row["lag"] or 0 for row in offsets),
     }
-    title = f"group {name}: {found.state}, {len(found.members)} members, {found.protocol or '-'}"
+    title = (
+        f"group {name}: {found.state}, {counted(len(found.members), 'member')},"
+        f" {found.protocol or '-'}"
+    )
     columns = (
         "topic", "partition", "committed=committed_offset", "end=log_end_offset", "lag",
         "client=client_id",
     )  # fmt: skip
-    show(state, offsets, columns, title=title, all_as_json=facts)
+    show(state, offsets, columns, title=title, things="committed offsets", all_as_json=facts)
 
 
 def _lag(client: Client, name: str, found: GroupDescription) -> list[dict[str, Any]]:
@@ -159,7 +162,7 @@ def offset_delete(state: State, name: str, topic: str, partitions: tuple[int, ..
         if not chosen:
             raise click.UsageError(f"group {name} has no offsets of topic {topic}")
         client.delete_offsets(name, [(topic, p) for p in chosen])
-    text = f"group {name}: {len(chosen)} offsets of {topic} deleted"
+    text = f"group {name}: {counted(len(chosen), 'offset')} of {topic} deleted"
     say(state, text, group=name, topic=topic, partitions=list(chosen))
 
 

@@ -76,7 +76,7 @@ def list_quotas(state: State, entity: dict[str, str | None]) -> None:
             for one in found
             for key, value in sorted(one.values.items())
         ]
-    show(state, rows, ("entity", "quota", "value"), title="quotas")
+    show(state, rows, ("entity", "quota", "value"), things="quotas")
 
 
 @quota.command("set")

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import click
 
-from penstock.apps.session import Number, State, client_options, say, show
+from penstock.apps.session import Number, State, client_options, counted, say, show
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.replication.placement import placed_again
 
@@ -75,7 +75,7 @@ def order(client: Client, target: Mapping[Place, Sequence[int] | None]) -> None:
     if refused:
         more = len(refused) - TOLD_MAX
         told = "; ".join(refused[:TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
-        raise Refused(f"{len(refused)} of {len(target)} partitions are refused: {told}")
+        raise Refused(f"{len(refused)} of {counted(len(target), 'partition')} refused: {told}")
 
 
 def waiting_options(command: Any) -> Any:
@@ -89,7 +89,7 @@ def waiting_options(command: Any) -> Any:
 
 def progress(state: State) -> Callable[[int, int], None]:
     """Says on stderr how far it is."""
-    return lambda done, total: state.notice(f"{done} of {total} partitions have moved")
+    return lambda done, total: state.notice(f"{done} of {counted(total, 'partition')} moved")
 
 
 @click.command("reassign")
@@ -150,7 +150,12 @@ def reassign(
         if not no_wait and not cancel:
             client.await_reassigned(target, limit, progress(state))
     done = "cancelled" if cancel else "ordered" if no_wait else "moved"
-    say(state, f"{len(target)} partitions of {name} {done}", topic=name, partitions=len(target))
+    say(
+        state,
+        f"{counted(len(target), 'partition')} of {name} {done}",
+        topic=name,
+        partitions=len(target),
+    )
 
 
 def _carry_out(
@@ -160,7 +165,7 @@ def _carry_out(
     if not no_wait:
         client.await_reassigned(target, limit, progress(state))
     done = "ordered" if no_wait else "moved"
-    say(state, f"{len(target)} partitions {done}", partitions=len(target))
+    say(state, f"{counted(len(target), 'partition')} {done}", partitions=len(target))
 
 
 def read_plan(path: Path) -> dict[Place, Sequence[int]]:

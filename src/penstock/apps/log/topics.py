@@ -14,6 +14,7 @@ from penstock.apps.session import (
     BadInput,
     State,
     client_options,
+    counted,
     parse_pairs,
     say,
     show,
@@ -93,7 +94,7 @@ def create(
             )
             created.append({"topic": name, "partitions": len(found.partitions)})
             if not state.json:
-                click.echo(f"topic {name} has {len(found.partitions)} partitions")
+                click.echo(f"topic {name} has {counted(len(found.partitions), 'partition')}")
     if state.json:
         write_json(created)
 
@@ -114,14 +115,18 @@ def list_topics(state: State, internal: bool) -> None:
         }
         for item in topics
     ]
-    show(state, rows, ("topic", "partitions", "replicas"))
+    show(state, rows, ("topic", "partitions", "replicas"), things="topics")
 
 
 @topic.command("describe")
 @click.argument("name")
+@click.option("--all", "everything", is_flag=True, help="Configurations with their defaults too.")
 @client_options
-def describe(state: State, name: str) -> None:
-    """Show a topic's partitions, offsets and configuration."""
+def describe(state: State, name: str, everything: bool) -> None:
+    """Show a topic's partitions, offsets, and configuration as far as it differs from the defaults.
+
+    JSON has all configurations.
+    """
     with state.client() as client:
         found = client.describe_topic(name)
         earliest = client.list_offsets(name, "earliest")
@@ -154,7 +159,9 @@ def describe(state: State, name: str) -> None:
     title = f"topic {name} ({found.topic_id})"
     show(state, partitions, columns, title=title, all_as_json=facts)
     if not state.json:
-        show(state, described, ("configuration=name", "value", "source"))
+        shown = [row for row in described if everything or row["source"] != "default"]
+        things = "configurations that differ from the defaults (--all shows the others)"
+        show(state, shown, ("configuration=name", "value", "source"), things=things)
 
 
 @topic.command("alter-config")
@@ -183,7 +190,7 @@ def add_partitions(state: State, name: str, num: int) -> None:
     with state.client() as client:
         total = len(client.describe_topic(name).partitions) + num
         client.create_partitions(name, total)
-    say(state, f"topic {name} has {total} partitions", topic=name, partitions=total)
+    say(state, f"topic {name} has {counted(total, 'partition')}", topic=name, partitions=total)
 
 
 @topic.command("trim-prefix")
@@ -203,7 +210,8 @@ def trim_prefix(
         chosen = partitions or [part.index for part in client.describe_topic(name).partitions]
         if not yes:
             click.confirm(
-                f"delete the records of {name}, {len(chosen)} partitions, before {offset}?",
+                f"delete the records of {name}, {counted(len(chosen), 'partition')},"
+                f" before {offset}?",
                 abort=True,
                 err=True,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from penstock.apps.session import State, client_options, say, show
+from penstock.apps.session import State, client_options, moment, say, show
 
 
 @click.group("transaction", short_help="Transactions: list, describe, abort.")
@@ -36,7 +36,7 @@ def list_transactions(state: State, states: tuple[str, ...], running_ms: int | N
         }
         for one in found
     ]
-    show(state, rows, ("id", "state", "producer_id", "coordinator"))
+    show(state, rows, ("id", "state", "producer_id", "coordinator"), things="transactional ids")
 
 
 @transaction.command("describe")
@@ -58,9 +58,16 @@ def describe(state: State, name: str) -> None:
     }
     title = (
         f"{name}: {found.state}, producer {found.producer_id} in epoch {found.producer_epoch},"
-        f" timeout {found.timeout_ms} ms"
+        f" timeout {found.timeout_ms} ms, began {moment(found.start_ms) or 'never'}"
     )
-    show(state, rows, ("topic", "partition"), title=title, all_as_json=facts)
+    show(
+        state,
+        rows,
+        ("topic", "partition"),
+        title=title,
+        things="open partitions",
+        all_as_json=facts,
+    )
 
 
 @transaction.command("abort")

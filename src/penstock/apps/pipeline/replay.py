@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.pipeline.command import Located, located
-from penstock.apps.session import State, show, write_json, write_table
+from penstock.apps.session import State, counted, moment, show, write_json, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,7 +191,7 @@ def _show_replayed(state: State, done: tuple[Replayed, ...]) -> None:
         return
     for one in done:
         how = "finished what was interrupted: put" if one.resumed else "put"
-        click.echo(f"{how} {one.records} records back, replay {one.id}")
+        click.echo(f"{how} {counted(one.records, 'record')} back, replay {one.id}")
     if not done:
         click.echo("no dead letters to put back")
 
@@ -218,7 +218,7 @@ def _show_letters(state: State, found: Found) -> None:
     ]
     if rows:
         write_table(("letter", "came from", "rule", "reason", "key", "value"), rows)
-        click.echo(f"{found.going} records would go back; {ENOUGH}")
+        click.echo(f"{counted(found.going, 'record')} would go back; {ENOUGH}")
 
 
 def _short(text: str | None) -> str | None:
@@ -287,8 +287,8 @@ def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> Non
                     row["reason"],
                     row["otherwise"],
                     row["attempt"],
-                    _time(row["held_ms"]),
-                    _time(row["due_ms"]),
+                    moment(row["held_ms"]),
+                    moment(row["due_ms"]),
                     row["behind"],
                 )
                 for row in rows
@@ -322,14 +322,6 @@ def _waiting_json(one: Any) -> dict[str, Any]:
 
 def _key(key: bytes | None) -> str | None:
     return None if key is None else key.decode("utf-8", "backslashreplace")
-
-
-def _time(at_ms: int | None) -> str | None:
-    from datetime import UTC, datetime
-
-    if at_ms is None:
-        return None
-    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="seconds")
 
 
 # A sink
@@ -387,7 +379,7 @@ def _show_progress(state: State, found: Progress, more: str) -> None:
         ],
     )
     click.echo(
-        f"sink {found.sink} of query {found.query} joined {_time(found.joined_ms)}: "
+        f"sink {found.sink} of query {found.query} joined {moment(found.joined_ms)}: "
         f"{found.records} records before, {found.done} of {found.chunks} chunks written"
         + (f", {found.rows} rows" if found.done else "")
     )
