@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.broker.leader_balance import imbalanced
+from penstock.broker.leader_balance import BATCH_MAX, BATCH_SECONDS, LeaderBalance, imbalanced
+from penstock.broker.settings import BrokerSettings
+from penstock.control import MetadataImage, Partition, Topic
 from tests.broker.test_cluster_status import asked, facts
 from tests.broker.test_replicated import Cluster, until
 
@@ -41,6 +49,69 @@ async def test_a_broker_that_comes_back_leads_again(trio: Cluster) -> None:
     await until(lambda: preferred_lead(trio))
     assert imbalanced(via.cluster.image, 0) == frozenset()
     assert await trio.produce(b"after") == 1
+
+
+ROWS = st.lists(
+    st.tuples(st.permutations([1, 2, 3]), st.integers(0, 2), st.booleans(), st.integers(0, 1)),
+    max_size=60,
+)
+
+
+@given(ROWS, st.integers(0, 100))
+def test_leaders_go_back_in_small_batches(
+    rows: list[tuple[list[int], int, bool, int]], percentage: int
+) -> None:
+    """An oracle counts, for each broker, the partitions that prefer it and are led by others."""
+    partitions = [
+        Partition(
+            index=index, leader=replicas[leader], leader_epoch=1, replicas=tuple(replicas),
+            isr=tuple(replicas if in_sync else replicas[1:]), move=move,
+        )
+        for index, (replicas, leader, in_sync, move) in enumerate(rows)
+    ]  # fmt: skip
+    settings = BrokerSettings(leader_imbalance_per_broker_percentage=percentage)
+    interval = settings.leader_imbalance_check_interval_seconds
+    balance, now = LeaderBalance(settings, 0.0), float(interval)
+    leading = SimpleNamespace(leads=True, heir=None, may_inherit=lambda broker_id: True)
+    logs: list[Any] = [_Log(leading, row.index) for row in partitions]
+    while True:
+        topic = Topic(topic_id=UUID(int=1), name="t", configs={}, partitions=tuple(partitions))
+        image = MetadataImage(version=1, cluster_id="c", topics={"t": topic})
+        assert balance.due(now - 0.5, image, []) == {}, "it looks no earlier"
+        heirs = balance.due(now, image, zip(logs, partitions, strict=True))
+        assert len(heirs) <= BATCH_MAX
+        over = {
+            broker_id
+            for broker_id in (1, 2, 3)
+            if 100 * sum(_prefers(row, broker_id) and row.leader != broker_id for row in partitions)
+            > percentage * sum(_prefers(row, broker_id) for row in partitions)
+        }
+        possible = [
+            row
+            for row in partitions
+            if row.replicas[0] in over and row.leader != row.replicas[0]
+            and row.replicas[0] in row.isr and not row.move
+        ]  # fmt: skip
+        assert len(heirs) == min(BATCH_MAX, len(possible))
+        if not heirs:
+            break
+        for log, heir in heirs.items():
+            index = cast("_Log", log).index
+            assert heir == partitions[index].replicas[0]
+            partitions[index] = replace(partitions[index], leader=heir)
+        now += BATCH_SECONDS if len(possible) > BATCH_MAX else interval
+
+
+class _Log:
+    """A log that this broker leads."""
+
+    def __init__(self, leading: Any, index: int) -> None:
+        self.leading = leading
+        self.index = index
+
+
+def _prefers(row: Partition, broker_id: int) -> bool:
+    return row.replicas[0] == broker_id
 
 
 async def test_leaders_stay_where_they_are_when_told_to(tmp_path: Path, postgres_url: str) -> None:
