@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -143,15 +145,15 @@ async def test_deletions_that_are_done_are_told_to_clients_that_do_not_wait(
     assert await delete_records(cluster.clients[leader], "t", 4, 10_000) == "none"
 
 
-async def coordinated_by_another(cluster: Cluster, leader: int) -> tuple[str, WireClient]:
-    """A group that another broker than this one coordinates, and a client of its coordinator."""
+async def coordinated_by_another(cluster: Cluster, leader: int) -> tuple[str, int]:
+    """A group that another broker than this one coordinates, and which."""
     for number in range(100):
         group = f"g{number}"
         body = {"key_type": 0, "coordinator_keys": [group]}
         answer = await cluster.clients[1].call("FindCoordinator", 4, body)
         node_id = answer.coordinators[0].node_id
         if node_id not in (leader, -1):
-            return group, cluster.clients[node_id]
+            return group, node_id
     raise AssertionError("broker %d coordinates all groups", leader)
 
 
@@ -160,7 +162,8 @@ async def test_share_groups_show_the_lag_of_partitions_that_others_lead(cluster:
     await cluster.produce(b"0")
     for number in range(1, 5):
         await cluster.produce(b"%d" % number)
-    group, client = await coordinated_by_another(cluster, leader)
+    group, coordinator = await coordinated_by_another(cluster, leader)
+    client = cluster.clients[coordinator]
     partition = {"partition_index": 0, "start_offset": 2}
     topics = [{"topic_name": "t", "partitions": [partition]}]
     altered = await client.call("AlterShareGroupOffsets", 0, {"group_id": group, "topics": topics})
@@ -174,3 +177,36 @@ async def test_share_groups_show_the_lag_of_partitions_that_others_lead(cluster:
     await silent.stop()
     described = await client.call("DescribeShareGroupOffsets", 1, asked)
     assert described.groups[0].topics[0].partitions[0].start_offset == 2
+
+
+async def test_groups_show_the_lag_of_partitions_that_others_lead(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Over HTTP, where the total left out what the coordinator does not lead."""
+    cluster = Cluster(tmp_path, postgres_url)
+    cluster.settings["admin.listener"] = "127.0.0.1:0"
+    async with cluster.running(1, 2, 3):
+        leader = await cluster.create()
+        for number in range(5):
+            await cluster.produce(b"%d" % number)
+        group, coordinator = await coordinated_by_another(cluster, leader)
+        partition = {
+            "partition_index": 0, "committed_offset": 2, "committed_leader_epoch": -1,
+            "committed_metadata": None,
+        }  # fmt: skip
+        body = {
+            "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+            "group_instance_id": None, "topics": [{"name": "t", "partitions": [partition]}],
+        }  # fmt: skip
+        await cluster.clients[coordinator].call("OffsetCommit", 8, body)
+        address = cluster.brokers[coordinator].admin_address
+        assert address is not None
+        url = f"http://{address[0]}:{address[1]}/v1/groups/{group}"
+
+        def get() -> Any:
+            with urlopen(url, timeout=30) as answer:
+                return json.load(answer)
+
+        shown = await asyncio.to_thread(get)
+        assert [row["high_watermark"] for row in shown["offsets"]] == [5]
+        assert shown["lag_records"] == 3

@@ -60,8 +60,6 @@ class Moves:
         leading = log.leading
         if leading is None or not leading.leads or leading.heir is not None:
             return
-        if row.leader_epoch < leading.core.epoch:
-            return  # the image is older than this leadership, and so is the order in it
         if leading.learn(row.adding):
             self._replication.stir(log)
         if not row.move or log.claiming or not leading.has_learnt():

@@ -35,7 +35,7 @@ from penstock.broker.in_sync import InSync
 from penstock.broker.leader_balance import LeaderBalance
 from penstock.broker.listeners import REPLICATION
 from penstock.broker.moves import Moves
-from penstock.control.epochs.values import EpochClaim, EpochOpening
+from penstock.control.epochs.values import FIRST_EPOCH, EpochClaim, EpochOpening
 from penstock.replication.chain import Chain, Link
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Terms
@@ -380,12 +380,21 @@ class Replicas:
         )
         for key, error in refused.items():
             logger.warning("opening an epoch of partition %s was refused: %s", key, error)
-        # Beside the answer: clients of other brokers may know the new leaders before this one has
-        # read the image, and these serve then.
-        task = asyncio.get_running_loop().create_task(self._refresh())
-        self._refreshing.add(task)
-        task.add_done_callback(self._refreshing.discard)
+        if all([self._is_first(log, effect) for log, effect in openings]):
+            # Beside the answer: the image names these leaders since the creation, and clients of
+            # other brokers may know that they serve before this one has read it.
+            task = asyncio.get_running_loop().create_task(self._refresh())
+            self._refreshing.add(task)
+            task.add_done_callback(self._refreshing.discard)
+        else:
+            await self.refresh()
         return [one.key not in refused for one in asked]
+
+    def _is_first(self, log: Led, effect: SealAndOpen) -> bool:
+        """Whether an opening is that of a new partition, by the leader that it was created with."""
+        row = self._row(log.key)
+        named = row is not None and row.leader == self._parts.node_id and not row.move
+        return named and effect.target == FIRST_EPOCH
 
     async def _refresh(self) -> None:
         """Load the image that openings have made; without it, the next notice does."""

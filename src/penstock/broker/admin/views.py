@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicOrPartition
 from penstock.partitions import look_up_watermarks
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.admin.access import Asker
     from penstock.broker.coordination.groups import GroupCoordinator
+    from penstock.broker.end_offsets import EndOffsets
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.migration import TopicMigrations
     from penstock.broker.partition_registry import PartitionRegistry, ServedTopic
@@ -37,6 +39,7 @@ class Parts:
     cluster: ClusterMetadata
     partitions: PartitionRegistry
     coordinator: GroupCoordinator
+    end_offsets: EndOffsets
     migrations: TopicMigrations
     replicas: Replicas | None
 
@@ -158,7 +161,12 @@ async def group(parts: Parts, request: Request) -> dict[str, Any]:
     if described is None:
         raise GroupIdNotFound(f"there is no group {group_id!r}")
     offsets = await parts.control.committed_offsets(group_id, None)
-    rows = [_position(parts, offset) for offset in offsets if asker.sees(offset.topic)]
+    seen = [offset for offset in offsets if asker.sees(offset.topic)]
+    places = [TopicPartition(offset.topic, offset.partition) for offset in seen]
+    ends = await parts.end_offsets.of(places)
+    rows = [
+        _position(offset, ends.get(place)) for offset, place in zip(seen, places, strict=True)
+    ]
     return {
         "group_id": group_id,
         "state": described.state,
@@ -219,8 +227,7 @@ def _partition(parts: Parts, topic: ServedTopic, index: int) -> dict[str, Any]:
     return row
 
 
-def _position(parts: Parts, offset: CommittedOffset) -> dict[str, Any]:
-    end = parts.partitions.high_watermark(offset.topic, offset.partition)
+def _position(offset: CommittedOffset, end: int | None) -> dict[str, Any]:
     return {
         "topic": offset.topic,
         "partition": offset.partition,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
+from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.control.errors import (
     ControlUnavailable,
@@ -40,7 +42,8 @@ async def when_answering(attempt: Callable[[], Awaitable[T]], *, where: str, sec
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    logging_on = loop.create_task(_log_on(where, seconds)) if seconds else None
+    failures: deque[PenstockError] = deque(maxlen=1)
+    logging_on = loop.create_task(_log_on(where, seconds, failures)) if seconds else None
     try:
         while True:
             try:
@@ -52,19 +55,21 @@ async def when_answering(attempt: Callable[[], Awaitable[T]], *, where: str, sec
                             f"waited for it for {seconds:g} s, which is control.start.timeout.ms"
                         )
                     raise
+                failures.append(error)
             await pause(RETRY_SECONDS)
     finally:
         if logging_on is not None:
             logging_on.cancel()
 
 
-async def _log_on(where: str, seconds: float) -> None:
+async def _log_on(where: str, seconds: float, failures: Iterable[PenstockError]) -> None:
     waited = FIRST_LOG_SECONDS
     await pause(FIRST_LOG_SECONDS)
     while True:
         logger.warning(
             "the start waits for %s, which has not answered for %d s; the broker ends after %d s"
-            " (control.start.timeout.ms)", where, waited, seconds,
+            " (control.start.timeout.ms)%s", where, waited, seconds,
+            "".join([f"; the last attempt: {failure}" for failure in failures]),
         )  # fmt: skip
         await pause(LOG_SECONDS)
         waited += LOG_SECONDS
