@@ -166,7 +166,7 @@ def _abort_while_it_writes(run: Run, client: Client, name: str, key: str) -> Non
 def test_tables_are_as_wide_as_their_content(run: Run, topic: MakeTopic) -> None:
     name = topic(1)
     shown = run("topic", "describe", name).out.splitlines()
-    assert shown[0].startswith(f"topic {name} ("), "a title stands in one line, above its table"
+    assert shown[0].startswith(f"topic {name} ("), "the title is one line above its table"
     assert all(line == line.rstrip() for line in shown)
     assert shown[-1] == "no configurations that differ from the defaults (--all shows the others)"
     everything = run("topic", "describe", name, "--all").out

@@ -81,7 +81,7 @@ def list_acls(state: State, resources: list[Resource], match: bool, principal: s
     ] or [AclFilter(principal=principal)]
     with state.client() as client:
         found = sorted({one for wanted in filters for one in client.list_acls(wanted)})
-    show(state, [asdict(one) for one in found], COLUMNS, things="ACLs")
+    show(state, [asdict(binding) for binding in found], COLUMNS, things="ACLs")
 
 
 @acl.command("add")

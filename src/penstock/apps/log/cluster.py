@@ -97,8 +97,8 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
     """Show moves that even out bytes and leaders over brokers, and what each costs.
 
     Brokers that are to go (`penstock broker drain`), or to have no replicas by their roles, end up
-    with nothing, replicas of a partition lie in as many racks as there are, each broker's bytes are
-    within 10 % of the mean, and preferred leaders are even but for one. `leads` is what a broker
+    with nothing, replicas of a partition spread over all racks, each broker's bytes are within 10 %
+    of the mean, and preferred leaders are even but for one. `leads` is what a broker
     leads now, as in `penstock cluster status`; `preferred` is what it leads once preferred replicas
     do, as brokers have it by themselves and `penstock topic elect` at once. A move of a leader
     alone copies nothing.
