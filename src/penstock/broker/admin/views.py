@@ -164,9 +164,7 @@ async def group(parts: Parts, request: Request) -> dict[str, Any]:
     seen = [offset for offset in offsets if asker.sees(offset.topic)]
     places = [TopicPartition(offset.topic, offset.partition) for offset in seen]
     ends = await parts.end_offsets.of(places)
-    rows = [
-        _position(offset, ends.get(place)) for offset, place in zip(seen, places, strict=True)
-    ]
+    rows = [_position(offset, ends.get(place)) for offset, place in zip(seen, places, strict=True)]
     return {
         "group_id": group_id,
         "state": described.state,
