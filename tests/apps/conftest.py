@@ -45,6 +45,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(*words: str, stdin: str = "") -> Ran:
         out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+        umask = os.umask(0o022)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         with (
             contextlib.redirect_stdout(out),
@@ -55,6 +56,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> Run:
                 status = 0
             except SystemExit as error:
                 status = int(error.code or 0)
+            finally:
+                os.umask(umask)  # some commands set that of their process
             out.flush()
         raw = out.buffer
         assert isinstance(raw, io.BytesIO)
