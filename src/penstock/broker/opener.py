@@ -2,17 +2,20 @@
 
 A batch of some kilobytes may unpack to many megabytes. The event loop serves other
 connections meanwhile, and a client that sends many such requests waits for itself: the thread
-takes one request of each client in turn. A connection has one request here at most, as its later
-ones wait for their order, so connections bound what waits.
+takes one request of each client in turn, and sends large ones to a process (`opening.py`). A
+connection has one request here at most, as its later ones wait for their order, so connections
+bound what waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
+
+from penstock.broker.opening import Opened, OpeningProcess, Sealed
 
 T = TypeVar("T")
 
@@ -35,6 +38,13 @@ class Opener:
         self._queues: dict[Hashable, deque[_Waiting[Any]]] = {}
         """By client, the one whose turn is next first."""
         self._busy = False
+        self._process = OpeningProcess()
+
+    async def opened(
+        self, client: Hashable, batches: Sequence[Sealed], now_ms: int
+    ) -> list[Opened]:
+        """Open the batches of a request (`open_batches`) when it is this client's turn."""
+        return await self.run(client, lambda: self._process.opened(batches, now_ms))
 
     async def run(self, client: Hashable, job: Callable[[], T]) -> T:
         """Return what `job` returns in the thread, when it is this client's turn.
@@ -83,5 +93,7 @@ class Opener:
                 waiting.result.cancel()
         self._queues.clear()
         if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._process.close()
+            self._thread.submit(self._process.end)
+            self._thread.shutdown(wait=False)
             self._thread = None

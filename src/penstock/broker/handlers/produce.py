@@ -47,15 +47,14 @@ from penstock.broker.handlers.verification import (
     verified_now,
 )
 from penstock.broker.identity import endpoints_of
+from penstock.broker.opening import Sealed
 from penstock.broker.partition_registry import ServedTopic
 from penstock.partitions.errors import NotEnoughReplicas
 from penstock.records import InvalidRecord, says_transactional
-from penstock.records.allowance import Allowance
 from penstock.records.appends import AppendResult, NeedsOpening, Opening
 from penstock.records.transactions import UNGUARDED, Guard
 from penstock.security import EVERYTHING
 from penstock.security.authoriser import PEER
-from penstock.storage.batch_validation import prepared
 from penstock.wire.kafka.errors import UnsupportedVersion
 from penstock.wire.kafka.framing import response_prefix
 from penstock.wire.kafka.produce import (
@@ -196,7 +195,8 @@ def _append(
                     result.takes = partition.append_takes
                 except NeedsOpening:
                     result.takes = "opening the batch"
-                    sealed.append(_Sealed(result, topic, partition, records, guard))
+                    batch = Sealed(records, partition.config, guard is not None)
+                    sealed.append(_Sealed(result, topic, partition, batch, guard))
                 pending.outstanding += 1
             except Exception as error:
                 _fail(result, topic, error)
@@ -227,24 +227,8 @@ class _Sealed(NamedTuple):
     result: _Appended
     topic: ServedTopic
     partition: Partition
-    records: memoryview
+    batch: Sealed
     guard: Guard | None
-
-
-def _opened(sealed: list[_Sealed], now_ms: int) -> list[memoryview | Exception]:
-    """Open batches; returns each as it is to be appended, or why it is not."""
-    allowance = Allowance()
-    found: list[memoryview | Exception] = []
-    for batch in sealed:
-        try:
-            ready, _ = prepared(
-                batch.records, batch.partition.config, now_ms, single=True,
-                transactional=batch.guard is not None, allowance=allowance,
-            )  # fmt: skip
-            found.append(ready)
-        except Exception as error:
-            found.append(error)
-    return found
 
 
 async def _append_opened(
@@ -259,7 +243,7 @@ async def _append_opened(
     client = (connection.principal, connection.client_host)
     now_ms = parts.clock.now_ms()
     try:
-        found = await parts.opener.run(client, lambda: _opened(sealed, now_ms))
+        found = await parts.opener.opened(client, [waiting.batch for waiting in sealed], now_ms)
         for one, ready in zip(sealed, found, strict=True):
             pending.append_opened(one, ready, parts.clock.now_ms(), lease)
     finally:

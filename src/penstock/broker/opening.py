@@ -1,0 +1,168 @@
+"""Opens the compressed batches of a produce request, large ones in a process of their own.
+
+Unpacking many megabytes holds the interpreter's lock again and again, and the event loop would
+wait for it. So a request whose batches unpack to more than `OPENED_NEARBY_BYTES_MAX` is sent to a
+process that runs with a lower priority. The process starts at the first such request, ends after
+some idle minutes, and is started again if it dies. Usual requests never start it.
+
+A request to the process is a message with the settings of all batches, and a message a batch. The
+answer is a message with the error of each batch, or whether it was packed again, and a message for
+each that was.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Final, NamedTuple
+
+from penstock.records.allowance import Allowance
+from penstock.storage.batch_validation import prepared
+from penstock.storage.config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+OPENED_NEARBY_BYTES_MAX: Final = 8 << 20
+"""Bytes of a request's batches that are opened in the broker's own process, packed or unpacked."""
+
+IDLE_SECONDS: Final = 300.0
+"""Time without a request after which the process ends."""
+
+_NICE: Final = 10
+_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(256 << 10)}
+"""Large blocks go back to the system when they are freed (glibc keeps them otherwise)."""
+_TRIES: Final = 2
+"""The process may have ended because it was idle, just when a request was sent."""
+
+
+class Sealed(NamedTuple):
+    """A batch that has to be opened, and the settings of its topic."""
+
+    records: memoryview
+    config: LogConfig
+    transactional: bool
+
+
+Opened = memoryview | Exception
+"""A batch as it is to be appended, or why it is not."""
+
+
+def open_batches(batches: Sequence[Sealed], now_ms: int, allowance: Allowance) -> list[Opened]:
+    """Open the batches of a request; return each as it is to be appended, or its error."""
+    return [_open(batch, now_ms, allowance) for batch in batches]
+
+
+def _open(batch: Sealed, now_ms: int, allowance: Allowance) -> Opened:
+    """Open a batch; nothing refers to an error but the caller, as it keeps what was unpacked."""
+    try:
+        ready, _ = prepared(
+            batch.records, batch.config, now_ms, single=True,
+            transactional=batch.transactional, allowance=allowance,
+        )  # fmt: skip
+    except Exception as error:
+        return error
+    return ready
+
+
+class OpeningProcess:
+    """A process that opens the batches of large requests."""
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process's number; None where none was started, or it was ended."""
+        return None if self._process is None else self._process.pid
+
+    def opened(self, batches: Sequence[Sealed], now_ms: int) -> list[Opened]:
+        """Open the batches of a request, here if they are small, as `open_batches` does."""
+        if sum(len(batch.records) for batch in batches) < OPENED_NEARBY_BYTES_MAX:
+            allowance = Allowance(OPENED_NEARBY_BYTES_MAX)
+            found = open_batches(batches, now_ms, allowance)
+            if allowance.left_bytes > 0:
+                return found
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._asked(batches, now_ms)
+            except (OSError, EOFError) as error:
+                self.end()
+                if self._closed:
+                    raise
+                if not left:
+                    logger.warning(
+                        "the process that opens large batches fails: %r. The broker opens them"
+                        " itself, which delays other clients", error,
+                    )  # fmt: skip
+        return open_batches(batches, now_ms, Allowance())
+
+    def _asked(self, batches: Sequence[Sealed], now_ms: int) -> list[Opened]:
+        if self._process is None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._connection = Connection(ours.detach())
+                code = f"from {__name__} import serve; serve({self._idle_seconds})"
+                command = [sys.executable, "-c", f"import os; os.nice({_NICE}); {code}"]
+                self._process = subprocess.Popen(
+                    command, stdin=theirs.fileno(), process_group=0, env=os.environ | _MEMORY
+                )
+        connection = self._connection
+        connection.send((now_ms, [batch[1:] for batch in batches]))
+        for batch in batches:
+            connection.send_bytes(batch.records)
+        answers: list[Exception | bool] = connection.recv()
+        return [
+            answer if isinstance(answer, Exception)
+            else memoryview(bytearray(connection.recv_bytes())) if answer
+            else batch.records
+            for batch, answer in zip(batches, answers, strict=True)
+        ]  # fmt: skip
+
+    def end(self) -> None:
+        """End the process, if there is one, and wait until it has ended."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._connection.close()
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """Stop what the process does; no other is started. Another thread may call this."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+
+def serve(idle_seconds: float) -> None:
+    """Open the batches of requests from standard input until it ends or is idle."""
+    connection = Connection(0)
+    while connection.poll(idle_seconds):
+        try:
+            _serve(connection)
+        except EOFError:
+            return
+        gc.collect()  # errors keep what their batches unpacked to
+
+
+def _serve(connection: Connection) -> None:
+    now_ms, topics = connection.recv()
+    batches = [Sealed(memoryview(connection.recv_bytes()), *topic) for topic in topics]
+    found = open_batches(batches, now_ms, Allowance())
+    pairs = list(zip(batches, found, strict=True))
+    connection.send([
+        ready if isinstance(ready, Exception) else ready is not batch.records
+        for batch, ready in pairs
+    ])  # fmt: skip
+    for batch, ready in pairs:
+        if ready is not batch.records and not isinstance(ready, Exception):
+            connection.send_bytes(ready)
