@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from penstock.base.buffers import POOLED_BUFFER_BYTES
 from penstock.broker.limits import (
     FRAME_BYTES_PER_SECOND_MIN,
     FRAME_GRACE_SECONDS,
@@ -316,6 +317,9 @@ class Connection(asyncio.BufferedProtocol):
         if lease is not None and not self._door.pool.received(lease, count):
             self._wait_for_memory()
         if self._filled < len(frame):
+            if count == RECEIVE_BYTES_MAX and len(frame) > POOLED_BUFFER_BYTES:
+                self._pause()  # libuv reads up to 32 times in a turn of the loop
+                asyncio.get_running_loop().call_soon(self._resume)
             return
         self._frame = self._lease = None
         self._frame_deadline = 0.0

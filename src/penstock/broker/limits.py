@@ -11,8 +11,9 @@ SMALL_FRAME_BYTES: Final = 64 << 10
 """A frame up to this size is copied out of the shared buffer; a larger one, when it does not
 arrive at once, is received straight into a buffer of its own."""
 
-RECEIVE_BYTES_MAX: Final = 1 << 20
-"""What is received of a large frame in one step; the total limit is looked at in between."""
+RECEIVE_BYTES_MAX: Final = 256 << 10
+"""Bytes of a large frame that are received in one step; between two steps the total limit is
+checked, and between those of a frame above 4 MiB other connections are served."""
 
 JOIN_BYTES: Final = 128 << 10
 """Answers up to this size are joined into one write; above, pieces are handed to the kernel."""
