@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from penstock.broker.opener import Opener
+from penstock.broker.opening import OPENED_NEARBY_BYTES_MAX
 from penstock.broker.server import BrokerServer
-from penstock.records import Codec
+from penstock.records import HEADER_BYTES, Codec, decode_header, decompress
 from penstock.records.limits import VALIDATED_BATCH_BYTES_MAX
 from tests.broker.conftest import StartBroker
 from tests.broker.test_record_validation import alter
 from tests.broker.wire_client import WireClient, batch, produce_request
-from tests.records.nonsense import GOOD, sealed
+from tests.records.nonsense import GOOD, framed, sealed
+from tests.records.reference import varint
 
 Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 MESSAGE_TOO_LARGE = 10
@@ -100,6 +102,25 @@ async def test_a_request_stops_at_the_first_batch_that_unpacks_to_too_much(
     assert [large.error_code, after.error_code] == [MESSAGE_TOO_LARGE] * 2
     assert f"unpacks to more than the limit of {VALIDATED_BATCH_BYTES_MAX}" in large.error_message
     assert "not unpacked, as earlier batches of the request" in after.error_message
+
+
+@pytest.mark.parametrize("settings", [WAYS[0].values[0], {"compression.type": "zstd"}])
+async def test_a_batch_that_unpacks_to_much_is_stored(
+    start_broker: StartBroker, connect: Connect, settings: dict[str, str]
+) -> None:
+    broker = await start_broker(settings)
+    client, value = await connect(broker), bytes(2 * OPENED_NEARBY_BYTES_MAX)
+    await client.create("t")
+    body = b"\0\0\0" + varint(1) + b"k" + varint(len(value)) + value + varint(0)
+    for offset in range(2):
+        answer = await client.produce("t", sealed(framed(body), 1, codec=Codec.GZIP))
+        assert (answer.error_code, answer.base_offset) == (0, offset)
+    stored = bytes((await client.fetch("t")).records)
+    header = decode_header(stored)
+    codec = Codec.ZSTD if settings.get("compression.type") else Codec.GZIP
+    assert (header.codec, header.base_offset) == (codec, 0)
+    records = decompress(header.codec, stored[HEADER_BYTES : header.size_bytes], max_bytes=1 << 30)
+    assert bytes(records) == framed(body)
 
 
 async def test_clients_take_turns() -> None:
