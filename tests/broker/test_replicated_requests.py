@@ -201,12 +201,19 @@ async def test_groups_show_the_lag_of_partitions_that_others_lead(
         await cluster.clients[coordinator].call("OffsetCommit", 8, body)
         address = cluster.brokers[coordinator].admin_address
         assert address is not None
-        url = f"http://{address[0]}:{address[1]}/v1/groups/{group}"
+        url = f"http://{address[0]}:{address[1]}"
 
-        def get() -> Any:
-            with urlopen(url, timeout=30) as answer:
-                return json.load(answer)
+        def get(path: str) -> str:
+            with urlopen(url + path, timeout=30) as answer:
+                return str(answer.read().decode())
 
-        shown = await asyncio.to_thread(get)
+        shown = json.loads(await asyncio.to_thread(get, f"/v1/groups/{group}"))
         assert [row["high_watermark"] for row in shown["offsets"]] == [5]
         assert shown["lag_records"] == 3
+        labels = f'consumergroup="{group}",partition="0",topic="t"'
+        lag = f"kafka_consumergroup_lag{{{labels}}} 3.0"
+        assert lag in await asyncio.to_thread(get, "/metrics")
+        await cluster.produce(b"5")
+        assert lag in await asyncio.to_thread(get, "/metrics"), "the leader was asked again"
+        shown = json.loads(await asyncio.to_thread(get, f"/v1/groups/{group}"))
+        assert shown["lag_records"] == 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 ASK_SECONDS: Final = 3.0
 """Longest wait for the answers of other leaders; the ends of their partitions are unknown then."""
 
+RECENT_SECONDS: Final = 15.0
+"""Age up to which `recent` repeats what other leaders have answered, failures included."""
+
 
 class EndOffsets:
     """Looks up the ends of partitions, here and at other brokers. Belongs to the event loop."""
@@ -37,22 +41,53 @@ class EndOffsets:
         self._cluster = cluster
         self._partitions = partitions
         self._peers = peers
+        self._reported: Mapping[TopicPartition, int] = {}
+        self._asked: frozenset[TopicPartition] = frozenset()
+        self._asked_at = -math.inf
+
+    async def recent(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the ends of partitions; those of other leaders as of `RECENT_SECONDS` ago at most.
+
+        Metrics ask for the same partitions again and again. The other leaders are asked when their
+        answers are too old, or when a partition is new.
+        """
+        wanted = frozenset(places)
+        elsewhere = frozenset(self._elsewhere(wanted))
+        now = asyncio.get_running_loop().time()
+        if now - self._asked_at >= RECENT_SECONDS or not elsewhere <= self._asked:
+            self._asked, self._asked_at = elsewhere, now
+            self._reported = await self.of(elsewhere)
+        return self._here(wanted) | {
+            place: end for place, end in self._reported.items() if place in elsewhere
+        }
 
     async def of(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the ends of partitions, without those that no leader reports in time."""
-        found: dict[TopicPartition, int] = {}
-        elsewhere: dict[int, list[TopicPartition]] = {}
-        for place in places:
-            end = self._partitions.high_watermark(place.topic, place.partition)
-            leader = self._leader(place) if end is None else self._node_id
-            if end is not None:
-                found[place] = end
-            elif leader not in (None, self._node_id):
-                elsewhere.setdefault(leader, []).append(place)
-        asked = [self._ask(leader, led) for leader, led in elsewhere.items()]
-        for ends in await asyncio.gather(*asked):
+        wanted = frozenset(places)
+        found = self._here(wanted)
+        led: dict[int, list[TopicPartition]] = {}
+        for place, leader in self._elsewhere(wanted).items():
+            led.setdefault(leader, []).append(place)
+        for ends in await asyncio.gather(*[self._ask(*asked) for asked in led.items()]):
             found |= ends
         return found
+
+    def _here(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the ends that this broker knows itself."""
+        ends = [(place, self._end(place)) for place in places]
+        return {place: end for place, end in ends if end is not None}
+
+    def _elsewhere(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the leaders of the partitions whose ends only other brokers know."""
+        leaders = [(place, self._leader(place)) for place in places if self._end(place) is None]
+        return {
+            place: leader
+            for place, leader in leaders
+            if leader is not None and leader != self._node_id
+        }
+
+    def _end(self, place: TopicPartition) -> int | None:
+        return self._partitions.high_watermark(place.topic, place.partition)
 
     def _leader(self, place: TopicPartition) -> int | None:
         topic = self._cluster.image.topics.get(place.topic)

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Metric, Sample
 
 if TYPE_CHECKING:
     from penstock.broker.coordination.groups import GroupCoordinator
-    from penstock.broker.partition_registry import PartitionRegistry
-    from penstock.control import ControlPlane
+    from penstock.broker.end_offsets import EndOffsets
+    from penstock.control import CommittedOffset, ControlPlane
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,10 @@ GROUP_OFFSET: Final = Metric(
 GROUP_LAG: Final = Metric(
     name="kafka_consumergroup_lag",
     kind="gauge",
-    doc="Records between a group's committed offset and the high watermark.",
+    doc=(
+        "Records between a group's committed offset and the high watermark; for partitions of other"
+        " leaders, the one that they reported up to 15 seconds ago."
+    ),
     labels=_LABELS,
 )
 GROUP_MEMBERS: Final = Metric(
@@ -60,8 +64,8 @@ class Parts:
     """What these metrics are made of."""
 
     control: ControlPlane
-    partitions: PartitionRegistry
     coordinator: GroupCoordinator
+    end_offsets: EndOffsets
 
 
 async def group_samples(parts: Parts) -> list[Sample]:
@@ -76,16 +80,21 @@ async def group_samples(parts: Parts) -> list[Sample]:
 
 async def _groups(parts: Parts) -> list[Sample]:
     samples: list[Sample] = []
+    committed: list[tuple[str, CommittedOffset]] = []
     coordinator = parts.coordinator
     for group in (await coordinator.list_groups())[:GROUPS_MAX]:
         name = group.group_id
         described = await coordinator.describe(name)
         members = len(described.members) if described is not None else 0
         samples.append(Sample(GROUP_MEMBERS, members, (name,)))
-        for offset in await parts.control.committed_offsets(name, None):
-            labels = (name, offset.topic, str(offset.partition))
-            samples.append(Sample(GROUP_OFFSET, offset.offset, labels))
-            end = parts.partitions.high_watermark(offset.topic, offset.partition)
-            if end is not None:
-                samples.append(Sample(GROUP_LAG, max(0, end - offset.offset), labels))
+        committed += [(name, found) for found in await parts.control.committed_offsets(name, None)]
+    ends = await parts.end_offsets.recent(
+        [TopicPartition(offset.topic, offset.partition) for _, offset in committed]
+    )
+    for name, offset in committed:
+        labels = (name, offset.topic, str(offset.partition))
+        samples.append(Sample(GROUP_OFFSET, offset.offset, labels))
+        end = ends.get(TopicPartition(offset.topic, offset.partition))
+        if end is not None:
+            samples.append(Sample(GROUP_LAG, max(0, end - offset.offset), labels))
     return samples

@@ -160,11 +160,14 @@ async def group(parts: Parts, request: Request) -> dict[str, Any]:
     described = await coordinator.describe(group_id)
     if described is None:
         raise GroupIdNotFound(f"there is no group {group_id!r}")
-    offsets = await parts.control.committed_offsets(group_id, None)
-    seen = [offset for offset in offsets if asker.sees(offset.topic)]
-    places = [TopicPartition(offset.topic, offset.partition) for offset in seen]
-    ends = await parts.end_offsets.of(places)
-    rows = [_position(offset, ends.get(place)) for offset, place in zip(seen, places, strict=True)]
+    committed = await parts.control.committed_offsets(group_id, None)
+    offsets = {
+        TopicPartition(offset.topic, offset.partition): offset
+        for offset in committed
+        if asker.sees(offset.topic)
+    }
+    ends = await parts.end_offsets.of(offsets)
+    rows = [_position(offset, ends.get(place)) for place, offset in offsets.items()]
     return {
         "group_id": group_id,
         "state": described.state,
