@@ -21,6 +21,7 @@ import signal
 import sys
 import threading
 from dataclasses import asdict, replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +37,7 @@ from penstock.base.system import SYSTEM_CLOCK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.client import Client
     from penstock.spark.pipeline.admin import Run
     from penstock.spark.pipeline.progress import Display, States
     from penstock.spark.pipeline.runner import PipelineRunner
@@ -86,7 +88,7 @@ def run(
     _refuse_a_second(spec)
     check_keys(spec)
     with state.working(f"waiting for brokers at {spec.run.bootstrap}"):
-        check_topics(spec)
+        check_topics(spec, partial(_name_outage, state))
     if spec.run.trigger == ONCE and (states := at_rest(spec)):
         _show_at_rest(spec, states, json_lines=state.json, master=remote or master)
         return
@@ -98,6 +100,14 @@ def run(
         # Spark has put its own handler in place of ours.
         _stop_on_signals(stop)
         _run(spec, spark, address, stop, json_lines=state.json, master=remote or master)
+
+
+def _name_outage(state: State, client: Client) -> None:
+    """Write what brokers cannot use, before Spark starts; a run continues once it is back."""
+    from penstock.apps.doctor.brokers import outage
+
+    if causes := outage(client.broker_states()):
+        state.notice(f"% {causes}")
 
 
 def _refuse_a_second(spec: PipelineSpec) -> None:

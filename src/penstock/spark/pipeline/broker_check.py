@@ -6,7 +6,7 @@ of two languages. One call of a client says all of it at once, with the lines of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import ClassVar, Final
 
 from penstock.base.errors import RetriableError, UnavailableError
@@ -19,6 +19,8 @@ from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.spec import PipelineSpec, TopicSink
 
 WAIT_MS: Final = 4_000
+CONNECT_WAIT_MS: Final = 1_000
+"""Time for a connection: a broker that is stopped leaves time for another of the bootstrap."""
 
 
 class NoBroker(UnavailableError):
@@ -27,8 +29,10 @@ class NoBroker(UnavailableError):
     code: ClassVar[str] = "broker_not_available"
 
 
-def check_topics(spec: PipelineSpec) -> None:
+def check_topics(spec: PipelineSpec, meet: Callable[[Client], None] | None = None) -> None:
     """Look for every topic that a pipeline names.
+
+    `meet` is called with the client once a broker has answered.
 
     Raises:
         NoBroker: none answers within `WAIT_MS`.
@@ -40,6 +44,8 @@ def check_topics(spec: PipelineSpec) -> None:
     try:
         with asking(spec) as client:
             there = tuple(topic.name for topic in client.list_topics(internal=True))
+            if meet is not None:
+                meet(client)
             compacted = _compacted(client, spec.errors.dead_letters, there)
     except (RetriableError, UnavailableError) as error:
         raise NoBroker(str(_unanswered(spec, document, str(error)))) from error
@@ -75,7 +81,7 @@ def asking(spec: PipelineSpec) -> Client:
         client_id="penstock-pipeline",
         api_timeout_ms=WAIT_MS,
         request_timeout_ms=WAIT_MS,
-        connect_timeout_ms=WAIT_MS,
+        connect_timeout_ms=CONNECT_WAIT_MS,
     )
 
 
