@@ -24,6 +24,8 @@ class Proxy:
         self.cuts = 0
         self.target = ("", 0)
         self._limits = list(cut_after or [])
+        self._passing = threading.Event()
+        self._passing.set()
         self._cut_answers = cut_answers
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: set[socket.socket] = set()
@@ -41,7 +43,12 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
+    def hold(self) -> None:
+        """Pass nothing more on, in either direction, as a link that loses all packets."""
+        self._passing.clear()
+
     def __exit__(self, *_: object) -> None:
+        self._passing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for item in list(self._sockets):
@@ -77,6 +84,7 @@ class Proxy:
         left = limit
         try:
             while data := source.recv(1 << 16 if left is None else min(1 << 16, left)):
+                self._passing.wait()
                 target.sendall(data)
                 if left is not None:
                     left -= len(data)
