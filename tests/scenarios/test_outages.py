@@ -191,7 +191,7 @@ def agent_of(bootstrap: str, settings: Mapping[str, str] | None = None) -> Itera
 def three_brokers(
     server: PostgresServer, directory: Path, advertised: Sequence[str] = ()
 ) -> Iterator[dict[int, Broker]]:
-    """Brokers 1 to 3; nobody is fenced while a test runs."""
+    """Brokers 1 to 3; the session timeout is longer than a test."""
     url = server.schema()
     with ExitStack() as stack:
         brokers = {}
