@@ -47,9 +47,17 @@ class Proxy:
         """Pass nothing more on, in either direction, as a link that loses all packets."""
         self._passing.clear()
 
-    def __exit__(self, *_: object) -> None:
+    def resume(self) -> None:
+        """Pass on what was held, and what comes from now on."""
         self._passing.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections, and refuse new ones. Idempotent."""
+        self._passing.set()
+        _end(self._listener)
         self._listener.close()
         for item in list(self._sockets):
             _end(item)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any, Final, NamedTuple
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.settings import INT_MAX
 from penstock.client.admin import AdminCalls
 from penstock.client.arguments import text, whole
@@ -45,6 +45,15 @@ class BrokerState(NamedTuple):
     """The address of its admin interface as it is bound; empty where there is none."""
     admin_encrypted: bool = False
     error: PenstockError | None = None
+
+
+def outage(states: Mapping[int, BrokerState]) -> str:
+    """Return what is wrong with some brokers in one line; empty where all can serve."""
+    return "; ".join(
+        f"broker {broker_id}: {state.unavailable or state.error}"
+        for broker_id, state in states.items()
+        if state.unavailable or not isinstance(state.error, InvalidError | None)
+    )
 
 
 class ReplicaCalls(AdminCalls):

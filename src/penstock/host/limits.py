@@ -58,8 +58,11 @@ INTRODUCE_MS: Final = 4_000
 """What the sink has to say about a producer: less than a client waits for the answer to HELLO, so
 that it hears the reason."""
 
-SINK_CHECK_MS: Final = 2_000
-"""What a look at the sink may take, and the pause before the next one."""
+SINK_CHECK_MS: Final = 3_000
+"""Longest time for a check of the sink."""
+
+SINK_CHECK_PAUSE_MS: Final = 1_000
+"""Pause between two checks of the sink."""
 
 HELLO_BYTES_MAX: Final = 64 << 10
 """What is received at once while a descriptor may come along."""

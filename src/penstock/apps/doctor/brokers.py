@@ -111,15 +111,6 @@ def broker_checks(
     return checks
 
 
-def outage(states: Mapping[int, BrokerState]) -> str:
-    """Return what is wrong with some brokers in one line; empty where all can serve."""
-    return "; ".join(
-        f"broker {broker_id}: {state.unavailable or state.error}"
-        for broker_id, state in states.items()
-        if state.unavailable or not isinstance(state.error, InvalidError | None)
-    )
-
-
 def _shared(cluster: ClusterMetadata) -> list[Finding]:
     """Brokers that advertise one address: clients reach one of them, whichever they want."""
     by_address: dict[str, list[str]] = defaultdict(list)

@@ -16,7 +16,7 @@ import click
 
 from penstock.apps.configuration import Given, configure, read_environment
 from penstock.apps.doctor import Check, Finding, look
-from penstock.apps.doctor.brokers import broker_checks, known_admins, outage, reach
+from penstock.apps.doctor.brokers import broker_checks, known_admins, reach
 from penstock.apps.doctor.compaction import compaction_check
 from penstock.apps.doctor.consumers import consumers
 from penstock.apps.doctor.copies import copies_check
@@ -35,6 +35,7 @@ from penstock.apps.doctor.security import (
 from penstock.apps.doctor.tiers import tiers_check
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
+from penstock.client.replicas import outage
 
 
 @click.command("doctor", short_help="Find out what is wrong, and how to mend it.")

@@ -34,6 +34,7 @@ _START: Final = "start one with `penstock host serve`, or name its socket with -
 TIMEOUT_SECONDS_MAX: Final = 86_400
 
 NOTICE_SECONDS: Final = 1.0
+REPEAT_SECONDS: Final = 0.5
 """A wait of this length is explained on standard error, within 2 s: asking why takes some time."""
 
 
@@ -78,17 +79,18 @@ def send(
     waiting: deque[tuple[int, PublishFuture]] = deque()
     accepted = failed = 0
     error: PenstockError | None = None
-    told = False
+    notice = ""
 
     def settle(most: int) -> None:
-        nonlocal accepted, failed, error, told
+        nonlocal accepted, failed, error, notice
         while len(waiting) > most:
             count, future = waiting.popleft()
             try:
-                if not told and not _ended(future, NOTICE_SECONDS):
-                    told = True
-                    click.echo(f"% waiting for {_why(path)}", err=True)
-                future.result()  # which ends in the delivery timeout
+                while not _ended(future, REPEAT_SECONDS if notice else NOTICE_SECONDS):
+                    before, notice = notice, _why(path)
+                    if notice != before:
+                        click.echo(f"% waiting for {notice}", err=True)
+                future.result()
                 accepted += count
             except PenstockError as wrong:
                 error, failed = wrong, failed + count

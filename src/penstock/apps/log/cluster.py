@@ -38,9 +38,10 @@ def status(state: State) -> None:
     and `behind` when some copy is not in sync. Below is what unclean elections gave up, where the
     admin interface of a broker can be asked from here and all brokers can serve.
     """
-    from penstock.apps.doctor.brokers import known_admins, outage
+    from penstock.apps.doctor.brokers import known_admins
     from penstock.apps.doctor.losses import described, given_up
     from penstock.apps.waiting import SHORT_CALLS
+    from penstock.client.replicas import outage
 
     with state.client(**SHORT_CALLS) as client:
         found = client.metadata()

@@ -104,7 +104,7 @@ def run(
 
 def _name_outage(state: State, client: Client) -> None:
     """Write what brokers cannot use, before Spark starts; a run continues once it is back."""
-    from penstock.apps.doctor.brokers import outage
+    from penstock.client.replicas import outage
 
     if causes := outage(client.broker_states()):
         state.notice(f"% {causes}")

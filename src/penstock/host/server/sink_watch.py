@@ -21,6 +21,7 @@ from penstock.host.port import ChunkSink, Introduction
 logger = logging.getLogger(__name__)
 
 _SECONDS: Final = limits.SINK_CHECK_MS / 1000
+_PAUSE_SECONDS: Final = limits.SINK_CHECK_PAUSE_MS / 1000
 
 
 class SinkWatch:
@@ -50,7 +51,7 @@ class SinkWatch:
                 logger.warning("the sink does not accept: %s", self.trouble)
             elif before and not self.trouble:
                 logger.warning("the sink accepts again")
-            await pause(_SECONDS)
+            await pause(_PAUSE_SECONDS)
 
     async def _look(self) -> str:
         if self._check is None:

@@ -30,10 +30,12 @@ from typing import Final
 from penstock.base.crc import warm_up
 from penstock.base.errors import InvalidSetting, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
+from penstock.client import Client
 from penstock.client.appender import Appender
 from penstock.client.errors import ClientClosed, UnknownTopic
 from penstock.client.limits import RETRY
 from penstock.client.producer_partitions import Pieces, ProducerPartition
+from penstock.client.replicas import outage
 from penstock.host.errors import SinkUnavailable
 from penstock.host.port import (
     ACCEPTED,
@@ -98,7 +100,7 @@ class _Frame:
         self.release()
         sink = self._sink
         verdict: Settled = ACCEPTED if error is None else sink._failure(error)
-        sink._settled(verdict, self._count, self._events, self._size_bytes)
+        sink._settled(self, verdict, self._count, self._events, self._size_bytes)
         self._settle(verdict)
 
 
@@ -128,8 +130,11 @@ class LogSink:
             )
         self.counts = Counts()
         self.stands_on = f"brokers {options.bootstrap}"
-        self.retained_frames = 0
+        self._frames: dict[_Frame, float] = {}
+        """Frames without an answer, the oldest first, and when each was taken."""
         self._retained_bytes = 0
+        self._finding: asyncio.Future[None] | None = None
+        """The question to any broker that a check has begun and that has no answer yet."""
         self._options = options
         self._clock = clock
         self._stopping = False
@@ -141,6 +146,10 @@ class LogSink:
             api_timeout_ms=options.api_timeout_ms,
             randomness=randomness,
         )
+
+    @property
+    def retained_frames(self) -> int:
+        return len(self._frames)
 
     @property
     def retained_bytes(self) -> int:
@@ -163,18 +172,44 @@ class LogSink:
     async def stop(self, deadline_seconds: float) -> None:
         """Let the broker acknowledge what is queued; give the rest back, to be sent again."""
         self._stopping = True
+        if self._finding is not None:
+            self._finding.cancel()
         await self._appender.stop(deadline_seconds)
 
     async def check(self) -> None:
-        """Whether there is room, and a broker answers.
+        """Check that there is room, that a broker answers, and that no outage delays frames.
 
         Raises:
-            PenstockError: there is none, or no broker answers.
+            PenstockError: there is no room, or no broker answers.
+            SinkUnavailable: a frame has waited for long, and a broker cannot serve.
         """
         refused = self._refusal(0)
         if refused is not None:
             raise SinkUnavailable(refused.reason)
-        await self._appender.find()
+        if self._finding is None:
+            self._finding = asyncio.ensure_future(self._appender.find())
+        finding, seconds = self._finding, limits.LOG_STALL_MS / 1000
+        await asyncio.wait({finding}, timeout=seconds)
+        taken = next(iter(self._frames.values()), None)
+        waits = taken is not None and self._clock.monotonic() - taken >= seconds
+        if waits or not finding.done():
+            cause = await asyncio.to_thread(self._outage)
+            if cause:
+                waiting = "frames wait for an acknowledgement: " if waits else ""
+                raise SinkUnavailable(waiting + cause)
+        self._finding = None
+        await finding
+
+    def _outage(self) -> str:
+        """Return what brokers cannot use, and which do not answer; empty if all can serve."""
+        with Client(
+            self._options.bootstrap,
+            client_id=self._options.client_id,
+            request_timeout_ms=limits.LOG_LOOK_MS,
+            connect_timeout_ms=limits.LOG_LOOK_CONNECT_MS,
+            api_timeout_ms=limits.LOG_LOOK_CONNECT_MS,
+        ) as client:
+            return outage(client.broker_states())
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
         """A producer id of the broker for a producer without one, and its topics' partitions.
@@ -198,6 +233,8 @@ class LogSink:
         size_bytes = len(chunks.payload)
         frame = _Frame(self, chunks, settle)
         error: PenstockError | None
+        self._frames[frame] = self._clock.monotonic()
+        self._retained_bytes += size_bytes
         try:
             _check(chunks)
             batches = self._batches(chunks)
@@ -207,11 +244,10 @@ class LogSink:
         except PenstockError as wrong:
             error = wrong
         if error is not None:
+            self._release(frame, size_bytes)
             verdict = self.counts.frame(chunks, self._failure(error))
             frame.release()
             return verdict
-        self.retained_frames += 1
-        self._retained_bytes += size_bytes
         return PENDING
 
     def _refusal(self, payload_bytes: int) -> Failed | None:
@@ -240,9 +276,14 @@ class LogSink:
     def _failure(self, error: PenstockError) -> Failed:
         return failure(error, retry_after_ms=self._options.retry_after_ms)
 
-    def _settled(self, verdict: Settled, chunks: int, events: int, size_bytes: int) -> None:
-        self.retained_frames -= 1
+    def _release(self, frame: _Frame, size_bytes: int) -> None:
+        del self._frames[frame]
         self._retained_bytes -= size_bytes
+
+    def _settled(
+        self, frame: _Frame, verdict: Settled, chunks: int, events: int, size_bytes: int
+    ) -> None:
+        self._release(frame, size_bytes)
         self.counts.settled(verdict, chunks=chunks, events=events, size_bytes=size_bytes)
 
 
