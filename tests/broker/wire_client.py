@@ -116,7 +116,7 @@ def produce_request(
     records = b"".join(batches)
     return {
         "acks": acks,
-        "timeout": 10_000,
+        "timeout": 30_000,
         "topic_data": [
             {"name": topic, "partition_data": [{"index": partition, "records": records}]}
         ],
