@@ -32,7 +32,8 @@ from tests.security.certificates import keystore, truststore
 
 pytestmark = pytest.mark.timeout(180)
 logger = logging.getLogger(__name__)
-SECONDS: Final = 5.0
+SECONDS: Final = 2 * 5.0
+"""Twice the time that the guide promises: the run has more processes than cores."""
 SHORT: Final = (
     "-X", "delivery.timeout.ms=3000", "-X", "request.timeout.ms=2500",
     "-X", "socket.connection.setup.timeout.ms=1000",
@@ -342,14 +343,10 @@ def client_options(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_port_without_tls(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: tuple[str, ...]
 ) -> None:
-    """The agent got options for TLS; it began without them."""
+    """An agent with options for TLS ends at its start, and names the cause."""
+    client_options(tmp_path, monkeypatch)
     with Broker(admin=False) as broker:
-        broker.create_topic("t")
-        client_options(tmp_path, monkeypatch)
-        with Agent(broker.bootstrap) as agent:
-            Walk(monkeypatch, tmp_path, broker.bootstrap, agent.socket)(
-                "TLS client", NO_TLS, columns=columns
-            )
+        Walk(monkeypatch, tmp_path, broker.bootstrap)("TLS client", NO_TLS, columns=columns)
 
 
 def test_an_expired_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -367,7 +364,7 @@ def test_an_expired_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             walk = Walk(monkeypatch, tmp_path, address, agent.socket)
             while walk.accepted():
                 pass
-            walk("certificate expired", EXPIRED)
+            walk("certificate expired", EXPIRED, {"host send": GOES_ON})
 
 
 def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
