@@ -5,20 +5,30 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from matplotlib.transforms import Bbox
 
 from penstock.spark.pipeline.keys import NAMED, PROTECT, RULE, SINGLE, TOP
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "reference.py"
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
-@pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference", SCRIPT)
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return loaded("reference")
+
+
+@pytest.fixture(scope="module")
+def picture() -> ModuleType:
+    return loaded("picture")
 
 
 def test_references_are_up_to_date(reference: ModuleType) -> None:
@@ -54,3 +64,26 @@ def test_the_pipeline_file_and_the_options_of_spark_are_whole(reference: ModuleT
             assert f" | {key.doc} |" in text
     for name in ("`maxBytesPerTrigger`", "`codec` or `kafka.compression.type`"):
         assert f"| {name} | " in reference.spark_page()
+
+
+def test_the_picture_is_up_to_date(picture: ModuleType) -> None:
+    stored = picture.PICTURE.read_text(encoding="utf-8")
+    assert stored == picture.svg(), "run python scripts/picture.py"
+
+
+def test_the_picture_renders_with_each_text_inside_its_box(picture: ModuleType) -> None:
+    source = picture.load()
+    figure, texts = picture.drawn(source)
+    figure.canvas.draw()
+    places = []
+    for name, text in texts.items():
+        x, y, width, height = source["box"][name]["at"]
+        low, high = text.axes.transData.transform([(x, y), (x + width, y + height)])
+        box = Bbox([low, high])
+        drawn = text.get_window_extent()
+        assert drawn.width > 0, name
+        assert box.x0 < drawn.x0 < drawn.x1 < box.x1, name
+        assert box.y0 < drawn.y0 < drawn.y1 < box.y1, name
+        assert not any(box.overlaps(other) for other in places), name
+        places.append(box)
+    assert {name for arrow in source["arrows"] for name in arrow} == texts.keys()

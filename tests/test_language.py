@@ -1,0 +1,156 @@
+"""The language of the project: counts of sentences and names that break CONTRIBUTING's rules.
+
+The counts may only fall: a change that lowers one lowers its limit here too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("src", "tests", "docs")
+OWN_FILES = {"tests/test_language.py"}
+LIMITS: Final = {
+    "headless docstring": 0,
+    "private word in prose": 0,
+    "private word in a message": 0,
+    "private identifier": 0,
+    "for one in": 0,
+    "see the module": 0,
+}
+SLACK: Final = 20
+"""How far a count may lie below its limit before the limit has to follow."""
+BASE: Final = "0000000"
+"""The commit after which subjects have their form."""
+SUBJECT_CHARACTERS_MAX: Final = 72
+
+_HEADLESS: Final = re.compile(
+    r"(What|Who|Whom|Whose|Which|Where|How|Those|That|Of|As|By|It is|One|All|Nobody|Somebody|Nothing"
+    r"|Whoever|Whatever|There is|There are|For whom|With what|In what)\b"
+)
+_WHETHER: Final = re.compile(r"Whether\b")
+_WORDS: Final = re.compile(
+    r"\b(told|tells?|heard|given up|gives? up|let in|whoever|nobody|somebody|anew|heir|desk|keeper"
+    r"|settl(?:e|ed|ing)|cure|in vain|is to be had|for good|of before|at the least|whence|thereof"
+    r"|lies? in|stands? in|goes on|go on|let go)\b",
+    re.IGNORECASE,
+)
+_IDENTIFIERS: Final = re.compile(
+    r"(?:class|def) _?(\w*(?:Desk|Keeper|Holed|Mended|Said|Owed|Asker|heir|letters)\w*)"
+)
+_QUOTED: Final = re.compile(r"""f?["']([^"']{15,})["']""")
+_MODULE: Final = re.compile(r"[Ss]ee the module'?s (text|docstring)")
+_SUBJECT: Final = re.compile(r"[a-z_/., ]+: [A-Z]")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def findings(path: Path, text: str) -> Iterator[tuple[str, int]]:
+    """The kinds of findings in a Python file or a page, with their lines."""
+    if path.suffix == ".md":
+        yield from _of_page(text)
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, _DOCUMENTED) and (doc := ast.get_docstring(node)):
+            yield from _of_docstring(node, doc)
+    for number, line in enumerate(text.splitlines(), 1):
+        yield from ((kind, number) for kind in _of_line(line))
+
+
+def _of_page(text: str) -> Iterator[tuple[str, int]]:
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        fenced ^= line.startswith("```")
+        if not fenced and _WORDS.search(line):
+            yield "private word in prose", number
+
+
+def _of_docstring(node: ast.AST, doc: str) -> Iterator[tuple[str, int]]:
+    at: int = node.body[0].lineno  # type: ignore[attr-defined]
+    is_boolean = getattr(getattr(node, "returns", None), "id", "") == "bool"
+    if _HEADLESS.match(doc) or (_WHETHER.match(doc) and not is_boolean):
+        yield "headless docstring", at
+    for number, line in enumerate(doc.splitlines()):
+        if _WORDS.search(line):
+            yield "private word in prose", at + number
+
+
+def _of_line(line: str) -> Iterator[str]:
+    if re.search(r"\bfor one in\b", line):
+        yield "for one in"
+    if _MODULE.search(line):
+        yield "see the module"
+    if _IDENTIFIERS.search(line):
+        yield "private identifier"
+    quoted = _QUOTED.search(line)
+    if quoted and _WORDS.search(quoted[1]) and not line.lstrip().startswith('"""'):
+        yield "private word in a message"
+
+
+def counted() -> dict[str, list[str]]:
+    """The places of each kind of finding in the project."""
+    places: dict[str, list[str]] = {kind: [] for kind in LIMITS}
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))]
+    for path in [*paths, *sorted(ROOT.glob("*.md"))]:
+        name = str(path.relative_to(ROOT))
+        if path.suffix in (".py", ".md") and not name.endswith("_pb2.py") and name not in OWN_FILES:
+            for kind, line in findings(path, path.read_text(encoding="utf-8")):
+                places[kind].append(f"{name}:{line}")
+    return places
+
+
+def test_no_count_rises() -> None:
+    places = counted()
+    above = {
+        kind: (len(places[kind]), limit, places[kind][:20])
+        for kind, limit in LIMITS.items()
+        if len(places[kind]) > limit
+    }
+    assert above == {}, "write these sentences as CONTRIBUTING.md says"
+
+
+def test_limits_follow_the_counts() -> None:
+    counts = {kind: len(found) for kind, found in counted().items()}
+    behind = {kind: count for kind, count in counts.items() if LIMITS[kind] > count + SLACK}
+    assert behind == {}, "lower LIMITS to these counts"
+
+
+def test_each_kind_is_found() -> None:
+    source = '''"""What is kept."""
+class Desk:
+    """See the module's text."""
+def f():
+    """Return what nobody has."""
+    for one in []:
+        raise ValueError("nobody has told the leader")
+'''
+    found = Counter(kind for kind, _ in findings(Path("a.py"), source))
+    assert found == dict.fromkeys(LIMITS, 1)
+    assert [*findings(Path("a.md"), "it goes on\n```\ngoes on\n```\n")] == [
+        ("private word in prose", 1)
+    ]
+
+
+def misformed(subjects: list[str]) -> list[str]:
+    """The subjects of commits without the form `room: Verb object`, or too long."""
+    return [
+        subject
+        for subject in subjects
+        if not _SUBJECT.match(subject) or len(subject) > SUBJECT_CHARACTERS_MAX
+    ]
+
+
+def test_subjects_of_commits() -> None:
+    """An archive without the history has no subjects to check."""
+    git = ["git", "-C", str(ROOT)]
+    known = subprocess.run([*git, "cat-file", "-e", BASE], capture_output=True, check=False)
+    listed = [*git, "log", "--no-merges", "--format=%s", f"{BASE}..HEAD"]
+    log = subprocess.run(listed, capture_output=True, text=True, check=False).stdout
+    assert known.returncode or misformed(log.splitlines()) == []
+    wrong = ["Measure what it costs", "storage: append", f"storage: {'A' * 70}"]
+    assert misformed(["storage: Append batches", *wrong]) == wrong
