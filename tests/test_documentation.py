@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from penstock.apps.cli import root
 from penstock.testing import Agent, Broker
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "penstock"
 SKIPPED = {".venv", ".cache", ".git", "demo-output", "node_modules", "results", ".pytest_cache"}
 
 
@@ -127,12 +129,42 @@ def test_guides_run(name: str) -> None:
             test()
 
 
-def test_the_map_names_files_that_are_there() -> None:
+def test_the_map_names_the_rooms_and_files_that_are_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rooms = text[text.index("## The rooms") : text.index("## Which may")]
-    for room, body in re.findall(r"^- \*\*([\w/]+)\*\*: (.*?)(?=^- |\Z)", rooms, re.M | re.S):
-        for name in re.findall(r"`([\w/]+(?:\.py|/))`", body):
-            assert (ROOT / "src" / "penstock" / room / name).exists(), f"{room}/{name}"
+    assert len(text.split()) <= 1_500
+    rooms = re.findall(r"^\| (?:\[)?`(\w+)`", text, re.M)
+    packages = [path.parent.name for path in SOURCE.glob("*/__init__.py")]
+    assert sorted(rooms) == sorted(packages)
     start = text[text.index("## Where to start") :]
     for name in re.findall(r"^- `([\w/.]+)`", start, re.M):
-        assert (ROOT / "src" / "penstock" / name).exists(), name
+        assert (SOURCE / name).exists(), name
+
+
+@pytest.mark.parametrize("page", sorted(SOURCE.glob("*/README.md")), ids=named)
+def test_pages_of_rooms_name_files_that_are_there(page: Path) -> None:
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", page.read_text(encoding="utf-8"))
+    assert names
+    roots = (page.parent, SOURCE, ROOT)
+    assert [name for name in names if not any((root / name).exists() for root in roots)] == []
+
+
+MARK = "*Not yet*"
+"""The mark of a setting without effect, in the reference."""
+MISSING = re.compile(r"\b(?:not?|nothing)\b[^.|]*\byet\b|\bso far\b|not there yet", re.IGNORECASE)
+
+
+def test_pages_say_of_nothing_else_that_it_is_missing() -> None:
+    terms = tomllib.loads((ROOT / "docs" / "missing.toml").read_text(encoding="utf-8"))["terms"]
+    claims = [
+        f"{named(page)}: {line}"
+        for page in [*GUIDES, ROOT / "README.md", ROOT / "docs" / "README.md"]
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if MISSING.search(line.replace(MARK, "")) and not any(term in line for term in terms)
+    ]
+    assert claims == []
+    assert MISSING.search("There is no encryption yet")
+
+
+def test_the_readme_comes_to_its_first_command_on_two_screens() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text[: text.index("```sh")].count("\n") <= 2 * 30

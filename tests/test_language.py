@@ -31,8 +31,8 @@ BASE: Final = "0000000"
 SUBJECT_CHARACTERS_MAX: Final = 72
 
 _HEADLESS: Final = re.compile(
-    r"(What|Who|Whom|Whose|Which|Where|How|Those|That|Of|As|By|It is|One|All|Nobody|Somebody|Nothing"
-    r"|Whoever|Whatever|There is|There are|For whom|With what|In what)\b"
+    r"(What|Who|Whom|Whose|Which|Where|How|Those|That|Of|As|By|It is|One|All|Nobody|Somebody"
+    r"|Nothing|Whoever|Whatever|There is|There are|For whom|With what|In what)\b"
 )
 _WHETHER: Final = re.compile(r"Whether\b")
 _WORDS: Final = re.compile(

@@ -1,4 +1,4 @@
-"""The map's list of the files that a produce request goes through is what really happens."""
+"""The broker's page lists the files that a produce request goes through."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from tests.broker.wire_client import WireClient, batch
 SOURCE = Path(penstock.__file__).parent
 FILES_MAX = 14
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-
 
 def listed() -> tuple[list[str], list[str]]:
     """The files of the walk, in order, and those that they ask by the way."""
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = (SOURCE / "broker" / "README.md").read_text(encoding="utf-8")
     section = text[text.index("**The walk of a produce request**") :]
-    section = section[: section.index("**Fetch.**")]
-    walk, _, asked = section.partition("By the way")
+    section = section[: section.index("`tests/broker/test_produce_walk.py`")]
+    walk, _, asked = section.partition("Files that these call")
     names = re.compile(r"`([\w/]+\.py)`")
     return names.findall(walk), names.findall(asked)
 
