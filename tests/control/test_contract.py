@@ -182,7 +182,7 @@ async def test_changes_of_acls_at_the_same_time_are_all_there(control: ControlPl
         await change_acls(control, lambda known: ([acl(name)], ()))
 
     await asyncio.gather(*(add(name) for name in "abcdef"))
-    assert [one.name for one in bindings_of(await control.image())] == list("abcdef")
+    assert [binding.name for binding in bindings_of(await control.image())] == list("abcdef")
 
 
 async def test_every_incarnation_of_a_broker_gets_a_higher_epoch(control: ControlPlane) -> None:
@@ -299,7 +299,7 @@ async def test_an_operation_that_is_refused_does_not_undo_its_neighbours(
         control.commit_offsets(group_id="g", offsets=[offset(0, 3)]),
         return_exceptions=True,
     )
-    assert [type(one).__name__ for one in results] == [
+    assert [type(result).__name__ for result in results] == [
         "Topic",
         "TopicExists",
         "UnknownTopic",

@@ -147,11 +147,17 @@ async def test_what_is_not_accepted_ends_an_extent(plane: Plane) -> None:
     again = Sequenced(4, 0)
     answer = await put(plane, entry(0, by=again), entry(0, by=again), entry(0))
     assert answer.placed == (plain(0), plain(0)._replace(duplicate=True), plain(5))
-    assert [one[3:7] for one in answer.extents[TOPIC, 0]] == [(10, 100, 0, 5), (210, 100, 5, 10)]
+    assert [extent[3:7] for extent in answer.extents[TOPIC, 0]] == [
+        (10, 100, 0, 5),
+        (210, 100, 5, 10),
+    ]
     answer = await put(plane, entry(0), entry(0, by=Sequenced(4, 9)), entry(0))
     assert errors(answer) == [None, "out_of_order_sequence_number", None]
     assert bases(answer) == [10, -1, 15]
-    assert [one[3:7] for one in answer.extents[TOPIC, 0]] == [(10, 100, 10, 15), (210, 100, 15, 20)]
+    assert [extent[3:7] for extent in answer.extents[TOPIC, 0]] == [
+        (10, 100, 10, 15),
+        (210, 100, 15, 20),
+    ]
 
 
 async def test_append_time_is_the_brokers(plane: Plane) -> None:
@@ -159,7 +165,7 @@ async def test_append_time_is_the_brokers(plane: Plane) -> None:
         plane, entry(0, append_time=True), entry(0, append_time=True), entry(0), now_ms=1234
     )
     assert [one.log_append_time_ms for one in answer.placed] == [1234, 1234, -1]
-    assert [one[5:9] for one in answer.extents[TOPIC, 0]] == [
+    assert [extent[5:9] for extent in answer.extents[TOPIC, 0]] == [
         (0, 10, 1234, 1234), (10, 15, 500, -1),
     ]  # fmt: skip
     one = entry(1, by=Sequenced(1, 0), append_time=True)
@@ -353,7 +359,7 @@ async def test_commits_that_race_share_no_offset(plane: Plane) -> None:
         given = sorted(answer.placed[partition].base_offset for answer in answers)
         assert given == list(range(0, 24 * 5, 5))
         extents = await plane.extents(TOPIC, partition, start=0, end=10**9, limit=99)
-        assert [one.base_offset for one in extents] == given
+        assert [extent.base_offset for extent in extents] == given
 
 
 async def test_of_the_same_commit_that_races_one_is_made(plane: Plane) -> None:

@@ -195,7 +195,7 @@ async def test_a_swap_of_what_has_changed_is_refused(plane: Plane) -> None:
     elsewhere = replace(sealed(keys[2], before[3:]), partition=1)
     with pytest.raises(StaleExtents):
         await plane.swap_extents(elsewhere)
-    assert [one.base_offset for one in await extents(plane)] == [5, 15]
+    assert [extent.base_offset for extent in await extents(plane)] == [5, 15]
     assert ("pending", keys[2]) in await plane.referenced_keys(after="", limit=99)
     await condemned(plane, pending_ms=0)
     with pytest.raises(ObjectLeaseLost):
@@ -239,8 +239,8 @@ async def test_two_compactions_of_the_same_extents_race_and_one_wins(plane: Plan
         *[plane.swap_extents(sealed(key, before[1:4])) for key in keys[3:]],
         return_exceptions=True,
     )
-    assert [one for one in results if one is None] == [None]
-    assert all(isinstance(one, StaleExtents) for one in results if one is not None)
+    assert [result for result in results if result is None] == [None]
+    assert all(isinstance(result, StaleExtents) for result in results if result is not None)
     winner = keys[results.index(None)]
     there = await extents(plane)
     assert [one.object_id for one in there if one.kind == "segment"] == [winner.object_id]

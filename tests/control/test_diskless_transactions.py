@@ -200,7 +200,9 @@ async def test_what_producers_stand_at_is_told(plane: Plane) -> None:
 async def test_who_has_a_transaction_open_is_not_forgotten(plane: Plane) -> None:
     await put(plane, data(7, 0), entry(by=Sequenced(8, 0)))
     assert await plane.forget_producers(idle_ms=-1, limit=10) == 1
-    assert [one.producer_id for one in await plane.diskless_producers(*KEY)] == [7]
+    assert [
+        diskless_producer.producer_id for diskless_producer in await plane.diskless_producers(*KEY)
+    ] == [7]
 
 
 async def test_aborted_transactions_come_in_pages(plane: Plane) -> None:

@@ -165,7 +165,7 @@ async def test_a_claim_reserves_above_all_that_was_reserved(control: ControlPlan
     found = await control.highest_reserved(keys)
     assert [found[key].reserved for key in keys] == [2, 1, 1, 1]
     image = await control.image()
-    assert {one.leader for one in image.topics["replicated"].partitions} == {1}
+    assert {partition.leader for partition in image.topics["replicated"].partitions} == {1}
 
 
 async def test_a_repeated_claim_gets_the_same_epoch(control: ControlPlane) -> None:
@@ -254,8 +254,8 @@ async def test_an_opening_seals_and_moves_the_leader(control: ControlPlane) -> N
     after = await control.image()
     assert after.version == before.version + 1
     assert [
-        (one.leader, one.leader_epoch, one.replicas, one.isr)
-        for one in after.topics["replicated"].partitions
+        (partition.leader, partition.leader_epoch, partition.replicas, partition.isr)
+        for partition in after.topics["replicated"].partitions
     ] == [(2, 1, REPLICAS, (2, 3)), (2, 1, (2, 1), (2,))] + [(1, 0, REPLICAS, REPLICAS)] * 2
 
 
@@ -366,7 +366,7 @@ async def test_the_leader_says_who_is_in_sync(control: ControlPlane) -> None:
     }
     image = await control.image()
     partitions = image.topics["replicated"].partitions
-    assert [one.isr for one in partitions] == [(1, 3), (1, 2), REPLICAS, REPLICAS]
+    assert [partition.isr for partition in partitions] == [(1, 3), (1, 2), REPLICAS, REPLICAS]
     assert await control.set_isr(asked[:1], broker_id=1, incarnation=PROCESSES[1]) == {}
     assert await control.image() is image, "what stays as it is changes nothing"
 

@@ -79,13 +79,15 @@ class Cluster:
         assert found == expected
 
     async def open(self, broker_id: int, openings: list[EpochOpening]) -> None:
-        before = {one.key: len(self.models[one.key].opened) for one in openings}
-        expected = {one.key: self.models[one.key].open(broker_id, one) for one in openings}
+        before = {opening.key: len(self.models[opening.key].opened) for opening in openings}
+        expected = {
+            opening.key: self.models[opening.key].open(broker_id, opening) for opening in openings
+        }
         refused = await self.plane.open_epochs(
             openings, broker_id=broker_id, incarnation=self.registered[broker_id]
         )
         found = names(refused)
-        assert {one.key: found.get(one.key) for one in openings} == expected
+        assert {opening.key: found.get(opening.key) for opening in openings} == expected
         for one in openings:
             if len(self.models[one.key].opened) > before[one.key]:
                 assert (one.key, one.epoch) not in self.openers, "one opener for each epoch"

@@ -181,7 +181,7 @@ async def test_others_hear_of_new_leaders(postgres_url: str) -> None:
         await open_all(plane, reserved, 2)
         await until(lambda: len(heard) == 5)
         partitions = (await listening.image()).topics["replicated"].partitions
-        assert {(one.leader, one.leader_epoch) for one in partitions} == {(2, 1)}
+        assert {(partition.leader, partition.leader_epoch) for partition in partitions} == {(2, 1)}
     await listening.close()
 
 

@@ -59,7 +59,7 @@ async def test_a_schema_of_before(postgres_url: str, expected: Contents) -> None
     plane = PostgresControlPlane(postgres_url)
     await plane.start()
     brokers = (await plane.image()).brokers
-    assert [(one.broker_id, one.incarnation) for one in brokers] == [
+    assert [(broker.broker_id, broker.incarnation) for broker in brokers] == [
         (1, UUID(int=11)),
         (2, UUID(int=12)),
     ]

@@ -74,7 +74,10 @@ class Producer:
 
 
 async def committed(control: ControlPlane, group: str = "g") -> list[tuple[int, int]]:
-    return [(one.partition, one.offset) for one in await control.committed_offsets(group, None)]
+    return [
+        (committed_offset.partition, committed_offset.offset)
+        for committed_offset in await control.committed_offsets(group, None)
+    ]
 
 
 async def unstable(
@@ -273,9 +276,10 @@ async def test_a_deleted_topic_takes_pending_offsets_along(control: ControlPlane
     assert await unstable(control) == {("u", 0)}, "offsets of the topic of before come too late"
     await control.commit_offsets(group_id="g", offsets=[offset(7)])
     await producer.end("commit")
-    assert [(one.topic, one.offset) for one in await control.committed_offsets("g", None)] == [
-        ("u", 5)
-    ]
+    assert [
+        (committed_offset.topic, committed_offset.offset)
+        for committed_offset in await control.committed_offsets("g", None)
+    ] == [("u", 5)]
 
 
 async def test_groups_with_pending_offsets_have_some(control: ControlPlane) -> None:

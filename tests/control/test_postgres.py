@@ -171,13 +171,13 @@ async def test_planes_race_for_names_ids_and_groups(postgres_url: str) -> None:
             ]
         results = await asyncio.gather(*attempts, return_exceptions=True)
         assert (
-            sorted(type(one).__name__ for one in results[::4])
+            sorted(type(result).__name__ for result in results[::4])
             == ["NoneType"] + [TopicExists.__name__] * 29
         )
         saves = cast("list[SavedRecords]", results[1::4])
-        assert sorted(len(one.refused) for one in saves) == [0] + [1] * 29
-        blocks = [one for one in results if isinstance(one, range)]
-        assert sorted(one.start for one in blocks) == list(range(0, 150, 5))
+        assert sorted(len(save.refused) for save in saves) == [0] + [1] * 29
+        blocks = [result for result in results if isinstance(result, range)]
+        assert sorted(block.start for block in blocks) == list(range(0, 150, 5))
         image = await both[0].image()
         assert image == await both[1].image()
         assert (len(image.topics), image.version) == (31, 31)
@@ -326,7 +326,7 @@ async def test_operations_wait_for_few_connections_and_not_for_ever(
         patch.setattr(f"{connections}.WAITING_OPERATIONS_MAX", 20)
         calls = [plane.image() for _ in range(19)]
         results = await asyncio.gather(*calls, return_exceptions=True)
-    kinds = [type(one) for one in results]
+    kinds = [type(result) for result in results]
     assert (kinds.count(DatabaseSlow), kinds.count(ControlBusy)) == (18, 1)
     assert "all 2 connections" in str(results[0])
     go_on.set()
@@ -466,7 +466,7 @@ async def test_planes_commit_to_the_same_partitions_at_once(postgres_url: str) -
             bases = sorted(answer.placed[place].base_offset for answer in answers)
             assert bases == list(range(0, 100, 5))
         watermarks = await both[1].watermarks([(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)])
-        assert {one.high_watermark for one in watermarks} == {100}
+        assert {watermark.high_watermark for watermark in watermarks} == {100}
 
 
 async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
@@ -476,7 +476,9 @@ async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
         commit = written(key, [entry(0), entry(1)])
         answers = await asyncio.gather(*(plane.commit_object(commit) for plane in both * 8))
         assert all(answer == answers[0] for answer in answers)
-        assert [one.high_watermark for one in await both[0].watermarks([(TOPIC, 0)])] == [5]
+        assert [
+            watermark.high_watermark for watermark in await both[0].watermarks([(TOPIC, 0)])
+        ] == [5]
 
 
 async def test_a_commit_has_six_round_trips_however_many_partitions(postgres_url: str) -> None:
@@ -520,7 +522,7 @@ async def test_a_find_reads_what_it_needs_however_much_there_is(postgres_url: st
 
         assert await plane._database.statement(explain) < 200
         [found] = await plane.find([FindRequest(TOPIC, 0, 50_002, 3000)])
-        assert [one.base_offset for one in found.extents] == list(range(50_000, 50_150, 5))
+        assert [extent.base_offset for extent in found.extents] == list(range(50_000, 50_150, 5))
 
 
 async def test_an_open_transaction_elsewhere_holds_nobody_up(postgres_url: str) -> None:

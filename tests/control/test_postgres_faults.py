@@ -141,7 +141,7 @@ async def test_a_short_absence_costs_time_and_no_error(
     await asyncio.sleep(0.2)
     await asyncio.to_thread(mortal.start)
     blocks = await asyncio.gather(*calls)
-    assert len({one.start for one in blocks}) == 40
+    assert len({block.start for block in blocks}) == 40
     assert {one.version for one in await asyncio.gather(*images)} == {0}
 
 
@@ -154,8 +154,8 @@ async def test_a_long_absence_is_told_and_ends(
     results = await asyncio.gather(
         *(plane.allocate_producer_ids(1) for _ in range(30)), return_exceptions=True
     )
-    assert {type(one) for one in results} == {ControlUnavailable}
-    assert len({id(one) for one in results}) == 30
+    assert {type(result) for result in results} == {ControlUnavailable}
+    assert len({id(result) for result in results}) == 30
     assert "cannot connect to the PostgreSQL database" in str(results[0])
     await asyncio.to_thread(mortal.start)
     await eventually(lambda: plane.allocate_producer_ids(1))
@@ -243,14 +243,16 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_repeated(
     with pytest.raises(ControlUnavailable, match="is not known"):
         await plane.commit_object(commit)
     assert proxy.cuts == 1
-    reached = [one.high_watermark for one in await plane.watermarks([(TOPIC, 0), (TOPIC, 1)])]
+    reached = [
+        watermark.high_watermark for watermark in await plane.watermarks([(TOPIC, 0), (TOPIC, 1)])
+    ]
     assert reached == ([10, 5] if cut == "after" else [5, 0])
     await put(plane, entry(1))
     answer = await plane.commit_object(commit)
     assert answer.placed == (plain(5), plain(0 if cut == "after" else 5))
     assert await plane.commit_object(commit) == answer
     [found] = await plane.find([FindRequest(TOPIC, 1, 0, 10_000)])
-    assert [one.next_offset for one in found.extents] == [5, 10]
+    assert [extent.next_offset for extent in found.extents] == [5, 10]
 
 
 async def test_commits_go_on_over_a_restart(
@@ -275,4 +277,4 @@ async def test_commits_go_on_over_a_restart(
     assert await committing == list(range(0, 200, 5))
     both: ControlPlane = plane
     assert (await both.image()).topics
-    assert [one.high_watermark for one in await plane.watermarks([(TOPIC, 0)])] == [200]
+    assert [watermark.high_watermark for watermark in await plane.watermarks([(TOPIC, 0)])] == [200]

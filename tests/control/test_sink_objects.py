@@ -74,13 +74,13 @@ async def commit(
 
 async def ends(plane: Plane) -> list[int]:
     watermarks = await plane.watermarks([(TOPIC, 0), (TOPIC, 1), (OTHER, 0)])
-    return [one.high_watermark for one in watermarks]
+    return [watermark.high_watermark for watermark in watermarks]
 
 
 async def states(plane: Plane) -> dict[str, int]:
     totals: dict[str, int] = {}
-    for one in await plane.object_totals():
-        totals[one.state] = totals.get(one.state, 0) + one.objects
+    for object_total in await plane.object_totals():
+        totals[object_total.state] = totals.get(object_total.state, 0) + object_total.objects
     return totals
 
 
@@ -95,10 +95,10 @@ async def test_objects_and_row_are_committed_together(plane: Plane) -> None:
     assert await plane.sink_commit("q") == record
     assert await ends(plane) == [15, 5, 0]
     [found] = await plane.find([FindRequest(TOPIC, 0, 0, 1 << 20)])
-    assert [(one.base_offset, one.next_offset) for one in found.extents] == [
+    assert [(extent.base_offset, extent.next_offset) for extent in found.extents] == [
         (0, 5), (5, 10), (10, 15),
     ]  # fmt: skip
-    assert [one.object_id for one in found.extents[1:]] == [one.object_id for one in commits]
+    assert [extent.object_id for extent in found.extents[1:]] == [one.object_id for one in commits]
     assert answers[1].watermarks[TOPIC, 0] == found.watermarks
     # The next batch follows on it, whichever way it is committed.
     version = await plane.save_sink_commit(

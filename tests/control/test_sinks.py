@@ -128,7 +128,7 @@ async def test_of_commits_that_race_one_wins(control: ControlPlane) -> None:
         ),
         return_exceptions=True,
     )
-    assert sorted(type(one).__name__ for one in results) == ["StaleSink"] * 19 + ["int"]
+    assert sorted(type(result).__name__ for result in results) == ["StaleSink"] * 19 + ["int"]
     winner = next(place for place, one in enumerate(results) if isinstance(one, int))
     row = await control.sink_commit("q")
     assert row is not None

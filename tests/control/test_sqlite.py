@@ -154,7 +154,7 @@ async def test_a_sync_that_failed_stops_the_database_for_good(tmp_path: Path) ->
         await plane.create_topic(name="b", topic_id=UUID(int=2), partitions=[[1]], configs={})
 
     results = await asyncio.gather(create(), plane._writer.run(fail), return_exceptions=True)
-    assert [type(one) for one in results][1] is DatabaseStopped
+    assert [type(result) for result in results][1] is DatabaseStopped
     with pytest.raises(DatabaseStopped, match="disk I/O error"):
         await create()
     assert (await plane.image()) is before or results[0] is None
@@ -180,7 +180,7 @@ async def test_a_row_that_is_refused_fails_its_operation_alone(tmp_path: Path) -
         plane.allocate_producer_ids(1),
         return_exceptions=True,
     )
-    assert [type(one) for one in results] == [BugError, KeyError, range]
+    assert [type(result) for result in results] == [BugError, KeyError, range]
     await plane.close()
 
 
@@ -202,7 +202,7 @@ async def test_the_queue_is_bounded(tmp_path: Path) -> None:
     await asyncio.sleep(0)  # what a turn has gathered is queued at its end
     go_on.set()
     results = await asyncio.gather(first, *calls, return_exceptions=True)
-    assert [type(one) for one in results if isinstance(one, Exception)] == [ControlBusy]
+    assert [type(result) for result in results if isinstance(result, Exception)] == [ControlBusy]
     await plane.close()
 
 
@@ -232,7 +232,7 @@ async def on_threads(plane: SqliteControlPlane, *rows: int | None) -> list[bool]
     def where(connection: sqlite3.Connection) -> bool:
         return threading.current_thread() is not threading.main_thread()
 
-    return list(await asyncio.gather(*[plane._writer.run(where, rows=one) for one in rows]))
+    return list(await asyncio.gather(*[plane._writer.run(where, rows=row) for row in rows]))
 
 
 async def test_a_small_operation_that_is_alone_is_committed_on_the_loop(tmp_path: Path) -> None:

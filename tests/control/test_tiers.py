@@ -232,7 +232,9 @@ async def test_what_an_unclean_election_gave_up_is_cut(
     dropped = await tiers.plane.cut_tiers(KEY, leader_epoch=0, offset=offset)
     assert dropped is not None
     assert (await tiers.marks())[:4] == (0, end, 100 * len(left), len(left))
-    assert [one.next_offset for one in await tiers.plane.tier_segments(KEY, 0)] == left
+    assert [
+        tier_segment.next_offset for tier_segment in await tiers.plane.tier_segments(KEY, 0)
+    ] == left
 
 
 async def test_what_topics_leave_is_let_go(tiers: Tiers) -> None:

@@ -93,7 +93,7 @@ async def test_log_is_found_where_it_was(plane: Plane) -> None:
     image = await plane.image()
     assert image.topics["local"] == topic
     assert topic.configs == {"diskless.enable": "true", "retention.ms": "5"}
-    assert [one.leader_epoch for one in topic.partitions] == [1, 1, 1]
+    assert [partition.leader_epoch for partition in topic.partitions] == [1, 1, 1]
     assert await plane.watermarks([(LOCAL, 0), (LOCAL, 1)]) == [
         Watermarks(7, 15, 200),
         Watermarks(3, 3, 0),
@@ -139,7 +139,7 @@ async def assert_local(plane: Plane) -> None:
     """Nothing of a refused switch is there."""
     image = await plane.image()
     assert image.topics["local"].configs == {}
-    assert [one.leader_epoch for one in image.topics["local"].partitions] == [0, 0, 0]
+    assert [partition.leader_epoch for partition in image.topics["local"].partitions] == [0, 0, 0]
     assert await plane.watermarks([(LOCAL, 0)]) == [Watermarks(0, 0, 0)]
     answer = await put(plane, entry(topic_id=LOCAL))
     assert errors(answer) != [None]

@@ -98,7 +98,7 @@ async def brought(plane: Plane) -> TopicMigration:
 async def assert_local(plane: Plane) -> None:
     image = await plane.image()
     assert image.topics["spread"].configs == {}
-    assert {one.leader_epoch for one in image.topics["spread"].partitions} == {0}
+    assert {partition.leader_epoch for partition in image.topics["spread"].partitions} == {0}
     assert await plane.watermarks([(SPREAD, 1)]) == [Watermarks(0, 0, 0)]
 
 
@@ -106,7 +106,7 @@ async def test_all_shares_are_committed_at_once(plane: Plane) -> None:
     migration = await brought(plane)
     topic = await plane.migrate_topic(migration)
     assert topic.configs == DISKLESS
-    assert [(one.leader, one.leader_epoch) for one in topic.partitions] == [
+    assert [(partition.leader, partition.leader_epoch) for partition in topic.partitions] == [
         (leader, 1) for leader in LEADERS
     ]
     assert (

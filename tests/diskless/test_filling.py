@@ -163,10 +163,10 @@ async def test_batches_are_those_that_consumers_got(place: Place) -> None:
     consumed = await place.desk.consumed()
     await place.filling().finish()
     read = place.log.read(0, max_bytes=1 << 20, end_offset=6)
-    times = [one.max_timestamp for one in split_batches(consumed)]
+    times = [batch.max_timestamp for batch in split_batches(consumed)]
     filled = split_batches(b"".join(read.buffers))
     assert [one.max_timestamp for one in filled] == times
-    assert [one.crc for one in filled] == [one.crc for one in split_batches(consumed)]
+    assert [one.crc for one in filled] == [batch.crc for batch in split_batches(consumed)]
 
 
 async def test_a_log_that_the_start_overtakes_begins_anew(place: Place) -> None:

@@ -64,7 +64,9 @@ class Partition:
     @property
     def removing(self) -> tuple[int, ...]:
         """The replicas that are to be none any more."""
-        return tuple([one for one in self.replicas if self.move and one not in self.target])
+        return tuple(
+            [replica for replica in self.replicas if self.move and replica not in self.target]
+        )
 
     @property
     def copies(self) -> tuple[int, ...]:
@@ -160,12 +162,14 @@ class MetadataImage:
     @property
     def serving(self) -> tuple[Broker, ...]:
         """The brokers that do what needs no replica; all, where none has that role."""
-        return tuple([one for one in self.brokers if INGESTION in one.roles]) or self.brokers
+        return (
+            tuple([broker for broker in self.brokers if INGESTION in broker.roles]) or self.brokers
+        )
 
     @property
     def storing(self) -> tuple[Broker, ...]:
         """The brokers that may get replicas."""
-        return tuple([one for one in self.brokers if PERSISTENCE in one.roles])
+        return tuple([broker for broker in self.brokers if PERSISTENCE in broker.roles])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ async def test_the_newest_record_of_every_key_stays(
     assert await job.compact() == 0
     await sweep(desk, clock)
     await ledger.verified()
-    assert set(await desk.keys()) == {one.key for one in await desk.extents()}
+    assert set(await desk.keys()) == {extent.key for extent in await desk.extents()}
 
 
 async def test_a_tombstone_goes_after_its_time_and_not_before(
@@ -124,11 +124,11 @@ async def test_two_brokers_at_once_do_no_harm(desk: Desk, clock: FakeClock, ledg
     jobs = [compactor(desk, clock, seed=n) for n in range(2)]
     for _ in range(12):
         await ledger.send_some(random, keys=6, batches=4)
-        await asyncio.gather(*[one.compact() for one in jobs])
+        await asyncio.gather(*[job.compact() for job in jobs])
         await ledger.verified()
         clock.ms += 4_000
-    assert sum(one.counters.races for one in jobs) > 0
-    assert sum(one.counters.passes for one in jobs) >= 12
+    assert sum(job.counters.races for job in jobs) > 0
+    assert sum(job.counters.passes for job in jobs) >= 12
 
 
 async def test_the_clean_offset_is_of_the_partition_that_was_compacted(
@@ -174,7 +174,7 @@ async def test_a_crash_between_any_two_steps_loses_nothing(clock: FakeClock) -> 
             over = await crashes(job)
             assert over == steps.over
             await ledger.verified()
-            referenced = {one.key for one in await desk.extents()}
+            referenced = {extent.key for extent in await desk.extents()}
             unused = set(await desk.keys("archive/")) - referenced
             states = await desk.states()
             assert len([key for key in unused if states[key] == "pending"]) <= 1
@@ -212,7 +212,7 @@ async def test_a_timer_outlives_errors(
     await job.run()
     assert (job.counters.passes_failed, job.counters.passes) == (1, 1)
     assert list(await ledger.verified()) == [1]
-    names = {one.metric.name for one in job.samples()}
+    names = {sample.metric.name for sample in job.samples()}
     assert "penstock_diskless_compaction_passes_total" in names
 
 
@@ -252,4 +252,4 @@ async def test_what_was_aborted_goes_and_what_is_open_stays(desk: Desk, clock: F
     assert await desk.plane.clean_offset(*KEY) == 8
     assert await left() == [4, 5]
     aborted = await desk.plane.aborted(*KEY, offset=0, limit=9)
-    assert [one.last_offset for one in aborted.transactions] == [3]
+    assert [transaction.last_offset for transaction in aborted.transactions] == [3]

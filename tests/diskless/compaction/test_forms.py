@@ -26,14 +26,14 @@ async def compacted(planes: list[DisklessPlane], stores: list[ObjectStore]) -> i
     ]
     for _ in range(4):
         await ledger.send_some(random, keys=8, batches=6)
-        await asyncio.gather(*[one.compact() for one in jobs])
+        await asyncio.gather(*[job.compact() for job in jobs])
         await ledger.verified()
         clock.ms += DELETE_RETENTION_MS
     await jobs[0].compact()
     left = await ledger.verified()
     assert await planes[0].clean_offset(*KEY) == len(ledger.sent)
     assert set(left) <= set(ledger.newest().values())
-    return sum(one.counters.passes for one in jobs)
+    return sum(job.counters.passes for job in jobs)
 
 
 async def test_sqlite_and_a_directory(tmp_path: Path) -> None:

@@ -104,15 +104,19 @@ class Desk:
         """All bytes of a partition from its start, as a consumer gets them."""
         [watermarks] = await self.plane.watermarks([(TOPIC, partition)])
         extents = [
-            one
-            for one in await self.extents(partition)
-            if one.next_offset > watermarks.log_start_offset
+            extent
+            for extent in await self.extents(partition)
+            if extent.next_offset > watermarks.log_start_offset
         ]
         data = await seen(self.store, extents)
         if extents:
             assert extents[0].base_offset <= watermarks.log_start_offset
             assert extents[-1].next_offset == watermarks.high_watermark
-        kept = [one for one in split_batches(data) if one.next_offset > watermarks.log_start_offset]
+        kept = [
+            batch
+            for batch in split_batches(data)
+            if batch.next_offset > watermarks.log_start_offset
+        ]
         return data[len(data) - sum(one.size_bytes for one in kept) :]
 
     async def keys(self, prefix: str = "") -> list[str]:
@@ -130,7 +134,7 @@ async def seen(store: ObjectStore, extents: Sequence[Extent]) -> bytes:
         return b""
     pieces = trim(extents, extents[0].base_offset, max_bytes=2**62, at_least_one=True)
     assert len(pieces) == len(extents)
-    results = [await store.get(one.extent.key, one.start, one.size_bytes) for one in pieces]
+    results = [await store.get(piece.extent.key, piece.start, piece.size_bytes) for piece in pieces]
     run, failure = assemble(pieces, results)
     assert failure is None, failure
     assert run is not None

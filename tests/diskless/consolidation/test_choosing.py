@@ -138,7 +138,11 @@ class Log:
         ask = selection.begin(self.partitions, order=lambda key: order[key[1]])
         while ask is not None:
             self.asked.append(ask)
-            there = [one for one in self.partitions[ask.key] if one.next_offset > ask.start]
+            there = [
+                partition
+                for partition in self.partitions[ask.key]
+                if partition.next_offset > ask.start
+            ]
             choice = selection.page(there[: ask.limit], NOW_MS)
             if choice is not None:
                 outcome = left.pop(0) if left else "done"
@@ -170,7 +174,7 @@ def test_a_pass_begins_where_the_last_one_ended() -> None:
     log.run()
     assert log.asked[0].start == 50
     assert [made[1:] for made in log.made][3:] == [(50, 60)]
-    assert {one.kind for one in log.partitions[KEYS[0]]} == {"segment"}
+    assert {partition.kind for partition in log.partitions[KEYS[0]]} == {"segment"}
 
 
 def test_what_failed_is_tried_again_and_what_follows_goes_on() -> None:
@@ -229,5 +233,5 @@ def test_any_log_is_consolidated_without_loss() -> None:
             assert sizes[0] == sizes[1]
         for key, base_offset, next_offset in log.made:
             parts = [one for one in before[key] if base_offset <= one.base_offset < next_offset]
-            assert all(one.kind == "wal" for one in parts)
-            assert len(parts) == 1 or sum(one.size_bytes for one in parts) <= 1_000
+            assert all(part.kind == "wal" for part in parts)
+            assert len(parts) == 1 or sum(part.size_bytes for part in parts) <= 1_000

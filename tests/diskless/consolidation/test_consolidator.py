@@ -84,7 +84,7 @@ async def all_of(desk: Desk) -> list[bytes]:
 
 
 async def kinds(desk: Desk) -> list[set[str]]:
-    return [{one.kind for one in await desk.extents(number)} for number in range(PARTITIONS)]
+    return [{extent.kind for extent in await desk.extents(number)} for number in range(PARTITIONS)]
 
 
 async def sweep(desk: Desk, clock: FakeClock) -> None:
@@ -140,7 +140,7 @@ async def test_what_is_young_or_little_stays(desk: Desk, clock: FakeClock) -> No
     assert await consolidator(desk, clock, consolidation_min_extents=4).consolidate() == 0
     job = consolidator(desk, clock, consolidation_min_extents=3)
     assert await job.consolidate([KEY]) == 1
-    assert [one.kind for one in await desk.extents()] == ["segment", "wal"]
+    assert [extent.kind for extent in await desk.extents()] == ["segment", "wal"]
     assert await job.consolidate() == 2
     clock.ms += 900_000 - 1
     assert await job.consolidate() == 0

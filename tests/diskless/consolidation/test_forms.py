@@ -95,8 +95,8 @@ async def test_postgres_and_s3_with_two_brokers(postgres_url: str, s3: S3Server)
         await job.consolidate()
     await check(desk, before)
     counters = [job.counters for job in jobs]
-    assert sum(one.segments for one in counters) == 3
-    assert sum(one.failures + one.passes_failed for one in counters) == 0
+    assert sum(counter.segments for counter in counters) == 3
+    assert sum(counter.failures + counter.passes_failed for counter in counters) == 0
     assert await swept(planes[1], stores[1]) >= 20
     await check(desk, before)
     again = await filled(desk, 3, first=20)
@@ -125,7 +125,7 @@ async def test_the_longest_run_is_swapped_at_once(postgres_url: str, tmp_path: P
     before = await desk.consumed()
     job = job_over(plane, store)
     assert await job.consolidate([(TOPIC, 0)]) == 2
-    assert [one.kind for one in await desk.extents()] == ["segment"] * 2
+    assert [extent.kind for extent in await desk.extents()] == ["segment"] * 2
     assert await desk.consumed() == before
     await store.close()
     await plane.close()

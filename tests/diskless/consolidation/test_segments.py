@@ -189,10 +189,10 @@ async def test_a_segment_is_read_as_a_file_of_its_own(desk: Desk, tmp_path: Path
     batches = decode(file.read_bytes())
     assert batches[0].base_offset == base_offset
     following = base_offset
-    for one in batches:
-        assert one.base_offset == following
-        assert [record.offset for record in one.records] == list(
-            range(following, following + len(one.records))
+    for batch in batches:
+        assert batch.base_offset == following
+        assert [record.offset for record in batch.records] == list(
+            range(following, following + len(batch.records))
         )
-        following += len(one.records)
+        following += len(batch.records)
     assert following == extents[-1].next_offset

@@ -48,7 +48,7 @@ async def written(world: World, commit: ObjectCommit) -> bytes:
     footer = decode_footer(data)
     assert footer.size_bytes == commit.size_bytes
     assert sum(one.size_bytes for one in footer.ranges) == sum(
-        one.size_bytes for one in commit.entries
+        entry.size_bytes for entry in commit.entries
     )
     return data
 
@@ -71,7 +71,7 @@ async def test_objects_hold_what_was_taken_in_order() -> None:
         expected = [one.data for one in sent if one.submission.partition == partition]
         assert [data for where, data in parts if where == partition] == expected
     assert {commit.now_ms for commit in commits} == {world.clock.now_ms()}
-    assert [one.objects for one in await world.plane.object_totals()] == [11]
+    assert [object_total.objects for object_total in await world.plane.object_totals()] == [11]
 
 
 async def test_entries_of_an_object_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ async def test_entries_of_an_object_are_bounded(monkeypatch: pytest.MonkeyPatch)
         for batches in (1, 1, 1, 2, 2):
             await take(staged, Sent(batches=batches))
         commits = await staged.finish()
-    assert [[len(one.layout) // 8 for one in commit.entries] for commit in commits] == [
+    assert [[len(entry.layout) // 8 for entry in commit.entries] for commit in commits] == [
         [1, 1], [1, 2], [2],
     ]  # fmt: skip
 

@@ -391,7 +391,7 @@ async def drive_until(
     for task in tasks:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(one, Crash | asyncio.CancelledError | None) for one in results)
+    assert all(isinstance(result, Crash | asyncio.CancelledError | None) for result in results)
     writer.core.abandon(WriterStopped("gone"))
     writer._perform()
 

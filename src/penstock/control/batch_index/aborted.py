@@ -80,6 +80,12 @@ def aborted_from(key: PartitionKey, offset: int, limit: int) -> Operation[Aborte
 def rows_of(partition_id: int, transactions: Iterable[AbortedTransaction]) -> list[tuple[int, ...]]:
     """What `insert` takes."""
     return [
-        (partition_id, one.last_offset, one.producer_id, one.first_offset, one.last_stable_offset)
-        for one in transactions
+        (
+            partition_id,
+            transaction.last_offset,
+            transaction.producer_id,
+            transaction.first_offset,
+            transaction.last_stable_offset,
+        )
+        for transaction in transactions
     ]

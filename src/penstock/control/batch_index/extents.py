@@ -143,7 +143,7 @@ def drop(partition_id: int, extents: Sequence[Extent]) -> Operation[None]:
 def rows_of(partition_id: int, extents: Iterable[Extent]) -> list[tuple[Any, ...]]:
     """What `insert` takes."""
     return [
-        (partition_id, one.base_offset, one.next_offset, one.object_id, one.byte_offset,
-         one.size_bytes, one.max_timestamp, one.append_time_ms, one.layout)
-        for one in extents
+        (partition_id, extent.base_offset, extent.next_offset, extent.object_id, extent.byte_offset,
+         extent.size_bytes, extent.max_timestamp, extent.append_time_ms, extent.layout)
+        for extent in extents
     ]  # fmt: skip

@@ -95,7 +95,11 @@ def migrate_topic(
 
 def _highest_reserved(topic: Topic | None) -> Operation[dict[int, int]]:
     """By partition, the highest epoch that replicas may have promised; locked until the end."""
-    keys = [] if topic is None else [(topic.topic_id, one.index) for one in topic.partitions]
+    keys = (
+        []
+        if topic is None
+        else [(topic.topic_id, partition.index) for partition in topic.partitions]
+    )
     found = yield from epochs.reservations(keys, lock=True)
     return {index: one.reserved for (_, index), one in found.items()}
 

@@ -267,7 +267,11 @@ def _check_participants(
 
 def _row(part: MigratedPartition) -> PartitionRow:
     size_bytes = sum([extent.size_bytes for extent in part.extents])
-    begun = [one.txn_first_offset for one in part.producers.values() if one.txn_first_offset >= 0]
+    begun = [
+        producer.txn_first_offset
+        for producer in part.producers.values()
+        if producer.txn_first_offset >= 0
+    ]
     return PartitionRow(
         0,
         part.log_start_offset,

@@ -54,7 +54,9 @@ def running() -> Operation[list[RunningMigration]]:
     for topic_id, *participant in (yield _running_shares()):
         participants[uuid_of(topic_id)].append(_participant(*participant))
     requests = map(_request, (yield _requests()))
-    return [RunningMigration(one, tuple(participants[one.topic_id])) for one in requests]
+    return [
+        RunningMigration(request, tuple(participants[request.topic_id])) for request in requests
+    ]
 
 
 def participants(topic_id: UUID) -> Operation[list[MigrationParticipant]]:

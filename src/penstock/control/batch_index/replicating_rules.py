@@ -103,7 +103,11 @@ def fence(
 def called_off(image: MetadataImage, request: MigrationRequest) -> MetadataImage:
     """The image without order and fence of a topic, if it has them still."""
     topic = image.topic_by_id(request.topic_id)
-    if topic is None or not is_diskless(topic) or not any([one.target for one in topic.partitions]):
+    if (
+        topic is None
+        or not is_diskless(topic)
+        or not any([partition.target for partition in topic.partitions])
+    ):
         return image
     rows = [replace(row, target=(), move=0) for row in topic.partitions]
     return with_topics(image, [replace(topic, partitions=tuple(rows))])
@@ -166,11 +170,11 @@ def _switched(row: Partition) -> Partition:
 def _holders(image: MetadataImage, participants: Sequence[MigrationParticipant]) -> set[int]:
     """The brokers that have all they are to hold; a process that came later has thrown it away."""
     return {
-        one.broker_id
-        for one in participants
-        if one.state == "fenced"
-        and (owner := image.broker(one.broker_id)) is not None
-        and owner.incarnation == one.incarnation
+        participant.broker_id
+        for participant in participants
+        if participant.state == "fenced"
+        and (owner := image.broker(participant.broker_id)) is not None
+        and owner.incarnation == participant.incarnation
     }
 
 

@@ -68,10 +68,10 @@ class Statement:
         self.postgres = postgres
         self.sqlite = tuple(
             SqliteText(
-                _PARAMETER.sub(r"?\1", one),
-                max((int(number) for number in _PARAMETER.findall(one)), default=0),
+                _PARAMETER.sub(r"?\1", text),
+                max((int(number) for number in _PARAMETER.findall(text)), default=0),
             )
-            for one in texts
+            for text in texts
         )
 
 

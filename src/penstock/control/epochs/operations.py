@@ -80,7 +80,7 @@ def open_epochs(
     """Seal and open what is not refused, and have the image's leaders move with it."""
     known = yield from images.locked()
     check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
-    keys = [one.key for one in openings]
+    keys = [opening.key for opening in openings]
     found = yield from reservations(keys, lock=True)
     newest = yield from _newest(keys)
     refused: dict[PartitionKey, PenstockError] = {}
@@ -140,7 +140,7 @@ def set_isr(
 ) -> Operation[tuple[Refused, StampedImage]]:
     """Store in-sync replicas in the image, where the caller leads the epoch that is open."""
     known = yield from images.locked()
-    newest = yield from _newest([one.key for one in changes])
+    newest = yield from _newest([change.key for change in changes])
     refused: dict[PartitionKey, PenstockError] = {}
     stored: dict[PartitionKey, dict[str, Any]] = {}
     for one in changes:

@@ -73,7 +73,7 @@ class ReplicatedPartitions(Metadata):
         Raises:
             StaleBroker: this incarnation is not registered.
         """
-        rules.check_call([one.key for one in openings])
+        rules.check_call([opening.key for opening in openings])
         return await self._apply(
             partial(
                 operations.open_epochs,
@@ -100,7 +100,7 @@ class ReplicatedPartitions(Metadata):
 
         They are StaleEpoch, NotReplicated or InvalidReplicas.
         """
-        rules.check_call([one.key for one in changes])
+        rules.check_call([change.key for change in changes])
         return await self._apply(
             partial(
                 operations.set_isr,

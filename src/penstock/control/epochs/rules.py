@@ -76,7 +76,7 @@ def is_diskless(topic: Topic) -> bool:
 
 def may_have_epochs(topic: Topic) -> bool:
     """Whether it has partitions with several replicas, or with one that an opening has left."""
-    return any([one.has_epochs for one in topic.partitions]) and not is_diskless(topic)
+    return any([partition.has_epochs for partition in topic.partitions]) and not is_diskless(topic)
 
 
 def ack_quorum(replicas: int, min_insync_replicas: int) -> int:
@@ -217,7 +217,7 @@ def reassign(asked: Reassignment, row: Partition, move: int) -> dict[str, Any] |
     if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
         return InvalidReplicas(f"replicas {replicas[:16]}: must be broker ids, each once")
     if set(replicas) == set(row.replicas):
-        isr = tuple([one for one in replicas if one in row.isr])
+        isr = tuple([replica for replica in replicas if replica in row.isr])
         return {"replicas": replicas, "isr": isr, "target": (), "move": 0}
     return {} if replicas == row.target else {"target": replicas, "move": move}
 
@@ -292,7 +292,9 @@ def with_partitions(
     changed = []
     for topic in topics:
         values_of = by_topic[topic.topic_id]
-        made = [_with(one, values_of.get(one.index, {})) for one in topic.partitions]
+        made = [
+            _with(partition, values_of.get(partition.index, {})) for partition in topic.partitions
+        ]
         if any(map(is_not, made, topic.partitions)):
             changed.append(replace(topic, partitions=tuple(made)))
     return with_topics(image, changed) if changed else image

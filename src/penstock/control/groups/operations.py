@@ -26,8 +26,8 @@ def newest(offsets: Sequence[CommittedOffset]) -> Operation[list[CommittedOffset
 
     In the order of the partitions, so that commits of a group do not deadlock.
     """
-    last = {(one.topic, one.partition): one for one in offsets}
-    renewed = yield statements.read_renewed({(one.topic, one.topic_id) for one in offsets})
+    last = {(offset.topic, offset.partition): offset for offset in offsets}
+    renewed = yield statements.read_renewed({(offset.topic, offset.topic_id) for offset in offsets})
     ids = {name: uuid_of(topic_id) for name, topic_id in renewed}
     return [
         one for _, one in sorted(last.items()) if ids.get(one.topic, one.topic_id) == one.topic_id

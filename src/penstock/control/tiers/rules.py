@@ -100,7 +100,7 @@ def plan_cut(marks: TierMarks, segments: Sequence[TierSegment], offset: int) -> 
 
     One that holds the offset ends there from now on; its object has more, which nobody reads.
     """
-    gone = [one for one in segments if one.base_offset >= offset]
+    gone = [segment for segment in segments if segment.base_offset >= offset]
     left = _without(marks, gone)
     return Drop(gone, left._replace(tiered_offset=min(marks.tiered_offset, offset)), more=False)
 

@@ -64,7 +64,7 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty(self) -> tuple[Extent, ...]:
-        return tuple([one for one in self.extents if one.next_offset > self.first_dirty])
+        return tuple([extent for extent in self.extents if extent.next_offset > self.first_dirty])
 
 
 def cleanable(

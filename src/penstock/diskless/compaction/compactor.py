@@ -154,7 +154,9 @@ class Compactor:
         offset = start
         while True:
             page = await self._plane.aborted(*key, offset=offset, limit=ABORTED_PAGE)
-            found += [one for one in page.transactions if one.first_offset < end]
+            found += [
+                transaction for transaction in page.transactions if transaction.first_offset < end
+            ]
             if page.complete_to is None or page.complete_to >= end:
                 return sorted(found, key=lambda one: one.first_offset)
             if len(found) > ABORTED_MAX:

@@ -98,7 +98,7 @@ class Consolidator:
         """
         if keys is None:
             backlogs = await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)
-            keys = [(one.topic_id, one.partition) for one in backlogs]
+            keys = [(backlog.topic_id, backlog.partition) for backlog in backlogs]
         selection, before = self._selection, self.counters.segments
         ask = selection.begin(keys, order=order_of(self._randomness))
         while ask is not None:

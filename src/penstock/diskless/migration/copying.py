@@ -83,7 +83,7 @@ class TopicCopy:
         """`partitions` are those that this broker leads, by index."""
         self.copied_bytes = 0
         self._topic_id = topic_id
-        self._copies = [_LogCopy(one) for one in partitions]
+        self._copies = [_LogCopy(partition) for partition in partitions]
         self._plane = plane
         self._store = store
         self._clock = clock

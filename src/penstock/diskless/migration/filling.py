@@ -98,7 +98,7 @@ class TopicFilling:
 
     async def needed_bytes(self) -> int:
         """What all of it takes now."""
-        return sum([one.size_bytes for one in await self._marks()])
+        return sum([mark.size_bytes for mark in await self._marks()])
 
     async def catch_up(self, *, at_once: bool = False) -> int:
         """One pass over all partitions; how many bytes it copied. `at_once` knows no rate.

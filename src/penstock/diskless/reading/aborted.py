@@ -60,9 +60,9 @@ class _Known(NamedTuple):
     def within(self, want: AbortedWant) -> list[AbortedTransaction]:
         """By first offset."""
         found = [
-            one
-            for one in self.transactions
-            if one.last_offset >= want.start and one.first_offset < want.end
+            transaction
+            for transaction in self.transactions
+            if transaction.last_offset >= want.start and transaction.first_offset < want.end
         ]
         return sorted(found, key=_FIRST)
 

@@ -25,7 +25,7 @@ class Loads(Generic[Wanted]):
         """Those that may begin: each once, and none while too many are under way."""
         if self._stopped or len(self._under_way) >= self._max:
             return []
-        return [one for one in dict.fromkeys(wanted) if one not in self._under_way]
+        return [fromkey for fromkey in dict.fromkeys(wanted) if fromkey not in self._under_way]
 
     def begin(self, wanted: Iterable[Wanted], work: Coroutine[None, None, None]) -> None:
         """Have them done as a task."""
