@@ -132,7 +132,7 @@ async def test_epochs_go_with_their_topic(control: ControlPlane) -> None:
         topic_id=OTHER, configs={"diskless.enable": "true"}, expected={}
     )
     assert await control.partition_chains(list(reserved)) == {}
-    assert await control.owed_epochs(1) == []
+    assert await control.assigned_epochs(1) == []
     assert set((await open_all(control, reserved)).values()) == {"NotReplicated"}
     await create(control)
     assert (await chain(control, FIRST)).reservation.reserved == 0
@@ -449,20 +449,20 @@ async def test_a_broker_reads_what_it_should_hold(control: ControlPlane) -> None
         incarnation=PROCESSES[2],
     )
     assert len(reserved) == 2
-    owed = await control.owed_epochs(1)
+    owed = await control.assigned_epochs(1)
     assert [(one.topic_id, one.partition, one.epoch.epoch) for one in owed] == [
         (TOPIC, 0, 0), (TOPIC, 1, 0), (TOPIC, 2, 0), (TOPIC, 2, 1), (OTHER, 0, 0)
     ]  # fmt: skip
     assert owed[1].epoch == epoch(0, 0, 10)
     assert owed[3].epoch == epoch(1, 10, leader=2)
     paged = []
-    page = await control.owed_epochs(1, limit=2)
+    page = await control.assigned_epochs(1, limit=2)
     while page:
         paged += page
-        page = await control.owed_epochs(1, after=page[-1], limit=2)
+        page = await control.assigned_epochs(1, after=page[-1], limit=2)
     assert paged == owed
-    assert len(await control.owed_epochs(2)) == 7
-    assert await control.owed_epochs(21) == await control.owed_epochs(9) == []
+    assert len(await control.assigned_epochs(2)) == 7
+    assert await control.assigned_epochs(21) == await control.assigned_epochs(9) == []
 
 
 async def test_long_chains_are_read_in_parts(

@@ -116,7 +116,7 @@ class Cluster:
                 assert_grown(self.seen[key], chain)
             self.seen[key] = chain
         for broker_id in BROKERS:
-            owed = await self.plane.owed_epochs(broker_id)
+            owed = await self.plane.assigned_epochs(broker_id)
             assert [(one.topic_id, one.partition, one.epoch) for one in owed] == [
                 (*key, epoch)
                 for key, model in self.models.items()

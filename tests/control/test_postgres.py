@@ -31,7 +31,11 @@ from penstock.control import (
 )
 from penstock.control.batch_index import extents
 from penstock.control.batch_index.values import Watermarks
-from penstock.control.drivers.mark_notices import UNTOLD, decode_marks, watermark_notices
+from penstock.control.drivers.watermark_notices import (
+    UNKNOWN_SIZE,
+    decode_watermarks,
+    watermark_notices,
+)
 from penstock.control.migrations.postgres.migrate import migrations
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, Plane, Sequenced, entry, furnish, lease, put, written
@@ -382,17 +386,19 @@ async def test_others_are_told_of_changes_and_commits(postgres_url: str) -> None
     await until(lambda: heard.images == 5)
     answer = await put(plane, entry(0), entry(1))
     await until(lambda: len(heard.watermarks) == 2)
-    assert sorted(heard.watermarks) == [(TOPIC, one, Watermarks(0, 5, UNTOLD)) for one in (0, 1)]
+    assert sorted(heard.watermarks) == [
+        (TOPIC, one, Watermarks(0, 5, UNKNOWN_SIZE)) for one in (0, 1)
+    ]
     assert {mark[:2] for mark in heard.watermarks} == set(answer.watermarks)
     await plane.delete_records(TOPIC, 0, 3)
     await until(lambda: len(heard.watermarks) == 3)
-    assert heard.watermarks[-1] == (TOPIC, 0, Watermarks(3, 5, UNTOLD))
+    assert heard.watermarks[-1] == (TOPIC, 0, Watermarks(3, 5, UNKNOWN_SIZE))
     done = SinkCommit(query_id="q", owner=None, batch_id=0, state="done")
     keys = await lease(plane, 2)
     await plane.commit_sink_objects(
         done, expected_version=0, commits=[written(key, [entry(1)]) for key in keys]
     )
-    await until(lambda: (TOPIC, 1, Watermarks(0, 15, UNTOLD)) in heard.watermarks)
+    await until(lambda: (TOPIC, 1, Watermarks(0, 15, UNKNOWN_SIZE)) in heard.watermarks)
     assert (own.images, own.watermarks) == (0, [])
     await listening.close()
     await writing.close()
@@ -435,14 +441,14 @@ async def test_a_listener_that_is_late_says_that_it_may_have_missed_something(
 def test_marks_go_into_few_notices_of_bounded_size() -> None:
     watermarks = {
         (UUID(int=number), number): Watermarks(
-            number, 2**62, UNTOLD, *((number, 2 * number) if number % 3 else ())
+            number, 2**62, UNKNOWN_SIZE, *((number, 2 * number) if number % 3 else ())
         )
         for number in range(1000)
     }
     notices = watermark_notices("m " + "f" * 32, watermarks)
     assert max(len(notice) for notice in notices) < 8000
     assert len(notices) < 20
-    found = [mark for notice in notices for mark in decode_marks(notice.split(" ")[2:])]
+    found = [mark for notice in notices for mark in decode_watermarks(notice.split(" ")[2:])]
     assert found == [(*key, one) for key, one in watermarks.items()]
     assert watermark_notices("f", {}) == []
 

@@ -15,8 +15,8 @@ import pytest
 from penstock.control import CommittedOffset, DatabaseLocked, StaleBroker
 from penstock.control.batch_index.values import Watermarks
 from penstock.control.drivers import sqlite_shared
-from penstock.control.drivers.mark_notices import UNTOLD
 from penstock.control.drivers.socket_notices import Inbox, SocketNotices, new_inbox
+from penstock.control.drivers.watermark_notices import UNKNOWN_SIZE
 from penstock.control.sqlite_shared import SharedSqliteControlPlane, prepare
 from tests.control.conftest import ManualClock
 
@@ -120,7 +120,7 @@ async def test_marks_are_told_and_a_full_inbox_is_looked_at_instead(
         marks = Watermarks(log_start_offset=3, high_watermark=9, size_bytes=0)
         one._tell({(A, 0): marks})
         assert await asyncio.wait_for(heard.marks.get(), WITHIN_SECONDS) == [
-            (A, 0, marks._replace(size_bytes=UNTOLD))
+            (A, 0, marks._replace(size_bytes=UNKNOWN_SIZE))
         ]
         for _ in range(5_000):  # nobody reads until this task waits
             one._tell({(A, 0): marks})

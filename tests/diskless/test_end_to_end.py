@@ -137,7 +137,7 @@ async def test_brokers_write_verify_and_clear_away(postgres_url: str, store: Obj
     await asyncio.gather(*[job.run() for broker in brokers for job in broker.collection.jobs()])
     for broker in brokers:
         await broker.collection.sweeper.sweep()
-        await broker.collection.marks.note()
+        await broker.collection.id_markers.note()
         await broker.collection.orphans.collect()
         assert broker.collection.counters.failures == 0
     assert await keys(store) == []

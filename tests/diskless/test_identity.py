@@ -282,7 +282,7 @@ async def test_what_clears_away_leaves_it() -> None:
     await world.memory.put("wal/00/nobodys", [b"x"])
     world.clock.ms += 10**9
     await world.plane.lease_objects(broker_id=1, incarnation=world.incarnation, count=1)
-    await collection.marks.note()
+    await collection.id_markers.note()
     await collection.sweeper.sweep()
     assert (await collection.orphans.collect()).due == ["wal/00/nobodys"]
     assert await properties(world.memory) == before
@@ -295,7 +295,7 @@ async def test_nothing_is_deleted_in_another_store() -> None:
     await collection.start()
     await emptied(world.memory)
     await world.memory.put("wal/00/anothers", [b"x"])
-    for job in (collection.sweeper.sweep, collection.orphans.collect, collection.marks.note):
+    for job in (collection.sweeper.sweep, collection.orphans.collect, collection.id_markers.note):
         with pytest.raises(StoreMismatch):
             await job()
     assert len(world.memory) == 1

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from penstock.base.ids import TopicPartition
 from penstock.control.batch_index.values import Watermarks
-from penstock.control.drivers.mark_notices import UNTOLD
+from penstock.control.drivers.watermark_notices import UNKNOWN_SIZE
 from penstock.diskless.partition import DisklessPartition
 
 
@@ -51,7 +51,7 @@ def test_a_late_answer_still_moves_the_start() -> None:
 def test_a_notice_has_no_size() -> None:
     one = partition()
     one.learn(Watermarks(0, 5, 500))
-    told = Watermarks(2, 8, UNTOLD)
+    told = Watermarks(2, 8, UNKNOWN_SIZE)
     assert one.learn(told)
     assert (one.log_start_offset, one.high_watermark, one.size_bytes) == (2, 8, 500)
     assert not one.learn(told)

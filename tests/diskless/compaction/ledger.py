@@ -11,7 +11,7 @@ from penstock.diskless.compaction import CompactionTarget, Compactor
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.verification import Verifier
 from penstock.records import split_batches
-from tests.diskless.consolidation.desk import KEY, TOPIC, Desk, Sent
+from tests.diskless.consolidation.bed import KEY, TOPIC, Bed, Sent
 from tests.diskless.world import SeededRandomness
 from tests.records.reference import Batch, Record, encode, read
 from tests.storage.batches import FakeClock
@@ -28,7 +28,7 @@ async def _at_once(seconds: float) -> None:
 
 
 def compactor(
-    desk: Desk,
+    bed: Bed,
     clock: Any,
     *,
     plane: Any = None,
@@ -47,8 +47,8 @@ def compactor(
     )
     return Compactor(
         settings,
-        plane=plane or desk.plane,
-        store=store or desk.store,
+        plane=plane or bed.plane,
+        store=store or bed.store,
         clock=clock,
         randomness=SeededRandomness(seed),
         targets=lambda: targets,
@@ -67,8 +67,8 @@ class Put(NamedTuple):
 class Ledger:
     """Every record by its offset."""
 
-    def __init__(self, desk: Desk, clock: FakeClock) -> None:
-        self.desk = desk
+    def __init__(self, bed: Bed, clock: FakeClock) -> None:
+        self.bed = bed
         self.clock = clock
         self.sent: list[Put] = []
 
@@ -80,7 +80,7 @@ class Ledger:
             Record(place, one.timestamp, one.key, one.value) for place, one in enumerate(rows)
         )
         sent = Sent(encode(Batch(0, records, codec=codec)))
-        [placed] = await self.desk.write(sent, now_ms=now_ms)
+        [placed] = await self.bed.write(sent, now_ms=now_ms)
         assert (placed.error, placed.base_offset) == (None, len(self.sent))
         self.sent += rows
 
@@ -100,7 +100,7 @@ class Ledger:
 
     async def left(self) -> dict[int, Record]:
         """What a consumer reads, by offset; every batch is whole, and no offset is left out."""
-        data = await self.desk.consumed()
+        data = await self.bed.consumed()
         due = 0
         for header in split_batches(data):
             assert header.base_offset == due
@@ -112,14 +112,14 @@ class Ledger:
         """What is left is as it was sent; nothing is missing but what may be."""
         left = await self.left()
         self.judge(left, len(self.sent))
-        clean = await self.desk.plane.clean_offset(*KEY)
+        clean = await self.bed.plane.clean_offset(*KEY)
         keys = [self.sent[offset].key for offset in left if offset < clean]
         assert len(keys) == len(set(keys)), "a key has two records below the clean offset"
         return left
 
     async def verified(self) -> dict[int, Record]:
         """As `check`; index and objects agree, too."""
-        verifier = Verifier(plane=self.desk.plane, store=self.desk.store, checksums=True)
+        verifier = Verifier(plane=self.bed.plane, store=self.bed.store, checksums=True)
         await verifier.verify([("orders-0", (TOPIC, 0))])
         assert verifier.findings == []
         return await self.check()

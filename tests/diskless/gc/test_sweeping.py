@@ -135,7 +135,7 @@ async def test_a_commit_that_comes_after_the_sweep_is_written_anew() -> None:
 
 async def test_nothing_is_swept_by_a_database_that_was_set_back() -> None:
     world = await populated()
-    await world.collection().marks.note()
+    await world.collection().id_markers.note()
     await world.plane.set_back(1)
     world.clock.ms += world.settings.sweep_pending_grace_ms
     before = await world.rows(), await world.keys()

@@ -1,4 +1,4 @@
-"""The metrics of compaction; values are read from their owner when asked for."""
+"""Metrics of compaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ PASSES_FAILED: Final = _counter("rounds_failed_total", "Rounds that ended with a
 
 
 def samples(counters: CompactionCounters) -> Iterator[Sample]:
-    """The metrics of a `Compactor`."""
     yield Sample(PASSES, counters.passes)
     yield Sample(SEGMENTS, counters.segments)
     yield Sample(SEGMENT_BYTES, counters.segment_bytes)

@@ -1,4 +1,4 @@
-"""The metrics of consolidation; values are read from their owner when asked for."""
+"""Metrics of consolidation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ PASSES_FAILED: Final = _counter("passes_failed_total", "Passes that ended with a
 
 
 def samples(counters: ConsolidationCounters) -> Iterator[Sample]:
-    """The metrics of a `Consolidator`."""
     yield Sample(SEGMENTS, counters.segments)
     yield Sample(SEGMENT_BYTES, counters.segment_bytes)
     yield Sample(EXTENTS, counters.extents)

@@ -50,7 +50,7 @@ class Sent(NamedTuple):
     marker: Marker | None = None
 
 
-class Desk:
+class Bed:
     """Works with every form of the plane and the store."""
 
     def __init__(self, plane: DisklessPlane, store: ObjectStore) -> None:
