@@ -135,11 +135,11 @@ async def test_producers_are_described(plane: Plane) -> None:
         await put(plane, entry(0, by=by), entry(1, by=Sequenced(2, 0)))
     nine, four = Sequenced(9, 9), Sequenced(4, 4, 2)
     described = await plane.diskless_producers(TOPIC, 0)
-    assert [one._replace(last_timestamp=0) for one in described] == [
+    assert [producer._replace(last_timestamp=0) for producer in described] == [
         ProducerState(four.producer_id, 2, four.sequence, 0, 19),
         ProducerState(nine.producer_id, 0, nine.sequence, 0, 14),
     ]
-    assert all(one.last_timestamp > 0 for one in described)
+    assert all(producer.last_timestamp > 0 for producer in described)
 
 
 async def test_idle_producers_are_forgotten(plane: Plane) -> None:

@@ -31,7 +31,6 @@ async def expected() -> Contents:
 
 @pytest.mark.parametrize("migrations", [of_sqlite, of_postgres])
 def test_numbers_follow_each_other(migrations: Callable[[], Sequence[tuple[int, str]]]) -> None:
-    """Of two with one number, one would be left out."""
     numbers = [number for number, _ in migrations()]
     assert numbers == list(range(1, len(numbers) + 1))
 

@@ -49,9 +49,9 @@ Mark = tuple[UUID, int, Watermarks]
 async def planes(url: str, count: int = 2) -> AsyncIterator[list[PostgresControlPlane]]:
     """Several planes on one database, as several brokers have them."""
     opened = [PostgresControlPlane(url) for _ in range(count)]
-    await asyncio.gather(*(one.start() for one in opened))
+    await asyncio.gather(*(opened_plane.start() for opened_plane in opened))
     yield opened
-    await asyncio.gather(*(one.close() for one in opened))
+    await asyncio.gather(*(opened_plane.close() for opened_plane in opened))
 
 
 async def register(plane: PostgresControlPlane, broker_id: int = 1, incarnation: UUID = A) -> None:
@@ -82,7 +82,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_four_starters_migrate_once(postgres_url: str) -> None:
     async with planes(postgres_url, 4) as opened:
-        images = [await one.image() for one in opened]
+        images = [await opened_plane.image() for opened_plane in opened]
         assert len({image.cluster_id for image in images}) == 1
         connection = await asyncpg.connect(postgres_url)
         rows = await connection.fetch("SELECT number FROM penstock_schema ORDER BY number")
@@ -346,7 +346,7 @@ async def test_a_closed_plane_says_so(postgres_url: str) -> None:
     await plane.close()
 
 
-async def test_cancelled_callers_harm_nobody(postgres_url: str) -> None:
+async def test_cancelled_callers_do_not_affect_others(postgres_url: str) -> None:
     async with planes(postgres_url, 1) as [plane]:
         for step in range(20):
             task = asyncio.create_task(plane.allocate_producer_ids(1))
@@ -360,8 +360,8 @@ async def test_cancelled_callers_harm_nobody(postgres_url: str) -> None:
 # Notices
 
 
-class Heard:
-    """What a plane was told."""
+class Received:
+    """Notices that a control plane received."""
 
     def __init__(self, plane: PostgresControlPlane) -> None:
         self.images = 0
@@ -375,30 +375,30 @@ class Heard:
         self.watermarks += watermarks
 
 
-async def test_others_are_told_of_changes_and_commits(postgres_url: str) -> None:
+async def test_other_brokers_receive_notices_of_changes_and_commits(postgres_url: str) -> None:
     listening, writing = PostgresControlPlane(postgres_url), PostgresControlPlane(postgres_url)
-    heard, own = Heard(listening), Heard(writing)
+    received, own = Received(listening), Received(writing)
     await listening.start()
     await writing.start()
     plane: Plane = writing
     await register(writing, 2)
     await furnish(plane)
-    await until(lambda: heard.images == 5)
+    await until(lambda: received.images == 5)
     answer = await put(plane, entry(0), entry(1))
-    await until(lambda: len(heard.watermarks) == 2)
-    assert sorted(heard.watermarks) == [
-        (TOPIC, one, Watermarks(0, 5, UNKNOWN_SIZE)) for one in (0, 1)
+    await until(lambda: len(received.watermarks) == 2)
+    assert sorted(received.watermarks) == [
+        (TOPIC, partition, Watermarks(0, 5, UNKNOWN_SIZE)) for partition in (0, 1)
     ]
-    assert {mark[:2] for mark in heard.watermarks} == set(answer.watermarks)
+    assert {mark[:2] for mark in received.watermarks} == set(answer.watermarks)
     await plane.delete_records(TOPIC, 0, 3)
-    await until(lambda: len(heard.watermarks) == 3)
-    assert heard.watermarks[-1] == (TOPIC, 0, Watermarks(3, 5, UNKNOWN_SIZE))
+    await until(lambda: len(received.watermarks) == 3)
+    assert received.watermarks[-1] == (TOPIC, 0, Watermarks(3, 5, UNKNOWN_SIZE))
     done = SinkCommit(query_id="q", owner=None, batch_id=0, state="done")
     keys = await lease(plane, 2)
     await plane.commit_sink_objects(
         done, expected_version=0, commits=[written(key, [entry(1)]) for key in keys]
     )
-    await until(lambda: (TOPIC, 1, Watermarks(0, 15, UNKNOWN_SIZE)) in heard.watermarks)
+    await until(lambda: (TOPIC, 1, Watermarks(0, 15, UNKNOWN_SIZE)) in received.watermarks)
     assert (own.images, own.watermarks) == (0, [])
     await listening.close()
     await writing.close()
@@ -409,17 +409,17 @@ async def test_a_lost_listener_subscribes_again_and_says_that_it_missed_somethin
 ) -> None:
     async with planes(postgres_url, 1) as [writing]:
         listening = PostgresControlPlane(postgres_url)
-        heard = Heard(listening)
+        received = Received(listening)
         await listening.start()
         await execute(
             postgres_url,
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'penstock notices'",
         )
-        await until(lambda: heard.images > 0)
-        before = heard.images
+        await until(lambda: received.images > 0)
+        before = received.images
         await create(writing, "t", A)
-        await until(lambda: heard.images > before)
+        await until(lambda: received.images > before)
         await listening.close()
 
 
@@ -429,12 +429,12 @@ async def test_a_listener_that_is_late_says_that_it_may_have_missed_something(
     monkeypatch.setattr("penstock.control.drivers.postgres_notices.CONNECT_TIMEOUT_SECONDS", 0.0)
     async with planes(postgres_url, 1) as [writing]:
         listening = PostgresControlPlane(postgres_url)
-        heard = Heard(listening)
+        received = Received(listening)
         await listening.start()
-        assert heard.images == 0
-        await until(lambda: heard.images == 1)
+        assert received.images == 0
+        await until(lambda: received.images == 1)
         await create(writing, "t", A)
-        await until(lambda: heard.images == 2)
+        await until(lambda: received.images == 2)
         await listening.close()
 
 
@@ -449,7 +449,7 @@ def test_marks_go_into_few_notices_of_bounded_size() -> None:
     assert max(len(notice) for notice in notices) < 8000
     assert len(notices) < 20
     found = [mark for notice in notices for mark in decode_watermarks(notice.split(" ")[2:])]
-    assert found == [(*key, one) for key, one in watermarks.items()]
+    assert found == [(*key, bounds) for key, bounds in watermarks.items()]
     assert watermark_notices("f", {}) == []
 
 
@@ -531,7 +531,7 @@ async def test_a_find_reads_what_it_needs_however_much_there_is(postgres_url: st
         assert [extent.base_offset for extent in found.extents] == list(range(50_000, 50_150, 5))
 
 
-async def test_an_open_transaction_elsewhere_holds_nobody_up(postgres_url: str) -> None:
+async def test_an_open_transaction_elsewhere_blocks_no_operation(postgres_url: str) -> None:
     """Visibility is that of the partition's own row, not of the oldest transaction."""
     async with planes(postgres_url) as [one, other]:
         await furnish(one)

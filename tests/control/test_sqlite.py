@@ -138,7 +138,7 @@ async def test_a_full_disk_fails_the_change_and_nothing_else(tmp_path: Path) -> 
     await plane.close()
 
 
-async def test_a_sync_that_failed_stops_the_database_for_good(tmp_path: Path) -> None:
+async def test_a_failed_sync_stops_the_database_permanently(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     plane = SqliteControlPlane(path)
     await plane.start()
@@ -216,7 +216,7 @@ async def test_a_closed_plane_says_so(tmp_path: Path) -> None:
         await plane.allocate_producer_ids(1)
 
 
-async def test_a_cancelled_caller_harms_nobody(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_does_not_affect_others(tmp_path: Path) -> None:
     plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
     await plane.start()
     task = asyncio.ensure_future(plane.allocate_producer_ids(5))
@@ -227,7 +227,7 @@ async def test_a_cancelled_caller_harms_nobody(tmp_path: Path) -> None:
 
 
 async def on_threads(plane: SqliteControlPlane, *rows: int | None) -> list[bool]:
-    """Whether operations of one turn, of so many rows, run on the writer's thread."""
+    """Return whether a turn's operations, of so many rows, run on the writer's thread."""
 
     def where(connection: sqlite3.Connection) -> bool:
         return threading.current_thread() is not threading.main_thread()

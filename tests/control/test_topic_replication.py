@@ -65,7 +65,7 @@ def share(broker_id: int, incarnation: UUID | None = None) -> MigrationParticipa
 
 
 async def fenced(plane: Plane) -> None:
-    """All three have all of it."""
+    """Store FENCED shares of all three brokers."""
     await ordered(plane)
     await plane.fence_topic(REQUEST)
     for broker_id in (SECOND, THIRD):
@@ -108,7 +108,7 @@ async def test_a_fence_stops_what_moves_ends_and_goes_with_the_request(plane: Pl
     assert errors(await put(plane, entry(0), entry(2, at=100))) == ["not_leader_or_follower"] * 2
     with pytest.raises(NotWritable, match="'flights' is getting replicas"):
         await plane.delete_records(TOPIC, 0, 5)
-    keys = [(TOPIC, one) for one in range(3)]
+    keys = [(TOPIC, partition) for partition in range(3)]
     marks = [Watermarks(0, 5, 100), Watermarks(0, 5, 100), Watermarks(0, 0, 0)]
     assert await plane.watermarks(keys) == marks
     await plane.close_migration(REQUEST)
@@ -155,7 +155,7 @@ async def test_the_switch_gives_replicas_and_drops_the_index(plane: Plane) -> No
     assert len(marked) >= objects.objects
 
 
-async def test_producers_are_told_with_their_batches(plane: Plane) -> None:
+async def test_producers_are_returned_with_their_batches(plane: Plane) -> None:
     await ordered(plane)
     [(producer_id, producer)] = await plane.remembered_producers(TOPIC, 0)
     assert (producer_id, producer.epoch) == (31, 2)
@@ -176,8 +176,8 @@ async def test_all_copies_must_be_there(
 ) -> None:
     await ordered(plane)
     await plane.fence_topic(REQUEST)
-    for one in shares:
-        await plane.join_migration(REQUEST, one)
+    for participant in shares:
+        await plane.join_migration(REQUEST, participant)
     with pytest.raises(MigrationRefused, match=rf"flights-0: brokers \[{missing}\]"):
         await plane.replicate_topic(switch())
     assert (await flights(plane)).configs == DISKLESS
@@ -185,7 +185,7 @@ async def test_all_copies_must_be_there(
 
 async def test_a_switch_must_find_what_it_expects(plane: Plane) -> None:
     await ordered(plane)
-    with pytest.raises(StaleMigration):  # nobody has fenced it
+    with pytest.raises(StaleMigration):  # no broker has fenced it
         await plane.replicate_topic(switch())
     await plane.fence_topic(REQUEST)
     for broker_id in (SECOND, THIRD):
@@ -256,7 +256,7 @@ async def put_by(plane: Plane, incarnation: UUID) -> CommitAnswer:
 
 
 async def test_there_and_back_again(plane: Plane) -> None:
-    """What the index had before is not in the way of what comes."""
+    """The dropped index does not affect the new one."""
     await fenced(plane)
     topic = await plane.replicate_topic(switch())
     assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 0, 0)]

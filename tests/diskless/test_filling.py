@@ -102,7 +102,7 @@ class Place:
             await self.bed.write(Sent(produced(b"a" * 100, b"b"), 0, append_time))
 
     async def consolidate(self) -> None:
-        """What lay in small objects lies in a segment, and those are gone."""
+        """Consolidate small objects into segments, and sweep them."""
         made = Consolidator(
             DisklessSettings(consolidation_min_extents=2, consolidation_bytes_per_second=0),
             plane=self.plane,
@@ -115,7 +115,7 @@ class Place:
         await self.store.delete(await self.bed.keys("wal/"))
 
     def offsets(self) -> list[int]:
-        """Of all batches of the log, which are of its epoch."""
+        """Return the base offsets of the log's batches, all of its epoch."""
         found, offset = [], self.log.log_start_offset
         while offset < self.log.durable_offset:
             read = self.log.read(offset, max_bytes=1 << 20, end_offset=self.log.durable_offset)
@@ -165,11 +165,11 @@ async def test_batches_are_those_that_consumers_got(place: Place) -> None:
     read = place.log.read(0, max_bytes=1 << 20, end_offset=6)
     times = [batch.max_timestamp for batch in split_batches(consumed)]
     filled = split_batches(b"".join(read.buffers))
-    assert [one.max_timestamp for one in filled] == times
-    assert [one.crc for one in filled] == [batch.crc for batch in split_batches(consumed)]
+    assert [batch.max_timestamp for batch in filled] == times
+    assert [batch.crc for batch in filled] == [batch.crc for batch in split_batches(consumed)]
 
 
-async def test_a_log_that_the_start_overtakes_begins_anew(place: Place) -> None:
+async def test_a_log_that_the_start_overtakes_restarts(place: Place) -> None:
     await place.write(5)
     filled = place.filling()
     await filled.catch_up()
@@ -247,7 +247,8 @@ async def test_producers_below_the_start_are_known(place: Place) -> None:
     await place.filling().finish()
     known = place.log.producer_states.states()
     batches = {
-        one: [(it.first_sequence, it.last_offset) for it in known[one].batches] for one in known
+        producer_id: [(it.first_sequence, it.last_offset) for it in known[producer_id].batches]
+        for producer_id in known
     }
     assert batches == {1: [(0, 0), (1, 2)], 2: [(0, 1)]}
 

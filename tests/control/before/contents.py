@@ -1,4 +1,4 @@
-"""What the databases of before hold, and reading all of it through the port.
+"""Contents of databases of earlier versions, and a reader of all of them through the port.
 
 `sqlite.sql` and `postgres.sql` were dumped after `fill` by the Penstock of version 5 of SQLite's
 schema, 4 of PostgreSQL's; `GROUP` had been saved, too.
@@ -103,7 +103,7 @@ async def fill(plane: Any) -> None:
 
 
 async def contents(plane: Plane) -> Contents:
-    """All of it, by the methods that read it."""
+    """Return everything that the control plane's read methods return."""
     keys = [(topic_id, partition) for topic_id in (TOPIC, OTHER) for partition in range(3)]
     image = await plane.image()
     groups = await plane.offset_group_ids()

@@ -1,4 +1,4 @@
-"""What was sent to a compacted partition, and what must be left of it."""
+"""Records sent to a compacted partition, and checks of the remaining ones."""
 
 from __future__ import annotations
 
@@ -73,11 +73,10 @@ class Ledger:
         self.sent: list[Put] = []
 
     async def send(self, *puts: tuple[bytes, bytes | None], codec: int = 0) -> None:
-        """One batch."""
         now_ms = self.clock.ms
         rows = [Put(key, value, now_ms - 1) for key, value in puts]
         records = tuple(
-            Record(place, one.timestamp, one.key, one.value) for place, one in enumerate(rows)
+            Record(place, row.timestamp, row.key, row.value) for place, row in enumerate(rows)
         )
         sent = Sent(encode(Batch(0, records, codec=codec)))
         [placed] = await self.bed.write(sent, now_ms=now_ms)
@@ -96,20 +95,20 @@ class Ledger:
             await self.send(*puts, codec=random.randrange(5))
 
     def newest(self, end: int | None = None) -> dict[bytes, int]:
-        return {one.key: offset for offset, one in enumerate(self.sent[:end])}
+        return {put.key: offset for offset, put in enumerate(self.sent[:end])}
 
     async def left(self) -> dict[int, Record]:
-        """What a consumer reads, by offset; every batch is whole, and no offset is left out."""
+        """Return the consumed records by offset, after checking that no offset is missing."""
         data = await self.bed.consumed()
         due = 0
         for header in split_batches(data):
             assert header.base_offset == due
             due = header.next_offset
         assert due == len(self.sent)
-        return {one.offset: one for one in read(data)}
+        return {record.offset: record for record in read(data)}
 
     async def check(self) -> dict[int, Record]:
-        """What is left is as it was sent; nothing is missing but what may be."""
+        """Check that remaining records are unchanged, and that only superseded ones are missing."""
         left = await self.left()
         self.judge(left, len(self.sent))
         clean = await self.bed.plane.clean_offset(*KEY)
@@ -118,17 +117,17 @@ class Ledger:
         return left
 
     async def verified(self) -> dict[int, Record]:
-        """As `check`; index and objects agree, too."""
+        """Run `check`, and compare index and objects."""
         verifier = Verifier(plane=self.bed.plane, store=self.bed.store, checksums=True)
         await verifier.verify([("orders-0", (TOPIC, 0))])
         assert verifier.findings == []
         return await self.check()
 
     def judge(self, left: Mapping[int, Record], end: int) -> None:
-        """What a reader sees who has looked up the extents when the partition ended there."""
-        for offset, one in left.items():
-            assert Put(one.key or b"", one.value, one.timestamp) == self.sent[offset]
-        there = {one.key for one in left.values()}
+        """Check the records that a reader of extents up to an old end sees."""
+        for offset, record in left.items():
+            assert Put(record.key or b"", record.value, record.timestamp) == self.sent[offset]
+        there = {record.key for record in left.values()}
         for key, offset in self.newest(end).items():
             if offset in left:
                 continue

@@ -75,7 +75,7 @@ async def test_only_what_is_old_decided_and_dirty_enough_is_taken(
     lag = compactor(bed, clock, targets=[TARGET._replace(min_lag_ms=1_000)])
     clean = compactor(bed, clock, targets=[TARGET._replace(dirty_ratio=0.9)])
     overdue = compactor(bed, clock, targets=[TARGET._replace(dirty_ratio=1.0, max_lag_ms=5_000)])
-    assert [await one.compact() for one in (young, lag, overdue)] == [0, 0, 0]
+    assert [await job.compact() for job in (young, lag, overdue)] == [0, 0, 0]
     clock.ms += 2_000
     await ledger.send((b"a", b"4"))
     assert await lag.compact() == 1
@@ -234,7 +234,7 @@ async def test_what_was_aborted_goes_and_what_is_open_stays(bed: Bed, clock: Fak
         assert placed.error is None
 
     async def left() -> list[int]:
-        return [one.offset for one in read(await bed.consumed())]
+        return [record.offset for record in read(await bed.consumed())]
 
     job = compactor(bed, clock)
     await put(4, b"a", b"committed")

@@ -32,7 +32,7 @@ def produced(
     codec: int = 0,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytes:
-    """One batch as a producer sends it: base offset 0, its own times, a second apart."""
+    """Return a batch as a producer sends it: base offset 0, and times a second apart."""
     records = tuple(
         Record(number, timestamp + 1000 * number, b"k%d" % number, value, (("h", b"x"),))
         for number, value in enumerate(values)
@@ -41,7 +41,7 @@ def produced(
 
 
 class Sent(NamedTuple):
-    """What one produce request brings for one partition."""
+    """The batches of one produce request for one partition."""
 
     batches: bytes
     partition: int = 0
@@ -58,7 +58,7 @@ class Bed:
         self.store = store
 
     async def write(self, *sent: Sent, now_ms: int = START_MS) -> list[AppendResult]:
-        """One write-ahead object; what is of one partition has to stand together."""
+        """Write a write-ahead object; submissions of one partition must be adjacent."""
         [lease] = await self.plane.lease_objects(broker_id=BROKER, incarnation=INCARNATION, count=1)
         pieces = [encode_header(WalHeader(lease.object_id, BROKER))]
         end = len(pieces[0])
@@ -101,7 +101,7 @@ class Bed:
         return await self.plane.extents(TOPIC, partition, start=0, end=2**62, limit=100_000)
 
     async def consumed(self, partition: int = 0) -> bytes:
-        """All bytes of a partition from its start, as a consumer gets them."""
+        """Return all bytes of a partition from its start, as a consumer gets them."""
         [watermarks] = await self.plane.watermarks([(TOPIC, partition)])
         extents = [
             extent
@@ -117,7 +117,7 @@ class Bed:
             for batch in split_batches(data)
             if batch.next_offset > watermarks.log_start_offset
         ]
-        return data[len(data) - sum(one.size_bytes for one in kept) :]
+        return data[len(data) - sum(extent.size_bytes for extent in kept) :]
 
     async def keys(self, prefix: str = "") -> list[str]:
         return [info.key async for info in _all(self.store, prefix)]
@@ -147,5 +147,4 @@ async def _all(store: ObjectStore, prefix: str) -> AsyncIterator:  # type: ignor
             yield info
 
 
-def _nothing(outcome: object) -> None:
-    """Nobody waits."""
+def _nothing(outcome: object) -> None: ...

@@ -23,8 +23,10 @@ KEYS: list[PartitionKey] = [(UUID(int=7), number) for number in range(4)]
 
 
 def extents(text: str, *, size_bytes: int = 100, start: int = 0) -> list[Extent]:
-    """One extent of two offsets per letter: w and s are old, W and S young, - and f have no time
-    or one in the future; s and S are segments."""
+    """Return an extent of two offsets per letter.
+
+    w and s are old, W and S young, - and f have no time or one in the future; s and S are segments.
+    """
     ages = {"w": NOW_MS - 500, "s": NOW_MS - 900, "W": NOW_MS - 499, "S": NOW_MS, "-": -1}
     return [
         Extent(
@@ -75,7 +77,7 @@ def test_which_run_of_a_page_is_taken(text: str, taken: str) -> None:
         assert choice.following == choice.done_before == page[len(taken) - 1].next_offset
     else:
         assert choice.following is None
-        wal = [one.base_offset for one in page if one.kind == "wal"]
+        wal = [extent.base_offset for extent in page if extent.kind == "wal"]
         assert choice.done_before == (wal[0] if wal else 2 * len(text))
 
 
@@ -126,13 +128,13 @@ class Log:
         sealed = run[0]._replace(
             kind="segment",
             next_offset=run[-1].next_offset,
-            size_bytes=sum(one.size_bytes for one in run),
+            size_bytes=sum(extent.size_bytes for extent in run),
         )
         there[place : place + len(run)] = [sealed]
         self.made.append((key, run[0].base_offset, run[-1].next_offset))
 
     def run(self, outcomes: Sequence[str] = (), order: Sequence[int] = (0, 1, 2, 3)) -> None:
-        """One pass; runs meet these outcomes, then become segments."""
+        """Run a pass; its runs have these outcomes, then become segments."""
         left = list(outcomes)
         selection = self.selection
         ask = selection.begin(self.partitions, order=lambda key: order[key[1]])
@@ -225,13 +227,15 @@ def test_any_log_is_consolidated_without_loss() -> None:
         log.run()
         assert len(log.made) == count, seed
         for key, there in log.partitions.items():
-            assert all(one.next_offset == other.base_offset for one, other in pairwise(there))
+            assert all(extent.next_offset == other.base_offset for extent, other in pairwise(there))
             assert [*there[:1], *there[-1:]] == [] or (
                 there[0].base_offset == 0 and there[-1].next_offset == before[key][-1].next_offset
             )
-            sizes = [sum(one.size_bytes for one in many) for many in (there, before[key])]
+            sizes = [sum(extent.size_bytes for extent in many) for many in (there, before[key])]
             assert sizes[0] == sizes[1]
         for key, base_offset, next_offset in log.made:
-            parts = [one for one in before[key] if base_offset <= one.base_offset < next_offset]
+            parts = [
+                extent for extent in before[key] if base_offset <= extent.base_offset < next_offset
+            ]
             assert all(part.kind == "wal" for part in parts)
             assert len(parts) == 1 or sum(part.size_bytes for part in parts) <= 1_000

@@ -88,7 +88,7 @@ async def kinds(bed: Bed) -> list[set[str]]:
 
 
 async def sweep(bed: Bed, clock: FakeClock) -> None:
-    """Take all that nobody needs, as if every grace were over."""
+    """Sweep all unused objects, as if every grace had passed."""
     collection = Collection(
         settings(),
         plane=bed.plane,
@@ -119,7 +119,7 @@ async def test_a_pass_makes_segments_and_the_sweeper_takes_what_they_replace(
     assert await job.consolidate() == 3
     assert await kinds(bed) == [{"segment"}] * 3
     assert await all_of(bed) == before
-    assert sorted((one.key[1], one.base_offset, one.next_offset, one.extents) for one in made) == [
+    assert sorted((segment.key[1], *segment[2:4], segment.extents) for segment in made) == [
         (0, 0, 6, 6), (1, 0, 12, 6), (2, 0, 6, 6),
     ]  # fmt: skip
     values = {sample.metric.name: sample.value for sample in job.samples()}
@@ -129,7 +129,7 @@ async def test_a_pass_makes_segments_and_the_sweeper_takes_what_they_replace(
     assert await job.consolidate() == 0
     await whole(bed)
     await sweep(bed, clock)
-    assert await bed.keys() == sorted(one.object_key for one in made)
+    assert await bed.keys() == sorted(segment.object_key for segment in made)
     assert await all_of(bed) == before
     await whole(bed)
 
@@ -166,7 +166,7 @@ async def test_segments_are_bounded_and_the_rate_is_kept(bed: Bed, clock: FakeCl
     )  # fmt: skip
     start_ms = clock.ms
     assert await job.consolidate() == 3
-    assert [one.extents for one in made] == [3, 3, 2]
+    assert [segment.extents for segment in made] == [3, 3, 2]
     assert await bed.consumed() == before
     elapsed = (clock.ms - start_ms) / 1000
     assert 2.9 < elapsed < 4  # 2.4 MB, of which 0.6 at once
@@ -203,7 +203,7 @@ async def test_a_crash_between_any_two_steps_leaves_nothing_but_a_pending_object
             crashed = await crashes(job)
             assert crashed == steps.over
             assert await all_of(bed) == before
-            referenced = {one.key for n in range(PARTITIONS) for one in await bed.extents(n)}
+            referenced = {extent.key for n in range(PARTITIONS) for extent in await bed.extents(n)}
             unused = set(await bed.keys("archive/")) - referenced
             assert len(unused) <= 1
             assert {(await bed.states())[key] for key in unused} <= {"pending"}
@@ -211,7 +211,7 @@ async def test_a_crash_between_any_two_steps_leaves_nothing_but_a_pending_object
             assert await kinds(bed) == [{"segment"}] * 3
             await sweep(bed, clock)
             assert await all_of(bed) == before
-            referenced = {one.key for n in range(PARTITIONS) for one in await bed.extents(n)}
+            referenced = {extent.key for n in range(PARTITIONS) for extent in await bed.extents(n)}
             assert set(await bed.keys()) == referenced == set(await bed.states())
             await whole(bed)
         if not steps.over:
@@ -305,7 +305,7 @@ async def test_a_swap_whose_outcome_is_unknown_is_repeated(bed: Bed, clock: Fake
 @pytest.mark.parametrize(
     "rival", ["consolidator", "retention", "deletion", "sweeper", "topic", "partial"]
 )
-async def test_whoever_comes_second_loses_and_nothing_is_harmed(
+async def test_the_second_of_two_swaps_fails_without_harm(
     bed: Bed, plane: MemoryControlPlane, clock: FakeClock, rival: str
 ) -> None:
     await filled(bed)
@@ -349,7 +349,7 @@ async def test_whoever_comes_second_loses_and_nothing_is_harmed(
         assert await kinds(bed) == [{"segment"}] * 3
 
 
-async def test_readers_of_old_extents_go_on_until_their_grace_is_over(
+async def test_readers_of_old_extents_continue_until_their_grace_ends(
     bed: Bed, clock: FakeClock
 ) -> None:
     before = await filled(bed)

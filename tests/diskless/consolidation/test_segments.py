@@ -36,7 +36,7 @@ async def varied(bed: Bed) -> None:
         placed = await bed.write(
             Sent(batches, 1), Sent(batches), sent, Sent(batches, 2), now_ms=START_MS + 50 * number
         )
-        assert not any(one.error for one in placed)
+        assert not any(result.error for result in placed)
 
 
 async def test_a_segment_has_the_bytes_that_consumers_got(bed: Bed) -> None:
@@ -54,7 +54,7 @@ async def test_a_segment_has_the_bytes_that_consumers_got(bed: Bed) -> None:
         assert header.partition_leader_epoch == 0
         position += header.size_bytes
     times = [
-        (record.offset, record.timestamp) for one in decode(sealed) for record in one.visible()
+        (record.offset, record.timestamp) for batch in decode(sealed) for record in batch.visible()
     ]
     assert [offset for offset, _ in times] == list(range(extents[-1].next_offset))
     assert len({time for _, time in times}) > 12
@@ -147,7 +147,7 @@ async def test_nothing_is_made_of_damaged_bytes(bed: Bed, plane: MemoryControlPl
     await bed.write(Sent(produced(b"third")))
     extents = await bed.extents()
     size_bytes = extents[1].size_bytes
-    # Byte by byte, but for the base offset and the leader epoch, which are written anew.
+    # Byte by byte, but for the base offset and the leader epoch, which are rewritten.
     for at in (8, 11, 16, 17, 21, 23, 30, 60, size_bytes - 1):
         store = await damaged(bed, extents[1], at)
         lease = await plane.lease_segment(TOPIC, 0, base_offset=0)
@@ -179,7 +179,7 @@ async def test_errors_of_the_store_and_gaps_end_it(bed: Bed) -> None:
 
 
 async def test_a_segment_is_read_as_a_file_of_its_own(bed: Bed, tmp_path: Path) -> None:
-    """By a reader that knows nothing but Kafka's format: offsets and records are in the file."""
+    """A reader of Kafka's format finds offsets and records in the file."""
     await varied(bed)
     extents = await bed.extents()
     segment = await build_segment(bed.store.get, extents[3:], KEY)

@@ -81,7 +81,7 @@ async def test_a_start_is_refused_when_the_database_was_set_back() -> None:
 
 
 async def test_another_broker_may_note_at_the_same_time() -> None:
-    """One that lists before and asks after another's note sees no set-back, and none is lost."""
+    """A broker that lists before another's write, and reads ids after it, detects no restore."""
     world = World()
     await world.begin()
     await lease(world)
