@@ -7,14 +7,14 @@ acknowledge records that no other broker can read.
 | the plane has   | the store has             | then                                               |
 |-----------------|---------------------------|----------------------------------------------------|
 | an id           | the same                  | it is the plane's                                  |
-| an id           | another one, or none      | refused: another place, or emptied                 |
-| none            | one of another cluster    | refused: it has the objects of another plane       |
+| an id           | another one, or none      | rejected: another location, or emptied             |
+| none            | one of another cluster    | rejected: it has the objects of another plane      |
 | none            | one of this cluster       | adopted: its writer stopped before the adoption    |
 | none            | none                      | written and adopted, if the plane knows of no      |
 |                 |                           | committed objects or the store has some of them    |
 
-The store is read first, so that concurrently starting brokers agree: of those with one store one
-writes the object, and all adopt its id; of those with several stores one wins in the control plane.
+The store is written before the control plane, so that concurrently starting brokers agree: of those
+with one store one writes the object, and all adopt its id; of several stores one is adopted.
 
 `StoreGuard` checks at a start and before any deletion. `GuardedStore` checks again before the next
 write after a request has failed as if the store had been replaced.

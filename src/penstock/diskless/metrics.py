@@ -43,7 +43,9 @@ OBJECTS_FULL: Final = _counter(
 SUBMISSIONS: Final = _counter("submissions_total", "Accepted appends.")
 REFUSED: Final = _counter("submissions_refused_total", "Appends rejected because too many wait.")
 PUT_RETRIES: Final = _counter("put_retries_total", "Objects written again, under another key.")
-COMMIT_RETRIES: Final = _counter("commit_retries_total", "Commits repeated: outcome unknown.")
+COMMIT_RETRIES: Final = _counter(
+    "commit_retries_total", "Repeated commits, whose outcome was unknown."
+)
 LEASES_LOST: Final = _counter("leases_lost_total", "Keys that were swept before their commit.")
 PENDING_BYTES: Final = _gauge("pending_bytes", "Appended bytes that wait for their object.")
 PENDING: Final = _gauge("pending_submissions", "Appends that wait for their object.")
@@ -57,8 +59,8 @@ OBJECT_SIZE: Final = _histogram("object_size_bytes", "Size of a committed object
 SWEPT: Final = _counter("swept_objects_total", "Objects deleted by the sweeper.")
 SWEPT_BYTES: Final = _counter("swept_bytes_total", "Bytes of objects deleted by the sweeper.")
 FAILURES: Final = _counter("collection_failures_total", "Passes that ended with an error.")
-ORPHANS_DELETED: Final = _counter("orphans_deleted_total", "Objects deleted that had no row.")
-ORPHANS: Final = _gauge("orphans", "Objects without a row, when the store was last compared.")
+ORPHANS_DELETED: Final = _counter("orphans_deleted_total", "Deleted objects without a row.")
+ORPHANS: Final = _gauge("orphans", "Objects without a row in the last comparison of the store.")
 ORPHAN_BYTES: Final = _gauge("orphan_bytes", "Bytes of objects without a row.")
 RETAINED_EXTENTS: Final = _counter(
     "retention_dropped_extents_total", "Extents that retention dropped."
@@ -68,7 +70,7 @@ RETENTION_FAILURES: Final = _counter(
     "retention_failures_total", "Partitions whose retention failed in a pass."
 )
 PARTITIONS_FORGOTTEN: Final = _counter(
-    "forgotten_partitions_total", "Rows dropped of partitions of deleted topics."
+    "forgotten_partitions_total", "Dropped rows of deleted topics."
 )
 PRODUCERS_FORGOTTEN: Final = _counter("forgotten_producers_total", "Idle producers forgotten.")
 MARK: Final = _gauge(

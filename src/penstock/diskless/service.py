@@ -217,7 +217,7 @@ class DisklessService:
             partition = self._partitions.pop(key, None)
             if partition is None:
                 continue
-            partition.closed = NotServing(f"{partition.topic_partition} is diskless no more")
+            partition.closed = NotServing(f"{partition.topic_partition} is not diskless any more")
             if self._serving.parts is not None:
                 self._serving.parts.reader.forget(key)
                 self._serving.parts.aborted.forget(key)

@@ -58,7 +58,7 @@ def close_migration(
     if (yield from migrations.lock_request(request.topic_id)) != request:
         return None, known
     yield migrations.delete_request(request.topic_id)
-    image = replicating_rules.called_off(known.image, request)
+    image = replicating_rules.without_order(known.image, request)
     return None, (yield from images.store(known, image))
 
 

@@ -94,7 +94,7 @@ def fence(
     return with_topics(image, [replace(topic, partitions=tuple(rows))])
 
 
-def called_off(image: MetadataImage, request: MigrationRequest) -> MetadataImage:
+def without_order(image: MetadataImage, request: MigrationRequest) -> MetadataImage:
     topic = image.topic_by_id(request.topic_id)
     if (
         topic is None

@@ -6,9 +6,9 @@ The result of a commit, by the state of the object's row:
 
 | row                                              | the commit                            |
 |--------------------------------------------------|---------------------------------------|
-| PENDING                                          | is made: COMMITTED, or DELETING when  |
-|                                                  | all of it was refused                 |
-| COMMITTED or DELETING, made by an earlier commit | gets the first answer                 |
+| PENDING                                          | succeeds: COMMITTED, or DELETING if   |
+|                                                  | all entries are rejected              |
+| COMMITTED or DELETING, by an earlier commit      | gets the first answer                 |
 | COMMITTED, its answer too old to be kept         | `CommitForgotten`                     |
 | DELETING by the sweeper, or gone                 | `ObjectLeaseLost`                     |
 

@@ -9,9 +9,9 @@
 | 55P03               | waited too long for a lock             | fails           | kept           |
 | 57014               | took too long, was cancelled           | fails           | kept           |
 | 53100               | the disk is full                       | fails           | kept           |
-| 22…                 | a value cannot be stored               | refused         | kept           |
+| 22…                 | a value cannot be stored               | rejected        | kept           |
 | 23…, 42…            | a constraint, a statement: ours        | a bug           | kept           |
-| PK001               | our fence: the cluster epoch changed   | refused         | kept           |
+| PK001               | our fence: the cluster epoch changed   | rejected        | kept           |
 
 ¹ unless COMMIT was sent: then the outcome is unknown, and the error says so. A transaction that
 PostgreSQL ended because it was idle (25P03) did not take effect: it is repeated.

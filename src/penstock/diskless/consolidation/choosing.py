@@ -131,7 +131,7 @@ class Selection:
         if choice.run:
             self._choice = choice
             return choice
-        self._go_on(choice)
+        self._advance(choice)
         return None
 
     def ask(self) -> Page | None:
@@ -142,13 +142,13 @@ class Selection:
 
     def done(self) -> None:
         """Report that the run has become a segment."""
-        self._go_on(self._taken())
+        self._advance(self._taken())
 
     def failed(self) -> None:
         """Report that the run could not become a segment; the next pass retries it."""
         choice = self._taken()
         self._whole = False
-        self._go_on(choice)
+        self._advance(choice)
 
     def lost(self) -> None:
         """Report a concurrent change, which skips the partition in this pass."""
@@ -161,7 +161,7 @@ class Selection:
             raise BugError("no run was chosen")
         return choice
 
-    def _go_on(self, choice: Choice) -> None:
+    def _advance(self, choice: Choice) -> None:
         key = self._key
         if key is None:
             raise BugError("no partition was chosen")

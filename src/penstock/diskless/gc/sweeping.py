@@ -2,9 +2,9 @@
 
 | after      | comes                     | and a crash in between leaves                      |
 |------------|---------------------------|----------------------------------------------------|
-| nothing    | mark: rows DELETING       | nothing, or rows that the next pass is named again |
-| marked     | delete their objects      | some objects gone, all rows there: named again     |
-| deleted    | forget their rows         | rows without objects: named and forgotten again    |
+| nothing    | mark: rows DELETING       | nothing, or rows for the next pass                 |
+| marked     | delete their objects      | some objects gone, all rows for the next pass      |
+| deleted    | forget their rows         | rows without objects, forgotten by the next pass   |
 | forgotten  | mark, if there is more    |                                                    |
 
 Marking is a compare-and-set: a later commit is rejected, so no committed object is deleted. Several

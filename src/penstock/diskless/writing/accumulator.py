@@ -9,12 +9,12 @@ has the states of an object.
 | what happens                  | then                                                         |
 |-------------------------------|--------------------------------------------------------------|
 | a PUT fails, or is overdue    | again, under another key, after a jittered pause             |
-| an overdue PUT succeeds later | it counts, if no other was quicker                           |
+| an overdue PUT succeeds later | it counts, if no other has succeeded                         |
 | a commit's outcome is unknown | again, for the same object: the first answer comes back      |
 | its key was swept             | the object is written again, under another key               |
-| store or plane refuse it      | its submissions are answered with `WriteFailed`              |
-| the store is not the plane's  | with `StoreMismatch`, which no producer repeats              |
-| its time is over              | with `WriteTimedOut`: whether it was committed is unknown     |
+| store or plane reject it      | its submissions are answered with `WriteFailed`              |
+| the store is not the plane's  | with `StoreMismatch`, which producers do not retry           |
+| its time is over              | with `WriteTimedOut`: its outcome is unknown                 |
 | keys cannot be reserved       | again after a pause; fenced: everything ends                 |
 
 When an object fails, later submissions of its idempotent producers fail too (`EarlierWriteFailed`),
@@ -176,19 +176,19 @@ class Accumulator:
                 timeout_ms = self.settings.write_timeout_ms
                 what = f"an object of {item.size_bytes} bytes was {item.phase.name.lower()}"
                 error = WriteTimedOut(f"{what} when diskless.write.timeout.ms = {timeout_ms} ended")
-                self._give_up(item, error)
+                self._fail_object(item, error)
             elif now_ms >= item.attempt_ends_ms:
                 item.attempt_ends_ms = inf
                 if len(item.attempts) < ATTEMPTS_AT_ONCE_MAX:
                     self._pause_put(item, now_ms, chance)
             elif now_ms >= item.pause_ends_ms:
                 self._resume(item)
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def leased(self, leases: Sequence[ObjectLease], now_ms: float) -> None:
         self._lease_failures = 0
         self._book.granted(leases)
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def lease_failed(self, error: PenstockError, now_ms: float, chance: float) -> None:
         """Retry after a pause, unless another incarnation owns this broker's id."""
@@ -196,7 +196,7 @@ class Accumulator:
         self._book.refused(now_ms + self._pause_ms(self._lease_failures, chance))
         if isinstance(error, StaleBroker) and error.registered:
             self.abandon(WriterStopped(str(error)))
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def put_done(self, number: int, object_id: int, now_ms: float) -> None:
         item = self._objects.get(number)
@@ -204,7 +204,7 @@ class Accumulator:
         if item is not None and lease is not None and item.happens(Happening.PUT):
             item.lease = lease
             item.attempt_ends_ms = item.pause_ends_ms = inf
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def put_failed(
         self, number: int, object_id: int, error: PenstockError, now_ms: float, chance: float
@@ -215,10 +215,10 @@ class Accumulator:
             return
         if not isinstance(error, (RetriableError, ObjectExists)):
             refused = WriteFailed(f"writing {lease.key}: {error}")
-            self._give_up(item, error if isinstance(error, StoreMismatch) else refused)
+            self._fail_object(item, error if isinstance(error, StoreMismatch) else refused)
         elif item.lease is lease or item.attempt_ends_ms == inf:
             self._pause_put(item, now_ms, chance)
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def committed(self, number: int, answer: CommitAnswer, now_ms: float) -> None:
         """Record a commit; `answer` has its entries' results, in order."""
@@ -229,7 +229,7 @@ class Accumulator:
             self._finish(item, answer)
             outcomes: list[tuple[Submission, Outcome]] = list(zip(kept, answer.placed, strict=True))
             self._effects.append(Answer(outcomes))
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def commit_failed(
         self, number: int, error: PenstockError, now_ms: float, chance: float
@@ -249,8 +249,8 @@ class Accumulator:
             item.happens(Happening.COMMIT_UNKNOWN)
             item.pause_ends_ms = now_ms + self._pause_ms(item.commit_failures, chance)
         else:
-            self._give_up(item, WriteFailed(f"committing {item.lease}: {error}"))
-        self._go_on(now_ms)
+            self._fail_object(item, WriteFailed(f"committing {item.lease}: {error}"))
+        self._advance(now_ms)
 
     def stop(self, now_ms: float) -> None:
         """Reject new submissions; accepted ones are still written."""
@@ -258,7 +258,7 @@ class Accumulator:
             self.stopped = WriterStopped("the writer of diskless topics has been stopped")
         if self._open is not None:
             self._close(now_ms)
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def abandon(self, error: PenstockError) -> None:
         """End all submissions with `error`, and reject new ones."""
@@ -289,7 +289,7 @@ class Accumulator:
         if len(item.dropped) == len(item.submissions):
             self._finish(item, None)
         if full:
-            self._go_on(now_ms)
+            self._advance(now_ms)
 
     def _backlog(self, size_bytes: int) -> WriteBacklog:
         self.counters.refused_backlog += 1
@@ -301,7 +301,7 @@ class Accumulator:
 
     # Closed objects
 
-    def _go_on(self, now_ms: float) -> None:
+    def _advance(self, now_ms: float) -> None:
         """Perform all possible steps, and compute the next wake-up."""
         slots = self.settings.objects_in_flight_max
         gathered = self._open
@@ -359,7 +359,7 @@ class Accumulator:
             entries = item.entries()
             self._effects.append(CommitObject(item.number, lease, item.size_bytes, entries))
 
-    def _give_up(self, item: WalObject, error: PenstockError) -> None:
+    def _fail_object(self, item: WalObject, error: PenstockError) -> None:
         behind = targets(item.kept())
         self._fail(item, error)
         if not behind:
@@ -369,7 +369,7 @@ class Accumulator:
             if later.number > item.number:
                 self._drop(later, later.submissions, behind, following)
                 if len(later.dropped) == len(later.submissions):
-                    later.happens(Happening.GIVEN_UP)
+                    later.happens(Happening.FAILED)
                     self._finish(later, None)
         if self._open is not None:
             self._drop(self._open, list(self._open.all()), behind, following)
@@ -391,7 +391,7 @@ class Accumulator:
             self._effects.append(Answer(outcomes))
 
     def _fail(self, item: WalObject, error: PenstockError) -> None:
-        item.happens(Happening.GIVEN_UP)
+        item.happens(Happening.FAILED)
         self.counters.objects_failed += 1
         kept = item.kept()
         self._finish(item, None)

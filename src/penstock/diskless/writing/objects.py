@@ -57,7 +57,7 @@ class Happening(Enum):
     COMMITTED = auto()
     COMMIT_UNKNOWN = auto()
     LEASE_LOST = auto()
-    GIVEN_UP = auto()
+    FAILED = auto()
 
 
 _P, _H = ObjectPhase, Happening
@@ -73,7 +73,7 @@ TRANSITIONS: Final[Mapping[tuple[ObjectPhase, Happening], ObjectPhase]] = {
     (_P.COMMITTING, _H.COMMIT_UNKNOWN): _P.UNKNOWN,
     (_P.COMMITTING, _H.LEASE_LOST): _P.WAITING,
     (_P.UNKNOWN, _H.PAUSE_OVER): _P.COMMITTING,
-    **{(phase, _H.GIVEN_UP): _P.ENDED for phase in _P if phase is not _P.ENDED},
+    **{(phase, _H.FAILED): _P.ENDED for phase in _P if phase is not _P.ENDED},
 }
 
 
