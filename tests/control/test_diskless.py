@@ -177,7 +177,12 @@ async def test_append_time_is_the_brokers(plane: Plane) -> None:
 REFUSED = [
     (LOCAL, 0, "not_leader_or_follower", "topic 'local' has no diskless.enable = true"),
     (UUID(int=99), 0, "unknown_topic_id", str(UUID(int=99))),
-    (TOPIC, 3, "unknown_topic_or_partition", "topic 'flights' has 3 partitions, none is 3"),
+    (
+        TOPIC,
+        3,
+        "unknown_topic_or_partition",
+        "topic 'flights' has 3 partitions; partition 3 does not exist",
+    ),
     (TOPIC, -1, "unknown_topic_or_partition", "none is -1"),
 ]
 

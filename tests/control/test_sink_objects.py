@@ -145,7 +145,7 @@ async def test_an_entry_that_is_refused_refuses_all(plane: Plane, topic_id: UUID
     with pytest.raises(EntryRefused, match=f"object {two.object_id} was refused") as caught:
         await commit(plane, row(), commits)
     assert caught.value.error in ("unknown_topic_id", "not_leader_or_follower")
-    with pytest.raises(EntryRefused, match="none is 7"):
+    with pytest.raises(EntryRefused, match="partition 7 does not exist"):
         await commit(plane, row(), [written(one, [entry(7)])])
     assert await plane.sink_commit("q") is None
     assert await ends(plane) == [0, 0, 0]

@@ -60,7 +60,7 @@ SWEPT: Final = _counter("swept_objects_total", "Objects deleted by the sweeper."
 SWEPT_BYTES: Final = _counter("swept_bytes_total", "Bytes of objects deleted by the sweeper.")
 FAILURES: Final = _counter("collection_failures_total", "Passes that ended with an error.")
 ORPHANS_DELETED: Final = _counter("orphans_deleted_total", "Deleted objects without a row.")
-ORPHANS: Final = _gauge("orphans", "Objects without a row in the last comparison of the store.")
+ORPHANS: Final = _gauge("orphans", "Objects without a row in the last comparison.")
 ORPHAN_BYTES: Final = _gauge("orphan_bytes", "Bytes of objects without a row.")
 RETAINED_EXTENTS: Final = _counter(
     "retention_dropped_extents_total", "Extents that retention dropped."

@@ -159,6 +159,7 @@ def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, s
     if not 0 <= partition < len(topic.partitions):
         return (
             "unknown_topic_or_partition",
-            f"topic {topic.name!r} has {len(topic.partitions)} partitions, none is {partition}",
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions;"
+            f" partition {partition} does not exist",
         )
     return None

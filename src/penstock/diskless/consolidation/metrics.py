@@ -19,9 +19,7 @@ EXTENTS: Final = _counter("extents_total", "Write-ahead extents that segments we
 RACES: Final = _counter(
     "races_lost_total", "Discarded segments: the extents had changed, or the key was swept."
 )
-FAILURES: Final = _counter(
-    "failures_total", "Segments not made because of a damaged or missing object."
-)
+FAILURES: Final = _counter("failures_total", "Segments that failed at a damaged or missing object.")
 PASSES_FAILED: Final = _counter("passes_failed_total", "Passes that ended with an error.")
 
 
