@@ -133,7 +133,7 @@ class DisklessService:
             return self._serving.parts.guard.mismatch
         return self._serving.failed if isinstance(self._serving.failed, StoreMismatch) else None
 
-    # -- life --------------------------------------------------------------------------------
+    # -- start, images and stop --------------------------------------------------------------
 
     async def start(
         self,
@@ -222,7 +222,7 @@ class DisklessService:
                 self._serving.parts.reader.forget(key)
                 self._serving.parts.aborted.forget(key)
 
-    # -- becoming active ---------------------------------------------------------------------
+    # -- activation --------------------------------------------------------------------------
 
     async def _activate(self) -> None:
         """Try to activate; failures are retried later, except a mismatch at the start."""
@@ -319,7 +319,7 @@ class DisklessService:
             await self._activate()
         return self._serving.to_write().store
 
-    # -- what the broker asks ----------------------------------------------------------------
+    # -- requests of the broker --------------------------------------------------------------
 
     @property
     def sink_bytes_max(self) -> int:
@@ -364,7 +364,7 @@ class DisklessService:
         for partition, mark in zip(partitions, watermarks, strict=True):
             self.learn(partition.key, mark)
 
-    # -- what happens ------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------
 
     def others_committed(self, rows: Iterable[tuple[UUID, int, Watermarks]]) -> None:
         """Apply notices: topic id, partition, and watermarks without a size."""

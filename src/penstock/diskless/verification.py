@@ -5,7 +5,7 @@
 | `hole`    | offsets between a partition's start and its high watermark have no extent |
 | `missing` | an extent's object is not in the store                                    |
 | `corrupt` | an object is not what was written, or a batch has another checksum        |
-| `differs` | an object's footer or length does not say what the index says             |
+| `differs` | an object's footer or length contradicts the index                        |
 | `orphan`  | an object in the store has no row                                         |
 
 Brokers may run meanwhile: a wrong extent is looked up again, and is skipped if it is gone. The
@@ -56,7 +56,7 @@ class Verifier:
         self._store = store
         self._checksums = checksums
         self._looked_at: OrderedDict[str, WalFooter | int | Finding] = OrderedDict()
-        """By key: the footer, the size of a sealed segment, or what is wrong with the object."""
+        """Footer, size of a sealed segment, or finding, by object key."""
 
     @property
     def wrong(self) -> int:

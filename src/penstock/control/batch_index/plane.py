@@ -212,7 +212,7 @@ class DisklessPlane(Metadata):
             return []
         find = partial(finds.find, self._images, requests)
         found = await self._database.read(find)
-        if found is None:  # others have changed topics since
+        if found is None:  # other brokers have changed topics since
             await self.image()
             found = await self._database.read(partial(find, self._images.published))
         return found or []

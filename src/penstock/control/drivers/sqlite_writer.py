@@ -120,10 +120,10 @@ class SqliteWriter(SqliteDatabase):
         self._connection_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathered: list[Entry] = []
-        """What the loop has handed in during this turn."""
+        """Entries that the loop has submitted during this turn."""
         self._queued = 0
         self._taken = 0
-        """How many entries the loops have queued, and how many of them have ended."""
+        """Number of queued entries, and of those that have ended."""
         self._commit_seconds = 0.0
         self._uncopied = 0
         """Operations since the write-ahead log was last copied back."""

@@ -132,7 +132,7 @@ unregister = Each(
 )
 unregister_all = changed("UPDATE brokers SET registered = false WHERE registered")
 
-# Configs of brokers and others, and producer ids
+# Configs of brokers and entities, and producer ids
 
 read_configs = rows("SELECT broker, configs FROM broker_configs")
 write_configs = changed(

@@ -42,7 +42,7 @@ class CompactionPass:
         delete_retention_ms: int,
     ) -> None:
         self.end_offset = found.end_offset
-        """Up to where the partition is clean after the pass."""
+        """Clean offset after the pass."""
         self.read_records = self.kept_records = 0
         self._first_dirty = found.first_dirty
         self._keys = KeyMap(map_bytes, found.end_offset - found.first_dirty, secret)

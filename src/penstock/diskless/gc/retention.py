@@ -62,7 +62,7 @@ class RetentionCore:
         self._interval_ms = interval_ms
         self._looked_ms: dict[PartitionKey, int] = {}
         self._starts: dict[PartitionKey, int] = {}
-        """Log starts below which nothing is left."""
+        """Log starts below which all extents are dropped."""
 
     def begin(self, targets: Iterable[RetentionTarget]) -> list[RetentionTarget]:
         there = list(targets)

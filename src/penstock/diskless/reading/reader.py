@@ -103,7 +103,7 @@ class Reader:
         self._loads = Loads[Place](limits.LOADS_MAX)
         self.counters = metrics.ReadCounters()
 
-    # -- what is here ------------------------------------------------------------------------
+    # -- cached and ready batches ------------------------------------------------------------
 
     def committed(self, answer: CommitAnswer) -> None:
         now = self._clock.monotonic()

@@ -94,7 +94,7 @@ class Accumulator:
         """Submitted bytes of objects that have not ended."""
         self.pending_submissions = 0
         self.stopped: PenstockError | None = None
-        """Why nothing is taken in any more."""
+        """Error of new submissions after a stop."""
         self.wake_ms = inf
         self._broker_id = broker_id
         self._book = LeaseBook(
@@ -127,7 +127,7 @@ class Accumulator:
         effects, self._effects = self._effects, []
         return effects
 
-    # What happens
+    # Events
 
     def submit(self, submission: Submission, now_ms: float) -> None:
         """Accept batches; their `done` is called once, later.

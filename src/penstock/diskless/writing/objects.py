@@ -124,11 +124,11 @@ class WalObject:
         self.deadline_ms = deadline_ms
         self.phase = ObjectPhase.WAITING
         self.started = False
-        """Whether it is one of those that may be written now."""
+        """Whether the object may be written now."""
         self.lease: ObjectLease | None = None
-        """The key under which it is written."""
+        """Key under which the object is written."""
         self.attempts: dict[int, ObjectLease] = {}
-        """PUTs under way, by object id."""
+        """Running PUTs, by object id."""
         self.attempt_ends_ms = self.pause_ends_ms = inf
         self.put_failures = self.commit_failures = 0
         self.submissions = list(gathered.all())

@@ -245,7 +245,7 @@ class ObjectWriter:
         armed_ms, self._timer, self._armed_ms = self._armed_ms, None, inf
         now_ms = self._now_ms()
         if now_ms < armed_ms < now_ms + TIMER_GRAIN_MS:
-            # loops keep time in whole milliseconds: another timer would come one too late
+            # Loops round timers up to milliseconds: another timer would fire too late.
             now_ms = armed_ms
         self.core.tick(now_ms, self._randomness.uniform())
         self._perform()
