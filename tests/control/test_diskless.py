@@ -183,7 +183,7 @@ REFUSED = [
         "unknown_topic_or_partition",
         "topic 'flights' has 3 partitions; partition 3 does not exist",
     ),
-    (TOPIC, -1, "unknown_topic_or_partition", "none is -1"),
+    (TOPIC, -1, "unknown_topic_or_partition", "partition -1 does not exist"),
 ]
 
 

@@ -118,12 +118,12 @@ async def test_watermarks_are_sent_and_a_full_inbox_causes_a_reload(
 ) -> None:
     async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (_, received, inbox)):
         marks = Watermarks(log_start_offset=3, high_watermark=9, size_bytes=0)
-        one._tell({(A, 0): marks})
+        one._notify({(A, 0): marks})
         assert await asyncio.wait_for(received.marks.get(), WITHIN_SECONDS) == [
             (A, 0, marks._replace(size_bytes=UNKNOWN_SIZE))
         ]
         for _ in range(5_000):  # no task reads until this task waits
-            one._tell({(A, 0): marks})
+            one._notify({(A, 0): marks})
         assert inbox.bell.recv(1) == b"i"
 
 
