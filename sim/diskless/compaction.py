@@ -24,8 +24,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from tests.diskless.compaction.ledger import DELETE_RETENTION_MS, TARGET, Ledger
+from tests.diskless.consolidation.bed import Bed, seen
 from tests.diskless.consolidation.conftest import furnished
-from tests.diskless.consolidation.desk import Desk, seen
 from tests.diskless.faults import Crash
 from tests.diskless.world import SeededRandomness
 from tests.records.reference import read
@@ -129,8 +129,8 @@ class Story:
         asyncio.get_running_loop().set_default_executor(_Inline(1))
         dice = SeededRandomness(self.random.getrandbits(32))
         plane = MemoryControlPlane(clock=self.clock, randomness=dice)
-        self.desk = Desk(await furnished(plane), MemoryStore(clock=self.clock))
-        self.ledger = Ledger(self.desk, self.clock)
+        self.bed = Bed(await furnished(plane), MemoryStore(clock=self.clock))
+        self.ledger = Ledger(self.bed, self.clock)
         for work in (self._append(), self._read(), self._sweep(), self._consolidate()):
             self._begin(work)
         for number in range(2):
@@ -160,7 +160,7 @@ class Story:
         """In peace all becomes clean, and tombstones go."""
         self.deadly = 0.0
         job = Compactor(
-            _settings(self.random), plane=self.desk.plane, store=self.desk.store,
+            _settings(self.random), plane=self.bed.plane, store=self.bed.store,
             clock=self.clock, randomness=SeededRandomness(0), targets=lambda: [TARGET],
             pause=self._pause,
         )  # fmt: skip
@@ -200,10 +200,10 @@ class Story:
         target = TARGET._replace(delete_retention_ms=self.plant.delete_retention_ms)
         for _ in range(ROUNDS):
             await self.turn("round")
-            plane = self._gated(self.plant.plane(self.desk.plane), dies=True)
+            plane = self._gated(self.plant.plane(self.bed.plane), dies=True)
             job = self.plant.compactor(
                 _settings(self.random), plane=plane,
-                store=self._gated(self.desk.store, dies=True),
+                store=self._gated(self.bed.store, dies=True),
                 clock=self.clock, randomness=SeededRandomness(number), targets=lambda: [target],
                 pause=self._pause,
             )  # fmt: skip
@@ -216,8 +216,8 @@ class Story:
         for _ in range(2):
             await self.turn("consolidation")
             job = Consolidator(
-                _settings(self.random), plane=self._gated(self.desk.plane, dies=True),
-                store=self._gated(self.desk.store, dies=True),
+                _settings(self.random), plane=self._gated(self.bed.plane, dies=True),
+                store=self._gated(self.bed.store, dies=True),
                 clock=self.clock, randomness=SeededRandomness(7), all_ages=True, pause=self._pause,
             )  # fmt: skip
             await self._unless_dead(job.consolidate())
@@ -236,9 +236,9 @@ class Story:
     async def _read(self) -> None:
         for _ in range(2 * ROUNDS):
             await self.turn("look")
-            extents, end = await self.desk.extents(), len(self.ledger.sent)
+            extents, end = await self.bed.extents(), len(self.ledger.sent)
             try:
-                data = await seen(self._gated(self.desk.store, dies=False), extents)
+                data = await seen(self._gated(self.bed.store, dies=False), extents)
             except ObjectNotFound:
                 self.seen["gone under a reader"] += 1
                 continue
@@ -249,15 +249,15 @@ class Story:
                 raise Violation(f"a reader: {error}") from error
 
     async def _sweep(self) -> None:
-        store = self._gated(self.desk.store, dies=False)
+        store = self._gated(self.bed.store, dies=False)
         for _ in range(ROUNDS):
             await self.turn("sweep")
-            marked = await self.desk.plane.mark_for_deletion(
+            marked = await self.bed.plane.mark_for_deletion(
                 pending_grace_ms=10**12, unreferenced_grace_ms=0, limit=100
             )
             if marked:
                 await store.delete([one.key for one in marked])
-                await self.desk.plane.forget_objects([one.object_id for one in marked])
+                await self.bed.plane.forget_objects([one.object_id for one in marked])
                 self.seen["swept"] += len(marked)
 
     async def _pause(self, seconds: float) -> None:

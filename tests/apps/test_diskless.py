@@ -14,7 +14,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control import SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
 from penstock.diskless.formats.store_properties import KEY
-from penstock.diskless.gc import ObjectMarks
+from penstock.diskless.gc import ObjectIdMarkers
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
 from penstock.objects import DirectoryStore
@@ -42,7 +42,7 @@ async def fill(plane: SqliteControlPlane | PostgresControlPlane, directory: Path
     )
     store = DirectoryStore(directory / "objects")
     guard = guard_of(plane, store, cluster_id=(await plane.image()).cluster_id)
-    marks = ObjectMarks(plane=plane, store=store, guard=guard)
+    id_markers = ObjectIdMarkers(plane=plane, store=store, guard=guard)
     writer = ObjectWriter(
         DisklessSettings(lease_block_objects=4),
         plane=plane,
@@ -60,7 +60,7 @@ async def fill(plane: SqliteControlPlane | PostgresControlPlane, directory: Path
         writer.submit(one.submission)
     await writer.stop()
     assert all(one.placed.error is None for one in sent)
-    await marks.note()
+    await id_markers.note()
     await store.close()
 
 

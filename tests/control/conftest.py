@@ -63,7 +63,7 @@ def contract_url(postgres: PostgresServer) -> str:
 
 @pytest.fixture
 def inbox() -> Iterator[Inbox]:
-    """Where nobody tells anything."""
+    """Return an inbox without senders."""
     ends = new_inbox()
     yield ends
     ends.close()

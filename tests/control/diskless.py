@@ -1,4 +1,4 @@
-"""What tests of diskless topics share: entries, written objects, and a clock that is set."""
+"""Fixtures of diskless topics: entries, written objects, and a settable clock."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def written(
 ) -> ObjectCommit:
     """An object in which the entries lie one behind the other, or apart where `spread`."""
     placed, end = [], 10
-    for one in entries:
-        placed.append(one._replace(byte_offset=end))
-        end += one.size_bytes + spread
+    for batches in entries:
+        placed.append(batches._replace(byte_offset=end))
+        end += batches.size_bytes + spread
     return ObjectCommit(
         object_id=lease.object_id, size_bytes=end + 30, entries=tuple(placed), now_ms=now_ms
     )

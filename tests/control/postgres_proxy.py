@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL that loses answers: a commit whose outcome nobody was told."""
+"""A TCP proxy in front of PostgreSQL that loses answers, such as those of a COMMIT."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class Proxy:
         finally:
             self._writers.discard(writer)
             answers.cancel()
-            for one in (writer, server_writer):
-                one.close()
+            for stream in (writer, server_writer):
+                stream.close()
                 with suppress(OSError):
-                    await one.wait_closed()
+                    await stream.wait_closed()
 
     def _leave(self) -> None:
         self._away = self.leaves

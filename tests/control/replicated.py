@@ -1,4 +1,4 @@
-"""What tests of replicated partitions share: three brokers, topics, and a model of their epochs."""
+"""Fixtures of replicated partitions: three brokers, topics, and a model of their epochs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def chain(plane: ControlPlane, key: PartitionKey) -> PartitionChain:
 
 
 def assert_grown(before: PartitionChain, after: PartitionChain) -> None:
-    """Nothing that was said before is taken back: but for the end that the open epoch got."""
+    """Assert that earlier epochs are unchanged, except for the end of the open one."""
     assert after.reservation.reserved >= before.reservation.reserved
     assert after.epochs[: len(before.epochs) - 1] == before.epochs[:-1]
     last = after.epochs[len(before.epochs) - 1]
@@ -130,9 +130,9 @@ def assert_grown(before: PartitionChain, after: PartitionChain) -> None:
 
 def assert_sound(found: PartitionChain) -> None:
     """A chain has rising epochs without gaps in between, and one that is open: the last."""
-    for one, following in zip(found.epochs, found.epochs[1:], strict=False):
-        assert one.epoch < following.epoch
-        assert one.start_offset <= following.start_offset == one.end_offset
+    for earlier, following in zip(found.epochs, found.epochs[1:], strict=False):
+        assert earlier.epoch < following.epoch
+        assert earlier.start_offset <= following.start_offset == earlier.end_offset
     assert found.epochs[-1].end_offset is None
     assert found.epochs[-1].epoch == found.reservation.opened <= found.reservation.reserved
 
@@ -151,7 +151,7 @@ class Opened:
 
 @dataclass
 class Model:
-    """One partition, as obviously as can be: all reservations ever made, all epochs ever opened."""
+    """A reference model of a partition: all reservations and all opened epochs."""
 
     reservations: list[tuple[int, int, UUID | None]]
     opened: list[Opened]
@@ -165,7 +165,7 @@ class Model:
         if above > number:
             return "DatabaseSetBack"
         mine = (owner, process) == (broker_id, self.registered[broker_id])
-        never_opened = all(one.number != number for one in self.opened)
+        never_opened = all(opened_epoch.number != number for opened_epoch in self.opened)
         if mine and never_opened and above < number:
             return number
         self.reservations.append((number + 1, broker_id, self.registered[broker_id]))
@@ -180,7 +180,7 @@ class Model:
             return None
         if self.reservations[-1] != (asked.epoch, broker_id, process):
             return "StaleEpoch"
-        if any(one.number == asked.epoch for one in self.opened):
+        if any(opened_epoch.number == asked.epoch for opened_epoch in self.opened):
             return "StaleEpoch"
         if asked.end_offset < self.opened[-1].start:
             return "StaleEpoch"
@@ -211,13 +211,19 @@ class Model:
     @staticmethod
     def is_in_sync(isr: tuple[int, ...], replicas: tuple[int, ...], leader: int) -> bool:
         each_once = len(set(isr)) == len(isr)
-        return leader in isr and each_once and all(one in replicas for one in isr)
+        return leader in isr and each_once and all(replica in replicas for replica in isr)
 
     def chain(self) -> tuple[PartitionEpoch, ...]:
-        ends: list[int | None] = [one.start for one in self.opened[1:]]
+        ends: list[int | None] = [opened_epoch.start for opened_epoch in self.opened[1:]]
         return tuple(
             PartitionEpoch(
-                one.number, one.start, end, one.replicas, one.ack_quorum, one.leader, one.process
+                opened_epoch.number,
+                opened_epoch.start,
+                end,
+                opened_epoch.replicas,
+                opened_epoch.ack_quorum,
+                opened_epoch.leader,
+                opened_epoch.process,
             )
-            for one, end in zip(self.opened, [*ends, None], strict=True)
+            for opened_epoch, end in zip(self.opened, [*ends, None], strict=True)
         )

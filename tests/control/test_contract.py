@@ -1,4 +1,4 @@
-"""What every form of the control plane must do, as the port says."""
+"""Contract of all implementations of the control plane."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ async def test_changes_of_acls_at_the_same_time_are_all_there(control: ControlPl
         await change_acls(control, lambda known: ([acl(name)], ()))
 
     await asyncio.gather(*(add(name) for name in "abcdef"))
-    assert [one.name for one in bindings_of(await control.image())] == list("abcdef")
+    assert [binding.name for binding in bindings_of(await control.image())] == list("abcdef")
 
 
 async def test_every_incarnation_of_a_broker_gets_a_higher_epoch(control: ControlPlane) -> None:
@@ -235,19 +235,21 @@ async def test_a_broker_says_what_it_is_for(control: ControlPlane) -> None:
     broker = await register(roles=("persistence",))
     assert await register(roles=("persistence",)) == broker
     image = await control.image()
-    assert image.brokers == image.storing == image.serving == (broker,), "nobody else could serve"
+    assert image.brokers == image.storing == image.serving == (broker,), (
+        "no other broker could serve"
+    )
     await control.register_broker(
         broker_id=2, host="h", port=1, rack=None, incarnation=B, roles=("ingestion",)
     )
     image = await control.image()
-    assert [one.broker_id for one in image.serving] == [2]
-    assert [one.broker_id for one in image.storing] == [1]
+    assert [broker.broker_id for broker in image.serving] == [2]
+    assert [broker.broker_id for broker in image.storing] == [1]
     assert (await register()).epoch > broker.epoch
 
 
 async def test_producer_ids_are_never_handed_out_twice(control: ControlPlane) -> None:
     ranges = await asyncio.gather(*(control.allocate_producer_ids(7) for _ in range(50)))
-    ids = [producer_id for one in ranges for producer_id in one]
+    ids = [producer_id for block in ranges for producer_id in block]
     assert len(ids) == len(set(ids)) == 350
     assert min(ids) >= 0
 
@@ -299,7 +301,7 @@ async def test_an_operation_that_is_refused_does_not_undo_its_neighbours(
         control.commit_offsets(group_id="g", offsets=[offset(0, 3)]),
         return_exceptions=True,
     )
-    assert [type(one).__name__ for one in results] == [
+    assert [type(result).__name__ for result in results] == [
         "Topic",
         "TopicExists",
         "UnknownTopic",

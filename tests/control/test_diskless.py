@@ -47,7 +47,7 @@ KEY = re.compile(r"wal/([0-9a-f]{2})/([0-9a-f]{16})-([0-9a-f]{8})")
 async def test_leased_keys_never_come_again(plane: Plane) -> None:
     assert await plane.highest_object_id() == 0
     leases = [*await lease(plane, 3), *await lease(plane, 2)]
-    ids = [one.object_id for one in leases]
+    ids = [leased.object_id for leased in leases]
     assert ids == sorted(set(ids))
     assert await plane.highest_object_id() == ids[-1]
     for object_id, key in leases:
@@ -136,9 +136,9 @@ async def test_adjoining_entries_of_a_partition_become_one_extent(plane: Plane) 
     assert bases(answer) == [0, 5, 6]
     [extent] = answer.extents[TOPIC, 0]
     assert extent[3:8] == (10, 250, 0, 11, 900)
-    assert extent.layout == b"".join(one.layout for one in entries)
+    assert extent.layout == b"".join(batches.layout for batches in entries)
     apart = (await put(plane, *entries, spread=True)).extents[TOPIC, 0]
-    assert [one[3:8] for one in apart] == [
+    assert [extent[3:8] for extent in apart] == [
         (10, 100, 11, 16, 300), (111, 50, 16, 17, 900), (162, 100, 17, 22, 7),
     ]  # fmt: skip
 
@@ -147,19 +147,25 @@ async def test_what_is_not_accepted_ends_an_extent(plane: Plane) -> None:
     again = Sequenced(4, 0)
     answer = await put(plane, entry(0, by=again), entry(0, by=again), entry(0))
     assert answer.placed == (plain(0), plain(0)._replace(duplicate=True), plain(5))
-    assert [one[3:7] for one in answer.extents[TOPIC, 0]] == [(10, 100, 0, 5), (210, 100, 5, 10)]
+    assert [extent[3:7] for extent in answer.extents[TOPIC, 0]] == [
+        (10, 100, 0, 5),
+        (210, 100, 5, 10),
+    ]
     answer = await put(plane, entry(0), entry(0, by=Sequenced(4, 9)), entry(0))
     assert errors(answer) == [None, "out_of_order_sequence_number", None]
     assert bases(answer) == [10, -1, 15]
-    assert [one[3:7] for one in answer.extents[TOPIC, 0]] == [(10, 100, 10, 15), (210, 100, 15, 20)]
+    assert [extent[3:7] for extent in answer.extents[TOPIC, 0]] == [
+        (10, 100, 10, 15),
+        (210, 100, 15, 20),
+    ]
 
 
 async def test_append_time_is_the_brokers(plane: Plane) -> None:
     answer = await put(
         plane, entry(0, append_time=True), entry(0, append_time=True), entry(0), now_ms=1234
     )
-    assert [one.log_append_time_ms for one in answer.placed] == [1234, 1234, -1]
-    assert [one[5:9] for one in answer.extents[TOPIC, 0]] == [
+    assert [result.log_append_time_ms for result in answer.placed] == [1234, 1234, -1]
+    assert [extent[5:9] for extent in answer.extents[TOPIC, 0]] == [
         (0, 10, 1234, 1234), (10, 15, 500, -1),
     ]  # fmt: skip
     one = entry(1, by=Sequenced(1, 0), append_time=True)
@@ -171,8 +177,13 @@ async def test_append_time_is_the_brokers(plane: Plane) -> None:
 REFUSED = [
     (LOCAL, 0, "not_leader_or_follower", "topic 'local' has no diskless.enable = true"),
     (UUID(int=99), 0, "unknown_topic_id", str(UUID(int=99))),
-    (TOPIC, 3, "unknown_topic_or_partition", "topic 'flights' has 3 partitions, none is 3"),
-    (TOPIC, -1, "unknown_topic_or_partition", "none is -1"),
+    (
+        TOPIC,
+        3,
+        "unknown_topic_or_partition",
+        "topic 'flights' has 3 partitions; partition 3 does not exist",
+    ),
+    (TOPIC, -1, "unknown_topic_or_partition", "partition -1 does not exist"),
 ]
 
 
@@ -221,19 +232,21 @@ def outcome(placed: AppendResult) -> int | str:
 async def test_sequences_of_idempotent_producers(plane: Plane, together: bool) -> None:
     topic_id = await wide_topic(plane, len(SEQUENCES))
     for partition, (stored, comes, becomes) in enumerate(SEQUENCES):
-        entries = [entry(partition, by=one, topic_id=topic_id) for one in [*stored, comes]]
+        entries = [
+            entry(partition, by=producer, topic_id=topic_id) for producer in [*stored, comes]
+        ]
         if together:
             answer = await put(plane, *entries)
         else:
-            for one in entries:
-                answer = await put(plane, one)
+            for batches in entries:
+                answer = await put(plane, batches)
         assert outcome(answer.placed[-1]) == becomes, (stored, comes)
 
 
 async def test_partitions_remember_producers_apart(plane: Plane) -> None:
     by = Sequenced(4, 0)
     answer = await put(plane, entry(0, by=by), entry(1, by=by), entry(0, by=by, topic_id=OTHER))
-    assert [outcome(one) for one in answer.placed] == [0, 0, 0]
+    assert [outcome(result) for result in answer.placed] == [0, 0, 0]
 
 
 async def test_an_entry_of_several_batches_is_one_sequence(plane: Plane) -> None:
@@ -353,7 +366,7 @@ async def test_commits_that_race_share_no_offset(plane: Plane) -> None:
         given = sorted(answer.placed[partition].base_offset for answer in answers)
         assert given == list(range(0, 24 * 5, 5))
         extents = await plane.extents(TOPIC, partition, start=0, end=10**9, limit=99)
-        assert [one.base_offset for one in extents] == given
+        assert [extent.base_offset for extent in extents] == given
 
 
 async def test_of_the_same_commit_that_races_one_is_made(plane: Plane) -> None:
@@ -364,7 +377,7 @@ async def test_of_the_same_commit_that_races_one_is_made(plane: Plane) -> None:
     assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 5, 100)]
 
 
-async def test_a_topic_made_anew_begins_at_zero(plane: Plane) -> None:
+async def test_a_recreated_topic_begins_at_zero(plane: Plane) -> None:
     by = Sequenced(4, 0)
     await put(plane, entry(0, by=by))
     await plane.delete_topic(TOPIC)

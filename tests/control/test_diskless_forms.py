@@ -69,7 +69,7 @@ class Caller:
         self.condemned: list[int] = []
 
     async def outcome(self) -> str:
-        """One call and what came of it, without what chance and clocks put into it."""
+        """Make a call; return its outcome without random and time-dependent values."""
         call = self.random.choice(_CALLS)
         try:
             found: object = await call(self)
@@ -150,11 +150,11 @@ class Caller:
             return
         if random.random() < 0.2:
             replaced[0] = replaced[0]._replace(max_timestamp=7)
-        size_bytes = sum([one.size_bytes for one in replaced])
+        size_bytes = sum([extent.size_bytes for extent in replaced])
         made = self.leases.pop()
         extent = Extent(
             *made, "segment", 0, size_bytes, replaced[0].base_offset, replaced[-1].next_offset,
-            50, -1, b"".join([one.layout for one in replaced]),
+            50, -1, b"".join([extent.layout for extent in replaced]),
         )  # fmt: skip
         await self.plane.swap_extents(
             SegmentSwap(
@@ -169,7 +169,7 @@ class Caller:
             unreferenced_grace_ms=self.random.choice((0, 10**9)),
             limit=999,
         )
-        self.condemned = [one.object_id for one in found]
+        self.condemned = [marked.object_id for marked in found]
         return found
 
     async def forget(self) -> object:
@@ -228,7 +228,7 @@ async def condemned(plane: Plane, pending_ms: int, unreferenced_ms: int) -> list
     found = await plane.mark_for_deletion(
         pending_grace_ms=pending_ms, unreferenced_grace_ms=unreferenced_ms, limit=99
     )
-    return [one.object_id for one in found]
+    return [leased.object_id for leased in found]
 
 
 async def test_ages_are_the_planes_own(timed: tuple[Plane, SetClock]) -> None:

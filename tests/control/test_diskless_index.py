@@ -85,7 +85,7 @@ async def test_what_a_find_cannot_have(plane: Plane) -> None:
         Found(None, error="not_leader_or_follower"), Found(None, error="unknown_topic_id"),
     ]  # fmt: skip
     [answer] = await plane.find([found(7, 99)])
-    assert [one.base_offset for one in answer.extents] == [5]
+    assert [extent.base_offset for extent in answer.extents] == [5]
     assert await plane.find([]) == []
     await plane.delete_topic(TOPIC)
     assert await plane.find([found(7, 99)]) == [Found(None, error="unknown_topic_id")]
@@ -135,11 +135,11 @@ async def test_producers_are_described(plane: Plane) -> None:
         await put(plane, entry(0, by=by), entry(1, by=Sequenced(2, 0)))
     nine, four = Sequenced(9, 9), Sequenced(4, 4, 2)
     described = await plane.diskless_producers(TOPIC, 0)
-    assert [one._replace(last_timestamp=0) for one in described] == [
+    assert [producer._replace(last_timestamp=0) for producer in described] == [
         ProducerState(four.producer_id, 2, four.sequence, 0, 19),
         ProducerState(nine.producer_id, 0, nine.sequence, 0, 14),
     ]
-    assert all(one.last_timestamp > 0 for one in described)
+    assert all(producer.last_timestamp > 0 for producer in described)
 
 
 async def test_idle_producers_are_forgotten(plane: Plane) -> None:
@@ -215,7 +215,9 @@ async def test_what_retention_drops(plane: Plane) -> None:
 async def test_retention_drops_so_many_at_once(plane: Plane) -> None:
     await ten_extents(plane)
     steps = [await retained(plane, before=71, limit=3) for _ in range(4)]
-    assert [(one.extents_dropped, one.more, one.watermarks.log_start_offset) for one in steps] == [
+    assert [
+        (step.extents_dropped, step.more, step.watermarks.log_start_offset) for step in steps
+    ] == [
         (3, True, 15), (3, True, 30), (2, False, 40), (0, False, 40),
     ]  # fmt: skip
     exact = await retained(plane, before=10**6, limit=2)

@@ -42,7 +42,7 @@ async def condemned(
     found = await plane.mark_for_deletion(
         pending_grace_ms=pending_ms, unreferenced_grace_ms=unreferenced_ms, limit=limit
     )
-    return [one.object_id for one in found]
+    return [marked.object_id for marked in found]
 
 
 async def drop_all(plane: Plane, partition: int, topic_id: UUID = TOPIC) -> None:
@@ -52,7 +52,7 @@ async def drop_all(plane: Plane, partition: int, topic_id: UUID = TOPIC) -> None
 
 def sealed(key: ObjectLease, replaced: list[Extent], *, cuts: int = 1) -> SegmentSwap:
     """A segment of the replaced extents' bytes, in so many extents of whole batches."""
-    layout = b"".join(one.layout for one in replaced)
+    layout = b"".join(extent.layout for extent in replaced)
     batches = [layout[at : at + 8] for at in range(0, len(layout), 8)]
     share = -(-len(batches) // cuts)
     made, at, base = [], 0, replaced[0].base_offset
@@ -109,7 +109,7 @@ async def test_only_marked_objects_are_forgotten(plane: Plane) -> None:
 
 
 async def test_the_sweeper_takes_so_many_at_once(plane: Plane) -> None:
-    leases = [one.object_id for one in await lease(plane, 5)]
+    leases = [leased.object_id for leased in await lease(plane, 5)]
     assert await condemned(plane, pending_ms=0, limit=2) == leases[:2]
     assert await condemned(plane, pending_ms=0, limit=2) == leases[:2]
     await plane.forget_objects(leases[:1])
@@ -138,8 +138,8 @@ async def test_of_a_commit_and_the_sweeper_one_wins(plane: Plane) -> None:
     for key, result in zip(leases, commits, strict=True):
         assert isinstance(result, ObjectLeaseLost) == (key.object_id in marked)
     there = await extents(plane)
-    assert {one.object_id for one in there} == {key.object_id for key in leases} - marked
-    assert [one.base_offset for one in there] == list(range(0, 5 * len(there), 5))
+    assert {extent.object_id for extent in there} == {key.object_id for key in leases} - marked
+    assert [extent.base_offset for extent in there] == list(range(0, 5 * len(there), 5))
 
 
 @pytest.mark.parametrize("cuts", [1, 2])
@@ -157,7 +157,7 @@ async def test_a_segment_takes_the_place_of_extents(plane: Plane, cuts: int) -> 
     assert answer.extents[0].kind == "segment"
     assert await condemned(plane) == []
     await drop_all(plane, 1)
-    assert await condemned(plane) == [one.object_id for one in before[1:4]]
+    assert await condemned(plane) == [leased.object_id for leased in before[1:4]]
     assert ObjectTotals("committed", "segment", 1, 390) in await plane.object_totals()
     await drop_all(plane, 0)
     assert key.object_id in await condemned(plane)
@@ -195,7 +195,7 @@ async def test_a_swap_of_what_has_changed_is_refused(plane: Plane) -> None:
     elsewhere = replace(sealed(keys[2], before[3:]), partition=1)
     with pytest.raises(StaleExtents):
         await plane.swap_extents(elsewhere)
-    assert [one.base_offset for one in await extents(plane)] == [5, 15]
+    assert [extent.base_offset for extent in await extents(plane)] == [5, 15]
     assert ("pending", keys[2]) in await plane.referenced_keys(after="", limit=99)
     await condemned(plane, pending_ms=0)
     with pytest.raises(ObjectLeaseLost):
@@ -226,7 +226,7 @@ async def test_the_clean_offset_is_of_what_was_compacted(plane: Plane) -> None:
     await plane.swap_extents(sealed(other, [made, before[3]]))
     with pytest.raises(StaleExtents):
         await plane.note_clean(TOPIC, 0, 20, newest=before[3])
-    assert [await plane.clean_offset(TOPIC, one) for one in range(3)] == [20, 0, 0]
+    assert [await plane.clean_offset(TOPIC, partition) for partition in range(3)] == [20, 0, 0]
 
 
 async def test_two_compactions_of_the_same_extents_race_and_one_wins(plane: Plane) -> None:
@@ -239,12 +239,12 @@ async def test_two_compactions_of_the_same_extents_race_and_one_wins(plane: Plan
         *[plane.swap_extents(sealed(key, before[1:4])) for key in keys[3:]],
         return_exceptions=True,
     )
-    assert [one for one in results if one is None] == [None]
-    assert all(isinstance(one, StaleExtents) for one in results if one is not None)
+    assert [result for result in results if result is None] == [None]
+    assert all(isinstance(result, StaleExtents) for result in results if result is not None)
     winner = keys[results.index(None)]
     there = await extents(plane)
-    assert [one.object_id for one in there if one.kind == "segment"] == [winner.object_id]
-    assert sum(one.next_offset - one.base_offset for one in there) == 30
+    assert [extent.object_id for extent in there if extent.kind == "segment"] == [winner.object_id]
+    assert sum(extent.next_offset - extent.base_offset for extent in there) == 30
 
 
 async def test_a_swap_that_contradicts_itself_is_refused(plane: Plane) -> None:
@@ -320,7 +320,7 @@ async def test_rows_by_key(plane: Plane) -> None:
     await put(plane, entry(9))
     await lease(plane, 3)
     rows = await plane.referenced_keys(after="", limit=99)
-    keys = [one.key for _, one in rows]
+    keys = [leased.key for _, leased in rows]
     assert keys == sorted(keys)
     assert sorted(state for state, _ in rows) == ["committed", "deleting", *["pending"] * 3]
     pages, after = [], ""

@@ -124,7 +124,7 @@ async def test_nor_the_first_one_of_a_producer(plane: Plane, version: int) -> No
     assert await stable(plane) == 1
 
 
-async def test_a_batch_that_nobody_has_verified_begins_nothing(plane: Plane) -> None:
+async def test_an_unverified_batch_begins_no_transaction(plane: Plane) -> None:
     assert errors(await put(plane, data(7, 0, verified_from=-1))) == ["invalid_txn_state"]
     await put(plane, data(7, 0))
     assert errors(await put(plane, data(7, 5, verified_from=-1))) == [None], "it goes on"
@@ -145,7 +145,7 @@ async def test_a_batch_that_is_sent_again_is_known_behind_its_marker(plane: Plan
 async def test_markers_are_idempotent_and_fenced(plane: Plane) -> None:
     first = await put(plane, data(7, 0), marker(7, 1, coordinator=5))
     again = await put(plane, marker(7, 1, coordinator=5), marker(7, 1, coordinator=6))
-    assert [one.duplicate for one in again.placed] == [True, True]
+    assert [result.duplicate for result in again.placed] == [True, True]
     refused = await put(plane, marker(7, 0, coordinator=5), marker(7, 2, coordinator=4))
     assert errors(refused) == ["invalid_producer_epoch", "transaction_coordinator_fenced"]
     assert await marks(plane) == first.watermarks[KEY]
@@ -159,7 +159,7 @@ async def test_a_marker_of_version_1_that_ends_nothing_does_no_harm(plane: Plane
 
 
 async def test_a_late_marker_ends_no_later_transaction(plane: Plane) -> None:
-    """Its commit was given up, and takes effect when the producer has gone on in the same epoch."""
+    """The marker's commit takes effect after the producer has continued in the same epoch."""
     await put(plane, data(7, 0, verified_from=0))
     await put(plane, marker(7, 0, version=1, commit=False, made_at=5))
     following = await put(plane, data(7, 5, verified_from=6))
@@ -187,7 +187,7 @@ async def test_a_marker_is_what_it_says(plane: Plane) -> None:
             await put(plane, wrong)
 
 
-async def test_what_producers_stand_at_is_told(plane: Plane) -> None:
+async def test_states_of_producers_are_returned(plane: Plane) -> None:
     await put(plane, data(7, 0), marker(7, 1, coordinator=4), data(7, 0, 1), data(8, 0))
     one, other = await plane.diskless_producers(*KEY)
     assert (one.producer_epoch, one.coordinator_epoch, one.txn_start_offset) == (1, 4, 6)
@@ -200,7 +200,9 @@ async def test_what_producers_stand_at_is_told(plane: Plane) -> None:
 async def test_who_has_a_transaction_open_is_not_forgotten(plane: Plane) -> None:
     await put(plane, data(7, 0), entry(by=Sequenced(8, 0)))
     assert await plane.forget_producers(idle_ms=-1, limit=10) == 1
-    assert [one.producer_id for one in await plane.diskless_producers(*KEY)] == [7]
+    assert [
+        diskless_producer.producer_id for diskless_producer in await plane.diskless_producers(*KEY)
+    ] == [7]
 
 
 async def test_aborted_transactions_come_in_pages(plane: Plane) -> None:
@@ -208,7 +210,7 @@ async def test_aborted_transactions_come_in_pages(plane: Plane) -> None:
     for producer_id in range(5):
         await put(plane, data(producer_id, 0), marker(producer_id, 1, commit=False))
     everything = await aborted(plane)
-    assert [one.last_offset for one in everything] == [10, 16, 22, 28, 34]
+    assert [transaction.last_offset for transaction in everything] == [10, 16, 22, 28, 34]
     page = await plane.aborted(*KEY, offset=11, limit=2)
     assert (page.transactions, page.complete_to) == (everything[1:3], 0), "one was open all along"
     rest = await plane.aborted(*KEY, offset=23, limit=10)
@@ -230,7 +232,7 @@ async def test_retention_keeps_open_transactions_and_forgets_what_was_aborted(pl
     assert gone.watermarks[:2] == (17, 17)
 
 
-async def test_deleted_records_hold_nobody_back(plane: Plane) -> None:
+async def test_deleted_records_do_not_hold_the_stable_offset_back(plane: Plane) -> None:
     await put(plane, data(1, 0), data(2, 0))
     moved = await plane.delete_records(*KEY, 8)
     assert moved.last_stable_offset == 8
@@ -249,7 +251,7 @@ async def test_a_segment_in_the_place_of_extents_changes_nothing_of_it(plane: Pl
     before, rows = await marks(plane), await aborted(plane)
     replaced = tuple(await plane.extents(*KEY, start=0, end=11, limit=10))
     key = await plane.lease_segment(*KEY, base_offset=0)
-    layout = b"".join([one.layout for one in replaced])
+    layout = b"".join([extent.layout for extent in replaced])
     sealed = Extent(key.object_id, key.key, "segment", 0, 278, 0, 11, 500, -1, layout)
     await plane.swap_extents(
         SegmentSwap(
@@ -278,7 +280,7 @@ async def test_the_time_of_a_marker_is_no_records(plane: Plane) -> None:
 
 
 class Written(NamedTuple):
-    """What the oracle has in the partition: who wrote it, and whether it ends a transaction."""
+    """A batch in the oracle's partition: its producer, and whether it ends a transaction."""
 
     producer_id: int
     offset: int
@@ -294,11 +296,11 @@ class Oracle:
 
     def open(self) -> dict[int, int]:
         begun: dict[int, int] = {}
-        for one in self.log:
-            if one.end is None:
-                begun.setdefault(one.producer_id, one.offset)
+        for batch in self.log:
+            if batch.end is None:
+                begun.setdefault(batch.producer_id, batch.offset)
             else:
-                begun.pop(one.producer_id, None)
+                begun.pop(batch.producer_id, None)
         return begun
 
     def stable(self) -> int:
@@ -307,26 +309,30 @@ class Oracle:
     def aborted(self) -> set[tuple[int, int, int]]:
         found: set[tuple[int, int, int]] = set()
         begun: dict[int, int] = {}
-        for one in self.log:
-            if one.end is None:
-                begun.setdefault(one.producer_id, one.offset)
-            elif (first := begun.pop(one.producer_id, None)) is not None and not one.end:
-                found.add((one.producer_id, first, one.offset))
+        for batch in self.log:
+            if batch.end is None:
+                begun.setdefault(batch.producer_id, batch.offset)
+            elif (first := begun.pop(batch.producer_id, None)) is not None and not batch.end:
+                found.add((batch.producer_id, first, batch.offset))
         return found
 
     def last_marker(self, producer_id: int) -> int:
-        own = [one for one in self.log if one.producer_id == producer_id]
-        return max([one.offset for one in own if one.end is not None], default=-1)
+        own = [batch for batch in self.log if batch.producer_id == producer_id]
+        return max([batch.offset for batch in own if batch.end is not None], default=-1)
 
     def take(self, asked: list[BatchEntry], answer: CommitAnswer) -> None:
-        for one, placed in zip(asked, answer.placed, strict=True):
+        for asked_entry, placed in zip(asked, answer.placed, strict=True):
             if placed.error is None and not placed.duplicate:
-                end = None if one.marker is None else one.marker.commit
+                end = None if asked_entry.marker is None else asked_entry.marker.commit
                 assert placed.base_offset == self.end
-                if end is None and one.producer_id not in self.open() and one.producer_id % 2 == 0:
-                    assert one.verified_from > self.last_marker(one.producer_id)
-                self.log.append(Written(one.producer_id, self.end, end))
-                self.end += one.offset_count
+                if (
+                    end is None
+                    and asked_entry.producer_id not in self.open()
+                    and asked_entry.producer_id % 2 == 0
+                ):
+                    assert asked_entry.verified_from > self.last_marker(asked_entry.producer_id)
+                self.log.append(Written(asked_entry.producer_id, self.end, end))
+                self.end += asked_entry.offset_count
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -362,7 +368,9 @@ async def test_any_order_of_brokers_agrees_with_an_oracle(plane: Plane, seed: in
             assert found.high_watermark == oracle.end
             assert found.last_stable_offset == oracle.stable() >= last
             last = found.last_stable_offset
-            assert {one[:3] for one in await aborted(plane)} == oracle.aborted()
-            for one in await aborted(plane):
-                below = [first for _, first, end in oracle.aborted() if end > one.last_offset]
-                assert all(first >= one.last_stable_offset for first in below)
+            assert {transaction[:3] for transaction in await aborted(plane)} == oracle.aborted()
+            for transaction in await aborted(plane):
+                below = [
+                    first for _, first, end in oracle.aborted() if end > transaction.last_offset
+                ]
+                assert all(first >= transaction.last_stable_offset for first in below)

@@ -50,10 +50,10 @@ async def test_the_first_epoch_is_open_when_a_topic_is_created(control: ControlP
     keys = await furnish(control, 2)
     found = await control.partition_chains(keys)
     assert list(found) == keys
-    for one in found.values():
-        assert one.reservation == Reservation(0, 1, PROCESSES[1], 0)
-        assert one.epochs == (epoch(0, 0),)
-        assert_sound(one)
+    for found_chain in found.values():
+        assert found_chain.reservation == Reservation(0, 1, PROCESSES[1], 0)
+        assert found_chain.epochs == (epoch(0, 0),)
+        assert_sound(found_chain)
     [partition, _] = (await control.image()).topics["replicated"].partitions
     assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 0, REPLICAS)
 
@@ -132,7 +132,7 @@ async def test_epochs_go_with_their_topic(control: ControlPlane) -> None:
         topic_id=OTHER, configs={"diskless.enable": "true"}, expected={}
     )
     assert await control.partition_chains(list(reserved)) == {}
-    assert await control.owed_epochs(1) == []
+    assert await control.assigned_epochs(1) == []
     assert set((await open_all(control, reserved)).values()) == {"NotReplicated"}
     await create(control)
     assert (await chain(control, FIRST)).reservation.reserved == 0
@@ -156,16 +156,16 @@ async def test_a_claim_reserves_above_all_that_was_reserved(control: ControlPlan
     keys = await furnish(control)
     got = await control.claim_epochs(claims(keys), broker_id=2, incarnation=PROCESSES[2])
     assert not got.refused
-    for one in got.chains.values():
-        assert one.reservation == Reservation(1, 2, PROCESSES[2], 0)
-        assert one.reservation.is_recovering
-        assert one.epochs == (epoch(0, 0),)
+    for found_chain in got.chains.values():
+        assert found_chain.reservation == Reservation(1, 2, PROCESSES[2], 0)
+        assert found_chain.reservation.is_recovering
+        assert found_chain.epochs == (epoch(0, 0),)
     assert await control.partition_chains(keys) == got.chains
     assert await claim(control, keys[:1], 3) == {FIRST: 2}
     found = await control.highest_reserved(keys)
     assert [found[key].reserved for key in keys] == [2, 1, 1, 1]
     image = await control.image()
-    assert {one.leader for one in image.topics["replicated"].partitions} == {1}
+    assert {partition.leader for partition in image.topics["replicated"].partitions} == {1}
 
 
 async def test_a_repeated_claim_gets_the_same_epoch(control: ControlPlane) -> None:
@@ -179,7 +179,6 @@ async def test_a_repeated_claim_gets_the_same_epoch(control: ControlPlane) -> No
 
 
 async def test_a_leader_that_claims_again_gets_a_new_epoch(control: ControlPlane) -> None:
-    """What it reserved and has opened is no claim any more."""
     await furnish(control)
     assert await claim(control, [FIRST]) == {FIRST: 1}
     assert await open_all(control, {FIRST: 1}) == {}
@@ -228,7 +227,7 @@ async def test_claims_are_refused_one_by_one(control: ControlPlane) -> None:
     assert "epoch 7" in str(got.refused[OTHER, 2])
     assert "broker 3 cannot lead" in str(got.refused[OTHER, 0])
     reserved = await control.highest_reserved([(OTHER, number) for number in range(4)])
-    assert [one.reserved for one in reserved.values()] == [0, 1, 0, 1]
+    assert [reservation.reserved for reservation in reserved.values()] == [0, 1, 0, 1]
 
 
 # Seal and open
@@ -254,8 +253,8 @@ async def test_an_opening_seals_and_moves_the_leader(control: ControlPlane) -> N
     after = await control.image()
     assert after.version == before.version + 1
     assert [
-        (one.leader, one.leader_epoch, one.replicas, one.isr)
-        for one in after.topics["replicated"].partitions
+        (partition.leader, partition.leader_epoch, partition.replicas, partition.isr)
+        for partition in after.topics["replicated"].partitions
     ] == [(2, 1, REPLICAS, (2, 3)), (2, 1, (2, 1), (2,))] + [(1, 0, REPLICAS, REPLICAS)] * 2
 
 
@@ -279,8 +278,8 @@ async def test_a_later_claim_fences_its_partition_alone(control: ControlPlane) -
     await claim(control, keys[1:3], 2)
     assert await open_all(control, reserved) == {keys[1]: "StaleEpoch", keys[2]: "StaleEpoch"}
     found = await control.partition_chains(keys)
-    assert [one.reservation.opened for one in found.values()] == [1, 0, 0, 1]
-    assert [len(one.epochs) for one in found.values()] == [2, 1, 1, 2]
+    assert [found_chain.reservation.opened for found_chain in found.values()] == [1, 0, 0, 1]
+    assert [len(found_chain.epochs) for found_chain in found.values()] == [2, 1, 1, 2]
 
 
 async def test_an_end_is_set_once_and_starts_rise(control: ControlPlane) -> None:
@@ -295,7 +294,7 @@ async def test_an_end_is_set_once_and_starts_rise(control: ControlPlane) -> None
     assert found.epochs == (epoch(0, 0, 10), epoch(1, 10, 10), epoch(2, 10))
 
 
-async def test_nobody_opens_what_another_has_reserved(control: ControlPlane) -> None:
+async def test_no_process_opens_an_epoch_that_another_has_reserved(control: ControlPlane) -> None:
     await furnish(control)
     await claim(control, [FIRST], 2)
     assert await open_all(control, {FIRST: 1}, 1) == {FIRST: "StaleEpoch"}
@@ -329,7 +328,7 @@ async def test_placements_that_are_none_are_refused(
     )
     assert names(refused) == {FIRST: reason}
     found = await control.partition_chains(keys[:2])
-    assert [one.reservation.opened for one in found.values()] == [0, 1]
+    assert [found_chain.reservation.opened for found_chain in found.values()] == [0, 1]
 
 
 async def test_more_topics_than_an_image_notes_may_move_at_once(control: ControlPlane) -> None:
@@ -339,13 +338,16 @@ async def test_more_topics_than_an_image_notes_may_move_at_once(control: Control
     for topic_id in ids:
         await create(control, f"t{topic_id.int}", topic_id, partitions=[REPLICAS])
     before = await control.image()
-    assert await open_all(control, await claim(control, [(one, 0) for one in ids], 2), 2) == {}
+    assert (
+        await open_all(control, await claim(control, [(topic_id, 0) for topic_id in ids], 2), 2)
+        == {}
+    )
     after = await control.image()
     assert after.version == before.version + 1
     assert after.changed_since(before) is None
     assert after.topics["replicated"] is before.topics["replicated"]
-    moved = [after.topics[f"t{one.int}"].partitions[0] for one in ids]
-    assert {(one.leader, one.leader_epoch) for one in moved} == {(2, 1)}
+    moved = [after.topics[f"t{topic_id.int}"].partitions[0] for topic_id in ids]
+    assert {(row.leader, row.leader_epoch) for row in moved} == {(2, 1)}
     await control.close()
     await control.start()
     assert (await control.image()).topics == after.topics
@@ -366,7 +368,7 @@ async def test_the_leader_says_who_is_in_sync(control: ControlPlane) -> None:
     }
     image = await control.image()
     partitions = image.topics["replicated"].partitions
-    assert [one.isr for one in partitions] == [(1, 3), (1, 2), REPLICAS, REPLICAS]
+    assert [partition.isr for partition in partitions] == [(1, 3), (1, 2), REPLICAS, REPLICAS]
     assert await control.set_isr(asked[:1], broker_id=1, incarnation=PROCESSES[1]) == {}
     assert await control.image() is image, "what stays as it is changes nothing"
 
@@ -406,7 +408,7 @@ async def test_a_leader_has_another_one_claim(control: ControlPlane) -> None:
     image = await control.image()
     assert image.version == before.version + 1
     rows = image.topics["replicated"].partitions
-    assert [(one.leader, one.leader_epoch) for one in rows] == [(3, 0), (2, 0), (1, 0), (1, 0)]
+    assert [(row.leader, row.leader_epoch) for row in rows] == [(3, 0), (2, 0), (1, 0), (1, 0)]
     refused = await control.resign(asked, broker_id=1, incarnation=PROCESSES[1])
     assert names(refused) == dict.fromkeys(keys[:2], "StaleEpoch")
     assert await open_all(control, await claim(control, keys[:1], 3), 3) == {}
@@ -417,15 +419,15 @@ async def test_a_leader_has_another_one_claim(control: ControlPlane) -> None:
 async def test_only_who_leads_resigns_and_for_another_replica(control: ControlPlane) -> None:
     await furnish(control)
     image = await control.image()
-    for one, by, why in (
+    for resignation, by, why in (
         (Resignation(*FIRST, 0, 3), 2, "StaleEpoch"),
         (Resignation(*FIRST, 1, 3), 1, "StaleEpoch"),
         (Resignation(*FIRST, 0, 1), 1, "NotReplica"),
         (Resignation(*FIRST, 0, 9), 1, "NotReplica"),
         (Resignation(UUID(int=9), 0, 0, 2), 1, "NotReplicated"),
     ):
-        refused = await control.resign([one], broker_id=by, incarnation=PROCESSES[by])
-        assert names(refused) == {one.key: why}
+        refused = await control.resign([resignation], broker_id=by, incarnation=PROCESSES[by])
+        assert names(refused) == {resignation.key: why}
     with pytest.raises(StaleBroker):
         await control.resign([Resignation(*FIRST, 0, 3)], broker_id=1, incarnation=NEWER)
     assert await control.image() is image
@@ -449,20 +451,20 @@ async def test_a_broker_reads_what_it_should_hold(control: ControlPlane) -> None
         incarnation=PROCESSES[2],
     )
     assert len(reserved) == 2
-    owed = await control.owed_epochs(1)
-    assert [(one.topic_id, one.partition, one.epoch.epoch) for one in owed] == [
+    owed = await control.assigned_epochs(1)
+    assert [(assigned.topic_id, assigned.partition, assigned.epoch.epoch) for assigned in owed] == [
         (TOPIC, 0, 0), (TOPIC, 1, 0), (TOPIC, 2, 0), (TOPIC, 2, 1), (OTHER, 0, 0)
     ]  # fmt: skip
     assert owed[1].epoch == epoch(0, 0, 10)
     assert owed[3].epoch == epoch(1, 10, leader=2)
     paged = []
-    page = await control.owed_epochs(1, limit=2)
+    page = await control.assigned_epochs(1, limit=2)
     while page:
         paged += page
-        page = await control.owed_epochs(1, after=page[-1], limit=2)
+        page = await control.assigned_epochs(1, after=page[-1], limit=2)
     assert paged == owed
-    assert len(await control.owed_epochs(2)) == 7
-    assert await control.owed_epochs(21) == await control.owed_epochs(9) == []
+    assert len(await control.assigned_epochs(2)) == 7
+    assert await control.assigned_epochs(21) == await control.assigned_epochs(9) == []
 
 
 async def test_long_chains_are_read_in_parts(
@@ -473,14 +475,14 @@ async def test_long_chains_are_read_in_parts(
     for number in range(1, 6):
         assert await open_all(control, await claim(control, [FIRST]), end=number) == {}
     found = await control.partition_chains(keys)
-    assert [one.epoch for one in found[FIRST].epochs] == [3, 4, 5]
-    assert [one.is_whole for one in found.values()] == [False, True]
-    assert [one.epoch for one in found[keys[1]].epochs] == [0]
+    assert [found_epoch.epoch for found_epoch in found[FIRST].epochs] == [3, 4, 5]
+    assert [found_chain.is_whole for found_chain in found.values()] == [False, True]
+    assert [found_epoch.epoch for found_epoch in found[keys[1]].epochs] == [0]
     older = await control.partition_chains(keys, below=3)
-    assert [one.epoch for one in older[FIRST].epochs] == [0, 1, 2]
+    assert [found_epoch.epoch for found_epoch in older[FIRST].epochs] == [0, 1, 2]
     assert older[FIRST].is_whole
     got = await control.claim_epochs(claims([FIRST]), broker_id=2, incarnation=PROCESSES[2])
-    assert [one.epoch for one in got.chains[FIRST].epochs] == [3, 4, 5]
+    assert [found_epoch.epoch for found_epoch in got.chains[FIRST].epochs] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("count", [2, limits.EPOCH_PARTITIONS_PER_CALL_MAX + 1])

@@ -1,4 +1,4 @@
-"""What both databases refuse to have in the tables of epochs, whoever writes it."""
+"""Rows of epochs that both databases reject by constraints."""
 
 from __future__ import annotations
 

@@ -66,9 +66,12 @@ class Cluster:
         await register(self.plane, broker_id, self.registered[broker_id])
 
     async def claim(self, broker_id: int, above: dict[PartitionKey, int]) -> None:
-        expected = {key: self.models[key].claim(broker_id, one) for key, one in above.items()}
+        expected = {
+            key: self.models[key].claim(broker_id, known_epoch)
+            for key, known_epoch in above.items()
+        }
         got = await self.plane.claim_epochs(
-            [EpochClaim(*key, one) for key, one in above.items()],
+            [EpochClaim(*key, known_epoch) for key, known_epoch in above.items()],
             broker_id=broker_id,
             incarnation=self.registered[broker_id],
         )
@@ -79,17 +82,19 @@ class Cluster:
         assert found == expected
 
     async def open(self, broker_id: int, openings: list[EpochOpening]) -> None:
-        before = {one.key: len(self.models[one.key].opened) for one in openings}
-        expected = {one.key: self.models[one.key].open(broker_id, one) for one in openings}
+        before = {opening.key: len(self.models[opening.key].opened) for opening in openings}
+        expected = {
+            opening.key: self.models[opening.key].open(broker_id, opening) for opening in openings
+        }
         refused = await self.plane.open_epochs(
             openings, broker_id=broker_id, incarnation=self.registered[broker_id]
         )
         found = names(refused)
-        assert {one.key: found.get(one.key) for one in openings} == expected
-        for one in openings:
-            if len(self.models[one.key].opened) > before[one.key]:
-                assert (one.key, one.epoch) not in self.openers, "one opener for each epoch"
-                self.openers[one.key, one.epoch] = self.registered[broker_id]
+        assert {opening.key: found.get(opening.key) for opening in openings} == expected
+        for opening in openings:
+            if len(self.models[opening.key].opened) > before[opening.key]:
+                assert (opening.key, opening.epoch) not in self.openers, "one opener for each epoch"
+                self.openers[opening.key, opening.epoch] = self.registered[broker_id]
 
     async def set_isr(
         self, broker_id: int, key: PartitionKey, epoch: int, isr: tuple[int, ...]
@@ -114,8 +119,10 @@ class Cluster:
                 assert_grown(self.seen[key], chain)
             self.seen[key] = chain
         for broker_id in BROKERS:
-            owed = await self.plane.owed_epochs(broker_id)
-            assert [(one.topic_id, one.partition, one.epoch) for one in owed] == [
+            owed = await self.plane.assigned_epochs(broker_id)
+            assert [
+                (assigned.topic_id, assigned.partition, assigned.epoch) for assigned in owed
+            ] == [
                 (*key, epoch)
                 for key, model in self.models.items()
                 for epoch in model.chain()
@@ -130,7 +137,7 @@ class Cluster:
 
 
 def now(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that waits for nothing, as those of the plane in memory."""
+    """Return the value of a coroutine that never waits, as in the in-memory control plane."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -173,11 +180,11 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(of=st.dictionaries(keys, st.integers(0, 5), min_size=1), data=st.data())
     def claimant_opens(self, of: dict[PartitionKey, int], data: st.DataObject) -> None:
-        """Whoever has reserved last, in good order."""
+        """Open an epoch as the last claimant, with valid values."""
         for key, by in of.items():
             epoch, broker_id, _ = self.cluster.models[key].reservations[-1]
             others = data.draw(st.lists(brokers, unique=True, max_size=3))
-            replicas = (broker_id, *(one for one in others if one != broker_id))
+            replicas = (broker_id, *(replica for replica in others if replica != broker_id))
             opening = EpochOpening(
                 *key, epoch, self.end(key) + by, replicas, len(replicas) // 2 + 1, (broker_id,)
             )
@@ -237,8 +244,8 @@ async def test_all_forms_do_as_the_model_does(control: ControlPlane, seed: int) 
             await cluster.restart(broker_id)
         elif kind < 4:
             chosen = random.sample(KEYS, random.randint(1, PARTITIONS))
-            highest = {one: cluster.models[one].reservations[-1][0] for one in chosen}
-            above = {one: epoch - random.randrange(3) for one, epoch in highest.items()}
+            highest = {key: cluster.models[key].reservations[-1][0] for key in chosen}
+            above = {key: epoch - random.randrange(3) for key, epoch in highest.items()}
             await cluster.claim(broker_id, above)
         elif kind < 7:
             opener = random.choice([owner, owner, broker_id])

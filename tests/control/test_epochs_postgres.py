@@ -39,7 +39,7 @@ async def test_two_claimants_race_over_the_same_partitions(postgres_url: str) ->
         keys = await furnish(both[0], COUNT)
         for step in range(6):
             before = await both[0].partition_chains(keys)
-            above = max(one.reservation.reserved for one in before.values())
+            above = max(chain.reservation.reserved for chain in before.values())
             one, other = await asyncio.gather(
                 claim(both[0], keys, 1, above), claim(both[1], keys[::-1], 2, above)
             )
@@ -75,7 +75,7 @@ async def test_an_opening_races_with_a_later_claim(postgres_url: str) -> None:
                 claims(taken, 2 * step), broker_id=2, incarnation=PROCESSES[2]
             )
             refused = await turn
-            assert {one.reservation.reserved for one in got.chains.values()} == {2 * step + 2}
+            assert {chain.reservation.reserved for chain in got.chains.values()} == {2 * step + 2}
             found_open = {key for key in taken if got.chains[key].epochs[-1].epoch == 2 * step + 1}
             assert set(refused) == set(taken) - found_open
             outcomes.add(bool(refused))
@@ -115,18 +115,20 @@ async def test_whatever_brokers_do_chains_grow_and_epochs_have_one_opener(
                 await asyncio.sleep(0)
 
         looking = asyncio.create_task(look(opened[0]))
-        await asyncio.gather(*(act(opened[one], one) for one in (1, 2, 3)))
+        await asyncio.gather(*(act(opened[broker_id], broker_id) for broker_id in (1, 2, 3)))
         running = False
         await looking
         found = await opened[0].partition_chains(keys)
         image = await opened[0].image()
         for key in keys:
-            for one in found[key].epochs[1:]:
-                assert openers[key, one.epoch] == one.leader
+            for found_epoch in found[key].epochs[1:]:
+                assert openers[key, found_epoch.epoch] == found_epoch.leader
             partition = image.topics["replicated"].partitions[key[1]]
             last = found[key].epochs[-1]
             assert (partition.leader, partition.leader_epoch) == (last.leader, last.epoch)
-        assert {one.leader for chain in found.values() for one in chain.epochs} == set(REPLICAS)
+        assert {
+            found_epoch.leader for chain in found.values() for found_epoch in chain.epochs
+        } == set(REPLICAS)
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
@@ -142,14 +144,14 @@ async def test_claims_and_openings_of_unknown_outcome_are_repeated(
                 await claim(plane, keys)
             made = int(cut == "after")
             found = await near.highest_reserved(keys)
-            assert {one.reserved for one in found.values()} == {made}
+            assert {reservation.reserved for reservation in found.values()} == {made}
             reserved = await claim(plane, keys)
             assert reserved == {key: 1 for key in keys}
             proxy.cut = cut
             with pytest.raises(ControlUnavailable, match="is not known"):
                 await open_all(plane, reserved)
             found = await near.highest_reserved(keys)
-            assert {one.opened for one in found.values()} == {made}
+            assert {reservation.opened for reservation in found.values()} == {made}
             assert await open_all(plane, reserved) == {}
             assert proxy.cuts == 2
             for chain in (await near.partition_chains(keys)).values():
@@ -158,7 +160,7 @@ async def test_claims_and_openings_of_unknown_outcome_are_repeated(
 
 
 async def test_a_claim_races_with_the_deletion_of_its_topic(postgres_url: str) -> None:
-    """It is granted whole, or finds nothing; and what it reserved goes with the topic."""
+    """The claim succeeds, or finds no partition; the deletion removes its reservation."""
     async with planes(postgres_url) as [one, other]:
         keys = await furnish(one, COUNT)
         for _ in range(8):
@@ -170,18 +172,18 @@ async def test_a_claim_races_with_the_deletion_of_its_topic(postgres_url: str) -
 
 
 async def test_others_hear_of_new_leaders(postgres_url: str) -> None:
-    heard: list[int] = []
+    received: list[int] = []
     listening = PostgresControlPlane(postgres_url)
-    listening.watch(lambda: heard.append(1), lambda _: None)
+    listening.watch(lambda: received.append(1), lambda _: None)
     await listening.start()
     async with planes(postgres_url, 1) as [plane]:
         keys = await furnish(plane, 2)
-        await until(lambda: len(heard) == 4)
+        await until(lambda: len(received) == 4)
         reserved = await claim(plane, keys, 2)
         await open_all(plane, reserved, 2)
-        await until(lambda: len(heard) == 5)
+        await until(lambda: len(received) == 5)
         partitions = (await listening.image()).topics["replicated"].partitions
-        assert {(one.leader, one.leader_epoch) for one in partitions} == {(2, 1)}
+        assert {(partition.leader, partition.leader_epoch) for partition in partitions} == {(2, 1)}
     await listening.close()
 
 
@@ -202,7 +204,7 @@ async def test_round_trips_do_not_grow_with_partitions(postgres_url: str) -> Non
 
 
 async def round_trips(plane: PostgresControlPlane, keys: list[PartitionKey]) -> list[int]:
-    """Of a claim, an opening, and a change of in-sync replicas."""
+    """Count the statements of a claim, an opening, and a change of in-sync replicas."""
     counts = []
     with asked_of(plane) as asked:
         reserved = await claim(plane, keys, 2)
@@ -229,5 +231,5 @@ async def test_topics_of_one_replica_do_not_touch_epochs(
             await plane.create_partitions(topic_id=OTHER, expected_count=1, new=[[2], [3]])
             await plane.delete_topic(OTHER)
             await until(lambda: asked.count("COMMIT") == 3)
-        assert any("epochs" in one for one in asked) is touched
-        assert any("replicated" in one for one in asked) is touched
+        assert any("epochs" in text for text in asked) is touched
+        assert any("replicated" in text for text in asked) is touched

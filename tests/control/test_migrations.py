@@ -31,7 +31,6 @@ async def expected() -> Contents:
 
 @pytest.mark.parametrize("migrations", [of_sqlite, of_postgres])
 def test_numbers_follow_each_other(migrations: Callable[[], Sequence[tuple[int, str]]]) -> None:
-    """Of two with one number, one would be left out."""
     numbers = [number for number, _ in migrations()]
     assert numbers == list(range(1, len(numbers) + 1))
 
@@ -59,7 +58,7 @@ async def test_a_schema_of_before(postgres_url: str, expected: Contents) -> None
     plane = PostgresControlPlane(postgres_url)
     await plane.start()
     brokers = (await plane.image()).brokers
-    assert [(one.broker_id, one.incarnation) for one in brokers] == [
+    assert [(broker.broker_id, broker.incarnation) for broker in brokers] == [
         (1, UUID(int=11)),
         (2, UUID(int=12)),
     ]

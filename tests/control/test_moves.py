@@ -37,7 +37,7 @@ async def row(control: ControlPlane, key: PartitionKey = FIRST) -> Partition:
 async def order(
     control: ControlPlane, replicas: tuple[int, ...] | None, key: PartitionKey = FIRST
 ) -> str | None:
-    """What it is refused with, if it is."""
+    """Order replicas; return the rejection, if any."""
     return names(await control.reassign([Reassignment(*key, replicas)])).get(key)
 
 
@@ -66,7 +66,7 @@ async def test_an_order_stands_until_a_leader_has_carried_it_out(control: Contro
     assert await claim(control, [FIRST], 2) == {FIRST: 1}
     assert await open_one(control, 1) is None
     assert (await row(control)).move == version
-    # By a step in between, where whoever leads is to go.
+    # By a step in between, in which the leader is removed.
     assert await claim(control, [FIRST], 2) == {FIRST: 2}
     terms = {"ack_quorum": 3, "move": version}
     assert await open_one(control, 2, replicas=(2, 3, 4, 1), **terms) is None
@@ -80,7 +80,7 @@ async def test_an_order_stands_until_a_leader_has_carried_it_out(control: Contro
     assert await open_one(control, 3, replicas=TARGET, isr=(2, 3), move=version) is None
 
 
-async def test_an_order_that_is_cancelled_or_made_anew_is_not_carried_out(
+async def test_a_cancelled_or_replaced_order_is_not_carried_out(
     control: ControlPlane,
 ) -> None:
     await furnish(control)
@@ -169,7 +169,7 @@ async def test_an_unclean_opening_shortens_epochs_and_says_so(control: ControlPl
     assert await open_one(control, 3, unclean=True, **alone) is None
     assert await open_one(control, 3, unclean=True, **alone) is None
     found = await chain(control, FIRST)
-    assert [(one.start_offset, one.end_offset) for one in found.epochs] == [
+    assert [(found_epoch.start_offset, found_epoch.end_offset) for found_epoch in found.epochs] == [
         (0, 5),
         (5, 5),
         (5, 5),

@@ -1,4 +1,4 @@
-"""Offsets of transactions: staged, not seen, and settled with the decision, never later."""
+"""Pending offsets of transactions: staged, invisible, and completed with the decision."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ class Producer:
 
 
 async def committed(control: ControlPlane, group: str = "g") -> list[tuple[int, int]]:
-    return [(one.partition, one.offset) for one in await control.committed_offsets(group, None)]
+    return [
+        (committed_offset.partition, committed_offset.offset)
+        for committed_offset in await control.committed_offsets(group, None)
+    ]
 
 
 async def unstable(
@@ -157,7 +160,7 @@ async def test_producers_of_other_ids_and_epochs_stage_nothing(control: ControlP
     assert await unstable(control) == set()
 
 
-async def test_many_transactions_are_settled_at_once(control: ControlPlane) -> None:
+async def test_many_transactions_are_completed_at_once(control: ControlPlane) -> None:
     producers = [Producer(control, f"tx{number}", number) for number in range(3)]
     for number, producer in enumerate(producers):
         await producer.add("g")
@@ -177,13 +180,13 @@ async def test_many_transactions_are_settled_at_once(control: ControlPlane) -> N
     )
     assert list(saved.refused) == [("transaction", "tx2")]
     assert await committed(control) == [(0, 0)]
-    assert await unstable(control) == {("t", 2)}, "who is refused settles nothing"
+    assert await unstable(control) == {("t", 2)}, "a rejected change completes nothing"
 
 
 async def test_a_transaction_does_not_leave_groups_in_doubt(control: ControlPlane) -> None:
     producer = Producer(control)
     await producer.add("g")
-    with pytest.raises(BugError, match="'tx' leaves groups and does not settle"):
+    with pytest.raises(BugError, match="'tx' leaves groups without completing"):
         await producer.save(set())
     other_kind = RecordChange(
         kind="group", key="tx", expected_version=0, rows={"": b"0", "group/g": None}
@@ -270,12 +273,13 @@ async def test_a_deleted_topic_takes_pending_offsets_along(control: ControlPlane
     await control.delete_topic(A)
     await control.create_topic(name="t", topic_id=UUID(int=3), partitions=[[1]], configs={})
     await producer.stage("g", offset(6))
-    assert await unstable(control) == {("u", 0)}, "offsets of the topic of before come too late"
+    assert await unstable(control) == {("u", 0)}, "offsets of the deleted topic are dropped"
     await control.commit_offsets(group_id="g", offsets=[offset(7)])
     await producer.end("commit")
-    assert [(one.topic, one.offset) for one in await control.committed_offsets("g", None)] == [
-        ("u", 5)
-    ]
+    assert [
+        (committed_offset.topic, committed_offset.offset)
+        for committed_offset in await control.committed_offsets("g", None)
+    ] == [("u", 5)]
 
 
 async def test_groups_with_pending_offsets_have_some(control: ControlPlane) -> None:

@@ -31,7 +31,11 @@ from penstock.control import (
 )
 from penstock.control.batch_index import extents
 from penstock.control.batch_index.values import Watermarks
-from penstock.control.drivers.mark_notices import UNTOLD, decode_marks, watermark_notices
+from penstock.control.drivers.watermark_notices import (
+    UNKNOWN_SIZE,
+    decode_watermarks,
+    watermark_notices,
+)
 from penstock.control.migrations.postgres.migrate import migrations
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, Plane, Sequenced, entry, furnish, lease, put, written
@@ -45,9 +49,9 @@ Mark = tuple[UUID, int, Watermarks]
 async def planes(url: str, count: int = 2) -> AsyncIterator[list[PostgresControlPlane]]:
     """Several planes on one database, as several brokers have them."""
     opened = [PostgresControlPlane(url) for _ in range(count)]
-    await asyncio.gather(*(one.start() for one in opened))
+    await asyncio.gather(*(opened_plane.start() for opened_plane in opened))
     yield opened
-    await asyncio.gather(*(one.close() for one in opened))
+    await asyncio.gather(*(opened_plane.close() for opened_plane in opened))
 
 
 async def register(plane: PostgresControlPlane, broker_id: int = 1, incarnation: UUID = A) -> None:
@@ -78,7 +82,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_four_starters_migrate_once(postgres_url: str) -> None:
     async with planes(postgres_url, 4) as opened:
-        images = [await one.image() for one in opened]
+        images = [await opened_plane.image() for opened_plane in opened]
         assert len({image.cluster_id for image in images}) == 1
         connection = await asyncpg.connect(postgres_url)
         rows = await connection.fetch("SELECT number FROM penstock_schema ORDER BY number")
@@ -171,13 +175,13 @@ async def test_planes_race_for_names_ids_and_groups(postgres_url: str) -> None:
             ]
         results = await asyncio.gather(*attempts, return_exceptions=True)
         assert (
-            sorted(type(one).__name__ for one in results[::4])
+            sorted(type(result).__name__ for result in results[::4])
             == ["NoneType"] + [TopicExists.__name__] * 29
         )
         saves = cast("list[SavedRecords]", results[1::4])
-        assert sorted(len(one.refused) for one in saves) == [0] + [1] * 29
-        blocks = [one for one in results if isinstance(one, range)]
-        assert sorted(one.start for one in blocks) == list(range(0, 150, 5))
+        assert sorted(len(save.refused) for save in saves) == [0] + [1] * 29
+        blocks = [result for result in results if isinstance(result, range)]
+        assert sorted(block.start for block in blocks) == list(range(0, 150, 5))
         image = await both[0].image()
         assert image == await both[1].image()
         assert (len(image.topics), image.version) == (31, 31)
@@ -326,7 +330,7 @@ async def test_operations_wait_for_few_connections_and_not_for_ever(
         patch.setattr(f"{connections}.WAITING_OPERATIONS_MAX", 20)
         calls = [plane.image() for _ in range(19)]
         results = await asyncio.gather(*calls, return_exceptions=True)
-    kinds = [type(one) for one in results]
+    kinds = [type(result) for result in results]
     assert (kinds.count(DatabaseSlow), kinds.count(ControlBusy)) == (18, 1)
     assert "all 2 connections" in str(results[0])
     go_on.set()
@@ -342,7 +346,7 @@ async def test_a_closed_plane_says_so(postgres_url: str) -> None:
     await plane.close()
 
 
-async def test_cancelled_callers_harm_nobody(postgres_url: str) -> None:
+async def test_cancelled_callers_do_not_affect_others(postgres_url: str) -> None:
     async with planes(postgres_url, 1) as [plane]:
         for step in range(20):
             task = asyncio.create_task(plane.allocate_producer_ids(1))
@@ -356,8 +360,8 @@ async def test_cancelled_callers_harm_nobody(postgres_url: str) -> None:
 # Notices
 
 
-class Heard:
-    """What a plane was told."""
+class Received:
+    """Notices that a control plane received."""
 
     def __init__(self, plane: PostgresControlPlane) -> None:
         self.images = 0
@@ -371,28 +375,30 @@ class Heard:
         self.watermarks += watermarks
 
 
-async def test_others_are_told_of_changes_and_commits(postgres_url: str) -> None:
+async def test_other_brokers_receive_notices_of_changes_and_commits(postgres_url: str) -> None:
     listening, writing = PostgresControlPlane(postgres_url), PostgresControlPlane(postgres_url)
-    heard, own = Heard(listening), Heard(writing)
+    received, own = Received(listening), Received(writing)
     await listening.start()
     await writing.start()
     plane: Plane = writing
     await register(writing, 2)
     await furnish(plane)
-    await until(lambda: heard.images == 5)
+    await until(lambda: received.images == 5)
     answer = await put(plane, entry(0), entry(1))
-    await until(lambda: len(heard.watermarks) == 2)
-    assert sorted(heard.watermarks) == [(TOPIC, one, Watermarks(0, 5, UNTOLD)) for one in (0, 1)]
-    assert {mark[:2] for mark in heard.watermarks} == set(answer.watermarks)
+    await until(lambda: len(received.watermarks) == 2)
+    assert sorted(received.watermarks) == [
+        (TOPIC, partition, Watermarks(0, 5, UNKNOWN_SIZE)) for partition in (0, 1)
+    ]
+    assert {mark[:2] for mark in received.watermarks} == set(answer.watermarks)
     await plane.delete_records(TOPIC, 0, 3)
-    await until(lambda: len(heard.watermarks) == 3)
-    assert heard.watermarks[-1] == (TOPIC, 0, Watermarks(3, 5, UNTOLD))
+    await until(lambda: len(received.watermarks) == 3)
+    assert received.watermarks[-1] == (TOPIC, 0, Watermarks(3, 5, UNKNOWN_SIZE))
     done = SinkCommit(query_id="q", owner=None, batch_id=0, state="done")
     keys = await lease(plane, 2)
     await plane.commit_sink_objects(
         done, expected_version=0, commits=[written(key, [entry(1)]) for key in keys]
     )
-    await until(lambda: (TOPIC, 1, Watermarks(0, 15, UNTOLD)) in heard.watermarks)
+    await until(lambda: (TOPIC, 1, Watermarks(0, 15, UNKNOWN_SIZE)) in received.watermarks)
     assert (own.images, own.watermarks) == (0, [])
     await listening.close()
     await writing.close()
@@ -403,17 +409,17 @@ async def test_a_lost_listener_subscribes_again_and_says_that_it_missed_somethin
 ) -> None:
     async with planes(postgres_url, 1) as [writing]:
         listening = PostgresControlPlane(postgres_url)
-        heard = Heard(listening)
+        received = Received(listening)
         await listening.start()
         await execute(
             postgres_url,
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'penstock notices'",
         )
-        await until(lambda: heard.images > 0)
-        before = heard.images
+        await until(lambda: received.images > 0)
+        before = received.images
         await create(writing, "t", A)
-        await until(lambda: heard.images > before)
+        await until(lambda: received.images > before)
         await listening.close()
 
 
@@ -423,27 +429,27 @@ async def test_a_listener_that_is_late_says_that_it_may_have_missed_something(
     monkeypatch.setattr("penstock.control.drivers.postgres_notices.CONNECT_TIMEOUT_SECONDS", 0.0)
     async with planes(postgres_url, 1) as [writing]:
         listening = PostgresControlPlane(postgres_url)
-        heard = Heard(listening)
+        received = Received(listening)
         await listening.start()
-        assert heard.images == 0
-        await until(lambda: heard.images == 1)
+        assert received.images == 0
+        await until(lambda: received.images == 1)
         await create(writing, "t", A)
-        await until(lambda: heard.images == 2)
+        await until(lambda: received.images == 2)
         await listening.close()
 
 
 def test_marks_go_into_few_notices_of_bounded_size() -> None:
     watermarks = {
         (UUID(int=number), number): Watermarks(
-            number, 2**62, UNTOLD, *((number, 2 * number) if number % 3 else ())
+            number, 2**62, UNKNOWN_SIZE, *((number, 2 * number) if number % 3 else ())
         )
         for number in range(1000)
     }
     notices = watermark_notices("m " + "f" * 32, watermarks)
     assert max(len(notice) for notice in notices) < 8000
     assert len(notices) < 20
-    found = [mark for notice in notices for mark in decode_marks(notice.split(" ")[2:])]
-    assert found == [(*key, one) for key, one in watermarks.items()]
+    found = [mark for notice in notices for mark in decode_watermarks(notice.split(" ")[2:])]
+    assert found == [(*key, bounds) for key, bounds in watermarks.items()]
     assert watermark_notices("f", {}) == []
 
 
@@ -466,7 +472,7 @@ async def test_planes_commit_to_the_same_partitions_at_once(postgres_url: str) -
             bases = sorted(answer.placed[place].base_offset for answer in answers)
             assert bases == list(range(0, 100, 5))
         watermarks = await both[1].watermarks([(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)])
-        assert {one.high_watermark for one in watermarks} == {100}
+        assert {watermark.high_watermark for watermark in watermarks} == {100}
 
 
 async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
@@ -476,7 +482,9 @@ async def test_one_object_is_committed_once_by_many(postgres_url: str) -> None:
         commit = written(key, [entry(0), entry(1)])
         answers = await asyncio.gather(*(plane.commit_object(commit) for plane in both * 8))
         assert all(answer == answers[0] for answer in answers)
-        assert [one.high_watermark for one in await both[0].watermarks([(TOPIC, 0)])] == [5]
+        assert [
+            watermark.high_watermark for watermark in await both[0].watermarks([(TOPIC, 0)])
+        ] == [5]
 
 
 async def test_a_commit_has_six_round_trips_however_many_partitions(postgres_url: str) -> None:
@@ -520,10 +528,10 @@ async def test_a_find_reads_what_it_needs_however_much_there_is(postgres_url: st
 
         assert await plane._database.statement(explain) < 200
         [found] = await plane.find([FindRequest(TOPIC, 0, 50_002, 3000)])
-        assert [one.base_offset for one in found.extents] == list(range(50_000, 50_150, 5))
+        assert [extent.base_offset for extent in found.extents] == list(range(50_000, 50_150, 5))
 
 
-async def test_an_open_transaction_elsewhere_holds_nobody_up(postgres_url: str) -> None:
+async def test_an_open_transaction_elsewhere_blocks_no_operation(postgres_url: str) -> None:
     """Visibility is that of the partition's own row, not of the oldest transaction."""
     async with planes(postgres_url) as [one, other]:
         await furnish(one)

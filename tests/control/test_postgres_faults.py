@@ -141,11 +141,11 @@ async def test_a_short_absence_costs_time_and_no_error(
     await asyncio.sleep(0.2)
     await asyncio.to_thread(mortal.start)
     blocks = await asyncio.gather(*calls)
-    assert len({one.start for one in blocks}) == 40
-    assert {one.version for one in await asyncio.gather(*images)} == {0}
+    assert len({block.start for block in blocks}) == 40
+    assert {image.version for image in await asyncio.gather(*images)} == {0}
 
 
-async def test_a_long_absence_is_told_and_ends(
+async def test_a_long_outage_is_logged_and_ends(
     mortal: PostgresServer, plane: PostgresControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_connections, "OPERATION_TIMEOUT_SECONDS", 0.2)
@@ -154,8 +154,8 @@ async def test_a_long_absence_is_told_and_ends(
     results = await asyncio.gather(
         *(plane.allocate_producer_ids(1) for _ in range(30)), return_exceptions=True
     )
-    assert {type(one) for one in results} == {ControlUnavailable}
-    assert len({id(one) for one in results}) == 30
+    assert {type(result) for result in results} == {ControlUnavailable}
+    assert len({id(result) for result in results}) == 30
     assert "cannot connect to the PostgreSQL database" in str(results[0])
     await asyncio.to_thread(mortal.start)
     await eventually(lambda: plane.allocate_producer_ids(1))
@@ -164,7 +164,7 @@ async def test_a_long_absence_is_told_and_ends(
 async def test_a_server_that_takes_no_writes_is_left_until_one_does(
     mortal: PostgresServer, plane: PostgresControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a fail-over, when the former primary is a standby."""
+    """A fail-over turns the former primary into a standby."""
     monkeypatch.setattr(postgres_connections, "OPERATION_TIMEOUT_SECONDS", 0.3)
     await plane.allocate_producer_ids(1)
     mortal.execute("ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
@@ -181,16 +181,16 @@ async def test_a_server_that_takes_no_writes_is_left_until_one_does(
 async def test_of_several_hosts_the_one_that_answers_is_taken(postgres: PostgresServer) -> None:
     url = postgres.schema()
     here = f"127.0.0.1:{postgres.port}"
-    with socket.socket() as nobody:  # it does not listen, and nobody else can
-        nobody.bind(("127.0.0.1", 0))
-        away = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unused:  # it is bound and does not listen
+        unused.bind(("127.0.0.1", 0))
+        away = f"127.0.0.1:{unused.getsockname()[1]}"
         plane = PostgresControlPlane(url.replace(here, f"{away},{here}"))
         await plane.start()
         assert (await plane.image()).version == 0
         await plane.close()
 
 
-async def test_connections_that_are_killed_are_made_anew(postgres_url: str) -> None:
+async def test_killed_connections_are_replaced(postgres_url: str) -> None:
     plane = PostgresControlPlane(postgres_url)
     await plane.start()
     killer = await asyncpg.connect(postgres_url, server_settings={"application_name": "killer"})
@@ -208,7 +208,7 @@ async def test_connections_that_are_killed_are_made_anew(postgres_url: str) -> N
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-async def test_a_change_of_unknown_outcome_is_told_as_such(
+async def test_a_change_of_unknown_outcome_is_reported_as_such(
     proxied: tuple[PostgresControlPlane, Proxy], cut: Cut
 ) -> None:
     plane, proxy = proxied
@@ -243,14 +243,16 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_repeated(
     with pytest.raises(ControlUnavailable, match="is not known"):
         await plane.commit_object(commit)
     assert proxy.cuts == 1
-    reached = [one.high_watermark for one in await plane.watermarks([(TOPIC, 0), (TOPIC, 1)])]
+    reached = [
+        watermark.high_watermark for watermark in await plane.watermarks([(TOPIC, 0), (TOPIC, 1)])
+    ]
     assert reached == ([10, 5] if cut == "after" else [5, 0])
     await put(plane, entry(1))
     answer = await plane.commit_object(commit)
     assert answer.placed == (plain(5), plain(0 if cut == "after" else 5))
     assert await plane.commit_object(commit) == answer
     [found] = await plane.find([FindRequest(TOPIC, 1, 0, 10_000)])
-    assert [one.next_offset for one in found.extents] == [5, 10]
+    assert [extent.next_offset for extent in found.extents] == [5, 10]
 
 
 async def test_commits_go_on_over_a_restart(
@@ -275,4 +277,4 @@ async def test_commits_go_on_over_a_restart(
     assert await committing == list(range(0, 200, 5))
     both: ControlPlane = plane
     assert (await both.image()).topics
-    assert [one.high_watermark for one in await plane.watermarks([(TOPIC, 0)])] == [200]
+    assert [watermark.high_watermark for watermark in await plane.watermarks([(TOPIC, 0)])] == [200]

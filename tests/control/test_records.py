@@ -119,7 +119,7 @@ async def test_a_change_names_the_row_of_its_key(control: ControlPlane) -> None:
     assert await control.record_keys("group") == []
 
 
-async def test_a_key_made_anew_does_not_get_its_old_versions(control: ControlPlane) -> None:
+async def test_a_recreated_key_does_not_get_its_old_versions(control: ControlPlane) -> None:
     first = await save(control, change("g", own=b"0"))
     await save(control, change("g", at=first, own=None))
     assert await save(control, change("g", own=b"0")) != first

@@ -74,13 +74,13 @@ async def commit(
 
 async def ends(plane: Plane) -> list[int]:
     watermarks = await plane.watermarks([(TOPIC, 0), (TOPIC, 1), (OTHER, 0)])
-    return [one.high_watermark for one in watermarks]
+    return [watermark.high_watermark for watermark in watermarks]
 
 
 async def states(plane: Plane) -> dict[str, int]:
     totals: dict[str, int] = {}
-    for one in await plane.object_totals():
-        totals[one.state] = totals.get(one.state, 0) + one.objects
+    for object_total in await plane.object_totals():
+        totals[object_total.state] = totals.get(object_total.state, 0) + object_total.objects
     return totals
 
 
@@ -89,16 +89,18 @@ async def test_objects_and_row_are_committed_together(plane: Plane) -> None:
     commits = await objects(plane)
     record, answers = await commit(plane, row(), commits)
     assert [bases(answer) for answer in answers] == [[5, 0], [10]]
-    assert [(one.base_offset, one.next_offset) for one in record.targets] == [(5, 15), (0, 5)]
+    assert [(saved.base_offset, saved.next_offset) for saved in record.targets] == [(5, 15), (0, 5)]
     assert record == replace(row(), targets=record.targets, version=record.version)
     assert record.version > 0
     assert await plane.sink_commit("q") == record
     assert await ends(plane) == [15, 5, 0]
     [found] = await plane.find([FindRequest(TOPIC, 0, 0, 1 << 20)])
-    assert [(one.base_offset, one.next_offset) for one in found.extents] == [
+    assert [(extent.base_offset, extent.next_offset) for extent in found.extents] == [
         (0, 5), (5, 10), (10, 15),
     ]  # fmt: skip
-    assert [one.object_id for one in found.extents[1:]] == [one.object_id for one in commits]
+    assert [extent.object_id for extent in found.extents[1:]] == [
+        commit.object_id for commit in commits
+    ]
     assert answers[1].watermarks[TOPIC, 0] == found.watermarks
     # The next batch follows on it, whichever way it is committed.
     version = await plane.save_sink_commit(
@@ -106,7 +108,7 @@ async def test_objects_and_row_are_committed_together(plane: Plane) -> None:
     )
     assert version > record.version
     later, _ = await commit(plane, row(6), await objects(plane), version)
-    assert [one.base_offset for one in later.targets] == [15, 5]
+    assert [saved.base_offset for saved in later.targets] == [15, 5]
 
 
 async def test_a_repetition_gets_the_first_answer(plane: Plane) -> None:
@@ -130,7 +132,7 @@ async def test_another_attempt_at_the_same_batch_is_stale(plane: Plane) -> None:
     # What it wrote is left to the sweeper.
     assert await states(plane) == {"committed": 2, "pending": 2}
     condemned = await plane.mark_for_deletion(pending_grace_ms=0, unreferenced_grace_ms=0, limit=9)
-    assert [one.object_id for one in condemned] == [one.object_id for one in others]
+    assert [marked.object_id for marked in condemned] == [commit.object_id for commit in others]
 
 
 @pytest.mark.parametrize("topic_id", [LOCAL, UUID(int=99)])
@@ -143,14 +145,14 @@ async def test_an_entry_that_is_refused_refuses_all(plane: Plane, topic_id: UUID
     with pytest.raises(EntryRefused, match=f"object {two.object_id} was refused") as caught:
         await commit(plane, row(), commits)
     assert caught.value.error in ("unknown_topic_id", "not_leader_or_follower")
-    with pytest.raises(EntryRefused, match="none is 7"):
+    with pytest.raises(EntryRefused, match="partition 7 does not exist"):
         await commit(plane, row(), [written(one, [entry(7)])])
     assert await plane.sink_commit("q") is None
     assert await ends(plane) == [0, 0, 0]
     assert await plane.extents(TOPIC, 0, start=0, end=99, limit=9) == []
     # Nothing is lost either: without that entry the same objects can be committed.
     record, _ = await commit(plane, row(), [commits[0], written(two, [entry(0)])])
-    assert [(one.base_offset, one.next_offset) for one in record.targets] == [(0, 10), (0, 5)]
+    assert [(saved.base_offset, saved.next_offset) for saved in record.targets] == [(0, 10), (0, 5)]
 
 
 async def test_an_object_that_was_swept_loses_all(plane: Plane) -> None:
@@ -176,7 +178,7 @@ async def test_an_intent_is_ended(plane: Plane) -> None:
         await commit(plane, row(5, target(0, 10), local), await objects(plane), version)
     commits = await objects(plane)
     done = await commit(plane, row(4, target(0, 10), local), commits, version)
-    assert [one.base_offset for one in done.record.targets] == [0, 40]
+    assert [saved.base_offset for saved in done.record.targets] == [0, 40]
     assert await plane.sink_commit("q") == done.record
     assert await commit(plane, row(4, target(0, 10), local), commits, version) == done
 
@@ -213,11 +215,11 @@ async def test_commits_of_many_at_once(plane: Plane) -> None:
             record,
             expected_version=0,
             commits=[
-                written(one, [entry(number % 2)]),
+                written(first_id, [entry(number % 2)]),
                 written(two, [entry(1 - number % 2)]),
             ],
         )
-        for number, (record, (one, two)) in enumerate(sinks)
+        for number, (record, (first_id, two)) in enumerate(sinks)
     ]
     answers, _ = await asyncio.gather(
         asyncio.gather(*calls), asyncio.gather(*[put(plane, entry(0), entry(1)) for _ in range(4)])
@@ -234,6 +236,6 @@ async def test_two_attempts_at_once_leave_one(plane: Plane) -> None:
     done = await asyncio.gather(
         *[commit(plane, row(), commits) for commits in tries], return_exceptions=True
     )
-    assert sum(isinstance(one, SinkAnswer) for one in done) == 1
-    assert sum(isinstance(one, StaleSink) for one in done) == 2
+    assert sum(isinstance(result, SinkAnswer) for result in done) == 1
+    assert sum(isinstance(result, StaleSink) for result in done) == 2
     assert await ends(plane) == [10, 5, 0]

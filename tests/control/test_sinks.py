@@ -108,7 +108,7 @@ async def test_what_may_follow(
     assert await control.sink_commit("q") == commit(there[1], there[0], version=version)
 
 
-async def test_a_query_made_anew_does_not_get_its_old_versions(control: ControlPlane) -> None:
+async def test_a_recreated_query_does_not_get_its_old_versions(control: ControlPlane) -> None:
     first = await control.save_sink_commit(commit(), expected_version=0)
     with pytest.raises(StaleSink):
         await control.delete_sink_commit("q", expected_version=first + 1)
@@ -128,8 +128,8 @@ async def test_of_commits_that_race_one_wins(control: ControlPlane) -> None:
         ),
         return_exceptions=True,
     )
-    assert sorted(type(one).__name__ for one in results) == ["StaleSink"] * 19 + ["int"]
-    winner = next(place for place, one in enumerate(results) if isinstance(one, int))
+    assert sorted(type(result).__name__ for result in results) == ["StaleSink"] * 19 + ["int"]
+    winner = next(place for place, result in enumerate(results) if isinstance(result, int))
     row = await control.sink_commit("q")
     assert row is not None
     assert row.updated_ms == winner

@@ -138,7 +138,7 @@ async def test_a_full_disk_fails_the_change_and_nothing_else(tmp_path: Path) -> 
     await plane.close()
 
 
-async def test_a_sync_that_failed_stops_the_database_for_good(tmp_path: Path) -> None:
+async def test_a_failed_sync_stops_the_database_permanently(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     plane = SqliteControlPlane(path)
     await plane.start()
@@ -154,7 +154,7 @@ async def test_a_sync_that_failed_stops_the_database_for_good(tmp_path: Path) ->
         await plane.create_topic(name="b", topic_id=UUID(int=2), partitions=[[1]], configs={})
 
     results = await asyncio.gather(create(), plane._writer.run(fail), return_exceptions=True)
-    assert [type(one) for one in results][1] is DatabaseStopped
+    assert [type(result) for result in results][1] is DatabaseStopped
     with pytest.raises(DatabaseStopped, match="disk I/O error"):
         await create()
     assert (await plane.image()) is before or results[0] is None
@@ -180,7 +180,7 @@ async def test_a_row_that_is_refused_fails_its_operation_alone(tmp_path: Path) -
         plane.allocate_producer_ids(1),
         return_exceptions=True,
     )
-    assert [type(one) for one in results] == [BugError, KeyError, range]
+    assert [type(result) for result in results] == [BugError, KeyError, range]
     await plane.close()
 
 
@@ -202,7 +202,7 @@ async def test_the_queue_is_bounded(tmp_path: Path) -> None:
     await asyncio.sleep(0)  # what a turn has gathered is queued at its end
     go_on.set()
     results = await asyncio.gather(first, *calls, return_exceptions=True)
-    assert [type(one) for one in results if isinstance(one, Exception)] == [ControlBusy]
+    assert [type(result) for result in results if isinstance(result, Exception)] == [ControlBusy]
     await plane.close()
 
 
@@ -216,7 +216,7 @@ async def test_a_closed_plane_says_so(tmp_path: Path) -> None:
         await plane.allocate_producer_ids(1)
 
 
-async def test_a_cancelled_caller_harms_nobody(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_does_not_affect_others(tmp_path: Path) -> None:
     plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
     await plane.start()
     task = asyncio.ensure_future(plane.allocate_producer_ids(5))
@@ -227,12 +227,12 @@ async def test_a_cancelled_caller_harms_nobody(tmp_path: Path) -> None:
 
 
 async def on_threads(plane: SqliteControlPlane, *rows: int | None) -> list[bool]:
-    """Whether operations of one turn, of so many rows, run on the writer's thread."""
+    """Return whether a turn's operations, of so many rows, run on the writer's thread."""
 
     def where(connection: sqlite3.Connection) -> bool:
         return threading.current_thread() is not threading.main_thread()
 
-    return list(await asyncio.gather(*[plane._writer.run(where, rows=one) for one in rows]))
+    return list(await asyncio.gather(*[plane._writer.run(where, rows=row) for row in rows]))
 
 
 async def test_a_small_operation_that_is_alone_is_committed_on_the_loop(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One SQLite file, several processes: what one changes the others see, are told, and wait for."""
+"""Processes that share a SQLite file: visibility of changes, notices, and write locks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from penstock.control import CommittedOffset, DatabaseLocked, StaleBroker
 from penstock.control.batch_index.values import Watermarks
 from penstock.control.drivers import sqlite_shared
-from penstock.control.drivers.mark_notices import UNTOLD
 from penstock.control.drivers.socket_notices import Inbox, SocketNotices, new_inbox
+from penstock.control.drivers.watermark_notices import UNKNOWN_SIZE
 from penstock.control.sqlite_shared import SharedSqliteControlPlane, prepare
 from tests.control.conftest import ManualClock
 
@@ -24,8 +24,8 @@ A, B = UUID(int=1), UUID(int=2)
 WITHIN_SECONDS = 20
 
 
-class Heard:
-    """What a plane's watchers were called with."""
+class Received:
+    """Arguments of a control plane's callbacks."""
 
     def __init__(self) -> None:
         self.image = asyncio.Event()
@@ -35,7 +35,7 @@ class Heard:
 @asynccontextmanager
 async def shared(
     path: Path, clock: ManualClock
-) -> AsyncIterator[list[tuple[SharedSqliteControlPlane, Heard, Inbox]]]:
+) -> AsyncIterator[list[tuple[SharedSqliteControlPlane, Received, Inbox]]]:
     """Two planes over a file that is made."""
     await prepare(path)
     inboxes = [new_inbox(), new_inbox()]
@@ -43,14 +43,14 @@ async def shared(
         opened = []
         for place, inbox in enumerate(inboxes):
             stack.callback(inbox.close)
-            heard = Heard()
+            received = Received()
             plane = SharedSqliteControlPlane(
                 path, notices=SocketNotices(inbox, [inboxes[1 - place]]), clock=clock
             )
-            plane.watch(heard.image.set, heard.marks.put_nowait)
+            plane.watch(received.image.set, received.marks.put_nowait)
             await plane.start()
             stack.push_async_callback(plane.close)
-            opened.append((plane, heard, inbox))
+            opened.append((plane, received, inbox))
         yield opened
 
 
@@ -63,15 +63,15 @@ async def register(plane: SharedSqliteControlPlane, broker_id: int, incarnation:
 async def test_what_one_changes_the_other_sees_and_hears(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (other, heard, _)):
+    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (other, received, _)):
         before = await other.image()
         await register(one, 1, A)
-        await asyncio.wait_for(heard.image.wait(), WITHIN_SECONDS)
+        await asyncio.wait_for(received.image.wait(), WITHIN_SECONDS)
         image = await other.image()
         assert [broker.broker_id for broker in image.brokers] == [1]
         assert image.version > before.version
         assert await other.image() is image, "nothing was read again"
-        # Each change finds the newest image in memory, whoever made it.
+        # Each change finds the newest image in memory of any process.
         await register(other, 2, B)
         topic = await one.create_topic(
             name="t", topic_id=A, partitions=[[1], [2]], configs={}, internal=False
@@ -85,22 +85,22 @@ async def test_what_one_changes_the_other_sees_and_hears(
 async def test_registrations_are_renewed_for_all_and_expire_by_any(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (other, heard, _)):
+    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (other, received, _)):
         await register(one, 1, A)
         await register(other, 2, B)
         clock.ms += 800
         await one.renew_broker(broker_id=1, incarnation=A)
         clock.ms += 800
         await one.renew_broker(broker_id=1, incarnation=A)
-        await asyncio.wait_for(heard.image.wait(), WITHIN_SECONDS)
-        heard.image.clear()
+        await asyncio.wait_for(received.image.wait(), WITHIN_SECONDS)
+        received.image.clear()
         assert await one.expire_brokers(1_000, by=1) == [2]
-        await asyncio.wait_for(heard.image.wait(), WITHIN_SECONDS)
+        await asyncio.wait_for(received.image.wait(), WITHIN_SECONDS)
         with pytest.raises(StaleBroker):
             await other.renew_broker(broker_id=2, incarnation=B)
 
 
-async def test_whoever_is_started_again_finds_who_is_registered(
+async def test_a_restarted_process_finds_the_registered_brokers(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     path = tmp_path / "control.sqlite"
@@ -113,17 +113,17 @@ async def test_whoever_is_started_again_finds_who_is_registered(
     assert (await prepare(path)).brokers == (), "all of them are gone"
 
 
-async def test_marks_are_told_and_a_full_inbox_is_looked_at_instead(
+async def test_watermarks_are_sent_and_a_full_inbox_causes_a_reload(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (_, heard, inbox)):
+    async with shared(tmp_path / "control.sqlite", clock) as ((one, _, _), (_, received, inbox)):
         marks = Watermarks(log_start_offset=3, high_watermark=9, size_bytes=0)
-        one._tell({(A, 0): marks})
-        assert await asyncio.wait_for(heard.marks.get(), WITHIN_SECONDS) == [
-            (A, 0, marks._replace(size_bytes=UNTOLD))
+        one._notify({(A, 0): marks})
+        assert await asyncio.wait_for(received.marks.get(), WITHIN_SECONDS) == [
+            (A, 0, marks._replace(size_bytes=UNKNOWN_SIZE))
         ]
-        for _ in range(5_000):  # nobody reads until this task waits
-            one._tell({(A, 0): marks})
+        for _ in range(5_000):  # no task reads until this task waits
+            one._notify({(A, 0): marks})
         assert inbox.bell.recv(1) == b"i"
 
 
@@ -149,7 +149,7 @@ asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 """
 
 
-async def test_writers_take_turns_and_one_that_is_killed_holds_up_nobody(
+async def test_writers_take_turns_and_a_killed_one_blocks_no_other(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     path = tmp_path / "control.sqlite"
@@ -202,7 +202,7 @@ async def test_a_process_that_holds_on_to_its_turn_is_named(
             assert await asyncio.to_thread(holder.stdout.readline) == b"held\n"
             with pytest.raises(DatabaseLocked, match=r"control\.sqlite.*for 0\.05 s"):
                 await register(one, 1, A)
-            assert (await one.image()).brokers == (), "who reads waits for nobody"
+            assert (await one.image()).brokers == (), "readers never wait"
         finally:
             holder.kill()
             holder.communicate()

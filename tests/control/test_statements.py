@@ -92,7 +92,7 @@ async def test_an_operation_gives_the_same_answers_on_both(run: Run[Any]) -> Non
     def operation() -> Operation[list[Any]]:
         yield create()
         answers: list[Any] = [(yield insert([(A, 1), (B, 2)], "n"))]
-        answers.append({uuid_of(one): size for one, size in (yield sizes([(A,), (B,)]))})
+        answers.append({uuid_of(found_id): size for found_id, size in (yield sizes([(A,), (B,)]))})
         answers.append(tuple((yield lock(A))))
         answers.append((yield lock(UUID(int=9))))
         answers.append([name for (name,) in (yield names("m", 0))])
@@ -119,7 +119,7 @@ async def test_several_statements_over_sets_are_one(run: Run[Any]) -> None:
         answers: list[Any] = [(yield both([("x",), ("y",)], [(A, 5), (B, 6), (UUID(int=9), 7)]))]
         answers.append((yield both([], [(A, 7)])))
         answers.append((yield both([("z",)], [])))
-        answers.append({uuid_of(one): size for one, size in (yield sizes([(A,), (B,)]))})
+        answers.append({uuid_of(found_id): size for found_id, size in (yield sizes([(A,), (B,)]))})
         answers.append([text for (text,) in (yield rows("SELECT text FROM notes ORDER BY 1")())])
         return answers
 

@@ -1,4 +1,4 @@
-"""Which object store the objects lie in: kept once, by every form, and in databases from before."""
+"""The object store's identity: stored once, in all implementations and migrated databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of partitions lies in the archive: one contract for all forms of the control plane."""
+"""Contract of tiered storage for all implementations of the control plane."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Tiers:
         found = await self.plane.mark_for_deletion(
             pending_grace_ms=pending_ms, unreferenced_grace_ms=unreferenced_ms, limit=ALL
         )
-        return [one.object_id for one in found]
+        return [marked.object_id for marked in found]
 
 
 def segment(lease: TierLease, base: int, end: int, **fields: int) -> TierSegment:
@@ -82,7 +82,7 @@ async def test_keys_are_reserved_below_one_stem(tiers: Tiers) -> None:
     assert first.stem != second.stem
     rows = await tiers.plane.referenced_keys(after="", limit=ALL)
     assert {lease.key for _, lease in rows} == {
-        one.stem + suffix for one in (first, second) for suffix in SUFFIXES
+        lease.stem + suffix for lease in (first, second) for suffix in SUFFIXES
     }
     assert set((await tiers.states()).values()) == {"pending"}
 
@@ -100,13 +100,13 @@ async def test_segments_follow_each_other(tiers: Tiers) -> None:
     assert await tiers.plane.aborted_tiers(KEY, 0) == [second]
     assert await tiers.plane.aborted_tiers(KEY, 25) == []
     states = await tiers.states()
-    assert [states[one] for one in range(first.object_id, first.object_id + 4)] == [
+    assert [states[object_id] for object_id in range(first.object_id, first.object_id + 4)] == [
         "committed", "committed", "committed", "deleting",
     ]  # fmt: skip
     assert states[second.object_id + 3] == "committed"
 
 
-async def test_the_epochs_of_segments_are_told(tiers: Tiers) -> None:
+async def test_tiers_have_the_epochs_of_their_segments(tiers: Tiers) -> None:
     for base, epoch in ((0, 0), (10, 0), (20, 3), (30, 5)):
         lease = await tiers.lease(base, epoch)
         made = segment(lease, base, base + 10, leader_epoch=epoch)
@@ -190,7 +190,9 @@ async def test_retention_lets_go_from_the_start(tiers: Tiers) -> None:
     assert dropped is not None
     assert not dropped.more
     assert (await tiers.marks())[:4] == (35, 40, 100, 1)
-    gone = [object_id for one in made[:3] for object_id, size in one.objects() if size]
+    gone = [
+        object_id for made_segment in made[:3] for object_id, size in made_segment.objects() if size
+    ]
     assert set(gone) <= set(await tiers.condemned())
     states = await tiers.states()
     assert states[made[3].object_id] == "committed"
@@ -232,7 +234,9 @@ async def test_what_an_unclean_election_gave_up_is_cut(
     dropped = await tiers.plane.cut_tiers(KEY, leader_epoch=0, offset=offset)
     assert dropped is not None
     assert (await tiers.marks())[:4] == (0, end, 100 * len(left), len(left))
-    assert [one.next_offset for one in await tiers.plane.tier_segments(KEY, 0)] == left
+    assert [
+        tier_segment.next_offset for tier_segment in await tiers.plane.tier_segments(KEY, 0)
+    ] == left
 
 
 async def test_what_topics_leave_is_let_go(tiers: Tiers) -> None:
@@ -247,13 +251,15 @@ async def test_what_topics_leave_is_let_go(tiers: Tiers) -> None:
     assert (await tiers.marks())[:4] == (20, 30, 100, 1)
     assert [await tiers.plane.forget_tiers(limit=2) for _ in range(3)] == [2, 2, 0]
     assert await tiers.plane.tier_marks([KEY, (TOPIC, 1)]) == {}
-    wanted = {object_id for one in made for object_id, size in one.objects() if size}
+    wanted = {
+        object_id for made_segment in made for object_id, size in made_segment.objects() if size
+    }
     assert wanted <= set(await tiers.condemned())
     await tiers.plane.delete_topic(topic_id=TOPIC)
     assert await tiers.plane.forget_tiers() == 0
 
 
-async def test_a_topic_that_is_tiered_again_begins_anew(tiers: Tiers) -> None:
+async def test_a_topic_that_is_tiered_again_starts_without_segments(tiers: Tiers) -> None:
     await tiers.commit(0, 10)
     await tiers.plane.set_topic_configs(topic_id=TOPIC, configs={}, expected=TIERED)
     await tiers.plane.forget_tiers()

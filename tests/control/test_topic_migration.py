@@ -45,7 +45,7 @@ FOREVER_MS = 10**9
 
 
 def extent(key: ObjectLease, base_offset: int, at: int = 0, count: int = 5) -> Extent:
-    """One batch of 100 bytes."""
+    """Return an extent of one batch of 100 bytes."""
     return Extent(
         key.object_id, key.key, "segment", at, 100, base_offset, base_offset + count, 700, -1,
         pack("<ii", 100, count),
@@ -93,13 +93,16 @@ async def test_log_is_found_where_it_was(plane: Plane) -> None:
     image = await plane.image()
     assert image.topics["local"] == topic
     assert topic.configs == {"diskless.enable": "true", "retention.ms": "5"}
-    assert [one.leader_epoch for one in topic.partitions] == [1, 1, 1]
+    assert [partition.leader_epoch for partition in topic.partitions] == [1, 1, 1]
     assert await plane.watermarks([(LOCAL, 0), (LOCAL, 1)]) == [
         Watermarks(7, 15, 200),
         Watermarks(3, 3, 0),
     ]
     [found] = await plane.find([FindRequest(LOCAL, 0, 7, 10_000)])
-    assert [(one.base_offset, one.next_offset, one.kind) for one in found.extents] == [
+    assert [
+        (found_extent.base_offset, found_extent.next_offset, found_extent.kind)
+        for found_extent in found.extents
+    ] == [
         (5, 10, "segment"),
         (10, 15, "segment"),
     ]
@@ -114,7 +117,7 @@ async def test_retry_across_the_switch_is_a_duplicate(plane: Plane) -> None:
         entry(0, (80, 5), by=Sequenced(31, 5, epoch=2), topic_id=LOCAL),
         entry(1, (80, 2), topic_id=LOCAL),
     )
-    assert [(one.base_offset, one.duplicate) for one in answer.placed] == [
+    assert [(result.base_offset, result.duplicate) for result in answer.placed] == [
         (5, True),
         (15, False),
         (3, False),
@@ -136,10 +139,10 @@ async def test_other_switch_of_a_diskless_topic_is_refused(plane: Plane) -> None
 
 
 async def assert_local(plane: Plane) -> None:
-    """Nothing of a refused switch is there."""
+    """Assert that a rejected migration left no rows."""
     image = await plane.image()
     assert image.topics["local"].configs == {}
-    assert [one.leader_epoch for one in image.topics["local"].partitions] == [0, 0, 0]
+    assert [partition.leader_epoch for partition in image.topics["local"].partitions] == [0, 0, 0]
     assert await plane.watermarks([(LOCAL, 0)]) == [Watermarks(0, 0, 0)]
     answer = await put(plane, entry(topic_id=LOCAL))
     assert errors(answer) != [None]
@@ -198,12 +201,12 @@ async def test_renewed_leases_are_not_swept(
 ) -> None:
     old, young = [(await copied(plane)).objects for _ in range(2)]
     await elapse(100_000)
-    await plane.renew_leases([one.object_id for one in young])
+    await plane.renew_leases([leased.object_id for leased in young])
     swept = await plane.mark_for_deletion(
         pending_grace_ms=50_000, unreferenced_grace_ms=FOREVER_MS, limit=99
     )
-    assert {one.object_id for one in old} <= {one.object_id for one in swept}
-    assert not {one.object_id for one in young} & {one.object_id for one in swept}
+    assert {leased.object_id for leased in old} <= {marked.object_id for marked in swept}
+    assert not {leased.object_id for leased in young} & {marked.object_id for marked in swept}
     with pytest.raises(ObjectLeaseLost):
         await plane.renew_leases([young[0].object_id, old[0].object_id])
 

@@ -38,7 +38,7 @@ async def spread(plane: Plane) -> None:
     for broker_id in (SECOND, THIRD):
         await register(plane, broker_id, PROCESSES[broker_id])
     await plane.create_topic(
-        name="spread", topic_id=SPREAD, partitions=[[one] for one in LEADERS], configs={}
+        name="spread", topic_id=SPREAD, partitions=[[leader] for leader in LEADERS], configs={}
     )
 
 
@@ -98,7 +98,7 @@ async def brought(plane: Plane) -> TopicMigration:
 async def assert_local(plane: Plane) -> None:
     image = await plane.image()
     assert image.topics["spread"].configs == {}
-    assert {one.leader_epoch for one in image.topics["spread"].partitions} == {0}
+    assert {partition.leader_epoch for partition in image.topics["spread"].partitions} == {0}
     assert await plane.watermarks([(SPREAD, 1)]) == [Watermarks(0, 0, 0)]
 
 
@@ -106,17 +106,20 @@ async def test_all_shares_are_committed_at_once(plane: Plane) -> None:
     migration = await brought(plane)
     topic = await plane.migrate_topic(migration)
     assert topic.configs == DISKLESS
-    assert [(one.leader, one.leader_epoch) for one in topic.partitions] == [
+    assert [(partition.leader, partition.leader_epoch) for partition in topic.partitions] == [
         (leader, 1) for leader in LEADERS
     ]
     assert (
-        await plane.watermarks([(SPREAD, one) for one in range(4)]) == [Watermarks(5, 10, 100)] * 4
+        await plane.watermarks([(SPREAD, partition) for partition in range(4)])
+        == [Watermarks(5, 10, 100)] * 4
     )
     assert await plane.running_migrations() == []
     assert await plane.migrate_topic(migration) == topic
     repeated = Sequenced(31, 0, epoch=2)
-    answer = await put(plane, *[entry(one, by=repeated, topic_id=SPREAD) for one in range(4)])
-    assert [(one.base_offset, one.duplicate) for one in answer.placed] == [(5, True)] * 4
+    answer = await put(
+        plane, *[entry(partition, by=repeated, topic_id=SPREAD) for partition in range(4)]
+    )
+    assert [(result.base_offset, result.duplicate) for result in answer.placed] == [(5, True)] * 4
 
 
 async def test_shares_are_seen_as_far_as_they_are(plane: Plane) -> None:
@@ -137,7 +140,7 @@ async def test_shares_are_seen_as_far_as_they_are(plane: Plane) -> None:
     assert running.participants == (failed, replace(fenced, partitions=()))
 
 
-async def test_commit_lacks_nobody(plane: Plane) -> None:
+async def test_commit_needs_all_participants(plane: Plane) -> None:
     """A broker that has not brought its share, or took it back, or brought another's."""
     migration = await brought(plane)
     ready = MigrationParticipant(broker_id=THIRD, incarnation=PROCESSES[THIRD], state="ready")
@@ -170,7 +173,7 @@ async def test_commit_of_a_closed_request_never_takes_effect(plane: Plane) -> No
     await assert_local(plane)
 
 
-async def test_later_request_begins_anew(plane: Plane) -> None:
+async def test_a_later_request_starts_over(plane: Plane) -> None:
     migration = await brought(plane)
     later = REQUEST._replace(migration_id=UUID(int=102))
     assert await plane.open_migration(later) == later
@@ -196,7 +199,7 @@ async def test_first_of_two_that_ask_coordinates(plane: Plane) -> None:
 
 
 async def test_diskless_topic_is_not_asked_for(plane: Plane) -> None:
-    """By a broker that has not heard yet that it has become so."""
+    """The broker has an outdated image."""
     await plane.migrate_topic(await brought(plane))
     later = MigrationRequest(SPREAD, UUID(int=105), SECOND, PROCESSES[SECOND])
     with pytest.raises(StaleTopic):

@@ -65,7 +65,7 @@ def share(broker_id: int, incarnation: UUID | None = None) -> MigrationParticipa
 
 
 async def fenced(plane: Plane) -> None:
-    """All three have all of it."""
+    """Store FENCED shares of all three brokers."""
     await ordered(plane)
     await plane.fence_topic(REQUEST)
     for broker_id in (SECOND, THIRD):
@@ -92,7 +92,9 @@ async def flights(plane: Plane) -> Topic:
 async def test_an_order_leaves_a_topic_as_it_is(plane: Plane) -> None:
     await ordered(plane)
     topic = await flights(plane)
-    assert [(one.target, one.move) for one in topic.partitions] == [(PLACED[0], 0)] * 3
+    assert [(partition.target, partition.move) for partition in topic.partitions] == [
+        (PLACED[0], 0)
+    ] * 3
     assert errors(await put(plane, entry(0))) == [None]
     assert await plane.delete_records(TOPIC, 0, 5) == Watermarks(5, 10, 200)
 
@@ -106,11 +108,13 @@ async def test_a_fence_stops_what_moves_ends_and_goes_with_the_request(plane: Pl
     assert errors(await put(plane, entry(0), entry(2, at=100))) == ["not_leader_or_follower"] * 2
     with pytest.raises(NotWritable, match="'flights' is getting replicas"):
         await plane.delete_records(TOPIC, 0, 5)
-    keys = [(TOPIC, one) for one in range(3)]
+    keys = [(TOPIC, partition) for partition in range(3)]
     marks = [Watermarks(0, 5, 100), Watermarks(0, 5, 100), Watermarks(0, 0, 0)]
     assert await plane.watermarks(keys) == marks
     await plane.close_migration(REQUEST)
-    assert [(one.target, one.move) for one in (await flights(plane)).partitions] == [((), 0)] * 3
+    assert [
+        (partition.target, partition.move) for partition in (await flights(plane)).partitions
+    ] == [((), 0)] * 3
     assert errors(await put(plane, entry(0), entry(2, at=100))) == [None, None]
     with pytest.raises(StaleMigration):
         await plane.fence_topic(REQUEST)
@@ -120,10 +124,11 @@ async def test_the_switch_gives_replicas_and_drops_the_index(plane: Plane) -> No
     await fenced(plane)
     topic = await plane.replicate_topic(switch())
     assert topic.configs == LOCAL_AGAIN
-    assert {(one.leader, one.leader_epoch, one.replicas, one.isr) for one in topic.partitions} == {
-        (SECOND, 1, PLACED[0], PLACED[0])
-    }
-    assert {(one.target, one.move) for one in topic.partitions} == {((), 0)}
+    assert {
+        (partition.leader, partition.leader_epoch, partition.replicas, partition.isr)
+        for partition in topic.partitions
+    } == {(SECOND, 1, PLACED[0], PLACED[0])}
+    assert {(partition.target, partition.move) for partition in topic.partitions} == {((), 0)}
     assert await plane.replicate_topic(switch()) == topic
     assert await plane.running_migrations() == []
     chains = await plane.partition_chains([(TOPIC, 0)])
@@ -141,16 +146,20 @@ async def test_the_switch_gives_replicas_and_drops_the_index(plane: Plane) -> No
     assert await plane.remembered_producers(TOPIC, 0) == []
     while await plane.forget_partitions(limit=2):
         pass
-    [objects] = [one for one in await plane.object_totals() if one.state == "committed"]
+    [objects] = [
+        object_total
+        for object_total in await plane.object_totals()
+        if object_total.state == "committed"
+    ]
     marked = await plane.mark_for_deletion(pending_grace_ms=10**9, unreferenced_grace_ms=0, limit=9)
     assert len(marked) >= objects.objects
 
 
-async def test_producers_are_told_with_their_batches(plane: Plane) -> None:
+async def test_producers_are_returned_with_their_batches(plane: Plane) -> None:
     await ordered(plane)
     [(producer_id, producer)] = await plane.remembered_producers(TOPIC, 0)
     assert (producer_id, producer.epoch) == (31, 2)
-    assert [(one.first_sequence, one.last_offset) for one in producer.batches] == [(0, 4)]
+    assert [(batch.first_sequence, batch.last_offset) for batch in producer.batches] == [(0, 4)]
 
 
 @pytest.mark.parametrize(
@@ -167,8 +176,8 @@ async def test_all_copies_must_be_there(
 ) -> None:
     await ordered(plane)
     await plane.fence_topic(REQUEST)
-    for one in shares:
-        await plane.join_migration(REQUEST, one)
+    for participant in shares:
+        await plane.join_migration(REQUEST, participant)
     with pytest.raises(MigrationRefused, match=rf"flights-0: brokers \[{missing}\]"):
         await plane.replicate_topic(switch())
     assert (await flights(plane)).configs == DISKLESS
@@ -176,7 +185,7 @@ async def test_all_copies_must_be_there(
 
 async def test_a_switch_must_find_what_it_expects(plane: Plane) -> None:
     await ordered(plane)
-    with pytest.raises(StaleMigration):  # nobody has fenced it
+    with pytest.raises(StaleMigration):  # no broker has fenced it
         await plane.replicate_topic(switch())
     await plane.fence_topic(REQUEST)
     for broker_id in (SECOND, THIRD):
@@ -237,7 +246,7 @@ async def test_a_living_brokers_request_goes_first(plane: Plane) -> None:
     again = UUID(int=44)
     await register(plane, BROKER, again)
     assert await plane.open_migration(later, PLACED) == later
-    assert {one.move for one in (await flights(plane)).partitions} == {0}
+    assert {partition.move for partition in (await flights(plane)).partitions} == {0}
     assert errors(await put_by(plane, again)) == [None]
 
 
@@ -247,7 +256,7 @@ async def put_by(plane: Plane, incarnation: UUID) -> CommitAnswer:
 
 
 async def test_there_and_back_again(plane: Plane) -> None:
-    """What the index had before is not in the way of what comes."""
+    """The dropped index does not affect the new one."""
     await fenced(plane)
     topic = await plane.replicate_topic(switch())
     assert await plane.watermarks([(TOPIC, 0)]) == [Watermarks(0, 0, 0)]

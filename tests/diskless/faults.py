@@ -171,7 +171,7 @@ class Steps:
         if self.count != self.doomed:
             return await call
         if self.effect:
-            with suppress(PenstockError):  # whatever it answers, nobody hears
+            with suppress(PenstockError):  # its answer is lost
                 await call
         else:
             call.close()

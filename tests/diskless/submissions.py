@@ -16,7 +16,7 @@ TOPIC = UUID(int=7)
 
 
 class Sent:
-    """One submission and its outcomes, of which there must be one."""
+    """A submission and its outcomes, of which there must be exactly one."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Sent:
 
     @property
     def placed(self) -> AppendResult:
-        """Where it went."""
+        """The result of the append."""
         (outcome,) = self.outcomes
         assert isinstance(outcome, AppendResult), outcome
         return outcome

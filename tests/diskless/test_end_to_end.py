@@ -108,7 +108,7 @@ async def test_brokers_write_verify_and_clear_away(postgres_url: str, store: Obj
         )
         if index % 10 == 9:
             await answered(sent)
-    assert all(one.placed.error is None for one in sent)
+    assert all(submitted.placed.error is None for submitted in sent)
     again = brokers[0].send(partition=0, producer_id=0, sequence=14, fill=56, size=5_000)
     await answered([again])
     assert again.placed.duplicate
@@ -120,8 +120,8 @@ async def test_brokers_write_verify_and_clear_away(postgres_url: str, store: Obj
         for extent in await plane.extents(TOPIC, partition, start=0, end=99, limit=99):
             log += await store.get(extent.key, extent.byte_offset, extent.size_bytes)
         mine = sorted(sent[partition::PARTITIONS], key=lambda one: one.placed.base_offset)
-        assert [one.placed.base_offset for one in mine] == list(range(15))
-        assert log == b"".join(one.data for one in mine)
+        assert [submitted.placed.base_offset for submitted in mine] == list(range(15))
+        assert log == b"".join(submitted.data for submitted in mine)
     verifier = Verifier(plane=plane, store=store, checksums=True)
     names = [(f"orders-{index}", (TOPIC, index)) for index in range(PARTITIONS)]
     await verifier.verify(names)
@@ -137,7 +137,7 @@ async def test_brokers_write_verify_and_clear_away(postgres_url: str, store: Obj
     await asyncio.gather(*[job.run() for broker in brokers for job in broker.collection.jobs()])
     for broker in brokers:
         await broker.collection.sweeper.sweep()
-        await broker.collection.marks.note()
+        await broker.collection.id_markers.note()
         await broker.collection.orphans.collect()
         assert broker.collection.counters.failures == 0
     assert await keys(store) == []

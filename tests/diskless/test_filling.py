@@ -19,8 +19,8 @@ from penstock.diskless.settings import DisklessSettings
 from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable
 from penstock.records import split_batches
 from penstock.storage import LogConfig, LogStore, ReplicaLog, StorageError, StorageSettings
+from tests.diskless.consolidation.bed import KEY, TOPIC, Bed, Sent, produced
 from tests.diskless.consolidation.conftest import furnished
-from tests.diskless.consolidation.desk import KEY, TOPIC, Desk, Sent, produced
 from tests.diskless.world import SeededRandomness
 from tests.storage.batches import FakeClock
 
@@ -56,7 +56,7 @@ class Place:
         self.plane = plane
         self.store = self.reads = Reads(clock=clock)
         self.reads.before = []
-        self.desk = Desk(plane, self.store)
+        self.bed = Bed(plane, self.store)
         self.waits: list[float] = []
         self.during: list[Callable[[], object]] = []
         """What happens in the next pauses."""
@@ -99,10 +99,10 @@ class Place:
     async def write(self, count: int, *, append_time: bool = False) -> None:
         """So many objects of one batch of two records."""
         for _ in range(count):
-            await self.desk.write(Sent(produced(b"a" * 100, b"b"), 0, append_time))
+            await self.bed.write(Sent(produced(b"a" * 100, b"b"), 0, append_time))
 
     async def consolidate(self) -> None:
-        """What lay in small objects lies in a segment, and those are gone."""
+        """Consolidate small objects into segments, and sweep them."""
         made = Consolidator(
             DisklessSettings(consolidation_min_extents=2, consolidation_bytes_per_second=0),
             plane=self.plane,
@@ -112,10 +112,10 @@ class Place:
             all_ages=True,
         )
         assert await made.consolidate([KEY])
-        await self.store.delete(await self.desk.keys("wal/"))
+        await self.store.delete(await self.bed.keys("wal/"))
 
     def offsets(self) -> list[int]:
-        """Of all batches of the log, which are of its epoch."""
+        """Return the base offsets of the log's batches, all of its epoch."""
         found, offset = [], self.log.log_start_offset
         while offset < self.log.durable_offset:
             read = self.log.read(offset, max_bytes=1 << 20, end_offset=self.log.durable_offset)
@@ -160,16 +160,16 @@ async def test_passes_go_on_and_the_end_is_durable(
 
 async def test_batches_are_those_that_consumers_got(place: Place) -> None:
     await place.write(3, append_time=True)
-    consumed = await place.desk.consumed()
+    consumed = await place.bed.consumed()
     await place.filling().finish()
     read = place.log.read(0, max_bytes=1 << 20, end_offset=6)
-    times = [one.max_timestamp for one in split_batches(consumed)]
+    times = [batch.max_timestamp for batch in split_batches(consumed)]
     filled = split_batches(b"".join(read.buffers))
-    assert [one.max_timestamp for one in filled] == times
-    assert [one.crc for one in filled] == [one.crc for one in split_batches(consumed)]
+    assert [batch.max_timestamp for batch in filled] == times
+    assert [batch.crc for batch in filled] == [batch.crc for batch in split_batches(consumed)]
 
 
-async def test_a_log_that_the_start_overtakes_begins_anew(place: Place) -> None:
+async def test_a_log_that_the_start_overtakes_restarts(place: Place) -> None:
     await place.write(5)
     filled = place.filling()
     await filled.catch_up()
@@ -223,7 +223,7 @@ async def test_a_store_that_does_not_answer_is_asked_again(
 
 async def test_an_object_that_is_lost_is_named(place: Place) -> None:
     await place.write(1)
-    [key] = await place.desk.keys("wal/")
+    [key] = await place.bed.keys("wal/")
     await place.store.delete([key])
     with pytest.raises(ObjectNotFound, match=key):
         await place.filling().catch_up()
@@ -242,12 +242,13 @@ async def test_the_rate_is_kept_until_the_last_pass(place: Place) -> None:
 
 async def test_producers_below_the_start_are_known(place: Place) -> None:
     for producer, sequence in ((1, 0), (2, 0), (1, 1)):
-        await place.desk.write(Sent(produced(b"x", producer=(producer, 0, sequence))))
+        await place.bed.write(Sent(produced(b"x", producer=(producer, 0, sequence))))
     await place.plane.delete_records(*KEY, 2)
     await place.filling().finish()
     known = place.log.producer_states.states()
     batches = {
-        one: [(it.first_sequence, it.last_offset) for it in known[one].batches] for one in known
+        producer_id: [(it.first_sequence, it.last_offset) for it in known[producer_id].batches]
+        for producer_id in known
     }
     assert batches == {1: [(0, 0), (1, 2)], 2: [(0, 1)]}
 

@@ -137,7 +137,7 @@ async def test_an_emptied_store_is_refused_and_left_alone() -> None:
     assert len(world.memory) == 0
 
 
-async def test_another_store_is_refused_whoever_has_filled_it() -> None:
+async def test_another_store_is_rejected_whatever_it_contains() -> None:
     world, other = await written(), World(seed=1)
     await world.collection().start()
     await other.begin()
@@ -282,7 +282,7 @@ async def test_what_clears_away_leaves_it() -> None:
     await world.memory.put("wal/00/nobodys", [b"x"])
     world.clock.ms += 10**9
     await world.plane.lease_objects(broker_id=1, incarnation=world.incarnation, count=1)
-    await collection.marks.note()
+    await collection.id_markers.note()
     await collection.sweeper.sweep()
     assert (await collection.orphans.collect()).due == ["wal/00/nobodys"]
     assert await properties(world.memory) == before
@@ -295,7 +295,7 @@ async def test_nothing_is_deleted_in_another_store() -> None:
     await collection.start()
     await emptied(world.memory)
     await world.memory.put("wal/00/anothers", [b"x"])
-    for job in (collection.sweeper.sweep, collection.orphans.collect, collection.marks.note):
+    for job in (collection.sweeper.sweep, collection.orphans.collect, collection.id_markers.note):
         with pytest.raises(StoreMismatch):
             await job()
     assert len(world.memory) == 1
@@ -356,7 +356,7 @@ class Running:
         return [info.key async for info in self.store.list("wal/")]
 
     def replaced(self) -> Any:
-        """Let another, empty one stand in its place; the one that stood there."""
+        """Replace the store by an empty one; return the old one."""
         before, self.raw.inner = self.raw.inner, MemoryStore()
         return before
 
@@ -467,7 +467,7 @@ async def test_a_failure_during_a_look_is_not_forgotten() -> None:
     assert not guard.doubted
 
 
-async def test_producers_are_told_and_nothing_is_committed() -> None:
+async def test_producers_get_an_error_and_nothing_is_committed() -> None:
     world = await written(1)
     await world.collection().start()
     guard = guard_of(world.plane, world.store)

@@ -1,4 +1,4 @@
-"""What a broker knows of a diskless partition only grows, in whatever order it hears of it."""
+"""The watermarks of a diskless partition only rise, in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from penstock.base.ids import TopicPartition
 from penstock.control.batch_index.values import Watermarks
-from penstock.control.drivers.mark_notices import UNTOLD
+from penstock.control.drivers.watermark_notices import UNKNOWN_SIZE
 from penstock.diskless.partition import DisklessPartition
 
 
@@ -24,13 +24,13 @@ def test_it_is_unknown_until_the_control_plane_has_spoken() -> None:
 
 
 def test_marks_in_any_order_end_the_same() -> None:
-    heard = [
+    learned = [
         Watermarks(0, 5, 500),
         Watermarks(0, 9, 900),
         Watermarks(4, 9, 500),
         Watermarks(4, 12, 800),
     ]
-    for order in permutations(heard):
+    for order in permutations(learned):
         one = partition()
         ends: list[int] = []
         for watermarks in order:
@@ -51,10 +51,10 @@ def test_a_late_answer_still_moves_the_start() -> None:
 def test_a_notice_has_no_size() -> None:
     one = partition()
     one.learn(Watermarks(0, 5, 500))
-    told = Watermarks(2, 8, UNTOLD)
-    assert one.learn(told)
+    notice = Watermarks(2, 8, UNKNOWN_SIZE)
+    assert one.learn(notice)
     assert (one.log_start_offset, one.high_watermark, one.size_bytes) == (2, 8, 500)
-    assert not one.learn(told)
+    assert not one.learn(notice)
 
 
 def test_epoch_0_is_the_only_one() -> None:

@@ -48,7 +48,7 @@ def append(logs: LogStore, log: TransactionalLog, count: int, size: int = 1000) 
 
 
 class Copied(NamedTuple):
-    """All of a log that is durable is committed."""
+    """A log whose durable records are all committed."""
 
     log: TransactionalLog
 
@@ -99,12 +99,12 @@ async def test_passes_go_on_where_the_last_one_ended(
     assert await copy.catch_up() == 0
     part = whole(copy)
     assert len(part.objects) == 5
-    assert max(one.size_bytes for one in part.objects) < 13_000
+    assert max(written.size_bytes for written in part.objects) < 13_000
     assert await stored(world, part) == list(range(0, 82, 2))
     assert (part.log_start_offset, part.high_watermark) == (0, 82)
 
 
-async def test_copy_that_the_log_start_overtakes_begins_anew(logs: LogStore) -> None:
+async def test_a_copy_that_the_log_start_overtakes_restarts(logs: LogStore) -> None:
     world, log = World(), log_of(logs, 10)
     copy = copy_of(world, log)
     await copy.catch_up()
@@ -161,7 +161,7 @@ async def test_holes_of_a_compacted_log_become_batches_without_records(logs: Log
 
 
 async def test_transactions_go_along(logs: LogStore) -> None:
-    """One is aborted, one committed, one open; what another one's marker says of its epoch, too."""
+    """Transactions are aborted, committed and open; another producer's marker raises its epoch."""
     world, log = World(), log_of(logs, 3)
     for producer_id in (4, 5, 6):
         sent = batch(producer_id=producer_id, epoch=0, sequence=0, attributes=TRANSACTIONAL_FLAG)
@@ -174,7 +174,7 @@ async def test_transactions_go_along(logs: LogStore) -> None:
     [part] = copy.partitions()
     assert part.high_watermark == log.log_end_offset == 12
     assert part.aborted == (AbortedTransaction(4, 6, 9, 7),)
-    assert {key: one.txn_first_offset for key, one in part.producers.items()} == {
+    assert {key: producer.txn_first_offset for key, producer in part.producers.items()} == {
         4: -1, 5: -1, 6: 8, 7: -1
     }  # fmt: skip
     assert (part.producers[7].epoch, part.producers[7].coordinator_epoch) == (1, 9)

@@ -31,8 +31,8 @@ async def populated() -> World:
     writer = world.writer()
     for _ in range(3):
         sent = [Sent(partition=index % PARTITIONS, count=2) for index in range(8)]
-        for one in sent:
-            writer.submit(one.submission)
+        for submitted in sent:
+            writer.submit(submitted.submission)
         await answered(sent)
     await writer.stop()
     await world.plane.delete_records(TOPIC, 0, 3)

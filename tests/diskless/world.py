@@ -57,14 +57,14 @@ def guard_of(
     place: str = "",
     randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> StoreGuard:
-    """What knows whether a store is a plane's."""
+    """Return the guard of a store."""
     return StoreGuard(
         plane=plane, store=store, cluster_id=cluster_id, randomness=randomness, place=place
     )
 
 
 class World:
-    """Durable: plane and store. `writer` and `collection` can be made anew after a crash.
+    """A durable control plane and store; `writer` and `collection` are recreated after a crash.
 
     The clock of plane and store stands still until a test moves it; the writer's runs.
     """
@@ -168,5 +168,5 @@ class World:
 async def answered(sent: Sequence[Sent], seconds: float = 60.0) -> None:
     """Wait until all have been answered."""
     async with asyncio.timeout(seconds):
-        while not all(one.outcomes for one in sent):
+        while not all(submitted.outcomes for submitted in sent):
             await asyncio.sleep(0.001)

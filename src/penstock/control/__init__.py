@@ -1,7 +1,8 @@
-"""The control plane: topics, brokers, offsets, groups, sink commits, and diskless data's index.
+"""The control plane: topics, brokers, offsets, groups, sink commits, and the index of diskless
+data.
 
-Its forms are loaded when they are first used: they take SQLite and asyncio, and Spark's processes,
-of which every query starts some, want values alone.
+Implementations are imported on first use: they load SQLite and asyncio, and Spark's worker
+processes, which start with every query, need the values alone.
 """
 
 from importlib import import_module
@@ -48,11 +49,11 @@ from penstock.control.coordination.values import (
 )
 from penstock.control.epochs.seen import SeenDatabase
 from penstock.control.epochs.values import (
+    AssignedEpoch,
     ClaimedEpochs,
     EpochClaim,
     EpochOpening,
     InSyncReplicas,
-    OwedEpoch,
     PartitionChain,
     PartitionEpoch,
     PartitionLoss,
@@ -130,6 +131,7 @@ __all__ = [
     "GROUP_MEMBER",
     "KEY_ROW",
     "TRANSACTION",
+    "AssignedEpoch",
     "Backlog",
     "BatchEntry",
     "Broker",
@@ -182,7 +184,6 @@ __all__ = [
     "OffsetBeyondEnd",
     "OffsetsEnd",
     "OpenTransaction",
-    "OwedEpoch",
     "Partition",
     "PartitionChain",
     "PartitionEpoch",

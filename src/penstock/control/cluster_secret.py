@@ -1,4 +1,4 @@
-"""The secret that all brokers of a cluster share: a row of the control plane, made once."""
+"""The secret that all brokers of a cluster share, stored in the control plane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY = "key"
 
 
 async def cluster_secret(control: ControlPlane, randomness: Randomness) -> PeerSecret:
-    """The secret, which the first broker of the cluster makes.
+    """Return the secret; the first broker of the cluster generates it.
 
     Raises:
         PenstockError: the control plane does not answer.

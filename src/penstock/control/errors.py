@@ -1,4 +1,4 @@
-"""What the control plane refuses, and why."""
+"""Errors of the control plane."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from penstock.control.limits import COMMIT_ANSWER_KEPT_MS
 
 
 class TopicExists(InvalidError):
-    """A topic of this name is there already."""
-
     code: ClassVar[str] = "topic_already_exists"
 
     def __init__(self, name: str) -> None:
@@ -20,8 +18,6 @@ class TopicExists(InvalidError):
 
 
 class UnknownTopic(InvalidError):
-    """No topic has this id; it may have been deleted in the meantime."""
-
     code: ClassVar[str] = "unknown_topic_id"
 
     def __init__(self, topic_id: UUID) -> None:
@@ -30,8 +26,6 @@ class UnknownTopic(InvalidError):
 
 
 class TopicIdTaken(InvalidError):
-    """Another topic has this id."""
-
     code: ClassVar[str] = "topic_already_exists"
 
     def __init__(self, topic_id: UUID, name: str) -> None:
@@ -40,25 +34,25 @@ class TopicIdTaken(InvalidError):
 
 
 class InvalidPartitions(InvalidError):
-    """A topic cannot have, or get, this number of partitions."""
+    """A topic cannot have, or grow to, this number of partitions."""
 
     code: ClassVar[str] = "invalid_partitions"
 
 
 class InvalidReplicas(InvalidError):
-    """A partition's replicas are none, repeat a broker, or name a negative one."""
+    """A partition's replicas are empty, repeat a broker, or name a negative one."""
 
     code: ClassVar[str] = "invalid_replica_assignment"
 
 
 class TooLarge(InvalidError):
-    """One call carries more than the control plane takes."""
+    """A call exceeds a limit of the control plane."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class StaleTopic(FencedError):
-    """The topic changed between the caller's reading and its writing."""
+    """The topic changed between the caller's read and its write."""
 
     code: ClassVar[str] = "invalid_update_version"
 
@@ -68,7 +62,7 @@ class StaleTopic(FencedError):
 
 
 class StaleConfigs(FencedError):
-    """Configs changed between the caller's reading and its writing."""
+    """The configs changed between the caller's read and its write."""
 
     code: ClassVar[str] = "invalid_update_version"
 
@@ -78,23 +72,21 @@ class StaleConfigs(FencedError):
 
 
 class InvalidQuorum(InvalidError):
-    """So many replicas cannot be asked to have a record, of those that there are."""
+    """An ack quorum is impossible with this number of replicas."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NotReplicated(InvalidError):
-    """There is no such partition with several replicas."""
+    """No such partition has several replicas."""
 
     code: ClassVar[str] = "unknown_topic_or_partition"
 
     def __init__(self, topic_id: UUID, partition: int) -> None:
-        super().__init__(f"partition {partition} of topic {topic_id} is none with replicas")
+        super().__init__(f"partition {partition} of topic {topic_id} is not replicated")
 
 
 class NotReassigned(InvalidError):
-    """No other replicas are ordered for a partition."""
-
     code: ClassVar[str] = "no_reassignment_in_progress"
 
     def __init__(self, topic_id: UUID, partition: int) -> None:
@@ -102,7 +94,7 @@ class NotReassigned(InvalidError):
 
 
 class NotReplica(InvalidError):
-    """Only brokers of a partition's placement lead it."""
+    """A broker outside of a partition's placement cannot lead it."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
@@ -126,13 +118,13 @@ class StaleEpoch(FencedError):
 
 
 class DatabaseSetBack(FencedError):
-    """The database does not know what it has said: it is another one, or an older copy."""
+    """The database is another one, or an older copy: it lacks changes that it confirmed."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class StaleRecord(FencedError):
-    """A coordinator's record was saved by someone else in the meantime."""
+    """Another coordinator saved the record in the meantime."""
 
     code: ClassVar[str] = "not_coordinator"
 
@@ -142,14 +134,12 @@ class StaleRecord(FencedError):
 
 
 class NotInTransaction(InvalidError):
-    """The offsets of a group are not part of the producer's transaction."""
-
     code: ClassVar[str] = "invalid_txn_state"
 
     def __init__(self, transactional_id: str, group_id: str) -> None:
         super().__init__(
             f"the offsets of group {group_id!r} are not part of the producer's transaction"
-            f" {transactional_id!r}: it has ended, or was never told of them"
+            f" {transactional_id!r}: it has ended, or never included them"
         )
 
 
@@ -165,7 +155,7 @@ class StaleProducerEpoch(FencedError):
 
 
 class StaleSink(FencedError):
-    """A query's commit was saved by someone else in the meantime, or cannot follow on this one."""
+    """Another writer saved the query's commit, or the record cannot follow the saved one."""
 
     code: ClassVar[str] = "invalid_update_version"
 
@@ -175,7 +165,7 @@ class StaleSink(FencedError):
 
 
 class StaleBroker(FencedError):
-    """A newer incarnation of this broker has registered, or it is not registered any more."""
+    """A newer incarnation of this broker is registered, or none is."""
 
     code: ClassVar[str] = "stale_broker_epoch"
 
@@ -187,19 +177,17 @@ class StaleBroker(FencedError):
 
 
 class UnknownBroker(InvalidError):
-    """No broker of this id was ever registered."""
-
     code: ClassVar[str] = "broker_id_not_registered"
 
 
 class BrokerInUse(InvalidError):
-    """A broker that is to be removed, and lives or holds replicas."""
+    """A broker cannot be removed, because it runs or holds replicas."""
 
     code: ClassVar[str] = "policy_violation"
 
 
 class StaleClusterEpoch(FencedError):
-    """Brokers have come or gone since the caller looked: another one may own the group now."""
+    """Brokers were added or removed: another broker may coordinate the group now."""
 
     code: ClassVar[str] = "not_coordinator"
 
@@ -216,15 +204,15 @@ class ControlUnavailable(UnavailableError):
 
 
 class DatabaseFull(ControlUnavailable):
-    """The disk is full; the change was not made, and works once there is room."""
+    """The disk is full; the change was not made, and may be retried."""
 
 
 class DatabaseLocked(ControlUnavailable):
-    """Another process holds the database."""
+    pass
 
 
 class DatabaseRefused(ControlUnavailable):
-    """The database refuses this broker until an administrator changes something there."""
+    """The database rejects this broker until an administrator acts."""
 
 
 class DatabaseDamaged(ControlUnavailable):
@@ -232,16 +220,14 @@ class DatabaseDamaged(ControlUnavailable):
 
 
 class DatabaseSlow(ControlUnavailable):
-    """The database did not finish a statement in the time allowed; it may work again at once."""
+    """A statement exceeded its time limit; it may be retried at once."""
 
 
 class DatabaseStopped(ControlUnavailable):
-    """Reading, writing or syncing failed: nothing is tried again before a restart."""
+    """A read, write or sync failed; nothing is retried before a restart."""
 
 
 class ControlBusy(UnavailableError):
-    """More operations wait for the metadata database than the limit allows."""
-
     code: ClassVar[str] = "coordinator_load_in_progress"
 
     def __init__(self, limit: int) -> None:
@@ -250,19 +236,19 @@ class ControlBusy(UnavailableError):
 
 
 class UnstorableText(InvalidError):
-    """A text holds what the database cannot store, such as a zero byte."""
+    """A text holds a character that the database cannot store, such as NUL."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class IncompatibleDatabase(InvalidError):
-    """The database was written by a newer Penstock, or is not one of ours."""
+    """The database was written by a newer Penstock, or by another program."""
 
     code: ClassVar[str] = "unsupported_version"
 
 
 class ObjectLeaseLost(FencedError):
-    """The sweeper marked an object before it was committed; its bytes go under a new key."""
+    """The sweeper marked an object before its commit; write it again under a new key."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
@@ -272,7 +258,7 @@ class ObjectLeaseLost(FencedError):
 
 
 class CommitForgotten(FencedError):
-    """An object was committed so long ago that the answer is not kept any more."""
+    """An object was committed so long ago that its answer has expired."""
 
     code: ClassVar[str] = "request_timed_out"
 
@@ -285,13 +271,13 @@ class CommitForgotten(FencedError):
 
 
 class InvalidCommit(InvalidError):
-    """An object whose entries contradict each other, or its size."""
+    """An object's entries contradict each other, or its size."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class EntryRefused(InvalidError):
-    """A commit that is made as a whole has an entry that cannot be placed."""
+    """An atomic commit has an entry that cannot be placed."""
 
     code: ClassVar[str] = "unknown_topic_or_partition"
 
@@ -302,13 +288,13 @@ class EntryRefused(InvalidError):
 
 
 class StaleExtents(FencedError):
-    """Extents that were to be replaced have changed or are gone."""
+    """Extents to be replaced have changed or are gone."""
 
     code: ClassVar[str] = "invalid_update_version"
 
 
 class StaleTiers(FencedError):
-    """A segment does not follow on what of its partition lies in the archive."""
+    """A segment does not follow the partition's segments in the archive."""
 
     code: ClassVar[str] = "invalid_update_version"
 
@@ -317,13 +303,11 @@ class StaleTiers(FencedError):
 
 
 class NotTiered(InvalidError):
-    """The topic is to have nothing in the archive."""
-
     code: ClassVar[str] = "invalid_config"
 
 
 class OffsetBeyondEnd(InvalidError):
-    """Records are to be deleted up to an offset that a partition does not have."""
+    """DeleteRecords names an offset outside of the partition."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
@@ -336,14 +320,12 @@ class OffsetBeyondEnd(InvalidError):
 
 
 class NotWritable(RetriableError):
-    """The control plane does not decide of a partition's ends: they are its brokers', or rest."""
+    """The control plane does not assign the partition's offsets, or it is fenced."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
 
 class StaleMigration(FencedError):
-    """The attempt to move a topic's records is over: by its end, or because somebody gave it up."""
-
     code: ClassVar[str] = "invalid_update_version"
 
     def __init__(self, topic_id: UUID) -> None:
@@ -352,6 +334,6 @@ class StaleMigration(FencedError):
 
 
 class MigrationRefused(InvalidError):
-    """A topic cannot become diskless, or get replicas again; the message says why."""
+    """A topic cannot become diskless, or replicated again; the message says why."""
 
     code: ClassVar[str] = "invalid_config"

@@ -1,9 +1,9 @@
 """The control plane: every change is a compare-and-set, and is durable when it returns.
 
-Its methods are written once, in the folder of their subject, and run operations on a database
-(`drivers/statements.py`), which its forms open: `sqlite.py`, `sqlite_shared.py`,
-`sqlite_memory.py` and `postgres.py`. They are asynchronous because some reach over a network. All
-forms are held to one contract suite (`tests/control/`).
+Its methods are written once, in the folder of their subject, and run operations
+(`drivers/statements.py`) on a database that an implementation opens: `sqlite.py`,
+`sqlite_shared.py`, `sqlite_memory.py` and `postgres.py`. One contract suite (`tests/control/`)
+covers all of them.
 """
 
 from __future__ import annotations
@@ -36,30 +36,29 @@ class ControlPlane(
 
     @abstractmethod
     async def start(self) -> None:
-        """Open the store and bring its schema up to date.
+        """Open the store and migrate its schema.
 
         Raises:
-            IncompatibleDatabase: written by a newer Penstock, or not one of ours.
+            IncompatibleDatabase: written by a newer Penstock, or by another program.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was queued and close the store. Idempotent."""
+        """Finish queued operations and close the store. Idempotent."""
 
     @abstractmethod
     async def ping(self, within_seconds: float) -> None:
-        """Have the store itself answer the cheapest question there is, in about this time.
+        """Execute the cheapest query, within about this time.
 
         Raises:
-            ControlUnavailable, ControlBusy: it does not; the message says why.
+            ControlUnavailable, ControlBusy: it failed; the message says why.
         """
 
     @abstractmethod
     def watch(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
-        """Have the loop call back when other brokers change something; before `start`.
+        """Register callbacks on the loop for changes by other brokers; call it before `start`.
 
-        `on_image` says that metadata changed, or that notices may have been missed: whoever
-        waits for anything looks again then. `on_watermarks` brings diskless partitions that others
-        committed to, as far as they are told: a hint, never the only way to learn of data.
-        Forms that have one owner never call.
+        `on_image` is called after a change of metadata, and after notices may have been missed.
+        `on_watermarks` passes diskless partitions that others committed to; it is a hint and may
+        miss some. Implementations with one owner never call either.
         """

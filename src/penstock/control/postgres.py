@@ -1,24 +1,19 @@
 """The control plane in PostgreSQL, for several brokers.
 
-**Metadata.** A change takes the advisory lock of metadata for itself, locks the one row of
-`image_version`, takes the image of that stamp (the one in memory, where nobody changed anything
-since), applies its rule, writes the rows that changed, raises the version and notifies the others.
-`image()` asks for that row alone, and reads topics only if their stamps are new.
+**Metadata.** A change takes the advisory lock of metadata, locks the one row of `image_version`,
+loads the image of that stamp (from memory, if it is current), applies its rule, writes the changed
+rows, raises the version and notifies other brokers. `image()` reads that row alone, and topics with
+new stamps.
 
-**Offsets and groups** share the advisory lock, so that topics and the cluster epoch stand still
-while they are stored. Where the caller names a cluster epoch, it is compared under that lock: a
-coordinator that was paused writes nothing after the brokers have changed.
+**Offsets and groups** share the advisory lock, which keeps topics and the cluster epoch unchanged.
+A given cluster epoch is compared under that lock.
 
-**Brokers** that are registered when the plane opens stay so: they are other processes. They renew
+**Brokers** stay registered when the control plane opens: they are other processes. They renew
 themselves and expire by the database's clock.
 
-**Failures** are told by `postgres_failures.py` and repeated by `postgres_connections.py`, both in
-`drivers/`. Calls whose outcome is unknown raise `ControlUnavailable`. A server at
-`synchronous_commit = off`, or a fail-over to a standby that replicates asynchronously, may forget
-what was answered.
-
-Before `start`, `watch` names who is told of other brokers' changes: it is called on the loop, must
-not block, and would start a task that calls `ClusterMetadata.refresh`.
+**Failures** are classified in `drivers/postgres_failures.py` and retried in
+`drivers/postgres_connections.py`. A server with `synchronous_commit = off`, or a fail-over to an
+asynchronous standby, may lose acknowledged changes.
 """
 
 from __future__ import annotations
@@ -52,7 +47,7 @@ T = TypeVar("T")
 
 
 class PostgresControlPlane(ControlPlane):
-    """The port over one database (or one schema of it, by the URL's `search_path`)."""
+    """The control plane in one database, or in one schema of it (`search_path` in the URL)."""
 
     def __init__(
         self,
@@ -62,7 +57,7 @@ class PostgresControlPlane(ControlPlane):
         connections_max: int = POSTGRES_CONNECTIONS_MAX,
         start_seconds: float = 0.0,
     ) -> None:
-        """`start_seconds`: how long `start` waits for a database that does not answer."""
+        """`start_seconds` is how long `start` waits for a database that does not answer."""
         self._url = url
         self._where = database_name(url)
         self._randomness = randomness
@@ -75,7 +70,7 @@ class PostgresControlPlane(ControlPlane):
         self._loading = asyncio.Lock()
         self._watchers: tuple[Callable[[], None], WatermarksListener] | None = None
         self._listener: Listener | None = None
-        self._teller: WatermarkPublisher | None = None
+        self._publisher: WatermarkPublisher | None = None
 
     async def start(self) -> None:
         if self._open is not None:
@@ -85,7 +80,7 @@ class PostgresControlPlane(ControlPlane):
         )
         self._open = database
         channel = self._images.channel = channel_of(cluster_id)
-        self._teller = WatermarkPublisher(database, channel=channel, sender=self._sender)
+        self._publisher = WatermarkPublisher(database, channel=channel, sender=self._sender)
         if self._watchers is not None:
             on_image, on_watermarks = self._watchers
             self._listener = Listener(
@@ -99,7 +94,7 @@ class PostgresControlPlane(ControlPlane):
             await self._listener.start()
 
     async def _opened(self) -> tuple[Connections, str]:
-        """Return connections to the database, and the id of its cluster."""
+        """Open connections and migrate the schema; return them and the cluster's id."""
         database = Connections(self._url, size=self._connections_max, randomness=self._randomness)
         try:
             return database, await database.transaction(
@@ -116,8 +111,8 @@ class PostgresControlPlane(ControlPlane):
         database, self._open = self._open, None
         if self._listener is not None:
             await self._listener.close()
-        if self._teller is not None:
-            await self._teller.close()
+        if self._publisher is not None:
+            await self._publisher.close()
         if database is not None:
             await database.close()
 
@@ -145,7 +140,7 @@ class PostgresControlPlane(ControlPlane):
     def _publish(self, image: StampedImage) -> None:
         self._images.publish(image)
 
-    def _tell(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
+    def _notify(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
         known = self._images.published
-        if self._teller is not None and known is not None and len(known.image.brokers) > 1:
-            self._teller.tell(watermarks)
+        if self._publisher is not None and known is not None and len(known.image.brokers) > 1:
+            self._publisher.publish(watermarks)

@@ -1,10 +1,8 @@
 """The control plane in one SQLite file, for a broker that runs on one machine.
 
-The file has one owner, the writer's thread (`drivers/sqlite_writer.py`): an image is published when
-the commit that covers it has been synced, and nobody else changes anything.
-
-Brokers that the file says are registered when it is opened are those of processes that are gone:
-the owner that opens it registers itself anew. Epochs stay, so that they only rise.
+The file has one owner, the writer's thread (`drivers/sqlite_writer.py`), which publishes an image
+after the sync of its commit. Brokers that are registered in the file when it is opened belong to
+processes that have ended, and are unregistered; their epochs stay, so that epochs only rise.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from penstock.control.values import MetadataImage, WatermarksListener
 
 
 class SqliteControlPlane(ControlPlane):
-    """The port over one file; `start` opens or creates it."""
+    """The control plane in one file; `start` opens or creates it."""
 
     _renewals = "temp"
 
@@ -73,15 +71,13 @@ class SqliteControlPlane(ControlPlane):
         return known.image
 
     def watch(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
-        """The file has one owner: nobody else changes anything."""
+        """Do nothing: the file has one owner."""
 
-    # What follows runs in operations of the writer.
+    # The methods below run in operations of the writer.
 
-    def _publish(self, image: StampedImage) -> None:
-        """It is published on the writer's thread."""
-
+    def _publish(self, image: StampedImage) -> None: ...
     def _attach(self, connection: sqlite3.Connection) -> None:
-        """Give a connection what statements use beside the tables of the file."""
+        """Add the function and the table that statements use beside the file's tables."""
         connection.create_function("penstock_now_ms", 0, self._clock.now_ms)
         connection.execute(statements.RENEWALS_SQLITE.format(place=self._renewals))
 
@@ -101,5 +97,5 @@ class SqliteControlPlane(ControlPlane):
         self._images.newest = run(connection, self._images.read())
 
     def _stamp(self, version: int) -> UUID:
-        """The one owner gives no version twice: what fails is forgotten."""
+        """Derive the stamp from the version: the one owner never commits a version twice."""
         return UUID(int=version)

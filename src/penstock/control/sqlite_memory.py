@@ -1,9 +1,8 @@
-"""The SQLite form on a database in memory, whose operations run at once: for tests and simulation.
+"""The control plane in a SQLite database in memory, whose operations run at once: for tests.
 
-There is no thread and no file: an operation is one transaction on the caller's loop, and is over
-when its call returns. With a clock and dice of the caller's own, the same calls give the same
-answers. Brokers share a plane by sharing the object; it is open as long as there is one, whoever
-starts or closes it.
+There is no thread and no file: an operation is one transaction on the caller's loop, and has ended
+when its call returns, so the same calls with the same clock and randomness give the same answers.
+Brokers share a control plane by sharing the object, which stays open after `close`.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _IN_MEMORY: Final = Path(":memory:")
 
 @cache
 def _migrated() -> sqlite3.Connection:
-    """An empty database with all migrations: to copy it takes a fifth of the time to run them."""
+    """Return a migrated empty database; copying it is five times as fast as migrating."""
     connection = sqlite3.connect(_IN_MEMORY, check_same_thread=False)
-    with connection:  # an open transaction would hold up every copy
+    with connection:  # an open transaction would block every copy
         migrate(connection, _IN_MEMORY)
     return connection
 
 
 class MemoryControlPlane(SqliteControlPlane):
-    """The SQLite form in memory; nothing outlives this object."""
+    """The control plane in memory; its data ends with the object."""
 
     def __init__(
         self, *, clock: Clock = SYSTEM_CLOCK, randomness: Randomness = SYSTEM_RANDOMNESS
@@ -43,10 +42,8 @@ class MemoryControlPlane(SqliteControlPlane):
         writer.execute(self._open)
         return writer
 
-    async def start(self) -> None:
-        """It is open."""
-
+    async def start(self) -> None: ...
     async def changed_rows(self) -> int:
-        """How many rows were changed so far: what has looked at all need not look again."""
+        """Return the number of rows changed so far, by which tests skip unchanged states."""
         changes: int = await self._writer.run(lambda connection: connection.total_changes)
         return changes

@@ -1,12 +1,11 @@
 """The control plane in one SQLite file that several processes of one machine share.
 
-As `sqlite.py` has it, but for what others do: every transaction begins with a look at the stamp of
-the image, and reads what others have changed, so that operations find the newest image in memory
-here, too. Whoever changes metadata tells the others once it is durable (`socket_notices.py`).
+Unlike in `sqlite.py`, every transaction begins with a check of the image's stamp, and reads the
+changes of other processes. A process that changes metadata notifies the others once the change is
+durable (`socket_notices.py`).
 
-`prepare` is for the parent of these processes, before it starts them and while no other is there:
-it brings the schema up to date, and forgets who was registered. A process that is started again
-registers itself again, as with PostgreSQL.
+The parent calls `prepare` before it starts the processes: it migrates the schema and unregisters
+all brokers. A process that restarts registers itself again, as with PostgreSQL.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SharedSqliteControlPlane(SqliteControlPlane):
-    """The port over one file, for one of its processes; `prepare` has been there before."""
+    """The control plane for one of several processes, after `prepare`."""
 
     _renewals = RENEWALS
 
@@ -63,25 +62,24 @@ class SharedSqliteControlPlane(SqliteControlPlane):
         self._watchers = (on_image, on_watermarks)
 
     async def image(self) -> MetadataImage:
-        await self._writer.run(lambda _: None, reads=True)  # the transaction has looked
+        await self._writer.run(lambda _: None, reads=True)  # runs `_look`
         return await super().image()
 
-    def _tell(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
-        self._notices.tell(watermarks)
+    def _notify(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
+        self._notices.send(watermarks)
 
-    # What follows runs on the writer's thread.
+    # The methods below run on the writer's thread.
 
     def _open(self, connection: sqlite3.Connection) -> None:
         self._attach(connection)
         migrate(connection, self._path)
 
     def _look(self, connection: sqlite3.Connection) -> None:
-        """Have the newest image be that of the transaction."""
         run(connection, self._images.current())
         self._changed = False
 
     def _stamp(self, version: int) -> UUID:
-        """Drawn when an image is stored; one that another process made has another one."""
+        """Generate a stamp that no other process has used."""
         self._changed = True
         return self._randomness.uuid()
 
@@ -92,7 +90,7 @@ class SharedSqliteControlPlane(SqliteControlPlane):
 
 
 async def prepare(path: Path) -> MetadataImage:
-    """Open or make the database, as its only process for now; what its metadata is.
+    """Open or create the database, as its only process for now; return its metadata.
 
     Raises:
         ControlUnavailable: it cannot be opened, or another process has it open.

@@ -1,7 +1,7 @@
-"""The values of the control plane: topics, partitions, brokers, offsets, groups, sink commits.
+"""Values of the control plane: topics, partitions, brokers, offsets, groups, sink commits.
 
-All are frozen. A `MetadataImage` is one consistent state of topics and brokers; its `version`
-rises by one with every change, so equal versions mean equal images.
+All are frozen. A `MetadataImage` is one consistent state of topics and brokers; its `version` rises
+by one with every change, so equal versions mean equal images.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ SinkState = Literal["intent", "done"]
 INGESTION: Final = "ingestion"
 PERSISTENCE: Final = "persistence"
 ROLES: Final = (INGESTION, PERSISTENCE)
-"""What brokers are for: what needs no replica on their disks; replicas on their disks."""
+"""Roles of brokers: requests that need no local replica, and storage of replicas."""
 
 EntityConfigs = Mapping[tuple[str, str], Mapping[str, str]]
-"""By kind and name of what is neither a topic nor a broker."""
+"""Configs of entities other than topics and brokers, by kind and name."""
 
 QUOTA: Final = "quota"
 CLIENT_METRICS: Final = "client-metrics"
@@ -34,18 +34,18 @@ SCRAM: Final = "scram"
 """Kinds: quotas, by their entities as text; subscriptions to clients' metrics, by their names; ACL
 bindings, by their stored form; SCRAM credentials, by their user."""
 BETWEEN_BROKERS: Final = "between-brokers"
-"""A kind too: what brokers know of each other, and nobody is shown."""
+"""Another kind: secrets that brokers share, which clients cannot read."""
 
 WatermarksListener = Callable[[Sequence[tuple[UUID, int, Watermarks]]], None]
-"""Takes (topic id, partition, where it begins and ends but for its size), any number of them."""
+"""Callback that takes (topic id, partition, watermarks without a size) of changed partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition of a topic: who leads it, in which epoch, and where its replicas are.
+    """A partition of a topic: its leader, leader epoch and replicas.
 
-    `target` are the replicas that it is to have, while `move`, which numbers the orders for that,
-    is not 0. A diskless one has a target while logs are filled, and a `move` while it is fenced.
+    `target` are the ordered replicas, while `move`, the number of the order, is not 0. A diskless
+    partition has a target while logs are filled, and a `move` while it is fenced.
     """
 
     index: int
@@ -58,28 +58,30 @@ class Partition:
 
     @property
     def adding(self) -> tuple[int, ...]:
-        """The brokers that are to become replicas, and learn the log."""
-        return tuple([one for one in self.target if one not in self.replicas])
+        """Brokers that become replicas and are copying the log."""
+        return tuple([broker_id for broker_id in self.target if broker_id not in self.replicas])
 
     @property
     def removing(self) -> tuple[int, ...]:
-        """The replicas that are to be none any more."""
-        return tuple([one for one in self.replicas if self.move and one not in self.target])
+        """Replicas that an order removes."""
+        return tuple(
+            [replica for replica in self.replicas if self.move and replica not in self.target]
+        )
 
     @property
     def copies(self) -> tuple[int, ...]:
-        """The brokers that have, or learn, the log: those to stay first, as Kafka shows them."""
+        """Brokers that have, or are copying, the log: those to stay first, as in Kafka."""
         return (*self.target, *self.removing) if self.move else self.replicas
 
     @property
     def has_epochs(self) -> bool:
-        """Whether several replicas have it, are to have it, or had it."""
+        """Whether it has, is getting, or had several replicas."""
         return len(self.replicas) > 1 or self.leader_epoch > 0 or self.move > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic. `configs` holds only what was set on the topic itself, as text."""
+    """A topic. `configs` has only the topic's own settings, as text."""
 
     topic_id: UUID
     name: str
@@ -92,8 +94,8 @@ class Topic:
 class Broker:
     """A registered broker process. `epoch` rises with every registration of the id.
 
-    `endpoints` are the addresses that clients are told, as (listener, host, port); who comes by
-    another listener is told `host` and `port`, which are those of the first.
+    `endpoints` are the advertised addresses, as (listener, host, port); clients of another listener
+    get `host` and `port`, which are those of the first.
     """
 
     broker_id: int
@@ -106,7 +108,7 @@ class Broker:
     roles: tuple[str, ...] = ROLES
 
     def endpoint(self, listener: str) -> tuple[str, int]:
-        """Host and port for clients of a listener."""
+        """Return the host and port that clients of a listener get."""
         for name, host, port in self.endpoints:
             if name == listener:
                 return host, port
@@ -115,12 +117,12 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """One consistent state of the cluster's metadata.
+    """A consistent state of the cluster's metadata.
 
     `broker_configs` is keyed by the broker's id as text; the empty key holds the cluster-wide
-    defaults. `cluster_epoch` rises with every change of which brokers are registered: by it a
-    coordinator proves that what it owned is still its own. `entity_configs` has no empty ones, and
-    is the same object in all images between which it did not change.
+    defaults. `cluster_epoch` rises with every change of the registered brokers; coordinators prove
+    their ownership by it. `entity_configs` has no empty configs, and is the same object in all
+    images without a change between them.
     """
 
     version: int
@@ -131,12 +133,12 @@ class MetadataImage:
     entity_configs: EntityConfigs = field(default_factory=dict, repr=False)
     cluster_epoch: int = 0
     origin: object = field(default_factory=object, compare=False, repr=False)
-    """The same in all images that rules made one of another; one that was read has its own."""
+    """An object shared by all images that rules derived from the same loaded image."""
     newest: tuple[tuple[int, str], ...] = field(default=(), compare=False, repr=False)
-    """Of the newest changes of topics since the origin: the version, and the topic's name."""
+    """Version and topic name of the newest topic changes since the origin."""
 
     def changed_since(self, before: MetadataImage) -> Collection[str] | None:
-        """Names of the topics that differ from an earlier image's; None if that is not known."""
+        """Return the names of topics that changed since an earlier image; None if unknown."""
         newest = self.newest
         cut = len(newest) == CHANGES_KNOWN_MAX and newest[0][0] > before.version
         if cut or before.origin is not self.origin:
@@ -144,35 +146,34 @@ class MetadataImage:
         return dict.fromkeys(name for version, name in newest if version > before.version)
 
     names: dict[UUID, str] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Of topics by their ids, once one was asked for."""
+    """Names of topics by id; filled at the first lookup."""
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        """The topic of this id; None if there is none."""
         if not self.names:
             self.names.update({topic.topic_id: name for name, topic in self.topics.items()})
         name = self.names.get(topic_id)
         return None if name is None else self.topics[name]
 
     def broker(self, broker_id: int) -> Broker | None:
-        """The registered broker of this id; None if there is none."""
         return next((b for b in self.brokers if b.broker_id == broker_id), None)
 
     @property
     def serving(self) -> tuple[Broker, ...]:
-        """The brokers that do what needs no replica; all, where none has that role."""
-        return tuple([one for one in self.brokers if INGESTION in one.roles]) or self.brokers
+        """Brokers with the ingestion role; all brokers if none has it."""
+        return (
+            tuple([broker for broker in self.brokers if INGESTION in broker.roles]) or self.brokers
+        )
 
     @property
     def storing(self) -> tuple[Broker, ...]:
-        """The brokers that may get replicas."""
-        return tuple([one for one in self.brokers if PERSISTENCE in one.roles])
+        return tuple([broker for broker in self.brokers if PERSISTENCE in broker.roles])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
     """A group's position in one partition; `offset` is the next record to read.
 
-    `expire_timestamp_ms` is None where the group's retention decides.
+    `expire_timestamp_ms` is None if the group's retention applies.
     """
 
     topic_id: UUID
@@ -187,10 +188,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StableOffsets:
-    """A group's offsets, and the partitions in which an open transaction may change them.
-
-    `committed` has what is stored of those as well, as it was before.
-    """
+    """A group's committed offsets, and the partitions that open transactions may change."""
 
     committed: Sequence[CommittedOffset]
     unstable: Collection[tuple[str, int]]
@@ -198,12 +196,11 @@ class StableOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTarget:
-    """What a sink writes to one partition: by which producer, from which sequence.
+    """The part of a sink's commit in one partition: producer, sequences and offsets.
 
-    `base_sequence` is that of the commit's first record in the partition, `records` how many it
-    has there; a target that the commit does not touch has none. The offsets are -1 until they are
-    known: for a topic whose log is on a broker once it has appended, for a diskless one in the
-    write that saves the commit; there it has no producer, which is -1.
+    `base_sequence` is that of the commit's first record in the partition, `records` their number, 0
+    for an untouched target. The offsets are -1 until they are known: after the append to a local
+    log, or in the save of a commit to a diskless topic, which has no producer (-1).
     """
 
     topic: str
@@ -217,7 +214,6 @@ class SinkTarget:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the first record after the commit."""
         return (self.base_sequence + self.records) % SEQUENCES
 
 
@@ -225,8 +221,8 @@ class SinkTarget:
 class SinkCommit:
     """The newest commit of one query to the log.
 
-    As an `intent` it names in `manifest`, which is opaque here, what must be appended; `done`
-    says that all of it is. `version` is its compare-and-set mark.
+    An `intent` names the records to append in `manifest`, which is opaque here; `done` means that
+    all are appended. `version` is for compare-and-set.
     """
 
     query_id: str

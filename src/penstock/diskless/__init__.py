@@ -1,1 +1,1 @@
-"""Diskless topics: bytes in an object store, order in the control plane, no data on brokers."""
+"""Diskless topics: records are in an object store, and the control plane assigns their offsets."""

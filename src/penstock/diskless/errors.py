@@ -1,4 +1,4 @@
-"""What can go wrong with diskless topics, each with Kafka's name for it on the wire."""
+"""Errors of diskless topics, each with Kafka's error code."""
 
 from __future__ import annotations
 
@@ -13,67 +13,64 @@ from penstock.base.errors import (
 
 
 class WriteBacklog(RetriableError):
-    """More is submitted and not answered than a limit allows; nothing was taken in."""
+    """Too many appends wait for their objects; this one was not accepted."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class WriteTimedOut(RetriableError):
-    """An object was not written and committed within `diskless.write.timeout.ms`.
-
-    Whether it was is unknown: an idempotent producer that sends the same again is told.
-    """
+    """An object was not committed within `diskless.write.timeout.ms`; its outcome is unknown."""
 
     code: ClassVar[str] = "request_timed_out"
 
 
 class WriteFailed(UnavailableError):
-    """The object store or the control plane refused an object, and would refuse it again."""
+    """The object store or the control plane rejected an object permanently."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class EarlierWriteFailed(RetriableError):
-    """What a producer sent to a partition before this was not written; it goes first."""
+    """An earlier append of the producer to the partition failed, and must be retried first."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class MarkerRefused(RetriableError):
-    """The control plane did not place the end of a transaction; its coordinator tries again."""
+    """The control plane rejected a transaction marker; its coordinator retries."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
 
 class WriterStopped(FencedError):
-    """The writer has been stopped; another broker serves the partition."""
+    """The writer has stopped; another broker serves the partition."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
 
 class MixedBatches(InvalidError):
-    """Batches that are to succeed or fail together come from several producers."""
+    """Batches of one atomic append come from several producers."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class SubmissionTooLarge(InvalidError):
-    """More batches in one submission than an object may have."""
+    """An append has more batches than an object may have."""
 
     code: ClassVar[str] = "record_list_too_large"
 
 
 class DatabaseRestored(FencedError):
-    """The object store knows of newer objects than the control plane: it was set back."""
+    """The object store has newer objects than the control plane, which was restored."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
     def __init__(self, *, marked_id: int, highest_id: int, key: str) -> None:
         super().__init__(
-            f"the control plane has given out object ids up to {highest_id}, but {key} in the"
-            f" object store says that {marked_id} was given out: the database is older than the"
-            " store. Restore the newest copy of the database; docs/guides/diskless.md says what"
-            " to do without one"
+            f"the control plane has leased object ids up to {highest_id}, but {key} in the object"
+            f" store records id {marked_id}: the database is older than the store. Restore the"
+            " newest copy of the database; docs/guides/diskless.md describes how to recover"
+            " without one"
         )
         self.marked_id = marked_id
         self.highest_id = highest_id
@@ -81,19 +78,19 @@ class DatabaseRestored(FencedError):
 
 
 class StoreMismatch(InvalidError):
-    """The object store is not the control plane's: what is written there, nobody finds."""
+    """The object store is not the control plane's; other brokers would not find its objects."""
 
     code: ClassVar[str] = "inconsistent_cluster_id"
 
 
 class StoreOfAnotherCluster(StoreMismatch):
-    """The object store belongs to another cluster, whose objects would be taken for orphans."""
+    """The object store belongs to another cluster, whose objects would seem to be orphans."""
 
     def __init__(self, *, found: str, expected: str, key: str, store: str) -> None:
         super().__init__(
             f"{key} in {store} names cluster {found!r}, this one is {expected!r}:"
             " diskless.storage.url must name a place of its own for every cluster. If the control"
-            f" plane of {found!r} is lost, restore a copy of it; docs/guides/diskless.md says more"
+            f" plane of {found!r} is lost, restore a copy of it; see docs/guides/diskless.md"
         )
         self.found = found
         self.expected = expected

@@ -1,24 +1,23 @@
-"""Whether the object store is the one that the control plane's objects lie in.
+"""Verification that the object store is the one of the control plane.
 
 An empty store gets an object with a random id (`formats/store_properties.py`), and the control
-plane keeps the id of the first store that it adopts, by compare-and-set. A broker that was given
-another place would otherwise acknowledge what no other broker can read.
+plane stores the id of the first store that it adopts. Otherwise a broker with a wrong URL would
+acknowledge records that no other broker can read.
 
-| the plane keeps | the store has             | then                                               |
+| the plane has   | the store has             | then                                               |
 |-----------------|---------------------------|----------------------------------------------------|
 | an id           | the same                  | it is the plane's                                  |
-| an id           | another one, or none      | refused: another place, or emptied                 |
-| none            | one of another cluster    | refused: it has the objects of another plane       |
-| none            | one of this cluster       | adopted: whoever wrote it was stopped before       |
+| an id           | another one, or none      | rejected: another location, or emptied             |
+| none            | one of another cluster    | rejected: it has the objects of another plane      |
+| none            | one of this cluster       | adopted: its writer stopped before the adoption    |
 | none            | none                      | written and adopted, if the plane knows of no      |
 |                 |                           | committed objects or the store has some of them    |
 
-The order, store first, lets brokers that start at once agree: of those at one store one writes
-the object, and all adopt its id; of those at several stores one wins in the plane.
+The store is written before the control plane, so that concurrently starting brokers agree: of those
+with one store one writes the object, and all adopt its id; of several stores one is adopted.
 
-`StoreGuard` looks at a start and before anything is deleted. `GuardedStore` looks again before
-the next write after a request has failed in a way in which a store does that is replaced behind
-its address. While nothing fails, that costs no request.
+`StoreGuard` checks at a start and before any deletion. `GuardedStore` checks again before the next
+write after a request has failed as if the store had been replaced.
 """
 
 from __future__ import annotations
@@ -58,17 +57,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_GUIDE = "docs/guides/diskless.md says what to do where a store was moved or is lost"
+_GUIDE = "docs/guides/diskless.md describes how to recover from a moved or lost store"
 
 
 def judge_store(
     kept: StoreIdentity | None, found: StoreProperties | None, *, cluster_id: str, store: str
 ) -> None:
-    """Refuse a store that is not the plane's, as the table says; `store` is its name in errors.
+    """Reject a store that is not the control plane's; `store` is its name in errors.
 
     Raises:
-        StoreMismatch: the plane keeps an id, and the store has another one or none.
-        StoreOfAnotherCluster: the plane keeps none, and the store is another cluster's.
+        StoreMismatch: the control plane has an id, and the store has another one or none.
+        StoreOfAnotherCluster: the control plane has none, and the store is another cluster's.
     """
     if kept is None:
         if found is not None and found.cluster_id != cluster_id:
@@ -87,7 +86,7 @@ def judge_store(
 
 
 class StoreGuard:
-    """The identity of one store for one control plane; all of it may be repeated, by any broker."""
+    """The identity of one store and control plane; all methods are repeatable by any broker."""
 
     def __init__(
         self,
@@ -98,11 +97,11 @@ class StoreGuard:
         randomness: Randomness,
         place: str = "",
     ) -> None:
-        """`place` is where the store is, as `penstock.objects.place_of` says it."""
+        """`place` is the store's location, as returned by `penstock.objects.place_of`."""
         self.cluster_id = cluster_id
         self.mismatch: StoreMismatch | None = None
-        """What the last look found wrong."""
-        self._doubts = self._settled = 0
+        """Mismatch that the last check found."""
+        self._doubts = self._checked = 0
         self._plane = plane
         self._store = store
         self._randomness = randomness
@@ -111,22 +110,19 @@ class StoreGuard:
 
     @property
     def name(self) -> str:
-        """What errors call the store."""
         return f"the object store {self._place}".rstrip()
 
     @property
     def doubted(self) -> bool:
-        """Whether to look again before the next write."""
-        return self._doubts != self._settled
+        """Whether the next write needs a check first."""
+        return self._doubts != self._checked
 
     async def check(self) -> StoreProperties | None:
-        """Compare store and plane: one GET, and until a store is adopted a look at the plane.
-
-        What the store has; nothing is written.
+        """Compare the store with the control plane, by one GET; return the store's identity.
 
         Raises:
-            StoreMismatch: the store is not the plane's.
-            PenstockError: store or plane cannot be asked.
+            StoreMismatch: the store is not the control plane's.
+            PenstockError: the store or the control plane cannot be read.
         """
         if self._kept is None:
             self._kept = await self._plane.store_identity()
@@ -138,53 +134,49 @@ class StoreGuard:
             self.mismatch = error
             self.doubt()
             raise
-        self.mismatch, self._settled = None, doubts
+        self.mismatch, self._checked = None, doubts
         return found
 
     async def adopt(self, found: StoreProperties | None) -> None:
-        """Make the store the plane's, if the plane has none; `found` is what `check` has found.
+        """Adopt the store if the control plane has none; `found` is the result of `check`.
 
         Raises:
-            StoreMismatch: the plane names objects, and the store has none of them; or another
-                broker was quicker, with another store.
+            StoreMismatch: the store has none of the control plane's objects, or another broker
+                adopted another store.
         """
         if self._kept is not None:
             return
         if found is None:
             await self._check_index()
             mine = StoreProperties(self.cluster_id, self._randomness.uuid())
-            with suppress(ObjectExists):  # another broker was quicker
+            with suppress(ObjectExists):  # another broker wrote it
                 await self._store.put(KEY, [encode_store_properties(mine)])
             found = await self.check() or mine
         self._kept = await self._plane.adopt_store(StoreIdentity(found.store_id, self._place))
         self._judge(found)
 
     def doubt(self) -> None:
-        """A request has failed, and after it another store may be there."""
+        """Record a failed request, after which the store may have been replaced."""
         self._doubts += 1
 
     def _judge(self, found: StoreProperties | None) -> None:
         judge_store(self._kept, found, cluster_id=self.cluster_id, store=self.name)
 
     async def _properties(self) -> StoreProperties | None:
-        """What the store says of itself; None where it says nothing."""
         try:
             data = await self._store.get(KEY, 0, STORE_PROPERTIES_BYTES_MAX)
         except ObjectNotFound:
             return None
-        except ObjectTruncated as error:  # as ever: one request, whatever the size
+        except ObjectTruncated as error:
             data = error.content or memoryview(b"")
         try:
             return decode_store_properties(bytes(data))
         except CorruptObject as error:
-            unread = f"{self.name} cannot be told from others: {error}; {_GUIDE}"
+            unread = f"{self.name} cannot be identified: {error}; {_GUIDE}"
             raise StoreMismatch(unread) from None
 
     async def _check_index(self) -> None:
-        """Refuse a store without an identity that has nothing of what the plane has committed.
-
-        The installation is from before stores had one, or the database was set back.
-        """
+        """Reject a store without an identity that lacks the committed objects."""
         keys = await self._committed_keys()
         there = await asyncio.gather(*map(self._has, keys))
         missing = [key for key, found in zip(keys, there, strict=True) if not found]
@@ -202,7 +194,7 @@ class StoreGuard:
             )  # fmt: skip
 
     async def _committed_keys(self) -> list[str]:
-        """Some keys of committed objects, spread over the first page that has any."""
+        """Return some keys of committed objects, spread over the first page that has any."""
         after, rows = "", await self._plane.referenced_keys(after="", limit=LISTED_ROWS_MAX)
         while rows:
             keys = [lease.key for state, lease in rows if state == "committed"]
@@ -221,10 +213,9 @@ class StoreGuard:
 
 
 class GuardedStore:
-    """An object store that is written to only while it is known to be the right one.
+    """An object store that rejects writes with `StoreMismatch` unless it is the right one.
 
-    Raises what the store does, and `StoreMismatch` from writes. A write that succeeds while
-    another request fails counts only after a look.
+    A write that succeeds after another request has failed counts only after a check.
     """
 
     def __init__(self, inner: ObjectStore, guard: StoreGuard) -> None:

@@ -1,12 +1,10 @@
-"""Markers on their way to the writer: those of version 1 say where the partition ended before.
+"""Transaction markers on their way to the writer.
 
-In version 1 of transactions a producer's next one has the epoch of the last. A marker whose commit
-takes effect long after its coordinator has given it up, has written another, and has let the
-producer go on must not end the next one. So the partition is looked up once its transaction is
-decided: what the producer writes for the next is verified behind that
-(`records.idempotence.check_marker`).
-
-All that are written in one turn of the loop are looked up together.
+In version 1 of transactions a producer keeps its epoch in the next transaction. A marker that takes
+effect after its coordinator has timed it out, written another and released the producer must not
+end that next transaction. So a marker records the partition's end at the decision; later batches
+are verified after it (`records.idempotence.check_marker`). The partitions of all markers of one
+turn of the event loop are looked up together.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class MarkedPartition(Protocol):
-    """A partition that a marker goes to; it knows where it ends once it was looked up."""
+    """A partition that a marker is written to; its end is known after a lookup."""
 
     @property
     def high_watermark(self) -> int: ...
 
     def place_marker(self, marker: Marker, *, now_ms: int, made_at: int, done: Done) -> None:
-        """Hand it to the writer, or raise PenstockError."""
+        """Submit the marker to the writer; raises PenstockError."""
         ...
 
 
@@ -43,7 +41,7 @@ class _Waiting(NamedTuple):
 
 
 class MarkerWriter:
-    """See the module's text. Belongs to the event loop; who writes markers bounds how many wait."""
+    """Looks partitions up, then submits their markers. Callers bound the number of markers."""
 
     def __init__(self, look_up: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
         self._look_up = look_up
@@ -51,7 +49,7 @@ class MarkerWriter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def write(self, partition: MarkedPartition, marker: Marker, now_ms: int, done: Done) -> None:
-        """Have a marker placed; raises PenstockError, or `done` is told of it."""
+        """Submit a marker; errors are raised, or passed to `done`."""
         if marker.transaction_version >= EPOCH_VERSION:
             partition.place_marker(marker, now_ms=now_ms, made_at=OFFSET_MAX, done=done)
             return
@@ -62,7 +60,7 @@ class MarkerWriter:
         self._waiting.append(_Waiting(partition, marker, now_ms, done))
 
     async def stop(self) -> None:
-        """Place no more: another broker's coordinator does. Idempotent."""
+        """Stop submitting; another coordinator takes over. Idempotent."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -71,10 +69,10 @@ class MarkerWriter:
     async def _place(self) -> None:
         waiting, self._waiting = self._waiting, []
         try:
-            await self._look_up([one.partition for one in waiting])
+            await self._look_up([submission.partition for submission in waiting])
         except PenstockError as error:
-            for one in waiting:
-                one.done(error)
+            for submission in waiting:
+                submission.done(error)
             return
         for partition, marker, now_ms, done in waiting:
             try:

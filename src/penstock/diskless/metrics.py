@@ -1,4 +1,4 @@
-"""The metrics of writing and clearing away; values are read from their owners when asked for."""
+"""Metrics of writing and garbage collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITE_BOUNDS_SECONDS: Final = (
     0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0014, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01,
     0.014, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0,
 )  # fmt: skip
-"""Fine enough that plans can compute with what was measured: see `penstock.planner.latency`."""
+"""Fine enough for the computations of `penstock.planner.latency`."""
 BATCH_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 BYTE_BOUNDS: Final = tuple(1 << shift for shift in range(10, 27, 2))
 
@@ -35,20 +35,22 @@ def _histogram(name: str, doc: str) -> Metric:
 OBJECTS: Final = _counter("objects_committed_total", "Write-ahead objects committed.")
 OBJECT_BYTES: Final = _counter("object_committed_bytes_total", "Bytes of committed objects.")
 OBJECTS_FAILED: Final = _counter(
-    "objects_failed_total", "Objects that were given up; their producers got an error."
+    "objects_failed_total", "Objects that failed; their producers got an error."
 )
 OBJECTS_FULL: Final = _counter(
     "objects_closed_full_total", "Objects that closed because they were full."
 )
-SUBMISSIONS: Final = _counter("submissions_total", "Appends taken in.")
-REFUSED: Final = _counter("submissions_refused_total", "Appends refused because too much waits.")
+SUBMISSIONS: Final = _counter("submissions_total", "Accepted appends.")
+REFUSED: Final = _counter("submissions_refused_total", "Appends rejected because too many wait.")
 PUT_RETRIES: Final = _counter("put_retries_total", "Objects written again, under another key.")
-COMMIT_RETRIES: Final = _counter("commit_retries_total", "Commits repeated: outcome unknown.")
+COMMIT_RETRIES: Final = _counter(
+    "commit_retries_total", "Repeated commits, whose outcome was unknown."
+)
 LEASES_LOST: Final = _counter("leases_lost_total", "Keys that were swept before their commit.")
 PENDING_BYTES: Final = _gauge("pending_bytes", "Appended bytes that wait for their object.")
 PENDING: Final = _gauge("pending_submissions", "Appends that wait for their object.")
 IN_FLIGHT: Final = _gauge("objects_in_flight", "Closed objects that are not committed.")
-LEASES: Final = _gauge("leases", "Reserved keys in hand.")
+LEASES: Final = _gauge("leases", "Reserved keys that are unused.")
 PUT_SECONDS: Final = _histogram("put_seconds", "Time of a successful write of an object.")
 COMMIT_SECONDS: Final = _histogram("commit_seconds", "Time of a successful commit of an object.")
 OBJECT_BATCHES: Final = _histogram("object_batches", "Batches in a committed object.")
@@ -57,8 +59,8 @@ OBJECT_SIZE: Final = _histogram("object_size_bytes", "Size of a committed object
 SWEPT: Final = _counter("swept_objects_total", "Objects deleted by the sweeper.")
 SWEPT_BYTES: Final = _counter("swept_bytes_total", "Bytes of objects deleted by the sweeper.")
 FAILURES: Final = _counter("collection_failures_total", "Passes that ended with an error.")
-ORPHANS_DELETED: Final = _counter("orphans_deleted_total", "Objects deleted that had no row.")
-ORPHANS: Final = _gauge("orphans", "Objects without a row, when the store was last compared.")
+ORPHANS_DELETED: Final = _counter("orphans_deleted_total", "Deleted objects without a row.")
+ORPHANS: Final = _gauge("orphans", "Objects without a row in the last comparison.")
 ORPHAN_BYTES: Final = _gauge("orphan_bytes", "Bytes of objects without a row.")
 RETAINED_EXTENTS: Final = _counter(
     "retention_dropped_extents_total", "Extents that retention dropped."
@@ -68,15 +70,15 @@ RETENTION_FAILURES: Final = _counter(
     "retention_failures_total", "Partitions whose retention failed in a pass."
 )
 PARTITIONS_FORGOTTEN: Final = _counter(
-    "forgotten_partitions_total", "Rows dropped of partitions of deleted topics."
+    "forgotten_partitions_total", "Dropped rows of deleted topics."
 )
 PRODUCERS_FORGOTTEN: Final = _counter("forgotten_producers_total", "Idle producers forgotten.")
-MARK: Final = _gauge("marked_object_id", "The highest object id that this broker noted.")
+MARK: Final = _gauge(
+    "marked_object_id", "Highest object id that this broker recorded in the store."
+)
 
 
 class WriteTimes:
-    """What the writer's shell measures."""
-
     __slots__ = ("batches", "bytes_total", "commit", "put", "size")
 
     def __init__(self) -> None:
@@ -88,7 +90,6 @@ class WriteTimes:
 
 
 def writing_samples(core: Accumulator, times: WriteTimes) -> Iterator[Sample]:
-    """The metrics of an `ObjectWriter`."""
     counters = core.counters
     yield Sample(OBJECTS, counters.objects)
     yield Sample(OBJECT_BYTES, times.bytes_total)
@@ -110,7 +111,6 @@ def writing_samples(core: Accumulator, times: WriteTimes) -> Iterator[Sample]:
 
 
 def collection_samples(counters: CollectionCounters) -> Iterator[Sample]:
-    """The metrics of sweeping, retention and marks."""
     yield Sample(SWEPT, counters.swept_objects)
     yield Sample(SWEPT_BYTES, counters.swept_bytes)
     yield Sample(FAILURES, counters.failures)

@@ -1,15 +1,13 @@
-"""One diskless partition as request handlers see it: what `PartitionLog` is for a local one.
+"""A diskless partition for request handlers: the counterpart of `PartitionLog`.
 
-It holds no data. Where it begins and ends is what this broker last heard, from commits of its own,
-from notices of other brokers, and from answers of the control plane; the control plane alone
-decides. Both ends only rise, and so does the last stable offset.
+It holds no data. Its watermarks come from commits of this broker, notices of other brokers, and
+answers of the control plane, which alone decides. Start, end and last stable offset only rise.
+Appends are answered when their object is committed; `read` returns loaded batches, or how to load
+them.
 
-What is appended is answered when the object that holds it is committed; `read` answers with what
-is loaded, or how to load it.
-
-A batch of a transaction is taken in once the transaction's coordinator has been asked, every time:
-only the commit of its object knows whether the transaction goes on, and refuses what comes behind
-the marker, whoever wrote either. A marker is a batch in an object, too.
+A transactional batch is accepted after its coordinator has been asked, every time: only the commit
+of its object shows whether the transaction is still open, and rejects batches after the marker. A
+marker is a batch in an object, too.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ UNKNOWN: Final = -1
 
 
 class DisklessPartition:
-    """See the module's text. Made by `DisklessService`; belongs to the event loop."""
+    """A partition of `DisklessService`, without data; belongs to the event loop."""
 
     __slots__ = (
         "_aborted_offset", "_serving", "_unverified", "closed", "high_watermark", "key",
@@ -80,7 +78,7 @@ class DisklessPartition:
         topic_id: UUID,
         leader_epoch: int = LEADER_EPOCH,
     ) -> None:
-        """`leader_epoch` is 0, or above all others where the topic was local; batches have it."""
+        """`leader_epoch` is that of all batches; 0 unless the topic was local before."""
         self._serving = serving
         self.leader_epoch = leader_epoch
         self.topic_partition = topic_partition
@@ -99,22 +97,18 @@ class DisklessPartition:
 
     @property
     def look_up(self) -> Callable[[Sequence[DisklessPartition]], Awaitable[None]]:
-        """The control plane, which may know of other brokers' commits."""
         return self._serving.look_up
 
     @property
     def store_url(self) -> str:
-        """Where the objects lie, without credentials."""
         return self._serving.store_url
 
     @property
     def known(self) -> bool:
-        """Whether the control plane has said where the partition ends."""
         return self.high_watermark >= 0
 
     @property
     def log_end_offset(self) -> int:
-        """There is nothing above what is committed."""
         return self.high_watermark
 
     @property
@@ -122,10 +116,7 @@ class DisklessPartition:
         return self._serving.config_of(self.topic_partition.topic)
 
     def learn(self, watermarks: Watermarks) -> bool:
-        """Take over where the partition begins and ends; true if there is more to read.
-
-        Answers may come in another order than they were made: neither end goes back.
-        """
+        """Raise the watermarks, if these are newer; return whether there is more to read."""
         start, end, size_bytes, _, aborted_offset = watermarks
         if size_bytes >= 0 and end >= self.high_watermark and start >= self.log_start_offset:
             self.size_bytes = size_bytes
@@ -148,16 +139,16 @@ class DisklessPartition:
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
     ) -> None:
-        """Check batches as a local log does, and hand them to the writer.
+        """Validate batches as a local log does, and submit them to the writer.
 
-        `done` is called once, later, from the event loop: when they are committed or refused,
-        whatever `acks` says.
+        `done` is called once, later, on the event loop, when they are committed or rejected,
+        whatever `acks` is.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
             MixedBatches, OutOfOrderSequence: batches of one request do not belong together.
-            WriteBacklog: too much waits for its object.
+            WriteBacklog: too many appends wait for their objects.
         """
         if self.closed is not None:
             raise self.closed
@@ -196,7 +187,7 @@ class DisklessPartition:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
     ) -> Guard:
-        """As `Partition.begin_verification`; for every batch, as markers are written elsewhere."""
+        """Begin the verification of any batch, as markers may come from other brokers."""
         unverified = self._unverified
         first = unverified.pop(producer_id, None) or Guard()
         unverified[producer_id] = first
@@ -206,7 +197,7 @@ class DisklessPartition:
         return Guard(epoch, sequence, now_ms, max(self.high_watermark, 0))
 
     def _check_first(self, header: BatchHeader) -> None:
-        """Refuse what follows a batch whose verification failed, before that one is taken."""
+        """Reject a batch that follows an unverified one of the same producer."""
         first = self._unverified.get(header.producer_id)
         if (
             first is not None
@@ -219,19 +210,17 @@ class DisklessPartition:
             )
 
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
-        """As `Partition.write_marker`: it is committed with its object, or is there already.
-
-        What the partition has seen that is newer, `done` is told.
+        """Write a transaction marker, unless it exists; `done` gets an error for a superseded one.
 
         Raises:
-            WriteBacklog: too much waits for its object.
+            WriteBacklog: too many appends wait for their objects.
         """
         if self.closed is not None:
             raise self.closed
         self._serving.to_write().markers.write(self, marker, now_ms, done)
 
     def place_marker(self, marker: Marker, *, now_ms: int, made_at: int, done: Done) -> None:
-        """Hand a marker to the writer; raises as `write_marker`. `made_at` as in `check_marker`."""
+        """Submit a marker to the writer; raises as `write_marker`."""
         batch = memoryview(encode_marker(marker, now_ms))
 
         def placed(outcome: Outcome) -> None:
@@ -242,7 +231,6 @@ class DisklessPartition:
         )
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction] | Later:
-        """As `Partition.aborted`."""
         if self._aborted_offset < start:
             return ()
         aborted = self._serving.to_read().aborted
@@ -251,7 +239,6 @@ class DisklessPartition:
         return Later(aborted.load, want) if found is None else found
 
     async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """As `Partition.all_aborted`."""
         if self._aborted_offset < start:
             return ()
         return await self._serving.to_read().aborted.of(AbortedWant(self.key, start, end))
@@ -265,15 +252,15 @@ class DisklessPartition:
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """Whole batches from the one that holds `offset`, if they are loaded; else how they are.
+        """Return whole batches from the one that holds `offset`, or how to load them.
 
-        Up to `max_bytes`; the first even if it is larger, with `at_least_one`. Without
-        `instantly` nothing is copied out of the cache. `end_offset` is where the partition ends
-        for the reader.
+        Returns up to `max_bytes`; with `at_least_one` the first batch even if it is larger. Without
+        `instantly` nothing is copied out of the cache. `end_offset` is the reader's end of the
+        partition.
 
         Raises:
-            OffsetOutOfRange: below the start, or above the end by what the control plane says.
-            PenstockError: loading it failed a moment ago.
+            OffsetOutOfRange: below the start, or above the end in the control plane.
+            PenstockError: loading failed a moment ago.
         """
         if self.closed is not None:
             raise self.closed
@@ -291,12 +278,10 @@ class DisklessPartition:
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """Where a time, or a spec of `records.positions`, is; a record is looked up in the store.
-
-        Nothing is tiered.
+        """Return the position of a time, or of a spec of `records.positions`; some need a lookup.
 
         Raises:
-            NotServing: for now nothing can be looked up.
+            NotServing: lookups are impossible for now.
         """
         positions = self._serving.to_read().positions
         end = self.last_stable_offset if committed else self.high_watermark
@@ -310,25 +295,21 @@ class DisklessPartition:
         return positions.of(self.key, timestamp, self.log_start_offset, end, self.leader_epoch)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch`, and where it ends; (-1, -1) for epochs below 0.
-
-        That is where the log ends. For an epoch in which the topic was local, too: who read in it
-        finds all of that still there.
-        """
+        """Return the largest epoch up to `epoch`, and the log's end; (-1, -1) below 0."""
         return (min(epoch, self.leader_epoch), self.high_watermark) if epoch >= 0 else (-1, -1)
 
     def check_end(self) -> None:
-        """All brokers append, and tell each other."""
+        """Do nothing: all brokers append, and notify each other."""
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch of every batch, those too that were written while the topic was local."""
+        """Return the leader epoch, which all batches are served with."""
         return self.leader_epoch
 
     async def extents(self, start: int, end: int, *, limit: int) -> Sequence[Extent]:
-        """Where the whole batches that hold [start, end) lie in objects, at most `limit` of them.
+        """Return up to `limit` extents with the whole batches that hold [start, end).
 
         Raises:
-            PenstockError: the control plane does not say.
+            PenstockError: the control plane does not answer.
         """
         return await self._serving.plane.extents(*self.key, start=start, end=end, limit=limit)
 
@@ -336,7 +317,7 @@ class DisklessPartition:
         return
 
     async def delete_records(self, before_offset: int) -> int:
-        """Move the start up to an offset; -1 is the high watermark. Returns the new start.
+        """Raise the start to an offset (-1: the high watermark); return the new start.
 
         Raises:
             OffsetBeyondEnd: above the high watermark, or below -1.
@@ -346,12 +327,11 @@ class DisklessPartition:
         return watermarks.log_start_offset
 
     async def producers(self) -> list[ProducerState]:
-        """The idempotent producers that the partition remembers."""
         return await self._serving.plane.diskless_producers(*self.key)
 
 
 def _marked(outcome: Outcome) -> Outcome:
-    """What became of a marker: why it was refused, as its coordinator is to hear it."""
+    """Return the outcome of a marker, with its error as a coordinator expects it."""
     if not isinstance(outcome, AppendResult) or outcome.error is None:
         return outcome
     refused = _REFUSED.get(outcome.error, MarkerRefused)

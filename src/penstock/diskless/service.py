@@ -1,19 +1,18 @@
-"""Diskless topics on one broker: writer, reader and what clears away, with their timers.
+"""Diskless topics on one broker: writer, reader and garbage collection, with their timers.
 
     produce ──> DisklessPartition.append ──> ObjectWriter ──> store, control plane
-                                                │ committed: extents, marks, bytes
+                                                │ committed: extents, watermarks, bytes
     fetch <── DisklessPartition.read <── Reader <┘ <── FetchPaths <── store
 
-The service is *active* once the first diskless topic is seen, or if there ever were objects: only
-then are stores opened and keys leased; where the store is named in the settings, from the start.
-Before it serves, it makes sure that store and control plane belong together. Where they do not, the
-broker does not start; where that shows later, writes are answered with an error that is not to be
-repeated. While it cannot be found out, partitions answer with an error that may be retried. In both
-cases the readiness check names it (`failure`), and it is tried again.
+The service is *active* from the first diskless topic on, if there ever were objects, or if the
+settings name a store: only then it opens stores and leases keys. It first checks that the store is
+the control plane's. If it is not, the broker does not start, or, later on, writes fail with a fatal
+error; while the check fails, partitions answer with a retriable error. In both cases the readiness
+check reports it (`failure`), and the service retries.
 
-What other brokers commit comes as notices (`others_committed`); where there are several brokers,
-the partitions that consumers wait for are also asked for every second, so that a lost notice
-delays nobody for long.
+Commits of other brokers arrive as notices (`others_committed`). With several brokers, the
+watermarks of partitions that consumers wait for are also read every second, in case a notice was
+lost.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from penstock.base.pause import pause
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
 from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.errors import StoreMismatch
-from penstock.diskless.limits import MARKS_PER_CALL_MAX, SINK_COMMIT_REPEATS_MAX
+from penstock.diskless.limits import SINK_COMMIT_REPEATS_MAX, WATERMARKS_PER_CALL_MAX
 from penstock.diskless.partition import DisklessPartition
 from penstock.diskless.serving import NotServing, Parts, Serving, Surroundings
 
@@ -56,19 +55,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MARKS_SECONDS: Final = 1.0
-"""How often the ends of partitions that consumers wait for are asked for, with other brokers."""
+WATERMARKS_SECONDS: Final = 1.0
+"""Interval of reading the watermarks of partitions that consumers wait for."""
 
 AWAITED_MAX: Final = 10_000
-"""Partitions that one such look asks for; the others have their turn in the next."""
+"""Partitions in one such read; the others follow in the next one."""
 
 UPKEEP_SECONDS: Final = 5.0
 ACTIVATION_SECONDS: Final = 10.0
-"""How long one attempt to begin may take, and how long after a failed one the next is made."""
+"""Timeout of one attempt to activate the service, and the pause after a failed one."""
 
 
 class DisklessService:
-    """See the module's text. Belongs to the event loop."""
+    """The service of one broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -86,11 +85,11 @@ class DisklessService:
         url_signer: UrlSigner | None = None,
         needed: bool = False,
     ) -> None:
-        """`open_store` makes a client of the store; it is called for each use of its own.
+        """`open_store` opens a separate client of the store for each use.
 
-        `store_url` is what others are told, who read the store themselves, `store_place` how
-        people are told where it is: no credentials. `url_signer` signs URLs of extents for them.
-        `needed` opens the store at the start, even if nothing is diskless yet.
+        `store_url` is for clients that read the store themselves, `store_place` for people; both
+        have no credentials. `url_signer` signs URLs of extents. `needed` opens the store at the
+        start, even without diskless topics.
         """
         self._settings = settings
         self._plane = plane
@@ -124,17 +123,17 @@ class DisklessService:
 
     @property
     def failure(self) -> str:
-        """Why diskless topics are not served, empty when they are, or nobody needs them."""
+        """Reason why diskless topics are not served; empty if they are, or none exist."""
         return str(self.mismatch or self._serving.failed or "")
 
     @property
     def mismatch(self) -> StoreMismatch | None:
-        """That the store is not the control plane's, while it is not: nothing is written to it."""
+        """Mismatch of store and control plane, during which writes are rejected."""
         if self._serving.parts is not None:
             return self._serving.parts.guard.mismatch
         return self._serving.failed if isinstance(self._serving.failed, StoreMismatch) else None
 
-    # -- life --------------------------------------------------------------------------------
+    # -- start, images and stop --------------------------------------------------------------
 
     async def start(
         self,
@@ -144,10 +143,10 @@ class DisklessService:
         advanced: Callable[[Iterable[DisklessPartition]], None],
         awaited: Callable[[], Iterable[object]],
     ) -> None:
-        """Belong to the running loop and to an incarnation of the broker; prepare a first image.
+        """Attach to the running loop and to an incarnation of the broker; prepare a first image.
 
-        `advanced` is told of partitions that have more to read, or whose loads have ended;
-        `awaited` names those that consumers wait for, among whatever else they wait for.
+        `advanced` gets partitions that have more to read, or whose loads have ended; `awaited`
+        returns the partitions that consumers wait for, among other objects.
 
         Raises:
             StoreMismatch: the store is not the control plane's, and the broker must not start.
@@ -162,7 +161,7 @@ class DisklessService:
         self._started = True
 
     async def stop(self) -> None:
-        """Finish what is being written, end all else. Idempotent."""
+        """Finish the objects being written, and end everything else. Idempotent."""
         self._serving.stopped = True
         for task in list(self._tasks):
             task.cancel()
@@ -172,7 +171,7 @@ class DisklessService:
             await parts.stop()
 
     async def prepare(self, image: MetadataImage, changed: Iterable[Topic]) -> None:
-        """Before an image counts: know its new diskless partitions and where they end."""
+        """Load the watermarks of an image's new diskless partitions before it applies."""
         self._image = image
         fresh = [
             self._partition(topic, partition.index)
@@ -187,7 +186,7 @@ class DisklessService:
         await self._try_watermarks(fresh)
 
     def partitions_of(self, topic: Topic) -> list[DisklessPartition]:
-        """The partitions of a diskless topic, by index; the same objects every time."""
+        """Return the partitions of a diskless topic, by index; always the same objects."""
         return [self._partition(topic, partition.index) for partition in topic.partitions]
 
     def _partition(self, topic: Topic, index: int) -> DisklessPartition:
@@ -202,7 +201,7 @@ class DisklessService:
         return partition
 
     def forget_gone(self, image: MetadataImage, gone: Iterable[Topic] | None) -> None:
-        """Drop the partitions of topics that are gone or not diskless; None: of all such."""
+        """Drop the partitions of `gone` topics; None: of all that are not diskless now."""
         if gone is None:
             there = {
                 topic.topic_id
@@ -211,20 +210,22 @@ class DisklessService:
             }
             keys = [key for key in self._partitions if key[0] not in there]
         else:
-            keys = [(one.topic_id, index) for one in gone for index in range(len(one.partitions))]
+            keys = [
+                (topic.topic_id, index) for topic in gone for index in range(len(topic.partitions))
+            ]
         for key in keys:
             partition = self._partitions.pop(key, None)
             if partition is None:
                 continue
-            partition.closed = NotServing(f"{partition.topic_partition} is diskless no more")
+            partition.closed = NotServing(f"{partition.topic_partition} is not diskless any more")
             if self._serving.parts is not None:
                 self._serving.parts.reader.forget(key)
                 self._serving.parts.aborted.forget(key)
 
-    # -- becoming active ---------------------------------------------------------------------
+    # -- activation --------------------------------------------------------------------------
 
     async def _activate(self) -> None:
-        """Try to begin; what fails is tried again later, but for a mismatch at the start."""
+        """Try to activate; failures are retried later, except a mismatch at the start."""
         try:
             async with asyncio.timeout(ACTIVATION_SECONDS):
                 self._serving.parts = await self._begin()
@@ -246,7 +247,7 @@ class DisklessService:
         ):
             if interval_ms:
                 self._spawn(self._repeat(interval_ms / 1000, run))
-        self._spawn(self._repeat(MARKS_SECONDS, self._look_for_others))
+        self._spawn(self._repeat(WATERMARKS_SECONDS, self._look_for_others))
         self._spawn(self._repeat(UPKEEP_SECONDS, self._upkeep))
 
     async def _activate_later(self) -> None:
@@ -287,7 +288,7 @@ class DisklessService:
 
     @property
     def migration(self) -> MigrationPart:
-        """This broker's part in topics that become diskless."""
+        """This broker's part in migrations of topics."""
         from penstock.diskless.migration import MigrationPart
 
         if self._incarnation is None:
@@ -303,7 +304,7 @@ class DisklessService:
         )
 
     async def client(self) -> ObjectStore:
-        """Another client of the store, guarded as all; ends with the service.
+        """Return another guarded client of the store, which is closed with the service.
 
         Raises:
             NotServing, StoreMismatch: the store cannot be used now.
@@ -312,29 +313,25 @@ class DisklessService:
         return self._serving.to_write().client()
 
     async def _ready_store(self) -> ObjectStore:
-        """The store, for whoever is the first to need it; raises NotServing, StoreMismatch."""
+        """Return the store, activating the service; raises NotServing, StoreMismatch."""
         if self._serving.parts is None and self._serving.failed is None:
             self._wanted = True
             await self._activate()
         return self._serving.to_write().store
 
-    # -- what the broker asks ----------------------------------------------------------------
+    # -- requests of the broker --------------------------------------------------------------
 
     @property
     def sink_bytes_max(self) -> int:
-        """Bytes that one commit of a sink may bring: half of what its objects could hold."""
+        """Bytes that one commit of a sink may have: half of its objects' capacity."""
         return SINK_OBJECTS_MAX // 2 * self._settings.buffer_bytes_max
 
     def staged_objects(self, size_bytes: int) -> StagedObjects:
-        """Where a sink's commit of about this size is written; raises NotServing, StoreMismatch."""
+        """Return staged objects for a sink's commit; raises NotServing, StoreMismatch."""
         return self._serving.to_write().staged_objects(size_bytes=size_bytes)
 
     async def commit_sink(self, record: SinkCommit, commits: Sequence[ObjectCommit]) -> SinkCommit:
-        """Commit a sink's written objects and save its row, which follows on its own version.
-
-        The row as it is saved. Whoever waits for the records is woken. Repeated while the outcome
-        is unknown; raises as `DisklessPlane.commit_sink_objects`.
-        """
+        """Commit a sink's objects, as `DisklessPlane.commit_sink_objects`; return its row."""
         for _ in range(SINK_COMMIT_REPEATS_MAX):
             try:
                 saved, answers = await self._commit_sink_once(record, commits)
@@ -356,22 +353,21 @@ class DisklessService:
 
     @property
     def work_queue(self) -> WorkQueue:
-        """Where segments that are made elsewhere come in; raises NotServing."""
+        """Queue of segments that are made elsewhere; raises NotServing."""
         return self._serving.to_read().work_queue
 
     async def look_up_watermarks(self, partitions: Sequence[DisklessPartition]) -> None:
-        """Ask the control plane where partitions begin and end now."""
         watermarks: list[Watermarks] = []
-        for start in range(0, len(partitions), MARKS_PER_CALL_MAX):
-            part = partitions[start : start + MARKS_PER_CALL_MAX]
+        for start in range(0, len(partitions), WATERMARKS_PER_CALL_MAX):
+            part = partitions[start : start + WATERMARKS_PER_CALL_MAX]
             watermarks += await self._plane.watermarks([partition.key for partition in part])
         for partition, mark in zip(partitions, watermarks, strict=True):
             self.learn(partition.key, mark)
 
-    # -- what happens ------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------
 
     def others_committed(self, rows: Iterable[tuple[UUID, int, Watermarks]]) -> None:
-        """Notices: topic id, partition, and where it begins and ends, but for its size."""
+        """Apply notices: topic id, partition, and watermarks without a size."""
         risen = []
         for topic_id, index, watermarks in rows:
             partition = self._partitions.get((topic_id, index))
@@ -380,12 +376,12 @@ class DisklessService:
         self._advanced(risen)
 
     def notices_lost(self) -> None:
-        """Notices may have been missed: look at what consumers wait for."""
+        """Read the watermarks of awaited partitions, as notices may have been missed."""
         if self._serving.parts is not None and not self._serving.stopped:
             self._spawn(self._look())
 
     def committed(self, answer: CommitAnswer) -> None:
-        """The writer has committed an object; its producers are answered after this."""
+        """Apply an object's commit of this broker's writer, before its producers are answered."""
         if self._serving.parts is not None:
             self._serving.parts.reader.committed(answer)
         risen = []
@@ -396,18 +392,16 @@ class DisklessService:
         self._advanced(risen)
 
     def learn(self, key: PartitionKey, watermarks: Watermarks) -> None:
-        """The control plane has said where a partition begins and ends."""
         partition = self._partitions.get(key)
         if partition is not None and partition.learn(watermarks):
             self._advanced([partition])
 
     def wake(self, keys: Iterable[PartitionKey]) -> None:
-        """Loads have ended: whoever waits for them reads again."""
         partitions = (self._partitions.get(key) for key in keys)
         self._advanced([partition for partition in partitions if partition is not None])
 
     def targets(self) -> Iterator[RetentionTarget]:
-        """The partitions and what their topics keep."""
+        """Return the partitions with the retention of their topics."""
         from penstock.diskless.gc import RetentionTarget
 
         for partition in list(self._partitions.values()):
@@ -420,7 +414,7 @@ class DisklessService:
             )
 
     def compacted(self) -> Iterator[CompactionTarget]:
-        """The partitions of compacted topics, and what these say of it."""
+        """Return the partitions of compacted topics, with their settings."""
         from penstock.diskless.compaction import CompactionTarget
 
         for partition in list(self._partitions.values()):
@@ -437,15 +431,14 @@ class DisklessService:
     # -- timers ------------------------------------------------------------------------------
 
     async def _look_for_others(self) -> None:
-        """Ask for the ends of what is waited for, if anybody else could have moved them."""
         if self._image is not None and len(self._image.brokers) > 1:
             await self._look()
 
     async def _look(self) -> None:
         awaited = [
-            one
-            for one in self._awaited()
-            if isinstance(one, DisklessPartition) and one.closed is None
+            partition
+            for partition in self._awaited()
+            if isinstance(partition, DisklessPartition) and partition.closed is None
         ]
         await self._try_watermarks(awaited[:AWAITED_MAX])
 
@@ -463,7 +456,7 @@ class DisklessService:
             logger.warning("%d diskless partitions, ends unknown: %s", len(partitions), error)
 
     async def probe(self) -> None:
-        """Ask the store, where it is in use, whether it still is the control plane's: one GET.
+        """Check by one GET that a store in use is the control plane's.
 
         Raises:
             StoreMismatch: it was emptied or replaced.
@@ -473,10 +466,8 @@ class DisklessService:
             await self._serving.parts.guard.check()
 
     def samples(self) -> Iterator[Sample]:
-        """Metrics of all parts."""
         if self._serving.parts is not None:
             yield from self._serving.parts.samples()
 
 
-def _nobody(partitions: Iterable[DisklessPartition]) -> None:
-    """Nobody waits before the service is started."""
+def _nobody(partitions: Iterable[DisklessPartition]) -> None: ...

@@ -1,4 +1,4 @@
-"""The parts that serve diskless topics on one broker, and why there are none while they do not."""
+"""Components that serve diskless topics on one broker, and the reason if they are missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NotServing(RetriableError):
 
 
 class Serving:
-    """What all diskless partitions of a broker share. Made by `DisklessService`."""
+    """State that all diskless partitions of a broker share. Made by `DisklessService`."""
 
     __slots__ = (
         "config_of", "failed", "learn", "look_up", "parts", "plane", "stopped", "store_url",
@@ -56,27 +56,26 @@ class Serving:
         self.stopped = False
 
     def to_read(self) -> Parts:
-        """The parts; raises NotServing where there are none."""
+        """Return the components; raises NotServing if they are missing."""
         if self.parts is None:
             cause = self.failed or ("the broker stops" if self.stopped else "not started yet")
             raise NotServing(f"diskless topics cannot be served: {cause}")
         return self.parts
 
     def to_write(self) -> Parts:
-        """As `to_read`, for who writes; raises StoreMismatch too, while that is the cause."""
+        """Return the components for a write; raises StoreMismatch too."""
         if self.parts is None and isinstance(self.failed, StoreMismatch):
             raise self.failed.with_traceback(None)
         return self.to_read()
 
     def load(self, wants: Sequence[Want], max_bytes: int) -> None:
-        """Load what one fetch request wants, up to `max_bytes` over all partitions."""
         if self.parts is not None:
             self.parts.reader.load(wants, max_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the parts stand on; `open_store` is called for each use of its own."""
+    """Dependencies of the components; `open_store` is called for each separate use."""
 
     settings: DisklessSettings
     fetch_settings: FetchSettings
@@ -89,7 +88,7 @@ class Surroundings:
 
 
 class Parts:
-    """The parts of a service that serves; what they import is not loaded before."""
+    """The components of an active service, which imports them first."""
 
     def __init__(
         self,
@@ -175,7 +174,6 @@ class Parts:
         )
 
     def client(self) -> ObjectStore:
-        """A client of the store for a use of its own."""
         opened = self._open()
         self._stores.append(opened)
         return self._guarded(opened, self.guard)

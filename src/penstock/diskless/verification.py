@@ -1,15 +1,15 @@
-"""Comparing the batch index with the objects: what `penstock diskless verify` does.
+"""Comparison of the batch index with the objects, for `penstock diskless verify`.
 
 | finding   | meaning                                                                   |
 |-----------|---------------------------------------------------------------------------|
 | `hole`    | offsets between a partition's start and its high watermark have no extent |
 | `missing` | an extent's object is not in the store                                    |
 | `corrupt` | an object is not what was written, or a batch has another checksum        |
-| `differs` | an object's footer or length does not say what the index says             |
+| `differs` | an object's footer or length contradicts the index                        |
 | `orphan`  | an object in the store has no row                                         |
 
-Brokers may run meanwhile: an extent with which something is wrong is looked up again, and is
-passed over when it is gone. Changes nothing.
+Brokers may run meanwhile: a wrong extent is looked up again, and is skipped if it is gone. The
+comparison changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAIR_BYTES: Final = 8
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: its kind, what it is about, and in which way."""
+    """A defect: its kind, its object or partition, and a description."""
 
     kind: str
     where: str
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
 
 
 class Verifier:
-    """One verification. The findings are the first `FINDINGS_MAX`; `counts` are of all."""
+    """A verification. `findings` has the first `FINDINGS_MAX`; `counts` counts all."""
 
     def __init__(
         self, *, plane: DisklessPlane, store: ObjectStore, checksums: bool = False
@@ -56,17 +56,17 @@ class Verifier:
         self._store = store
         self._checksums = checksums
         self._looked_at: OrderedDict[str, WalFooter | int | Finding] = OrderedDict()
-        """By key: the footer, the size of a sealed segment, or what is wrong with the object."""
+        """Footer, size of a sealed segment, or finding, by object key."""
 
     @property
     def wrong(self) -> int:
         return sum(self.counts.values())
 
     async def verify(self, partitions: Iterable[tuple[str, PartitionKey]]) -> None:
-        """Look at all extents of these partitions, named for findings, and at all objects.
+        """Check all extents of these named partitions, and all objects.
 
         Raises:
-            PenstockError: the plane or the store cannot be asked.
+            PenstockError: the control plane or the store cannot be read.
         """
         for name, key in partitions:
             await self._partition(name, key)
@@ -102,7 +102,7 @@ class Verifier:
                 break
 
     async def _hole(self, name: str, key: PartitionKey, start: int, end: int) -> None:
-        """Report offsets without an extent, unless retention took them meanwhile."""
+        """Report offsets without an extent, unless retention dropped them meanwhile."""
         (watermarks,) = await self._plane.watermarks([key])
         if watermarks.log_start_offset <= start:
             self._found(Finding("hole", name, f"offsets from {start} to {end} do not adjoin"))
@@ -185,7 +185,7 @@ class Verifier:
 
 
 def _has_offsets(headers: Iterable[BatchHeader], offset: int) -> bool:
-    """Whether the batches carry offsets that adjoin, from this one on."""
+    """Return whether the batches' offsets adjoin, from `offset` on."""
     for header in headers:
         if header.base_offset != offset:
             return False
@@ -194,7 +194,6 @@ def _has_offsets(headers: Iterable[BatchHeader], offset: int) -> bool:
 
 
 def _difference(footer: WalFooter, key: PartitionKey, extent: Extent) -> str | None:
-    """In which way a footer does not have an extent; None if it has."""
     for item in footer.ranges:
         if (item.topic_id, item.partition) == key:
             return None if _holds(item, extent) else "the footer has other batches there"
@@ -202,7 +201,6 @@ def _difference(footer: WalFooter, key: PartitionKey, extent: Extent) -> str | N
 
 
 def _holds(item: WalRange, extent: Extent) -> bool:
-    """Whether the extent is a run of whole batches of the range, of the same layout."""
     sizes = np.frombuffer(item.layout, "<i4")[::2]
     begins = item.byte_offset + np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
     first = int(np.searchsorted(begins, extent.byte_offset))

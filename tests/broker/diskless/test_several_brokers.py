@@ -92,7 +92,7 @@ async def test_who_waits_at_the_other_broker_is_woken_by_a_look(pair: Pair) -> N
 
 async def test_a_notice_wakes_who_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plane tells others of commits, as a database does; nobody looks by himself."""
-    monkeypatch.setattr("penstock.diskless.service.MARKS_SECONDS", 3600.0)
+    monkeypatch.setattr("penstock.diskless.service.WATERMARKS_SECONDS", 3600.0)
     listeners: list[Callable[..., None]] = []
     plane = cluster.control
     original = plane.commit_object

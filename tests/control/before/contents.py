@@ -1,4 +1,4 @@
-"""What the databases of before hold, and reading all of it through the port.
+"""Contents of databases of earlier versions, and a reader of all of them through the port.
 
 `sqlite.sql` and `postgres.sql` were dumped after `fill` by the Penstock of version 5 of SQLite's
 schema, 4 of PostgreSQL's; `GROUP` had been saved, too.
@@ -103,7 +103,7 @@ async def fill(plane: Any) -> None:
 
 
 async def contents(plane: Plane) -> Contents:
-    """All of it, by the methods that read it."""
+    """Return everything that the control plane's read methods return."""
     keys = [(topic_id, partition) for topic_id in (TOPIC, OTHER) for partition in range(3)]
     image = await plane.image()
     groups = await plane.offset_group_ids()
@@ -114,13 +114,16 @@ async def contents(plane: Plane) -> Contents:
         "broker configs": image.broker_configs,
         "offsets": {group: await plane.committed_offsets(group, None) for group in groups},
         "offset": await plane.committed_offsets("g", [("local", 1), ("local", 2)]),
-        "sinks": [await plane.sink_commit(one.query_id) for one in await plane.sink_commits()],
+        "sinks": [
+            await plane.sink_commit(commit.query_id) for commit in await plane.sink_commits()
+        ],
         "store": await plane.store_identity(),
         "marks": await plane.watermarks(keys),
         "extents": {key: await plane.extents(*key, start=0, end=100, limit=100) for key in keys},
         "found": await plane.find([FindRequest(TOPIC, 0, 3, 1000)]),
         "producers": [
-            one._replace(last_timestamp=0) for one in await plane.diskless_producers(TOPIC, 0)
+            diskless_producer._replace(last_timestamp=0)
+            for diskless_producer in await plane.diskless_producers(TOPIC, 0)
         ],
         "objects": await plane.object_totals(),
         "keys": await plane.referenced_keys(after="", limit=100),

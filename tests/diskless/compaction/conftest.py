@@ -1,7 +1,7 @@
-"""The desk of consolidation, over memory."""
+"""The bed of consolidation, over memory."""
 
 from __future__ import annotations
 
-from tests.diskless.consolidation.conftest import clock, desk, plane
+from tests.diskless.consolidation.conftest import bed, clock, plane
 
-__all__ = ["clock", "desk", "plane"]
+__all__ = ["bed", "clock", "plane"]

@@ -1,4 +1,4 @@
-"""What was sent to a compacted partition, and what must be left of it."""
+"""Records sent to a compacted partition, and checks of the remaining ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.diskless.compaction import CompactionTarget, Compactor
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.verification import Verifier
 from penstock.records import split_batches
-from tests.diskless.consolidation.desk import KEY, TOPIC, Desk, Sent
+from tests.diskless.consolidation.bed import KEY, TOPIC, Bed, Sent
 from tests.diskless.world import SeededRandomness
 from tests.records.reference import Batch, Record, encode, read
 from tests.storage.batches import FakeClock
@@ -28,7 +28,7 @@ async def _at_once(seconds: float) -> None:
 
 
 def compactor(
-    desk: Desk,
+    bed: Bed,
     clock: Any,
     *,
     plane: Any = None,
@@ -47,8 +47,8 @@ def compactor(
     )
     return Compactor(
         settings,
-        plane=plane or desk.plane,
-        store=store or desk.store,
+        plane=plane or bed.plane,
+        store=store or bed.store,
         clock=clock,
         randomness=SeededRandomness(seed),
         targets=lambda: targets,
@@ -67,20 +67,19 @@ class Put(NamedTuple):
 class Ledger:
     """Every record by its offset."""
 
-    def __init__(self, desk: Desk, clock: FakeClock) -> None:
-        self.desk = desk
+    def __init__(self, bed: Bed, clock: FakeClock) -> None:
+        self.bed = bed
         self.clock = clock
         self.sent: list[Put] = []
 
     async def send(self, *puts: tuple[bytes, bytes | None], codec: int = 0) -> None:
-        """One batch."""
         now_ms = self.clock.ms
         rows = [Put(key, value, now_ms - 1) for key, value in puts]
         records = tuple(
-            Record(place, one.timestamp, one.key, one.value) for place, one in enumerate(rows)
+            Record(place, row.timestamp, row.key, row.value) for place, row in enumerate(rows)
         )
         sent = Sent(encode(Batch(0, records, codec=codec)))
-        [placed] = await self.desk.write(sent, now_ms=now_ms)
+        [placed] = await self.bed.write(sent, now_ms=now_ms)
         assert (placed.error, placed.base_offset) == (None, len(self.sent))
         self.sent += rows
 
@@ -96,39 +95,39 @@ class Ledger:
             await self.send(*puts, codec=random.randrange(5))
 
     def newest(self, end: int | None = None) -> dict[bytes, int]:
-        return {one.key: offset for offset, one in enumerate(self.sent[:end])}
+        return {put.key: offset for offset, put in enumerate(self.sent[:end])}
 
     async def left(self) -> dict[int, Record]:
-        """What a consumer reads, by offset; every batch is whole, and no offset is left out."""
-        data = await self.desk.consumed()
+        """Return the consumed records by offset, after checking that no offset is missing."""
+        data = await self.bed.consumed()
         due = 0
         for header in split_batches(data):
             assert header.base_offset == due
             due = header.next_offset
         assert due == len(self.sent)
-        return {one.offset: one for one in read(data)}
+        return {record.offset: record for record in read(data)}
 
     async def check(self) -> dict[int, Record]:
-        """What is left is as it was sent; nothing is missing but what may be."""
+        """Check that remaining records are unchanged, and that only superseded ones are missing."""
         left = await self.left()
         self.judge(left, len(self.sent))
-        clean = await self.desk.plane.clean_offset(*KEY)
+        clean = await self.bed.plane.clean_offset(*KEY)
         keys = [self.sent[offset].key for offset in left if offset < clean]
         assert len(keys) == len(set(keys)), "a key has two records below the clean offset"
         return left
 
     async def verified(self) -> dict[int, Record]:
-        """As `check`; index and objects agree, too."""
-        verifier = Verifier(plane=self.desk.plane, store=self.desk.store, checksums=True)
+        """Run `check`, and compare index and objects."""
+        verifier = Verifier(plane=self.bed.plane, store=self.bed.store, checksums=True)
         await verifier.verify([("orders-0", (TOPIC, 0))])
         assert verifier.findings == []
         return await self.check()
 
     def judge(self, left: Mapping[int, Record], end: int) -> None:
-        """What a reader sees who has looked up the extents when the partition ended there."""
-        for offset, one in left.items():
-            assert Put(one.key or b"", one.value, one.timestamp) == self.sent[offset]
-        there = {one.key for one in left.values()}
+        """Check the records that a reader of extents up to an old end sees."""
+        for offset, record in left.items():
+            assert Put(record.key or b"", record.value, record.timestamp) == self.sent[offset]
+        there = {record.key for record in left.values()}
         for key, offset in self.newest(end).items():
             if offset in left:
                 continue

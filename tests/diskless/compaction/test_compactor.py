@@ -13,8 +13,8 @@ from penstock.diskless.compaction import Compactor
 from penstock.objects import MemoryStore, StoreUnavailable
 from penstock.records.transactions import Marker, encode_marker
 from tests.diskless.compaction.ledger import DELETE_RETENTION_MS, TARGET, Ledger, compactor
+from tests.diskless.consolidation.bed import KEY, Bed, Sent
 from tests.diskless.consolidation.conftest import furnished
-from tests.diskless.consolidation.desk import KEY, Desk, Sent
 from tests.diskless.consolidation.test_consolidator import consolidator, sweep
 from tests.diskless.faults import Crash, CrashingPlane, FaultyStore, Steps
 from tests.records.reference import Batch, Record, encode, read
@@ -22,36 +22,36 @@ from tests.storage.batches import FakeClock
 
 
 @pytest.fixture
-def ledger(desk: Desk, clock: FakeClock) -> Ledger:
-    return Ledger(desk, clock)
+def ledger(bed: Bed, clock: FakeClock) -> Ledger:
+    return Ledger(bed, clock)
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_the_newest_record_of_every_key_stays(
-    desk: Desk, clock: FakeClock, ledger: Ledger, seed: int
+    bed: Bed, clock: FakeClock, ledger: Ledger, seed: int
 ) -> None:
     random = Random(seed)
-    job = compactor(desk, clock, seed=seed, consolidation_segment_bytes=1 << 20)
+    job = compactor(bed, clock, seed=seed, consolidation_segment_bytes=1 << 20)
     for _ in range(8):
         await ledger.send_some(random, keys=15, batches=random.randint(1, 12))
         if random.random() < 0.4:
-            await consolidator(desk, clock, all_ages=True).consolidate()
+            await consolidator(bed, clock, all_ages=True).consolidate()
         before = await ledger.verified()
         assert await job.compact() == 1
         after = await ledger.verified()
         assert after.keys() <= before.keys()
-        assert await desk.plane.clean_offset(*KEY) == len(ledger.sent)
+        assert await bed.plane.clean_offset(*KEY) == len(ledger.sent)
         clock.ms += random.choice((0, 1_000, DELETE_RETENTION_MS))
     assert await job.compact() == 0
-    await sweep(desk, clock)
+    await sweep(bed, clock)
     await ledger.verified()
-    assert set(await desk.keys()) == {one.key for one in await desk.extents()}
+    assert set(await bed.keys()) == {extent.key for extent in await bed.extents()}
 
 
 async def test_a_tombstone_goes_after_its_time_and_not_before(
-    desk: Desk, clock: FakeClock, ledger: Ledger
+    bed: Bed, clock: FakeClock, ledger: Ledger
 ) -> None:
-    job = compactor(desk, clock)
+    job = compactor(bed, clock)
     await ledger.send((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
     await ledger.send((b"a", None))
     assert await job.compact() == 1
@@ -67,15 +67,15 @@ async def test_a_tombstone_goes_after_its_time_and_not_before(
 
 
 async def test_only_what_is_old_decided_and_dirty_enough_is_taken(
-    desk: Desk, clock: FakeClock, ledger: Ledger
+    bed: Bed, clock: FakeClock, ledger: Ledger
 ) -> None:
     await ledger.send((b"a", b"1"), (b"a", b"2"))
     await ledger.send((b"a", b"3"))
-    young = compactor(desk, clock, consolidation_min_age_ms=1_000)
-    lag = compactor(desk, clock, targets=[TARGET._replace(min_lag_ms=1_000)])
-    clean = compactor(desk, clock, targets=[TARGET._replace(dirty_ratio=0.9)])
-    overdue = compactor(desk, clock, targets=[TARGET._replace(dirty_ratio=1.0, max_lag_ms=5_000)])
-    assert [await one.compact() for one in (young, lag, overdue)] == [0, 0, 0]
+    young = compactor(bed, clock, consolidation_min_age_ms=1_000)
+    lag = compactor(bed, clock, targets=[TARGET._replace(min_lag_ms=1_000)])
+    clean = compactor(bed, clock, targets=[TARGET._replace(dirty_ratio=0.9)])
+    overdue = compactor(bed, clock, targets=[TARGET._replace(dirty_ratio=1.0, max_lag_ms=5_000)])
+    assert [await job.compact() for job in (young, lag, overdue)] == [0, 0, 0]
     clock.ms += 2_000
     await ledger.send((b"a", b"4"))
     assert await lag.compact() == 1
@@ -85,20 +85,20 @@ async def test_only_what_is_old_decided_and_dirty_enough_is_taken(
     clock.ms += 5_000
     assert await overdue.compact() == 1
     assert list(await ledger.verified()) == [3]
-    assert await desk.plane.clean_offset(*KEY) == 4
+    assert await bed.plane.clean_offset(*KEY) == 4
 
 
 async def test_a_pass_ends_where_its_map_is_full_and_the_next_goes_on(
-    desk: Desk, clock: FakeClock, ledger: Ledger
+    bed: Bed, clock: FakeClock, ledger: Ledger
 ) -> None:
     keys = [b"key %d" % number for number in range(5_000)]
     for value in (b"1", b"2"):
         for first in range(0, len(keys), 250):
             await ledger.send(*[(key, value) for key in keys[first : first + 250]])
-    job = compactor(desk, clock, compaction_map_bytes=64 << 10)
+    job = compactor(bed, clock, compaction_map_bytes=64 << 10)
     ends = []
     while await job.compact():
-        ends.append(await desk.plane.clean_offset(*KEY))
+        ends.append(await bed.plane.clean_offset(*KEY))
         await ledger.verified()
     assert ends == sorted(set(ends))
     assert len(ends) > 4
@@ -106,45 +106,45 @@ async def test_a_pass_ends_where_its_map_is_full_and_the_next_goes_on(
 
 
 async def test_offsets_that_lost_all_records_become_few_batches(
-    desk: Desk, clock: FakeClock, ledger: Ledger
+    bed: Bed, clock: FakeClock, ledger: Ledger
 ) -> None:
-    job = compactor(desk, clock)
+    job = compactor(bed, clock)
     for number in range(40):
         await ledger.send((b"a", b"%d" % number))
         if number % 10 == 9:
             assert await job.compact() == 1
     assert list(await ledger.verified()) == [39]
-    [one] = await desk.extents()
+    [one] = await bed.extents()
     assert (one.base_offset, one.next_offset, one.kind) == (0, 40, "segment")
     assert len(one.layout) == 16, "one batch without records, and the newest one"
 
 
-async def test_two_brokers_at_once_do_no_harm(desk: Desk, clock: FakeClock, ledger: Ledger) -> None:
+async def test_two_brokers_at_once_do_no_harm(bed: Bed, clock: FakeClock, ledger: Ledger) -> None:
     random = Random(1)
-    jobs = [compactor(desk, clock, seed=n) for n in range(2)]
+    jobs = [compactor(bed, clock, seed=n) for n in range(2)]
     for _ in range(12):
         await ledger.send_some(random, keys=6, batches=4)
-        await asyncio.gather(*[one.compact() for one in jobs])
+        await asyncio.gather(*[job.compact() for job in jobs])
         await ledger.verified()
         clock.ms += 4_000
-    assert sum(one.counters.races for one in jobs) > 0
-    assert sum(one.counters.passes for one in jobs) >= 12
+    assert sum(job.counters.races for job in jobs) > 0
+    assert sum(job.counters.passes for job in jobs) >= 12
 
 
 async def test_the_clean_offset_is_of_the_partition_that_was_compacted(
-    desk: Desk, clock: FakeClock, ledger: Ledger
+    bed: Bed, clock: FakeClock, ledger: Ledger
 ) -> None:
     await ledger.send((b"a", b"1"))
     await ledger.send((b"a", b"2"))
-    assert await compactor(desk, clock).compact() == 1
-    [one] = await desk.extents()
+    assert await compactor(bed, clock).compact() == 1
+    [one] = await bed.extents()
     with pytest.raises(StaleExtents):
-        await desk.plane.note_clean(*KEY, 2, newest=one._replace(object_id=one.object_id + 1))
+        await bed.plane.note_clean(*KEY, 2, newest=one._replace(object_id=one.object_id + 1))
     with pytest.raises(StaleExtents):
-        await desk.plane.note_clean(*KEY, 3, newest=one)
-    await desk.plane.note_clean(*KEY, 1, newest=one)
-    assert await desk.plane.clean_offset(*KEY) == 2
-    assert await desk.plane.clean_offset(KEY[0], 1) == 0
+        await bed.plane.note_clean(*KEY, 3, newest=one)
+    await bed.plane.note_clean(*KEY, 1, newest=one)
+    assert await bed.plane.clean_offset(*KEY) == 2
+    assert await bed.plane.clean_offset(KEY[0], 1) == 0
 
 
 async def crashes(job: Compactor) -> bool:
@@ -162,81 +162,81 @@ async def test_a_crash_between_any_two_steps_loses_nothing(clock: FakeClock) -> 
     while over:
         doomed += 1
         for effect in (False, True):
-            desk = Desk(await furnished(MemoryControlPlane(clock=clock)), MemoryStore(clock=clock))
-            ledger = Ledger(desk, clock)
+            bed = Bed(await furnished(MemoryControlPlane(clock=clock)), MemoryStore(clock=clock))
+            ledger = Ledger(bed, clock)
             for value in (b"1", b"2", None):
                 await ledger.send((b"a", value), (b"b", b"x" * 700_000))
             steps = Steps(doomed, effect=effect)
             job = compactor(
-                desk, clock, plane=CrashingPlane(desk.plane, steps),
-                store=CrashingPlane(desk.store, steps), consolidation_segment_bytes=1 << 20,
+                bed, clock, plane=CrashingPlane(bed.plane, steps),
+                store=CrashingPlane(bed.store, steps), consolidation_segment_bytes=1 << 20,
             )  # fmt: skip
             over = await crashes(job)
             assert over == steps.over
             await ledger.verified()
-            referenced = {one.key for one in await desk.extents()}
-            unused = set(await desk.keys("archive/")) - referenced
-            states = await desk.states()
+            referenced = {extent.key for extent in await bed.extents()}
+            unused = set(await bed.keys("archive/")) - referenced
+            states = await bed.states()
             assert len([key for key in unused if states[key] == "pending"]) <= 1
-            await compactor(desk, clock).compact()
+            await compactor(bed, clock).compact()
             assert list(await ledger.verified()) == [4, 5]
-            await sweep(desk, clock)
+            await sweep(bed, clock)
             await ledger.verified()
     assert doomed > 12
 
 
 async def test_faults_of_the_store_end_a_round_and_the_next_goes_on(
-    desk: Desk, clock: FakeClock, ledger: Ledger
+    bed: Bed, clock: FakeClock, ledger: Ledger
 ) -> None:
     for fault in ("fails", "lands", "truncated", "late"):
         await ledger.send((b"a", b"1"), (b"a", b"2"))
-        store = FaultyStore(desk.store, [fault])
-        job = compactor(desk, clock, store=store)
+        store = FaultyStore(bed.store, [fault])
+        job = compactor(bed, clock, store=store)
         with pytest.raises(StoreUnavailable):
             await job.compact()
         await store.land()
         await ledger.verified()
         assert await job.compact() == 1
         await ledger.verified()
-    await sweep(desk, clock)
-    assert set(await desk.keys()) == set(await desk.states())
+    await sweep(bed, clock)
+    assert set(await bed.keys()) == set(await bed.states())
 
 
 async def test_a_timer_outlives_errors(
-    desk: Desk, clock: FakeClock, ledger: Ledger, caplog: pytest.LogCaptureFixture
+    bed: Bed, clock: FakeClock, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     await ledger.send((b"a", b"1"), (b"a", b"2"))
-    job = compactor(desk, clock, store=FaultyStore(desk.store, ["fails"]))
+    job = compactor(bed, clock, store=FaultyStore(bed.store, ["fails"]))
     await job.run()
     assert "PUT archive/" in caplog.text
     await job.run()
     assert (job.counters.passes_failed, job.counters.passes) == (1, 1)
     assert list(await ledger.verified()) == [1]
-    names = {one.metric.name for one in job.samples()}
+    names = {sample.metric.name for sample in job.samples()}
     assert "penstock_diskless_compaction_passes_total" in names
 
 
-async def test_what_was_aborted_goes_and_what_is_open_stays(desk: Desk, clock: FakeClock) -> None:
+async def test_what_was_aborted_goes_and_what_is_open_stays(bed: Bed, clock: FakeClock) -> None:
     async def put(producer_id: int, key: bytes, value: bytes) -> None:
         records = (Record(0, clock.ms - 1, key, value),)
         batch = Batch(0, records, producer=(producer_id, 0, 0), transactional=True)
-        [placed] = await desk.write(Sent(encode(batch), verified_from=0))
+        [placed] = await bed.write(Sent(encode(batch), verified_from=0))
         assert placed.error is None
 
     async def end(producer_id: int, *, commit: bool) -> None:
         marker = Marker(producer_id, 0, 0, commit)
-        [marks] = await desk.plane.watermarks([KEY])
+        [marks] = await bed.plane.watermarks([KEY])
         sent = Sent(
             bytes(encode_marker(marker, clock.ms - 1)), marker=marker,
             verified_from=marks.high_watermark,
         )  # fmt: skip
-        [placed] = await desk.write(sent)
+        [placed] = await bed.write(sent)
         assert placed.error is None
 
     async def left() -> list[int]:
-        return [one.offset for one in read(await desk.consumed())]
+        return [record.offset for record in read(await bed.consumed())]
 
-    job = compactor(desk, clock)
+    job = compactor(bed, clock)
     await put(4, b"a", b"committed")
     await end(4, commit=True)
     await put(5, b"a", b"aborted")
@@ -245,11 +245,11 @@ async def test_what_was_aborted_goes_and_what_is_open_stays(desk: Desk, clock: F
     await put(7, b"a", b"newer")
     await end(7, commit=True)
     assert await job.compact() == 1
-    assert await desk.plane.clean_offset(*KEY) == 4
+    assert await bed.plane.clean_offset(*KEY) == 4
     assert await left() == [0, 4, 5]
     await end(6, commit=True)
     assert await job.compact() == 1
-    assert await desk.plane.clean_offset(*KEY) == 8
+    assert await bed.plane.clean_offset(*KEY) == 8
     assert await left() == [4, 5]
-    aborted = await desk.plane.aborted(*KEY, offset=0, limit=9)
-    assert [one.last_offset for one in aborted.transactions] == [3]
+    aborted = await bed.plane.aborted(*KEY, offset=0, limit=9)
+    assert [transaction.last_offset for transaction in aborted.transactions] == [3]

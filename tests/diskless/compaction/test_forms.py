@@ -10,8 +10,8 @@ from penstock.control import DisklessPlane, SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
 from penstock.objects import DirectoryStore, ObjectStore, open_store
 from tests.diskless.compaction.ledger import DELETE_RETENTION_MS, Ledger, compactor
+from tests.diskless.consolidation.bed import KEY, Bed
 from tests.diskless.consolidation.conftest import furnished
-from tests.diskless.consolidation.desk import KEY, Desk
 from tests.s3 import S3Server
 from tests.storage.batches import FakeClock
 
@@ -19,21 +19,21 @@ from tests.storage.batches import FakeClock
 async def compacted(planes: list[DisklessPlane], stores: list[ObjectStore]) -> int:
     """Rounds of brokers at once, over what one of them writes; how many passes there were."""
     clock, random = FakeClock(), Random(2)
-    ledger = Ledger(Desk(planes[0], stores[0]), clock)
+    ledger = Ledger(Bed(planes[0], stores[0]), clock)
     jobs = [
-        compactor(ledger.desk, clock, plane=plane, store=store, seed=seed)
+        compactor(ledger.bed, clock, plane=plane, store=store, seed=seed)
         for seed, (plane, store) in enumerate(zip(planes, stores, strict=True))
     ]
     for _ in range(4):
         await ledger.send_some(random, keys=8, batches=6)
-        await asyncio.gather(*[one.compact() for one in jobs])
+        await asyncio.gather(*[job.compact() for job in jobs])
         await ledger.verified()
         clock.ms += DELETE_RETENTION_MS
     await jobs[0].compact()
     left = await ledger.verified()
     assert await planes[0].clean_offset(*KEY) == len(ledger.sent)
     assert set(left) <= set(ledger.newest().values())
-    return sum(one.counters.passes for one in jobs)
+    return sum(job.counters.passes for job in jobs)
 
 
 async def test_sqlite_and_a_directory(tmp_path: Path) -> None:

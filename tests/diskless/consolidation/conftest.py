@@ -1,4 +1,4 @@
-"""A desk over memory, for the tests of consolidation."""
+"""A bed over memory, for the tests of consolidation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from penstock.control import MemoryControlPlane, SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
 from penstock.objects import MemoryStore
-from tests.diskless.consolidation.desk import BROKER, INCARNATION, TOPIC, Desk
+from tests.diskless.consolidation.bed import BROKER, INCARNATION, TOPIC, Bed
 from tests.storage.batches import FakeClock
 
 Plane = TypeVar("Plane", MemoryControlPlane, SqliteControlPlane, PostgresControlPlane)
@@ -42,6 +42,6 @@ async def plane(clock: FakeClock) -> MemoryControlPlane:
 
 
 @pytest.fixture
-def desk(plane: MemoryControlPlane, clock: FakeClock) -> Desk:
+def bed(plane: MemoryControlPlane, clock: FakeClock) -> Bed:
     """The plane with a store in memory."""
-    return Desk(plane, MemoryStore(clock=clock))
+    return Bed(plane, MemoryStore(clock=clock))

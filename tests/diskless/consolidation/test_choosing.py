@@ -23,8 +23,10 @@ KEYS: list[PartitionKey] = [(UUID(int=7), number) for number in range(4)]
 
 
 def extents(text: str, *, size_bytes: int = 100, start: int = 0) -> list[Extent]:
-    """One extent of two offsets per letter: w and s are old, W and S young, - and f have no time
-    or one in the future; s and S are segments."""
+    """Return an extent of two offsets per letter.
+
+    w and s are old, W and S young, - and f have no time or one in the future; s and S are segments.
+    """
     ages = {"w": NOW_MS - 500, "s": NOW_MS - 900, "W": NOW_MS - 499, "S": NOW_MS, "-": -1}
     return [
         Extent(
@@ -75,7 +77,7 @@ def test_which_run_of_a_page_is_taken(text: str, taken: str) -> None:
         assert choice.following == choice.done_before == page[len(taken) - 1].next_offset
     else:
         assert choice.following is None
-        wal = [one.base_offset for one in page if one.kind == "wal"]
+        wal = [extent.base_offset for extent in page if extent.kind == "wal"]
         assert choice.done_before == (wal[0] if wal else 2 * len(text))
 
 
@@ -126,19 +128,23 @@ class Log:
         sealed = run[0]._replace(
             kind="segment",
             next_offset=run[-1].next_offset,
-            size_bytes=sum(one.size_bytes for one in run),
+            size_bytes=sum(extent.size_bytes for extent in run),
         )
         there[place : place + len(run)] = [sealed]
         self.made.append((key, run[0].base_offset, run[-1].next_offset))
 
     def run(self, outcomes: Sequence[str] = (), order: Sequence[int] = (0, 1, 2, 3)) -> None:
-        """One pass; runs meet these outcomes, then become segments."""
+        """Run a pass; its runs have these outcomes, then become segments."""
         left = list(outcomes)
         selection = self.selection
         ask = selection.begin(self.partitions, order=lambda key: order[key[1]])
         while ask is not None:
             self.asked.append(ask)
-            there = [one for one in self.partitions[ask.key] if one.next_offset > ask.start]
+            there = [
+                partition
+                for partition in self.partitions[ask.key]
+                if partition.next_offset > ask.start
+            ]
             choice = selection.page(there[: ask.limit], NOW_MS)
             if choice is not None:
                 outcome = left.pop(0) if left else "done"
@@ -170,7 +176,7 @@ def test_a_pass_begins_where_the_last_one_ended() -> None:
     log.run()
     assert log.asked[0].start == 50
     assert [made[1:] for made in log.made][3:] == [(50, 60)]
-    assert {one.kind for one in log.partitions[KEYS[0]]} == {"segment"}
+    assert {partition.kind for partition in log.partitions[KEYS[0]]} == {"segment"}
 
 
 def test_what_failed_is_tried_again_and_what_follows_goes_on() -> None:
@@ -221,13 +227,15 @@ def test_any_log_is_consolidated_without_loss() -> None:
         log.run()
         assert len(log.made) == count, seed
         for key, there in log.partitions.items():
-            assert all(one.next_offset == other.base_offset for one, other in pairwise(there))
+            assert all(extent.next_offset == other.base_offset for extent, other in pairwise(there))
             assert [*there[:1], *there[-1:]] == [] or (
                 there[0].base_offset == 0 and there[-1].next_offset == before[key][-1].next_offset
             )
-            sizes = [sum(one.size_bytes for one in many) for many in (there, before[key])]
+            sizes = [sum(extent.size_bytes for extent in many) for many in (there, before[key])]
             assert sizes[0] == sizes[1]
         for key, base_offset, next_offset in log.made:
-            parts = [one for one in before[key] if base_offset <= one.base_offset < next_offset]
-            assert all(one.kind == "wal" for one in parts)
-            assert len(parts) == 1 or sum(one.size_bytes for one in parts) <= 1_000
+            parts = [
+                extent for extent in before[key] if base_offset <= extent.base_offset < next_offset
+            ]
+            assert all(part.kind == "wal" for part in parts)
+            assert len(parts) == 1 or sum(part.size_bytes for part in parts) <= 1_000

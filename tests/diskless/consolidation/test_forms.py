@@ -15,8 +15,8 @@ from penstock.diskless.limits import RUN_EXTENTS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.verification import Verifier
 from penstock.objects import DirectoryStore, ObjectStore, open_store
+from tests.diskless.consolidation.bed import START_MS, TOPIC, Bed, Sent, produced
 from tests.diskless.consolidation.conftest import furnished
-from tests.diskless.consolidation.desk import START_MS, TOPIC, Desk, Sent, produced
 from tests.diskless.world import guard_of
 from tests.s3 import S3Server
 
@@ -38,37 +38,37 @@ async def swept(plane: DisklessPlane, store: ObjectStore) -> int:
     return await collection.sweeper.sweep()
 
 
-async def filled(desk: Desk, objects: int, *, first: int = 0) -> list[bytes]:
+async def filled(bed: Bed, objects: int, *, first: int = 0) -> list[bytes]:
     for number in range(first, first + objects):
         value = b"%d" % number * 50
-        await desk.write(
+        await bed.write(
             Sent(produced(value, value, codec=number % 5), 0),
             Sent(produced(value, producer=(4, 0, number)), 1, append_time=True),
             Sent(produced(value), 2),
             now_ms=START_MS + number,
         )
-    return [await desk.consumed(number) for number in range(PARTITIONS)]
+    return [await bed.consumed(number) for number in range(PARTITIONS)]
 
 
-async def check(desk: Desk, before: list[bytes]) -> None:
-    assert [await desk.consumed(number) for number in range(PARTITIONS)] == before
-    verifier = Verifier(plane=desk.plane, store=desk.store, checksums=True)
+async def check(bed: Bed, before: list[bytes]) -> None:
+    assert [await bed.consumed(number) for number in range(PARTITIONS)] == before
+    verifier = Verifier(plane=bed.plane, store=bed.store, checksums=True)
     await verifier.verify([(f"orders-{n}", (TOPIC, n)) for n in range(PARTITIONS)])
     assert verifier.findings == []
     for number in range(PARTITIONS):
-        assert {extent.kind for extent in await desk.extents(number)} == {"segment"}
+        assert {extent.kind for extent in await bed.extents(number)} == {"segment"}
 
 
 async def test_sqlite_and_a_directory(tmp_path: Path) -> None:
     plane = await _started(SqliteControlPlane(tmp_path / "control.sqlite"))
     store = DirectoryStore(tmp_path / "objects")
-    desk = Desk(await furnished(plane), store)
-    before = await filled(desk, 20)
+    bed = Bed(await furnished(plane), store)
+    before = await filled(bed, 20)
     job = job_over(plane, store)
     assert await job.consolidate() == 3
-    await check(desk, before)
+    await check(bed, before)
     assert await swept(plane, store) == 20
-    await check(desk, before)
+    await check(bed, before)
     files = sorted(path for path in (tmp_path / "objects").rglob("*.log"))
     assert [path.parent.name for path in files] == ["0", "1", "2"]
     assert [path.read_bytes() for path in files] == before
@@ -76,7 +76,7 @@ async def test_sqlite_and_a_directory(tmp_path: Path) -> None:
     assert files[0].name.startswith(f"{0:020d}-0-")
     await plane.close()
     reopened = await _started(SqliteControlPlane(tmp_path / "control.sqlite"))
-    await check(Desk(reopened, store), before)
+    await check(Bed(reopened, store), before)
     await reopened.close()
     await store.close()
 
@@ -85,25 +85,25 @@ async def test_postgres_and_s3_with_two_brokers(postgres_url: str, s3: S3Server)
     url = s3.fresh_url()
     planes = [await _started(PostgresControlPlane(postgres_url)) for _ in range(2)]
     stores = [open_store(url, options=s3.options()) for _ in range(2)]
-    desk = Desk(await furnished(planes[0]), stores[0])
-    before = await filled(desk, 20)
+    bed = Bed(await furnished(planes[0]), stores[0])
+    before = await filled(bed, 20)
     jobs = [job_over(plane, store) for plane, store in zip(planes, stores, strict=True)]
     async with asyncio.TaskGroup() as group:
         for job in jobs:
             group.create_task(job.consolidate())
     for job in jobs:
         await job.consolidate()
-    await check(desk, before)
+    await check(bed, before)
     counters = [job.counters for job in jobs]
-    assert sum(one.segments for one in counters) == 3
-    assert sum(one.failures + one.passes_failed for one in counters) == 0
+    assert sum(counter.segments for counter in counters) == 3
+    assert sum(counter.failures + counter.passes_failed for counter in counters) == 0
     assert await swept(planes[1], stores[1]) >= 20
-    await check(desk, before)
-    again = await filled(desk, 3, first=20)
+    await check(bed, before)
+    again = await filled(bed, 3, first=20)
     await planes[0].delete_records(TOPIC, 0, 41)
     assert await jobs[1].consolidate() == 3
-    await check(desk, [await desk.consumed(0), *again[1:]])
-    assert again[0].endswith(await desk.consumed(0))
+    await check(bed, [await bed.consumed(0), *again[1:]])
+    assert again[0].endswith(await bed.consumed(0))
     for store in stores:
         await store.close()
     for plane in planes:
@@ -114,19 +114,19 @@ async def test_the_longest_run_is_swapped_at_once(postgres_url: str, tmp_path: P
     """In PostgreSQL, with a store that is quick: rows of a thousand extents in one transaction."""
     plane = await _started(PostgresControlPlane(postgres_url))
     store = DirectoryStore(tmp_path / "objects")
-    desk = Desk(await furnished(plane), store)
+    bed = Bed(await furnished(plane), store)
     repeated = Sent(produced(b"once", producer=(4, 0, 0)))
-    await desk.write(repeated)
+    await bed.write(repeated)
     # What is not accepted ends an extent.
     several = [Sent(produced(b"x")), repeated] * 50
     for _ in range(RUN_EXTENTS_MAX // 50 + 1):
-        await desk.write(*several)
-    assert len(await desk.extents()) == RUN_EXTENTS_MAX + 51
-    before = await desk.consumed()
+        await bed.write(*several)
+    assert len(await bed.extents()) == RUN_EXTENTS_MAX + 51
+    before = await bed.consumed()
     job = job_over(plane, store)
     assert await job.consolidate([(TOPIC, 0)]) == 2
-    assert [one.kind for one in await desk.extents()] == ["segment"] * 2
-    assert await desk.consumed() == before
+    assert [extent.kind for extent in await bed.extents()] == ["segment"] * 2
+    assert await bed.consumed() == before
     await store.close()
     await plane.close()
 

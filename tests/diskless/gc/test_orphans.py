@@ -31,7 +31,7 @@ async def populated(**settings: Any) -> World:
 async def mark(world: World) -> None:
     """A mark of the present time."""
     await world.plane.lease_objects(broker_id=BROKER, incarnation=world.incarnation, count=1)
-    await world.collection().marks.note()
+    await world.collection().id_markers.note()
 
 
 async def test_orphans_are_reported_and_deleted_when_their_grace_is_over(

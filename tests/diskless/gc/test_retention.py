@@ -82,8 +82,8 @@ async def filled(**settings: Any) -> World:
     writer = world.writer()
     for _ in range(10):
         sent = [Sent(partition=partition, size=100) for partition in (0, 1)]
-        for one in sent:
-            writer.submit(one.submission)
+        for submitted in sent:
+            writer.submit(submitted.submission)
         await answered(sent)
     await writer.stop()
     return world

@@ -1,4 +1,4 @@
-"""The sweeper: what nobody needs goes, what is needed stays, whenever the process ends."""
+"""The sweeper deletes unused objects and keeps used ones, whenever the process ends."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_crash_at_any_step_is_made_good_by_the_next_pass(effect: bool) -
             return
 
 
-async def test_a_commit_that_comes_after_the_sweep_is_written_anew() -> None:
+async def test_an_object_whose_commit_follows_its_sweep_is_written_again() -> None:
     world = World()
     await world.begin()
     world.plane.script.append("swept")
@@ -135,7 +135,7 @@ async def test_a_commit_that_comes_after_the_sweep_is_written_anew() -> None:
 
 async def test_nothing_is_swept_by_a_database_that_was_set_back() -> None:
     world = await populated()
-    await world.collection().marks.note()
+    await world.collection().id_markers.note()
     await world.plane.set_back(1)
     world.clock.ms += world.settings.sweep_pending_grace_ms
     before = await world.rows(), await world.keys()

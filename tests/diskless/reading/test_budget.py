@@ -1,4 +1,4 @@
-"""Bytes under way: bounded, granted in order, given back when whoever waits goes away."""
+"""The byte budget is bounded, granted in order, and returned by cancelled waiters."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def cache(max_bytes: int = 1 << 20, age_seconds: float = 30.0) -> Coordinates:
 
 
 def bases(found: list[Extent]) -> list[int]:
-    return [one.base_offset for one in found]
+    return [found_extent.base_offset for found_extent in found]
 
 
 def test_finds_from_the_extent_that_holds_the_offset_on() -> None:
@@ -53,7 +53,12 @@ def test_new_extents_take_the_place_of_those_that_they_overlap() -> None:
     known.add(KEY, [extent(n, [(100, 10)]) for n in range(0, 50, 10)], 0.0)
     sealed = extent(10, [(100, 10), (100, 10)], key="sealed")
     known.add(KEY, [sealed], 1.0)
-    assert [one.key for one in known.find(KEY, 0, 10_000, 1.0)] == ["o1", "sealed", "o1", "o1"]
+    assert [found_extent.key for found_extent in known.find(KEY, 0, 10_000, 1.0)] == [
+        "o1",
+        "sealed",
+        "o1",
+        "o1",
+    ]
     assert len(known) == 4
 
 
@@ -114,5 +119,5 @@ def test_random_learning_never_answers_with_a_gap_or_an_overlap() -> None:
         for left, right in pairwise(found):
             assert left.next_offset == right.base_offset
     assert known.size_bytes == sum(
-        weight(one) for one, _ in known._partitions[KEY].extents.values()
+        weight(found_extent) for found_extent, _ in known._partitions[KEY].extents.values()
     )

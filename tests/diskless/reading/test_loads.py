@@ -1,4 +1,4 @@
-"""What is under way: once, bounded, ended."""
+"""Running loads are deduplicated, bounded and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for its fetch: found by offset, bounded, forgotten in time."""
+"""Ready batches are found by offset, bounded, and dropped after their time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_partition_has_a_bounded_number_of_runs() -> None:
     assert ready.size_bytes == READY_PER_PARTITION_MAX * 100
 
 
-def test_what_nobody_comes_for_goes() -> None:
+def test_unread_batches_expire() -> None:
     ready = Ready(max_bytes=1000, seconds=10.0)
     ready.put(KEY, run(0, 1), 0.0)
     ready.put(KEY, run(1, 2), 6.0)

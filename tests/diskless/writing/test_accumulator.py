@@ -73,7 +73,9 @@ def test_bytes_are_grouped_by_partition_in_the_order_of_submission() -> None:
     driver.put_done(put)
     entries = driver.expect(CommitObject).entries
     for item in footer.ranges:
-        mine = [one.data for index, one in enumerate(sent) if index % 3 == item.partition]
+        mine = [
+            submitted.data for index, submitted in enumerate(sent) if index % 3 == item.partition
+        ]
         body = data[item.byte_offset : item.byte_offset + item.size_bytes]
         assert body == b"".join(mine)
         rows = [entry for entry in entries if entry.partition == item.partition]
@@ -300,7 +302,7 @@ def test_an_unknown_commit_is_repeated_with_the_same_object_and_those_behind_it_
     assert driver.core.counters.commit_retries == 1
 
 
-def test_a_swept_object_is_written_anew_before_those_behind_it_commit() -> None:
+def test_a_swept_object_is_written_again_before_later_ones_commit() -> None:
     driver = Driver()
     first, put, commit = driver.committing()
     second, other = driver.write()
@@ -320,7 +322,7 @@ def test_a_swept_object_is_written_anew_before_those_behind_it_commit() -> None:
 
 
 @pytest.mark.parametrize("error", [TooLarge("too many entries"), DatabaseStopped("EIO")])
-def test_what_the_plane_refuses_for_good_is_answered_at_once(error: PenstockError) -> None:
+def test_a_permanent_rejection_by_the_plane_is_answered_at_once(error: PenstockError) -> None:
     driver = Driver()
     sent, _, commit = driver.committing()
     driver.commit_failed(commit, error)

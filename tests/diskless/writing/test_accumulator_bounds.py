@@ -200,7 +200,7 @@ def test_abandoning_answers_everything() -> None:
         driver.pass_ms(10)
     driver.core.abandon(WriterStopped("over"))
     driver.take()
-    assert all(isinstance(one.error, WriterStopped) for one in sent)
+    assert all(isinstance(submitted.error, WriterStopped) for submitted in sent)
     assert driver.core.idle
     assert driver.core.wake_ms == inf
     driver.pass_ms(100_000)

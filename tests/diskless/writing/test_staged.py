@@ -47,8 +47,8 @@ async def written(world: World, commit: ObjectCommit) -> bytes:
     assert decode_header(data).object_id == commit.object_id
     footer = decode_footer(data)
     assert footer.size_bytes == commit.size_bytes
-    assert sum(one.size_bytes for one in footer.ranges) == sum(
-        one.size_bytes for one in commit.entries
+    assert sum(object_range.size_bytes for object_range in footer.ranges) == sum(
+        entry.size_bytes for entry in commit.entries
     )
     return data
 
@@ -57,8 +57,8 @@ async def test_objects_hold_what_was_taken_in_order() -> None:
     world = await furnished()
     sent = [Sent(partition=number % 2, count=9, size=20_000, fill=number) for number in range(9)]
     async with objects(world, size_bytes=10 * BUFFER_BYTES) as staged:
-        for one in sent:
-            await take(staged, one)
+        for submitted in sent:
+            await take(staged, submitted)
         commits = await staged.finish()
     assert len(commits) > 2
     parts = [
@@ -68,10 +68,12 @@ async def test_objects_hold_what_was_taken_in_order() -> None:
         for entry in commit.entries
     ]
     for partition in (0, 1):
-        expected = [one.data for one in sent if one.submission.partition == partition]
+        expected = [
+            submitted.data for submitted in sent if submitted.submission.partition == partition
+        ]
         assert [data for where, data in parts if where == partition] == expected
     assert {commit.now_ms for commit in commits} == {world.clock.now_ms()}
-    assert [one.objects for one in await world.plane.object_totals()] == [11]
+    assert [object_total.objects for object_total in await world.plane.object_totals()] == [11]
 
 
 async def test_entries_of_an_object_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +84,7 @@ async def test_entries_of_an_object_are_bounded(monkeypatch: pytest.MonkeyPatch)
         for batches in (1, 1, 1, 2, 2):
             await take(staged, Sent(batches=batches))
         commits = await staged.finish()
-    assert [[len(one.layout) // 8 for one in commit.entries] for commit in commits] == [
+    assert [[len(entry.layout) // 8 for entry in commit.entries] for commit in commits] == [
         [1, 1], [1, 2], [2],
     ]  # fmt: skip
 
@@ -114,15 +116,15 @@ async def test_a_store_that_goes_on_failing_ends_it() -> None:
 
 
 async def test_what_is_under_way_ends_with_the_context() -> None:
-    """Taking in waits while so many are written; whoever gives up leaves no PUT behind."""
+    """`take` waits while many objects are written; leaving the context cancels their PUTs."""
     world = await furnished()
     world.store.script.extend(["hangs"] * STAGED_PUTS_AT_ONCE_MAX)
     large = [Sent(size=BUFFER_BYTES, fill=number) for number in range(STAGED_PUTS_AT_ONCE_MAX)]
 
     async def fill() -> None:
         async with objects(world) as staged:
-            for one in large:
-                await take(staged, one)
+            for submitted in large:
+                await take(staged, submitted)
 
     before = asyncio.all_tasks()
     filling = asyncio.create_task(fill())

@@ -34,8 +34,8 @@ async def test_what_is_answered_is_in_the_store_the_index_and_the_cache() -> Non
     await answered(sent)
     for partition in range(3):
         mine = sent[partition::3]
-        assert [one.placed.base_offset for one in mine] == list(range(0, 20, 2))
-        assert await world.log(partition) == b"".join(one.data for one in mine)
+        assert [submitted.placed.base_offset for submitted in mine] == list(range(0, 20, 2))
+        assert await world.log(partition) == b"".join(submitted.data for submitted in mine)
     await world.check_objects()
     committed = {key for key, state in (await world.rows()).items() if state == "committed"}
     assert set(world.kept) == committed
@@ -59,7 +59,7 @@ async def test_the_cache_and_the_marks_come_before_the_answers() -> None:
     await writer.stop()
 
 
-async def test_an_answer_may_submit_more_and_one_that_fails_harms_nobody(
+async def test_an_answer_may_submit_more_and_a_failing_one_affects_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -124,8 +124,8 @@ async def test_a_commit_that_goes_wrong_is_made_once(faults: list[Any]) -> None:
     writer = world.writer()
     sent = [submit(writer, fill=index) for index in range(3)]
     await answered(sent)
-    assert [one.placed.base_offset for one in sent] == [0, 1, 2]
-    assert await world.log(0) == b"".join(one.data for one in sent)
+    assert [submitted.placed.base_offset for submitted in sent] == [0, 1, 2]
+    assert await world.log(0) == b"".join(submitted.data for submitted in sent)
     await writer.stop()
     await world.check_objects()
 
@@ -144,7 +144,7 @@ async def test_a_store_that_never_answers_ends_in_an_error_and_holds_nothing() -
     assert not writer._tasks
 
 
-async def test_an_error_that_nobody_knows_is_answered_and_logged(
+async def test_an_unknown_error_is_answered_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -214,7 +214,7 @@ async def test_a_directory_keeps_what_was_answered(tmp_path: Any) -> None:
     log = b""
     for extent in await world.extents(0):
         log += await store.get(extent.key, extent.byte_offset, extent.size_bytes)
-    assert log == b"".join(one.data for one in sent)
+    assert log == b"".join(submitted.data for submitted in sent)
     await writer.stop()
     await store.close()
 
@@ -282,13 +282,13 @@ async def drive(world: World, writer: ObjectWriter, producers: list[Producer]) -
 async def check_logs(world: World, producers: list[Producer]) -> None:
     for partition in range(PARTITIONS):
         log = await world.log(partition)
-        mine = [one for one in producers if one.partition == partition]
-        assert len(log) == sum(len(one.expected) for one in mine)
+        mine = [producer for producer in producers if producer.partition == partition]
+        assert len(log) == sum(len(producer.expected) for producer in mine)
         for producer in mine:
             size_bytes = 61 + 50 + producer.producer_id
             parts = [
                 part
-                for part in by_size(log, {61 + 50 + one.producer_id for one in mine})
+                for part in by_size(log, {61 + 50 + producer.producer_id for producer in mine})
                 if len(part) == size_bytes
             ]
             assert b"".join(parts) == producer.expected
@@ -381,7 +381,7 @@ async def drive_until(
 ) -> None:
     """Drive until all is over, or the process has ended; then nothing of it runs on."""
     async with asyncio.timeout(60):
-        while not steps.over and not all(one.over for one in producers):
+        while not steps.over and not all(producer.over for producer in producers):
             for producer in producers:
                 producer.turn(writer)
             await asyncio.sleep(0)
@@ -391,7 +391,7 @@ async def drive_until(
     for task in tasks:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(one, Crash | asyncio.CancelledError | None) for one in results)
+    assert all(isinstance(result, Crash | asyncio.CancelledError | None) for result in results)
     writer.core.abandon(WriterStopped("gone"))
     writer._perform()
 

@@ -73,15 +73,15 @@ def status(configuration: Configuration) -> None:
 
 async def _status(configuration: Configuration) -> tuple[Status, dict[PartitionKey, str]]:
     from penstock.diskless.errors import DatabaseRestored
-    from penstock.diskless.gc import ObjectMarks
+    from penstock.diskless.gc import ObjectIdMarkers
 
     async with opened(configuration) as places:
         plane = places.plane
         totals = await plane.object_totals()
         backlogs = await plane.backlogs(min_extents=1, limit=BACKLOGS_SHOWN)
-        marks = ObjectMarks(plane=plane, store=places.store, guard=places.guard)
+        id_markers = ObjectIdMarkers(plane=plane, store=places.store, guard=places.guard)
         try:
-            standing = await marks.check()
+            standing = await id_markers.check()
             found = Status(totals, backlogs, standing.highest_id, standing.marked_id, "")
         except DatabaseRestored as error:
             found = Status(totals, backlogs, error.highest_id, None, str(error))

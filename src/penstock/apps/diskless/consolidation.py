@@ -102,12 +102,12 @@ async def _consolidate(
 ) -> dict[str, Any]:
     from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
     from penstock.diskless.consolidation import Consolidator
-    from penstock.diskless.gc import ObjectMarks
+    from penstock.diskless.gc import ObjectIdMarkers
 
     async with opened(configuration) as places:
         names = await wanted_partitions(places, topic)
-        marks = ObjectMarks(plane=places.plane, store=places.store, guard=places.guard)
-        await marks.claim()
+        id_markers = ObjectIdMarkers(plane=places.plane, store=places.store, guard=places.guard)
+        await id_markers.claim()
 
         def tell(made: Made) -> None:
             click.echo(

@@ -1,4 +1,4 @@
-"""Who may do what, and what is kept of passwords: rows of the control plane, and their changes."""
+"""Access control in the control plane: ACL bindings and password verifiers, and their changes."""
 
 from penstock.control.access.acls import bindings_of, change_acls
 from penstock.control.access.credentials import (

@@ -1,4 +1,4 @@
-"""ACL bindings as rows: each is one of the image's entities, named by its stored form."""
+"""ACL bindings as entities of the image; an entity's name is the binding's stored form."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROW: Final = {"version": "1"}
-"""What a row has beside its name."""
+"""Content of a row, beside its name."""
 ATTEMPTS_MAX: Final = 10
-"""How often a change is computed anew, because another one came between."""
+"""Attempts to compute a change while concurrent changes invalidate it."""
 
 Change = Callable[[Sequence[AclBinding]], tuple[Iterable[AclBinding], Iterable[AclBinding]]]
-"""From all bindings to those that are added, and those that are removed."""
+"""Function from all bindings to the added and the removed ones."""
 
 
 def bindings_of(image: MetadataImage) -> list[AclBinding]:
-    """All bindings of an image, in order; but for what a newer Penstock has stored."""
+    """Return the bindings of an image, in order. Bindings of a newer Penstock are left out."""
     found: list[AclBinding] = []
     for kind, name in image.entity_configs:
         if kind == ACL:
@@ -38,9 +38,9 @@ def bindings_of(image: MetadataImage) -> list[AclBinding]:
 
 
 async def change_acls(control: ControlPlane, change: Change) -> None:
-    """Add and remove bindings in one write; `change` may be called several times, the last counts.
+    """Add and remove bindings in one write. Adding a binding that exists has no effect.
 
-    What is there already is added without effect.
+    `change` may be called several times; the result of the last call counts.
 
     Raises:
         StaleConfigs: others changed the same bindings again and again.
@@ -50,8 +50,8 @@ async def change_acls(control: ControlPlane, change: Change) -> None:
         known = bindings_of(await control.image())
         added, removed = change(known)
         there = set(known)
-        gone = {one.text(): ROW for one in removed}
-        new = {one.text(): ROW for one in added if one not in there}
+        gone = {binding.text(): ROW for binding in removed}
+        new = {binding.text(): ROW for binding in added if binding not in there}
         if not gone and not new:
             return
         try:

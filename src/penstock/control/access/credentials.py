@@ -1,4 +1,4 @@
-"""SCRAM credentials as rows: a user is one of the image's entities, with a text per mechanism."""
+"""SCRAM credentials as entities of the image: one per user, with a text per mechanism."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 USER_CHARS_MAX: Final = 249
 
 Credentials = Mapping[str, Mapping[str, ScramCredential]]
-"""By user and mechanism."""
+"""Credentials by user and mechanism."""
 CredentialChange = Callable[[Credentials], Mapping[str, Mapping[str, ScramCredential]]]
-"""From what all users have to what some have from now on; nothing ends a user."""
+"""Function from all credentials to the new ones of some users; an empty map removes a user."""
 
 
 class ClusterUsers:
-    """The users of an image that may be another by the next question; a `Credentials`."""
+    """`Credentials` of the newest image."""
 
     def __init__(self, image: Callable[[], MetadataImage | None]) -> None:
         self._image = image
@@ -39,7 +39,6 @@ class ClusterUsers:
         self._shapes = shapes_of([])
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        """See `Credentials`."""
         image = self._image()
         if image is None:
             return None
@@ -47,7 +46,6 @@ class ClusterUsers:
         return None if text is None else parse_credential(text)
 
     def shapes(self, mechanism: str) -> Mapping[Shape, int]:
-        """See `Credentials`."""
         image = self._image()
         if image is not None and image.entity_configs is not self._counted:
             self._counted = image.entity_configs
@@ -56,10 +54,10 @@ class ClusterUsers:
 
 
 def check_user(name: str) -> None:
-    """Refuse a name that no user may have.
+    """Reject a name that no user may have.
 
     Raises:
-        InvalidCredential: it is empty, too long, that of brokers, or has control characters.
+        InvalidCredential: it is empty, too long, reserved for brokers, or has control characters.
     """
     if name == USER:
         raise InvalidCredential(f"{USER} is the name by which brokers call each other")
@@ -74,7 +72,7 @@ def check_user(name: str) -> None:
 
 
 def credentials_of(image: MetadataImage) -> dict[str, dict[str, ScramCredential]]:
-    """What is kept of all passwords, by user and mechanism."""
+    """Return the stored verifiers of all passwords, by user and mechanism."""
     return dict(_users_of(image))
 
 
@@ -85,7 +83,9 @@ def _users_of(image: MetadataImage) -> Iterator[tuple[str, dict[str, ScramCreden
 
 
 async def change_credentials(control: ControlPlane, change: CredentialChange) -> None:
-    """Change what users have, in one write; `change` may be called several times, the last counts.
+    """Change the credentials of users in one write.
+
+    `change` may be called several times; the result of the last call counts.
 
     Raises:
         StaleConfigs: others changed the same users again and again.
@@ -109,4 +109,4 @@ async def change_credentials(control: ControlPlane, change: CredentialChange) ->
 
 
 def _row(credentials: Mapping[str, ScramCredential]) -> dict[str, str]:
-    return {mechanism: one.text() for mechanism, one in credentials.items()}
+    return {mechanism: credential.text() for mechanism, credential in credentials.items()}

@@ -1,8 +1,8 @@
-"""The rows of transactions in diskless partitions: which are open, and which were aborted.
+"""Rows of transactions in diskless partitions: open ones and aborted ones.
 
-An open one stands with its producer. Aborted ones are kept by the offsets of their markers, as in a
-segment's transaction index; below the last stable offset that each notes, all were decided by then.
-So a reader of offsets below that needs none that come later.
+An open transaction is stored with its producer. Aborted ones are stored by the offsets of their
+markers, as in a segment's transaction index. All transactions below the last stable offset of a row
+were decided when it was written, so a reader of offsets below that needs no later row.
 
 Source: Kafka's `AbortedTxn` and `TransactionIndex`.
 """
@@ -33,7 +33,7 @@ insert = Each(
     " $4::bigint[], $5::bigint[])",
     sqlite="INSERT INTO diskless_aborted VALUES ($1, $2, $3, $4, $5)",
 )
-"""Takes `rows_of`."""
+
 
 _from: Final = rows(
     f"SELECT {partitions.ROW}, a.producer_id, a.first_offset, a.last_offset,"  # noqa: S608
@@ -41,7 +41,7 @@ _from: Final = rows(
     " LEFT JOIN diskless_aborted a ON a.partition_id = p.partition_id AND a.last_offset >= $3"
     " WHERE p.topic_id = $1 AND p.number = $2 ORDER BY a.last_offset LIMIT $4"
 )
-"""One statement, which sees one state: no open transaction is taken for a decided one."""
+"""A single statement reads one state: an open transaction never appears to be decided."""
 
 drop_below = changed("DELETE FROM diskless_aborted WHERE partition_id = $1 AND last_offset < $2")
 drop = changed(
@@ -54,7 +54,7 @@ drop = changed(
 def open_in(
     found: Mapping[PartitionKey, PartitionRow], keys: Iterable[PartitionKey]
 ) -> Operation[dict[PartitionKey, dict[int, int]]]:
-    """Where the open transactions of partitions begin, by producer, in the order of offsets."""
+    """Return the first offsets of open transactions, by partition and producer, in offset order."""
     asked = [key for key in keys if key in found]
     begun: dict[PartitionKey, dict[int, int]] = {key: {} for key in asked}
     if asked:
@@ -69,17 +69,24 @@ def _first_offset(row: Any) -> int:
 
 
 def aborted_from(key: PartitionKey, offset: int, limit: int) -> Operation[Aborted]:
-    """A partition's aborted transactions, by marker, from those at or behind an offset on."""
+    """Return a partition's aborted transactions whose markers are at or above an offset."""
     found = yield _from(*key, offset, limit)
     row = PartitionRow._make(found[0][:8]) if found else EMPTY
-    transactions = tuple([AbortedTransaction._make(one[8:]) for one in found if one[8] is not None])
+    transactions = tuple(
+        [AbortedTransaction._make(found_row[8:]) for found_row in found if found_row[8] is not None]
+    )
     complete_to = transactions[-1].last_stable_offset if len(transactions) == limit else None
     return Aborted(transactions, row.watermarks, complete_to)
 
 
 def rows_of(partition_id: int, transactions: Iterable[AbortedTransaction]) -> list[tuple[int, ...]]:
-    """What `insert` takes."""
     return [
-        (partition_id, one.last_offset, one.producer_id, one.first_offset, one.last_stable_offset)
-        for one in transactions
+        (
+            partition_id,
+            transaction.last_offset,
+            transaction.producer_id,
+            transaction.first_offset,
+            transaction.last_stable_offset,
+        )
+        for transaction in transactions
     ]

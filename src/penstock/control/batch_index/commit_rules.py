@@ -1,11 +1,11 @@
-"""The rules of object commits: from loaded rows and a written object to new rows and an answer.
+"""Rules of object commits: from loaded rows and a written object to new rows and an answer.
 
-Pure functions that every form of the control plane shares, as in `rules.py`.
+Pure functions that all implementations of the control plane share.
 
-Entries of one partition whose bytes and offsets both adjoin become one extent; a refused entry or
-a duplicate between them ends it, and so does a change of the timestamp type. Entries are placed
-one after the other, so that a duplicate in the same object is one, too. An entry may be the marker
-that ends a transaction; its time counts for nothing, as no record has it.
+Entries of a partition become one extent if their bytes and their offsets adjoin. A rejected entry,
+a duplicate, or a change of the timestamp type between them starts a new extent. Entries are placed
+in order, so a duplicate within one object is detected too. A marker's timestamp does not count, as
+no record has it.
 
 Source: Aiven's Inkless (`CommitFileJob`), Kafka's `ProducerAppendInfo`.
 """
@@ -53,9 +53,9 @@ from penstock.records.transactions import AbortedTransaction, Marker
 
 
 class CommitPlan(NamedTuple):
-    """The rows that a commit writes, and its answer, which has the new extents.
+    """Rows that a commit writes, and its answer with the new extents.
 
-    `references` is how many extents refer to the object; with none it becomes DELETING.
+    `references` is the number of extents in the object; an object without any becomes DELETING.
     """
 
     answer: CommitAnswer
@@ -70,7 +70,6 @@ class CommitPlan(NamedTuple):
 
 
 def check_commit(commit: ObjectCommit) -> None:
-    """Raise TooLarge for too many entries, InvalidCommit for entries that cannot be."""
     entries = commit.entries
     if len(entries) > OBJECT_ENTRIES_MAX:
         raise TooLarge(f"{len(entries)} entries in one object, the limit is {OBJECT_ENTRIES_MAX}")
@@ -103,7 +102,6 @@ def check_commit(commit: ObjectCommit) -> None:
 
 
 def commit_keys(commit: ObjectCommit) -> tuple[set[PartitionKey], set[ProducerKey]]:
-    """The partitions and producers whose rows a commit needs."""
     partitions = {(entry.topic_id, entry.partition) for entry in commit.entries}
     producers = {
         (entry.topic_id, entry.partition, entry.producer_id)
@@ -114,7 +112,6 @@ def commit_keys(commit: ObjectCommit) -> tuple[set[PartitionKey], set[ProducerKe
 
 
 def marked_keys(commit: ObjectCommit) -> set[PartitionKey]:
-    """The partitions whose open transactions a commit needs: those that markers are written to."""
     return {
         (entry.topic_id, entry.partition) for entry in commit.entries if entry.marker is not None
     }
@@ -130,12 +127,11 @@ def plan_commit(
     now_ms: int,
     begun: Mapping[PartitionKey, Mapping[int, int]] = MappingProxyType({}),
 ) -> CommitPlan:
-    """What committing an object changes; producers without a row are left out.
+    """Return the changes of an object's commit; producers without a row are left out.
 
-    `begun` has the open transactions of `marked_keys`: where they begin, by producer, in order.
-
-    `partitions` has all that may be written to; entries for others are refused.
-    `now_ms` is the plane's own time, by which idle producers are forgotten.
+    `begun` has the first offsets of open transactions of `marked_keys`, by producer, in order.
+    `partitions` has the rows of writable partitions; entries for others are rejected.
+    `now_ms` is the control plane's time, by which idle producers expire.
     """
     planner = _Planner(topic_of, partitions, producers, begun, commit.now_ms, now_ms)
     placed = tuple([planner.place(entry) for entry in commit.entries])
@@ -151,7 +147,11 @@ def plan_commit(
         watermarks={key: row.watermarks for key, row in rows.items()},
         extents=extents,
     )
-    aborted = {key: one.aborted for key, one in planner.transactions.items() if one.aborted}
+    aborted = {
+        key: placed_transactions.aborted
+        for key, placed_transactions in planner.transactions.items()
+        if placed_transactions.aborted
+    }
     return CommitPlan(answer, rows, planner.written, sum(map(len, extents.values())), aborted)
 
 
@@ -172,8 +172,6 @@ def _extended(
 
 
 class _Run:
-    """An extent that still grows."""
-
     __slots__ = ("append_time_ms", "base", "end", "layouts", "max_timestamp", "next", "start")
 
     def __init__(self, entry: BatchEntry, base_offset: int, append_time_ms: int) -> None:
@@ -207,7 +205,7 @@ class _Run:
 
 
 class _Planner:
-    """Places entries one after the other; what an entry did, the next one sees."""
+    """Assigns offsets to entries in order; each entry sees the effects of earlier ones."""
 
     __slots__ = (
         "append_ms", "begun", "known", "now_ms", "rows", "runs", "topic_of", "transactions",
@@ -260,7 +258,7 @@ class _Planner:
         return AppendResult(base_offset, append_ms, row.log_start_offset)
 
     def _sequenced(self, entry: BatchEntry, base_offset: int) -> ProducerBatch | None:
-        """The original of a duplicate; None for an entry that is now remembered."""
+        """Return the original of a duplicate, or None after remembering a new entry."""
         key = (entry.topic_id, entry.partition, entry.producer_id)
         before = self.written.get(key) or self.known.get(key)
         epoch, first, last = entry.producer_epoch, entry.base_sequence, entry.last_sequence
@@ -282,7 +280,7 @@ class _Planner:
         return stored
 
     def _decided(self, entry: BatchEntry, marker: Marker, base_offset: int) -> ProducerBatch | None:
-        """None for a marker that is now remembered; that it is there already, else."""
+        """Return the original of a repeated marker, or None after remembering a new one."""
         key = (entry.topic_id, entry.partition, entry.producer_id)
         before = self.written.get(key) or self.known.get(key)
         if check_marker(before, marker, entry.verified_from):

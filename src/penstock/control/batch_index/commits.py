@@ -1,21 +1,14 @@
 """Leases and commits of objects.
 
-**A commit** is one transaction of six round trips to PostgreSQL, five without idempotent
-producers, whatever the number of partitions:
+**A commit** is one transaction of six round trips to PostgreSQL (five without idempotent
+producers), whatever the number of partitions: `BEGIN` with the shared lock of metadata; the
+object's row, locked, with the image's stamp and the database's time; the partitions' rows, locked
+in the order of their ids to avoid deadlocks; the states of producers and, for markers, the open
+transactions; all writes, in one statement; `COMMIT`. Rows of new partitions are added before, once.
+If the outcome of COMMIT is unknown, repeating the commit returns the first answer or makes it.
 
-1. `BEGIN` and the shared lock of metadata: topics stand still;
-2. the object's row, locked, with the image's stamp and the database's time;
-3. the partitions' rows, locked in the order of their ids, so that commits do not deadlock;
-4. the states of producers (as they are now, since whoever wrote to the partitions has committed),
-   and, for markers, which transactions are open, in a statement more;
-5. all that is written, in one statement;
-6. `COMMIT`.
-
-Rows of new partitions are made before, once. Whether COMMIT took effect may be unknown: the object
-is then COMMITTED or not, and the same commit again gets the first answer or is made.
-
-**A sink's commit** is one transaction, too: the query's row is locked first, then its objects by
-their ids, then partitions as above; one statement for each object, and the row last.
+**A sink's commit** is one transaction, too: it locks the query's row, then its objects by id, then
+partitions as above; it writes one statement per object, and the row last.
 """
 
 from __future__ import annotations
@@ -65,7 +58,6 @@ def lease_objects(
     incarnation: UUID,
     count: int,
 ) -> Operation[list[ObjectLease]]:
-    """Reserve keys for objects."""
     known = yield from images.current()
     rules.check_lease(known.image, broker_id, incarnation, count)
     last = yield objects.allocate_ids(count)
@@ -78,7 +70,6 @@ def lease_objects(
 
 
 def lease_segment(nonce: int, key: PartitionKey, base_offset: int) -> Operation[ObjectLease]:
-    """Reserve the key of a sealed segment."""
     object_id = yield objects.allocate_ids(1)
     lease = ObjectLease(object_id, rules.segment_key(object_id, nonce, *key, base_offset))
     yield objects.write_leases([lease])
@@ -86,7 +77,6 @@ def lease_segment(nonce: int, key: PartitionKey, base_offset: int) -> Operation[
 
 
 def commit_object(images: Images, commit: ObjectCommit) -> Operation[CommitAnswer]:
-    """Give the entries of an object their offsets, or the first answer to a repetition."""
     object_id = commit.object_id
     found = (yield from objects.lock([object_id])).get(object_id)
     if found is None or found.state != "pending":
@@ -116,14 +106,15 @@ def commit_sink_objects(
     *,
     expected_version: int,
 ) -> Operation[SinkAnswer]:
-    """Commit all objects of a sink's batch and save its row, or neither."""
     ids = [commit.object_id for commit in commits]
     row = yield from sinks.lock(record.query_id)
     if row is not None and sink_rules.is_repeated(record, row, expected=expected_version):
         kept = yield from objects.answers(ids)
         if len(kept) == len(ids):
             again = yield from sinks.read(record.query_id)
-            return SinkAnswer(again or row, tuple([decode_answer(kept[one]) for one in ids]))
+            return SinkAnswer(
+                again or row, tuple([decode_answer(kept[object_id]) for object_id in ids])
+            )
     check_sink_version(record.query_id, found=row, expected=expected_version)
     found = yield from objects.lock(ids)
     locked = [sink_rules.pending(object_id, found.get(object_id)) for object_id in ids]
@@ -131,7 +122,7 @@ def commit_sink_objects(
     rows = yield from _partitions(sink_rules.sink_keys(commits), topic_of)
     plans = sink_rules.plan_sink_objects(
         commits,
-        [one.lease for one in locked],
+        [object_row.lease for object_row in locked],
         topic_of=topic_of,
         partitions=rows,
         now_ms=locked[0].now_ms,
@@ -147,7 +138,6 @@ def commit_sink_objects(
 def _partitions(
     keys: Iterable[PartitionKey], topic_of: rules.TopicOf
 ) -> Operation[dict[PartitionKey, rules.PartitionRow]]:
-    """The rows of partitions that may be written to, locked."""
     wanted = [key for key in keys if rules.write_refusal(topic_of(key[0]), *key) is None]
     return (yield from partitions.lock_or_add(wanted))
 
@@ -157,18 +147,18 @@ def _write_plan(commit: ObjectCommit, plan: commit_rules.CommitPlan) -> Operatio
     written = yield _write(
         list(rows.values()),
         [
-            one
+            extent_row
             for key, added in plan.answer.extents.items()
-            for one in extents.rows_of(rows[key].partition_id, added)
+            for extent_row in extents.rows_of(rows[key].partition_id, added)
         ],
         [
             partitions.producer_row(rows[key[:2]].partition_id, key[2], state)
             for key, state in plan.producers.items()
         ],
         [
-            one
+            aborted_row
             for key, ended in plan.aborted.items()
-            for one in aborted.rows_of(rows[key].partition_id, ended)
+            for aborted_row in aborted.rows_of(rows[key].partition_id, ended)
         ],
         [(object_id, encode_answer(plan.answer))],
         [(object_id, plan.state, "wal", commit.size_bytes, plan.references)],

@@ -1,4 +1,4 @@
-"""The rows of extents, and what finds them."""
+"""Rows of extents, and the statements that find them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIRST: Final = (
     "coalesce((SELECT max(x.base_offset) FROM diskless_extents x"
     " WHERE x.partition_id = {partition} AND x.base_offset <= {offset}), 0)"
 )
-"""Where the extent begins that holds an offset, if one does; looked up once, not for each row."""
+"""Base offset of the extent that holds an offset; evaluated once, not for each row."""
 
 _ID: Final = "(SELECT partition_id FROM diskless_partitions WHERE topic_id = $1 AND number = $2)"
 
@@ -59,29 +59,27 @@ find = Scan(
     WHERE p.topic_id = $1 AND p.number = $2 ORDER BY e.base_offset
     """,  # noqa: S608
 )
-"""Takes (topic id, partition, offset) and how many extents of each: all of them in SQLite.
+"""Takes (topic id, partition, offset), and the extents per row, which SQLite does not limit.
 
-One statement, which sees one state: no extent of a commit without its high watermark.
+A single statement reads one state: a commit's extents and high watermark appear together.
 """
 
 
 def stamp_of(found: Any) -> UUID | None:
-    """The image's stamp in a row of `find`; None in SQLite, whose one owner knows the newest."""
+    """Return the image's stamp in a row of `find`; None in SQLite, which has one owner."""
     return None if found[0] is None else uuid_of(found[0])
 
 
 def partition_of(found: Any) -> PartitionRow:
-    """The partition of a row of `find`, if there is one."""
     return EMPTY if found is None or found[1] is None else PartitionRow._make(found[1:9])
 
 
 def has_extent(found: Any) -> bool:
-    """Whether a row of `find` has an extent; those that follow it have one."""
+    """Return whether a row of `find` has an extent; later rows of the same scan always do."""
     return found[9] is not None
 
 
 def extent_of(found: Any) -> Extent:
-    """The extent of a row of `find` that has one."""
     return Extent._make(found[9:19])
 
 
@@ -111,7 +109,7 @@ insert = Each(
     " $8::bigint[], $9::bytea[])",
     sqlite="INSERT INTO diskless_extents VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 )
-"""Takes `rows_of`."""
+
 
 _drop = changed(
     "DELETE FROM diskless_extents WHERE partition_id = $1 AND base_offset BETWEEN $2 AND $3"
@@ -119,31 +117,28 @@ _drop = changed(
 
 
 def extents_from(partition_id: int, offset: int, limit: int) -> Operation[list[Extent]]:
-    """A partition's extents from the one that holds an offset on."""
+    """Return a partition's extents, beginning with the one that holds `offset`."""
     return list(map(Extent._make, (yield _from(partition_id, offset, limit))))
 
 
 def between(key: PartitionKey, start: int, end: int, limit: int) -> Operation[list[Extent]]:
-    """The extents that hold offsets of [start, end), by offset."""
     return list(map(Extent._make, (yield _between(*key, start, end, limit))))
 
 
 def at_time(key: PartitionKey, timestamp: int | None) -> Operation[Extent | None]:
-    """The first extent that reaches a time, or the newest."""
+    """Return the first extent whose timestamps reach a time; None asks for the newest."""
     found = yield _newest(*key) if timestamp is None else _at_time(*key, timestamp)
     return None if found is None else Extent._make(found)
 
 
 def drop(partition_id: int, extents: Sequence[Extent]) -> Operation[None]:
-    """Drop the rows of adjacent extents."""
     if extents:
         yield _drop(partition_id, extents[0].base_offset, extents[-1].base_offset)
 
 
 def rows_of(partition_id: int, extents: Iterable[Extent]) -> list[tuple[Any, ...]]:
-    """What `insert` takes."""
     return [
-        (partition_id, one.base_offset, one.next_offset, one.object_id, one.byte_offset,
-         one.size_bytes, one.max_timestamp, one.append_time_ms, one.layout)
-        for one in extents
+        (partition_id, extent.base_offset, extent.next_offset, extent.object_id, extent.byte_offset,
+         extent.size_bytes, extent.max_timestamp, extent.append_time_ms, extent.layout)
+        for extent in extents
     ]  # fmt: skip

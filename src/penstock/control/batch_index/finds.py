@@ -1,7 +1,7 @@
-"""Finding extents: one statement without locks, which sees a partition and its extents as one.
+"""Extent lookup: one lock-free statement that reads a partition and its extents in one state.
 
-It waits for nobody, and what other transactions do or leave open does not hold it up. A partition
-of which the first extents are too few is asked for a second time, for more.
+It never waits for other transactions. If the first extents of a partition are too few, a second
+statement reads more of them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from penstock.control.metadata.images import Images, StampedImage
 from penstock.records.idempotence import ProducerState, described
 
 _FIRST: Final = 16
-"""Extents that a find reads of each partition; where they are too few, it reads more."""
+"""Extents of each partition that the first statement reads."""
 
 _TOTAL: Final = 2 * FIND_EXTENTS_MAX
-"""Extents that it reads then of all such partitions together."""
+"""Extents of all partitions together that the second statement reads."""
 
 
 def find(
     images: Images, requests: Sequence[FindRequest], newest: StampedImage | None = None
 ) -> Operation[list[Found] | None]:
-    """See the port; None if the image whose stamp was found is not known, and there is no newer."""
     answers: list[Found] = []
     for request, rows in zip(requests, (yield _scan(requests, _FIRST)), strict=True):
         first = next(rows, None)
@@ -63,19 +62,16 @@ def _found(request: FindRequest, first: Any, rows: Iterator[Any], topic_of: Topi
 
 
 def _enough(answer: Found, request: FindRequest) -> bool:
-    """Whether an answer has the bytes asked for, counted as `index_rules.found` does."""
     first, *rest = answer.extents
     size_bytes = index_rules.bytes_from(first, request.offset)
     return size_bytes + sum([extent.size_bytes for extent in rest]) >= request.max_bytes
 
 
 def watermarks(keys: Sequence[PartitionKey]) -> Operation[list[Watermarks]]:
-    """Where partitions begin and end, in the order of the keys."""
     found = yield from partitions.read(set(keys))
     return [found.get(key, EMPTY).watermarks for key in keys]
 
 
 def producers(key: PartitionKey) -> Operation[list[ProducerState]]:
-    """The idempotent producers that a partition remembers, by producer id."""
     known = yield from partitions.producers_of(key)
     return [described(producer_id, state) for producer_id, state in known]

@@ -1,8 +1,8 @@
-"""What databases keep of diskless topics as bytes: answers of commits, batches of producers.
+"""Binary columns of diskless topics: answers of commits, and batches of producers.
 
-An answer is MessagePack, an array of three: the version 1; the entries' places; the partitions,
-each an array of topic id (16 bytes), partition, marks and extents. Places, marks and extents are
-arrays of the fields of `AppendResult`, `Watermarks` and `Extent`, in their order.
+An answer is MessagePack, an array of three: the version 1; the entries' results; the partitions,
+each an array of topic id (16 bytes), partition, watermarks and extents. Results, watermarks and
+extents are arrays of the fields of `AppendResult`, `Watermarks` and `Extent`, in their order.
 
 A share in a topic that becomes diskless is MessagePack, too, an array of two: the version 1; the
 partitions, maps of the fields of `MigratedPartition`, whose objects, extents and producers are
@@ -73,18 +73,20 @@ def encode_answer(answer: CommitAnswer) -> bytes:
 
 
 def decode_answer(data: bytes) -> CommitAnswer:
-    """Raises DatabaseDamaged for bytes that are no answer of this version."""
     found = _decoded(_DECODER, data, what="a kept answer", version=ANSWER_VERSION)
-    keys = [(UUID(bytes=one.topic_id), one.partition) for one in found.partitions]
+    keys = [(UUID(bytes=partition.topic_id), partition.partition) for partition in found.partitions]
     return CommitAnswer(
         placed=found.placed,
-        watermarks={key: one.watermarks for key, one in zip(keys, found.partitions, strict=True)},
-        extents={key: one.extents for key, one in zip(keys, found.partitions, strict=True)},
+        watermarks={
+            key: partition.watermarks for key, partition in zip(keys, found.partitions, strict=True)
+        },
+        extents={
+            key: partition.extents for key, partition in zip(keys, found.partitions, strict=True)
+        },
     )
 
 
 def encode_partitions(partitions: tuple[MigratedPartition, ...]) -> bytes:
-    """Raises MigrationRefused for more than a share may have."""
     data = _ENCODER.encode((SHARE_VERSION, partitions))
     if len(data) > SWITCH_SHARE_BYTES_MAX:
         raise MigrationRefused(
@@ -95,7 +97,6 @@ def encode_partitions(partitions: tuple[MigratedPartition, ...]) -> bytes:
 
 
 def decode_partitions(data: bytes) -> tuple[MigratedPartition, ...]:
-    """Raises DatabaseDamaged for bytes that are no share of this version."""
     return _decoded(_SHARE_DECODER, data, what="a share", version=SHARE_VERSION).partitions
 
 
@@ -114,7 +115,6 @@ def encode_batches(batches: tuple[ProducerBatch, ...]) -> bytes:
 
 
 def decode_batches(data: bytes) -> tuple[ProducerBatch, ...]:
-    """Raises DatabaseDamaged for part of a batch."""
     if len(data) % _BATCH.size:
         raise DatabaseDamaged(f"the batches of a producer have {len(data)} bytes")
     return tuple([ProducerBatch._make(fields) for fields in _BATCH.iter_unpack(data)])

@@ -1,11 +1,11 @@
-"""The rules of the batch index: what a find returns, what retention drops, what a swap may replace.
+"""Rules of the batch index: results of finds, extents that retention drops, and valid swaps.
 
-Pure functions that every form of the control plane shares, as in `rules.py`.
+Pure functions that all implementations of the control plane share.
 
-Retention drops whole extents, from the start on, as long as the first one left lies below the log
-start, is too old, or leaves at least the allowed size behind when it goes. An extent whose records
-have no times is as old as the next one that has. What lies behind the last stable offset stays: it
-is of an open transaction, or committed after one has begun.
+Retention drops whole extents from the start while the first remaining one is below the log start,
+is too old, or can go without reducing the partition below the allowed size. An extent without
+timestamps is as old as the next one that has some. Extents above the last stable offset stay: they
+belong to an open transaction, or were committed after one began.
 
 Source: Kafka's `UnifiedLog.deleteOldSegments` (its order of rules and their bounds).
 """
@@ -41,10 +41,7 @@ from penstock.records.extents import Extent
 def found_without_extents(
     request: FindRequest, topic_of: TopicOf, row: PartitionRow
 ) -> Found | None:
-    """The answer of a find that needs no extent; None for one that does.
-
-    `row` is `EMPTY` for a partition without a commit.
-    """
+    """Return the answer of a find that needs no extent, or None if it needs some."""
     topic_id, partition, offset, _ = request
     refused = refusal(topic_of(topic_id), topic_id, partition)
     if refused is not None:
@@ -56,10 +53,7 @@ def found_without_extents(
 
 
 def found(request: FindRequest, row: PartitionRow, candidates: Iterable[Extent]) -> Found:
-    """The answer from a partition's extents by offset, the first being the one of the offset.
-
-    No more of `candidates` are taken than are needed.
-    """
+    """Return the answer made of extents from the requested offset on; consumes only needed ones."""
     taken: list[Extent] = []
     size_bytes = 0
     for extent in candidates:
@@ -81,7 +75,7 @@ def found(request: FindRequest, row: PartitionRow, candidates: Iterable[Extent])
 
 
 def bytes_from(extent: Extent, offset: int) -> int:
-    """The bytes of an extent's batches from the one that holds an offset on."""
+    """Return the size of an extent's batches from the one that holds an offset."""
     left, following = extent.size_bytes, extent.base_offset
     if offset <= following:
         return left
@@ -94,7 +88,6 @@ def bytes_from(extent: Extent, offset: int) -> int:
 
 
 def deletion_start(row: PartitionRow, topic_id: UUID, partition: int, before_offset: int) -> int:
-    """The log start after DeleteRecords; raises OffsetBeyondEnd."""
     end = row.high_watermark
     if not -1 <= before_offset <= end:
         raise OffsetBeyondEnd(topic_id, partition, before_offset, end)
@@ -102,8 +95,6 @@ def deletion_start(row: PartitionRow, topic_id: UUID, partition: int, before_off
 
 
 class RetentionPlan(NamedTuple):
-    """The extents that go, and what the partition is then."""
-
     row: PartitionRow
     dropped: tuple[Extent, ...]
     more: bool
@@ -122,7 +113,7 @@ def plan_retention(
     max_bytes: int | None,
     limit: int,
 ) -> RetentionPlan:
-    """What retention drops; `first` are the partition's first `limit + 1` extents, by offset."""
+    """Plan the retention of a partition's first `limit + 1` extents, by offset."""
     count, left_bytes, start = 0, row.size_bytes, row.log_start_offset
     stable = row.watermarks.last_stable_offset
     old = _old(first, before_timestamp)
@@ -140,7 +131,6 @@ def plan_retention(
 
 
 def _old(first: Sequence[Extent], before_timestamp: int | None) -> int:
-    """How many extents, from the first on, are older than a time."""
     if before_timestamp is None:
         return 0
     old = 0
@@ -153,7 +143,6 @@ def _old(first: Sequence[Extent], before_timestamp: int | None) -> int:
 
 
 def without(row: PartitionRow, dropped: Sequence[Extent]) -> PartitionRow:
-    """A partition without its first extents."""
     if not dropped:
         return row
     kept = _replaced(row, dropped, ())
@@ -161,9 +150,11 @@ def without(row: PartitionRow, dropped: Sequence[Extent]) -> PartitionRow:
 
 
 def _replaced(row: PartitionRow, gone: Sequence[Extent], sealed: Sequence[Extent]) -> PartitionRow:
-    """A partition with sealed segments, or nothing, in the place of extents."""
+    """Return a partition's row after sealed segments, or nothing, replaced extents."""
     wal_bytes = [extent.size_bytes for extent in gone if extent.kind == "wal"]
-    change_bytes = sum([one.size_bytes for one in sealed]) - sum([one.size_bytes for one in gone])
+    change_bytes = sum([extent.size_bytes for extent in sealed]) - sum(
+        [extent.size_bytes for extent in gone]
+    )
     return row._replace(
         size_bytes=row.size_bytes + change_bytes,
         wal_extents=row.wal_extents - len(wal_bytes),
@@ -172,7 +163,6 @@ def _replaced(row: PartitionRow, gone: Sequence[Extent], sealed: Sequence[Extent
 
 
 def references(extents: Iterable[Extent]) -> dict[int, int]:
-    """How many of these extents refer to each object."""
     counts: dict[int, int] = {}
     for extent in extents:
         counts[extent.object_id] = counts.get(extent.object_id, 0) + 1
@@ -180,9 +170,11 @@ def references(extents: Iterable[Extent]) -> dict[int, int]:
 
 
 def is_swapped(swap: SegmentSwap, state: ObjectState) -> bool:
-    """Whether a swap was made already; raises InvalidCommit or ObjectLeaseLost.
+    """Return whether a swap was made already.
 
-    InvalidCommit is for a swap that cannot be: extents that do not adjoin, or cover other offsets.
+    Raises:
+        InvalidCommit: the extents do not adjoin, or cover other offsets.
+        ObjectLeaseLost: the sweeper marked the object, or its row is gone.
     """
     _check_swap(swap)
     if state == "pending":
@@ -225,10 +217,10 @@ def _offsets(extents: Sequence[Extent]) -> tuple[int, int]:
 
 
 def plan_swap(swap: SegmentSwap, row: PartitionRow, there: Sequence[Extent]) -> PartitionRow:
-    """What the partition is after a swap; `there` are its extents at the replaced offsets.
+    """Return the partition's row after a swap; `there` are its extents at the replaced offsets.
 
     Raises:
-        StaleExtents: they are not those that the segment was made of.
+        StaleExtents: they are not the extents that the segment was made of.
     """
     if tuple(there) != swap.replaced:
         start, end = _offsets(swap.replaced)
@@ -240,13 +232,13 @@ def plan_swap(swap: SegmentSwap, row: PartitionRow, there: Sequence[Extent]) -> 
 
 
 def check_newest(key: PartitionKey, offset: int, newest: Extent, there: Sequence[Extent]) -> None:
-    """Whether a partition is still the one that was compacted up to an offset.
+    """Check that a partition is unchanged since it was compacted up to an offset.
 
-    `there` is the extent that holds the offset before, if one does. Ids of objects never come
-    again, so a partition that was emptied meanwhile, and filled anew, has another.
+    `there` is the extent that holds the offset before, if any. Object ids are never reused, so a
+    partition that was emptied and refilled in the meantime has another extent there.
 
     Raises:
-        StaleExtents: it is not.
+        StaleExtents: it has changed.
     """
     if list(there) != [newest] or not newest.base_offset < offset <= newest.next_offset:
         raise StaleExtents(

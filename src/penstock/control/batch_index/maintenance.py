@@ -1,6 +1,6 @@
-"""What jobs beside the data path ask of the batch index: retention, swaps, sweeping, forgetting.
+"""Operations of background jobs on the batch index: retention, swaps, sweeping, expiry.
 
-Several brokers may run the same job at once: each leaves what another one has locked. Locks are
+Several brokers may run the same job at once: each skips rows that another one has locked. Locks are
 taken in the order of `commits.py`.
 """
 
@@ -25,7 +25,6 @@ from penstock.records.extents import Extent
 
 
 def delete_records(images: Images, key: PartitionKey, before_offset: int) -> Operation[Watermarks]:
-    """Move a partition's start up to an offset."""
     refused = write_refusal((yield from images.current()).topic(key[0]), *key)
     if refused is not None and refused[0] == NotWritable.code:
         raise NotWritable(refused[1])
@@ -38,7 +37,6 @@ def delete_records(images: Images, key: PartitionKey, before_offset: int) -> Ope
 def retain(
     key: PartitionKey, *, before_timestamp: int | None, max_bytes: int | None, limit: int
 ) -> Operation[Retained]:
-    """Drop whole extents from a partition's start."""
     row = yield from partitions.lock_one(key)
     plan = index_rules.plan_retention(
         row,
@@ -55,7 +53,6 @@ def retain(
 
 
 def forget_partitions(limit: int) -> Operation[int]:
-    """Drop what is left of deleted topics; how many rows."""
     dropped = 0
     while dropped < limit:
         partition_id = yield partitions.forgotten()
@@ -66,13 +63,12 @@ def forget_partitions(limit: int) -> Operation[int]:
 
 
 def forget_producers(idle_ms: int, limit: int) -> Operation[int]:
-    """Forget producers that have not appended for a time; how many."""
     forgotten: int = yield partitions.drop_idle_producers(idle_ms, limit)
     return forgotten
 
 
 def _forget(partition_id: int, limit: int) -> Operation[int]:
-    """Drop at most `limit` rows of a partition, its own the last; how many."""
+    """Drop up to `limit` rows of a partition, its own row last; return the number dropped."""
     gone = yield from extents.extents_from(partition_id, 0, limit)
     yield from _drop(partition_id, gone)
     dropped: int = len(gone)
@@ -84,13 +80,11 @@ def _forget(partition_id: int, limit: int) -> Operation[int]:
 
 
 def _drop(partition_id: int, gone: Sequence[Extent]) -> Operation[None]:
-    """Drop adjacent extents and their references."""
     yield from extents.drop(partition_id, gone)
     yield objects.release(index_rules.references(gone).items())
 
 
 def swap_extents(swap: SegmentSwap) -> Operation[None]:
-    """Commit a sealed segment in the place of extents."""
     row = yield from partitions.lock_one((swap.topic_id, swap.partition))
     found = (yield from objects.lock([swap.object_id])).get(swap.object_id)
     if found is None:
@@ -107,7 +101,6 @@ def swap_extents(swap: SegmentSwap) -> Operation[None]:
 
 
 def note_clean(key: PartitionKey, offset: int, newest: Extent) -> Operation[None]:
-    """A pass of compaction has come to an offset, which this extent holds the one before of."""
     row = yield from partitions.lock_one(key)
     there = yield from extents.extents_from(row.partition_id, offset - 1, 1)
     index_rules.check_newest(key, offset, newest, there)
@@ -117,7 +110,6 @@ def note_clean(key: PartitionKey, offset: int, newest: Extent) -> Operation[None
 def mark_for_deletion(
     *, pending_grace_ms: int, unreferenced_grace_ms: int, limit: int
 ) -> Operation[list[MarkedObject]]:
-    """Mark objects that nobody can need any more; all that are marked."""
     left = limit - len((yield from objects.deleting(limit)))
     left -= yield objects.mark_pending(pending_grace_ms, left)
     yield objects.mark_unreferenced(unreferenced_grace_ms, left)
@@ -126,14 +118,12 @@ def mark_for_deletion(
 
 
 def forget_objects(object_ids: Collection[int]) -> Operation[None]:
-    """Drop the rows of those that are marked, and their answers."""
     ids = [(object_id,) for object_id in object_ids]
     yield objects.forget(ids)
     yield objects.forget_answers(ids)
 
 
 def renew_leases(object_ids: Collection[int]) -> Operation[None]:
-    """Let rows PENDING be as young as new ones; raises ObjectLeaseLost."""
     found = yield from objects.lock(object_ids)
     for object_id in sorted(object_ids):
         if object_id not in found or found[object_id].state != "pending":

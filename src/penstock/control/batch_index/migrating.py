@@ -1,4 +1,4 @@
-"""How a local topic becomes diskless: requests, brokers that take part, the migration itself.
+"""Operations that make a local topic diskless: requests, participants, and the migration itself.
 
 Locks are taken in the order of all diskless transactions: metadata, a topic's migration, objects,
 partitions.
@@ -31,7 +31,7 @@ from penstock.control.values import Topic
 def open_migration(
     images: Images, request: MigrationRequest, targets: Targets
 ) -> Operation[tuple[MigrationRequest, StampedImage]]:
-    """Store a request in the place of the topic's earlier one, if its broker is gone."""
+    """Store a request; it replaces an earlier one of the topic if that one's broker is gone."""
     known = yield from images.locked()
     found = yield from migrations.lock_request(request.topic_id)
     if found == request:
@@ -46,7 +46,6 @@ def open_migration(
 
 
 def join_migration(request: MigrationRequest, participant: MigrationParticipant) -> Operation[None]:
-    """Store a broker's part."""
     found = yield from migrations.lock_request(request.topic_id)
     migration_rules.check_participant(request, found, participant)
     yield migrations.write_participant(request.topic_id, participant)
@@ -55,19 +54,17 @@ def join_migration(request: MigrationRequest, participant: MigrationParticipant)
 def close_migration(
     images: Images, request: MigrationRequest
 ) -> Operation[tuple[None, StampedImage]]:
-    """Delete a request and its participants, with its order and fence, if it is open still."""
     known = yield from images.locked()
     if (yield from migrations.lock_request(request.topic_id)) != request:
         return None, known
     yield migrations.delete_request(request.topic_id)
-    image = replicating_rules.called_off(known.image, request)
+    image = replicating_rules.without_order(known.image, request)
     return None, (yield from images.store(known, image))
 
 
 def migrate_topic(
     images: Images, migration: TopicMigration
 ) -> Operation[tuple[Topic, StampedImage]]:
-    """Make a topic with logs diskless, unless these objects have made it so already."""
     known = yield from images.locked()
     reserved = yield from _highest_reserved(known.topic(migration.topic_id))
     participants = migration_rules.all_participants(
@@ -77,12 +74,12 @@ def migrate_topic(
     )
     parts = [part for participant in participants for part in participant.partitions]
     written = migration_rules.objects_of(parts or migration.partitions)
-    found = yield from objects.lock([one.object_id for one in written])
+    found = yield from objects.lock([written_object.object_id for written_object in written])
     plan = migration_rules.plan_migration(
         known.image,
         migration,
         participants,
-        states={object_id: one.state for object_id, one in found.items()},
+        states={object_id: object_row.state for object_id, object_row in found.items()},
         sinks=(yield from sinks.read_all()),
         reserved=reserved,
     )
@@ -94,10 +91,13 @@ def migrate_topic(
 
 
 def _highest_reserved(topic: Topic | None) -> Operation[dict[int, int]]:
-    """By partition, the highest epoch that replicas may have promised; locked until the end."""
-    keys = [] if topic is None else [(topic.topic_id, one.index) for one in topic.partitions]
+    keys = (
+        []
+        if topic is None
+        else [(topic.topic_id, partition.index) for partition in topic.partitions]
+    )
     found = yield from epochs.reservations(keys, lock=True)
-    return {index: one.reserved for (_, index), one in found.items()}
+    return {index: reservation.reserved for (_, index), reservation in found.items()}
 
 
 def _write(plan: migration_rules.MigrationPlan) -> Operation[None]:

@@ -1,17 +1,17 @@
-"""The rules by which a topic becomes diskless: from its copied logs to rows and an image.
+"""Rules by which a topic becomes diskless: from its copied logs to rows and an image.
 
-Pure functions that every form of the control plane participants, as in `rules.py`.
+Pure functions that all implementations of the control plane share.
 
-The brokers that lead the partitions have stopped appends and copied everything below their ends.
-That nobody else appends is what the compare-and-set is for: the incarnations of those brokers must
-own their ids, and configs, partitions and leader epochs must be those that they saw. A transaction
-of a process that has died since, come as late as it may, finds another incarnation. Of a partition
-with several replicas, the next leader's epoch is either opened before, and the commit refused; or
-after, and the opening refused, as there are no epochs any more. Nothing is acknowledged in between.
+The leaders of the partitions have stopped appends and copied everything below their log ends. A
+compare-and-set ensures that nothing else is appended: the incarnations of those brokers must own
+their ids, and configs, partitions and leader epochs must be unchanged. So the transaction of a
+process that has died fails, however late it arrives. The next leader epoch of a replicated
+partition is either opened before the commit, which is then rejected, or after it; then the opening
+is rejected, as no epochs exist any more. Nothing is acknowledged in between.
 
-Where there are several, their participants are stored under a request, which anyone may delete: a
-commit finds the request of its own `migration_id`, or is refused for good. So a broker that has
-fenced its partitions may lift the fence once the request is gone and the topic is local.
+Several participants are stored under a request, which any broker may delete. A commit whose
+`migration_id` has no request is rejected. So a broker that has fenced its partitions may lift the
+fence once the request is gone and the topic is local.
 
 Source: KIP-405 (segments in an archive), KIP-101 (leader epochs).
 """
@@ -53,7 +53,7 @@ from penstock.control.values import MetadataImage, Partition, SinkCommit, Topic
 
 
 class MigrationPlan(NamedTuple):
-    """What a migration writes; without `rows` it was made already."""
+    """Changes of a migration; empty `rows` if it was made before."""
 
     image: MetadataImage
     topic: Topic
@@ -66,17 +66,16 @@ class MigrationPlan(NamedTuple):
 
     @property
     def objects(self) -> list[tuple[int, int, int]]:
-        """Of all objects, by id: the id, bytes, and how many extents refer to it."""
-        counts = {one.object_id: 0 for one in objects_of(self.partitions)}
+        """(id, bytes, number of extents) of each object, by id."""
+        counts = {written.object_id: 0 for written in objects_of(self.partitions)}
         for part in self.partitions:
             for extent in part.extents:
                 counts[extent.object_id] += 1
-        return [(*one, counts[one.object_id]) for one in objects_of(self.partitions)]
+        return [(*written, counts[written.object_id]) for written in objects_of(self.partitions)]
 
 
 def objects_of(partitions: Iterable[MigratedPartition]) -> list[MigratedObject]:
-    """All objects of copied partitions, by id."""
-    return sorted([one for part in partitions for one in part.objects])
+    return sorted([written for part in partitions for written in part.objects])
 
 
 def check_request(
@@ -86,12 +85,7 @@ def check_request(
     *,
     diskless: bool = False,
 ) -> MigrationRequest | None:
-    """The request of another broker that lives, which goes before this one.
-
-    `diskless` is what the topic must be.
-
-    Raises as `DisklessPlane.open_migration`.
-    """
+    """Return another live broker's open request; raises as `DisklessPlane.open_migration`."""
     check_incarnation(image, broker_id=request.broker_id, incarnation=request.incarnation)
     topic = image.topic_by_id(request.topic_id)
     if topic is None:
@@ -108,14 +102,14 @@ def check_request(
 def check_participant(
     request: MigrationRequest, found: MigrationRequest | None, participant: MigrationParticipant
 ) -> None:
-    """Raise StaleMigration unless the request is open still; as `check_partitions` besides."""
+    """Raise StaleMigration for a closed request; raises as `check_partitions` too."""
     if found is None or found.migration_id != request.migration_id:
         raise StaleMigration(request.topic_id)
     check_partitions(request.topic_id, participant.partitions)
 
 
 def check_partitions(topic_id: UUID, partitions: Sequence[MigratedPartition]) -> None:
-    """Raise MigrationRefused for too much, InvalidCommit for what cannot be a log."""
+    """Raise MigrationRefused for too many rows, InvalidCommit for an invalid log."""
     extents = sum([len(part.extents) for part in partitions])
     if extents > SWITCH_EXTENTS_MAX:
         raise MigrationRefused(
@@ -151,12 +145,12 @@ def _flaw(part: MigratedPartition) -> str | None:
         return f"extents of the offsets {held} for a log of [{start}, {end})"
     if not adjoin(extents):
         return "extents that do not adjoin"
-    sizes = {one.object_id: one.size_bytes for one in part.objects}
-    for one in extents:
-        fits = one.byte_offset + one.size_bytes <= sizes.get(one.object_id, -1)
-        totals = (one.size_bytes, one.next_offset - one.base_offset)
-        if not fits or one.kind != "segment" or layout_totals(one.layout) != totals:
-            return f"the extent at offset {one.base_offset} is not what its object has"
+    sizes = {written.object_id: written.size_bytes for written in part.objects}
+    for extent in extents:
+        fits = extent.byte_offset + extent.size_bytes <= sizes.get(extent.object_id, -1)
+        totals = (extent.size_bytes, extent.next_offset - extent.base_offset)
+        if not fits or extent.kind != "segment" or layout_totals(extent.layout) != totals:
+            return f"the extent at offset {extent.base_offset} is not what its object has"
     return None
 
 
@@ -165,7 +159,6 @@ def all_participants(
     request: MigrationRequest | None,
     stored: Iterable[MigrationParticipant],
 ) -> tuple[MigrationParticipant, ...]:
-    """The coordinator's part and those that are stored under its request."""
     own = MigrationParticipant(
         broker_id=migration.broker_id,
         incarnation=migration.incarnation,
@@ -176,7 +169,11 @@ def all_participants(
         return (own,)
     if request is None or request.migration_id != migration.migration_id:
         return ()
-    others = [one for one in stored if one.broker_id != own.broker_id and one.state == "fenced"]
+    others = [
+        participant
+        for participant in stored
+        if participant.broker_id != own.broker_id and participant.state == "fenced"
+    ]
     return (own, *others)
 
 
@@ -189,12 +186,10 @@ def plan_migration(
     sinks: Iterable[SinkCommit],
     reserved: Mapping[int, int],
 ) -> MigrationPlan:
-    """What a migration changes; `states` are those of its participants' objects that have a row.
+    """Return the changes of a migration; `states` are the states of its objects that have a row.
 
-    `reserved` are the highest epochs that were reserved of partitions with several replicas: the
-    topic's are above, should it ever have replicas again.
-
-    Raises as `DisklessPlane.migrate_topic`.
+    `reserved` has the highest reserved epochs of replicated partitions. The topic's epochs are
+    above them, in case it becomes replicated again. Raises as `DisklessPlane.migrate_topic`.
     """
     check_incarnation(image, broker_id=migration.broker_id, incarnation=migration.incarnation)
     topic = image.topic_by_id(migration.topic_id)
@@ -202,7 +197,7 @@ def plan_migration(
         raise UnknownTopic(migration.topic_id)
     if topic.configs.get(DISKLESS_CONFIG) == "true":
         own = objects_of(migration.partitions)
-        if all([states.get(one.object_id) == "committed" for one in own]):
+        if all([states.get(written.object_id) == "committed" for written in own]):
             return MigrationPlan(image, topic, {})
         raise StaleTopic(topic.name, DISKLESS_CONFIG, "false", "true")
     if not participants:
@@ -210,18 +205,19 @@ def plan_migration(
     _check_participants(image, topic, migration, participants)
     partitions = tuple(
         sorted(
-            [one for participant in participants for one in participant.partitions], key=_partition
+            [part for participant in participants for part in participant.partitions],
+            key=_partition,
         )
     )
     check_partitions(topic.topic_id, partitions)
-    for one in objects_of(partitions):
-        if states.get(one.object_id) != "pending":
-            raise ObjectLeaseLost(one.object_id)
+    for written in objects_of(partitions):
+        if states.get(written.object_id) != "pending":
+            raise ObjectLeaseLost(written.object_id)
     check_sinks(topic, sinks)
     changed = replace(
         topic,
         configs=dict(migration.configs),
-        partitions=tuple([_switched(one, reserved.get(one.index, 0)) for one in topic.partitions]),
+        partitions=tuple([_switched(row, reserved.get(row.index, 0)) for row in topic.partitions]),
     )
     rows = {(topic.topic_id, part.partition): _row(part) for part in partitions}
     return MigrationPlan(with_topics(image, [changed]), changed, rows, partitions)
@@ -251,7 +247,7 @@ def _check_participants(
             for part in participant.partitions
         ]
     )
-    found = [(one.index, one.leader, one.leader_epoch) for one in topic.partitions]
+    found = [(row.index, row.leader, row.leader_epoch) for row in topic.partitions]
     if expected != found:
         raise StaleTopic(topic.name, "(partition, leader, epoch)", expected, found)
     for participant in participants:
@@ -267,7 +263,11 @@ def _check_participants(
 
 def _row(part: MigratedPartition) -> PartitionRow:
     size_bytes = sum([extent.size_bytes for extent in part.extents])
-    begun = [one.txn_first_offset for one in part.producers.values() if one.txn_first_offset >= 0]
+    begun = [
+        producer.txn_first_offset
+        for producer in part.producers.values()
+        if producer.txn_first_offset >= 0
+    ]
     return PartitionRow(
         0,
         part.log_start_offset,

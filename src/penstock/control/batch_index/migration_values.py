@@ -1,9 +1,8 @@
-"""The values of a topic that becomes diskless, or local again: copied logs, brokers that take part.
+"""Values of topics that become diskless or replicated: copied logs, requests, participants.
 
-Where several brokers lead its partitions, the one that is asked coordinates. Each of them has a
-*part*, which is stored as far as it is: COPYING, READY when its logs are copied but for what is
-appended meanwhile, FENCED when nothing is appended any more and all is copied, FAILED when that
-cannot be.
+If several brokers lead its partitions, the broker that received the request coordinates. Each of
+them stores its *part*: COPYING, READY when its logs are copied except for the newest appends,
+FENCED when appends have stopped and everything is copied, FAILED when that is impossible.
 """
 
 from __future__ import annotations
@@ -21,19 +20,16 @@ ParticipantState = Literal["copying", "ready", "fenced", "failed"]
 
 
 class MigratedObject(NamedTuple):
-    """A written object that holds a part of a local log."""
-
     object_id: int
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigratedPartition:
-    """A local log that lies in objects, whole: what its partition is once it is diskless.
+    """A completely copied local log, which becomes a diskless partition.
 
     `extents` adjoin, hold the log start (unless the log is empty) and end at the high watermark.
-    `leader_epoch` is the one that the log was written in up to its end. `aborted` are its aborted
-    transactions, by marker.
+    `leader_epoch` is the log's last epoch. `aborted` are its aborted transactions, by marker.
     """
 
     partition: int
@@ -48,10 +44,10 @@ class MigratedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMigration:
-    """A topic that becomes diskless: its configs before and after, and one broker's part.
+    """The commit that makes a topic diskless: its configs before and after, and one broker's part.
 
-    `incarnation` is the process that keeps producers out of `partitions`. If other brokers lead
-    some, `migration_id` is that of the request under which their participants are stored.
+    `incarnation` is the process that keeps producers out of `partitions`. Parts of other brokers
+    are stored under the request `migration_id`.
     """
 
     topic_id: UUID
@@ -65,9 +61,9 @@ class TopicMigration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReplication:
-    """A diskless topic that gets replicas: its configs before and after, and by whom.
+    """The commit that makes a diskless topic replicated: its configs before and after.
 
-    `broker_id` has what it is to hold; what others have is under the request of `migration_id`.
+    `broker_id` holds its own replicas; other parts are stored under the request `migration_id`.
     """
 
     topic_id: UUID
@@ -80,7 +76,7 @@ class TopicReplication:
 
 
 class MigrationRequest(NamedTuple):
-    """That a topic is to become diskless, or to get replicas; by whom, and which attempt it is."""
+    """A request to make a topic diskless, or replicated; `migration_id` identifies the attempt."""
 
     topic_id: UUID
     migration_id: UUID
@@ -90,7 +86,7 @@ class MigrationRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationParticipant:
-    """How far a broker is with the partitions that it leads; they are there once it is FENCED."""
+    """A broker's progress with the partitions that it leads; they are set once it is FENCED."""
 
     broker_id: int
     incarnation: UUID
@@ -100,7 +96,7 @@ class MigrationParticipant:
 
 
 class RunningMigration(NamedTuple):
-    """A request and the participants in it, by broker; their partitions are left out."""
+    """An open request and its participants, by broker, without their partitions."""
 
     request: MigrationRequest
     participants: tuple[MigrationParticipant, ...]

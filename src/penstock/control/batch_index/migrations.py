@@ -1,4 +1,4 @@
-"""The rows of topics' switches: requests and the shares of brokers in them."""
+"""Rows of topic migrations: requests and the shares of participants."""
 
 from __future__ import annotations
 
@@ -43,27 +43,25 @@ _write_participant = changed(
 
 
 def lock_request(topic_id: UUID) -> Operation[MigrationRequest | None]:
-    """A topic's request, which stays as it is until the transaction ends."""
     found = yield _lock(topic_id)
     return None if found is None else _request(found)
 
 
 def running() -> Operation[list[RunningMigration]]:
-    """All requests with their shares, without partitions."""
     participants = defaultdict(list)
     for topic_id, *participant in (yield _running_shares()):
         participants[uuid_of(topic_id)].append(_participant(*participant))
     requests = map(_request, (yield _requests()))
-    return [RunningMigration(one, tuple(participants[one.topic_id])) for one in requests]
+    return [
+        RunningMigration(request, tuple(participants[request.topic_id])) for request in requests
+    ]
 
 
 def participants(topic_id: UUID) -> Operation[list[MigrationParticipant]]:
-    """A topic's shares, by broker, with their partitions."""
     return [_participant(*found) for found in (yield _participants(topic_id))]
 
 
 def write_participant(topic_id: UUID, participant: MigrationParticipant) -> Call:
-    """Store a broker's share in the place of its earlier one; raises SwitchRefused."""
     partitions = encode_partitions(participant.partitions)
     return _write_participant(
         topic_id,

@@ -1,4 +1,4 @@
-"""The rows of objects, of the answers of their commits, and of the store that they lie in."""
+"""Rows of objects, of commit answers, and of the object store's identity."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RAISE: Final = "UPDATE counters SET value = value + $1 WHERE name = 'highest_ob
 
 _highest_id = value(_HIGHEST_ID)
 allocate_ids = value(f"{_RAISE} RETURNING value", sqlite=(_RAISE, _HIGHEST_ID))
-"""The highest of so many new ids."""
+"""Takes a count; answers the highest of the new ids."""
 
 now = value("SELECT penstock_now_ms()")
 _store = row("SELECT store_id, place FROM diskless_store")
@@ -81,7 +81,7 @@ drop_answers = changed(
     " WHERE committed_ms <= penstock_now_ms() - $1 ORDER BY committed_ms LIMIT $2"
     " FOR UPDATE SKIP LOCKED) SELECT object_id FROM old)"
 )
-"""Drop answers of commits that are older than that, the oldest first."""
+"""Takes an age in milliseconds and a limit; drops older answers, the oldest first."""
 
 release = Each(
     "changed",
@@ -95,11 +95,11 @@ release = Each(
     " changed_ms = CASE WHEN extents = $2 THEN penstock_now_ms() ELSE changed_ms END"
     " WHERE object_id = $1",
 )
-"""Takes (id, references that are gone); without any an object is unreferenced from now on."""
+"""Takes (id, number of dropped references)."""
 
 
 def _mark_deleting(which: str) -> One:
-    """Takes for how long they are so, and a limit; those that somebody has locked are left."""
+    """Take the minimum age in this state and a limit; locked rows are skipped."""
     return changed(
         "UPDATE diskless_objects SET state = 'deleting', changed_ms = penstock_now_ms()"  # noqa: S608
         " WHERE object_id IN"
@@ -111,7 +111,7 @@ def _mark_deleting(which: str) -> One:
 
 mark_pending = _mark_deleting("state = 'pending'")
 mark_unreferenced = _mark_deleting("state = 'committed' AND extents = 0")
-"""The conditions are those of two indexes, word by word."""
+"""Each condition must match the text of a partial index exactly."""
 
 _deleting = rows(
     "SELECT object_id, key, size_bytes FROM diskless_objects WHERE state = 'deleting'"
@@ -134,10 +134,7 @@ _keys = rows(
 
 
 class ObjectRow(NamedTuple):
-    """What a commit asks of an object's row; with the plane's time, and the image's stamp.
-
-    SQLite has no stamp: its one owner knows the newest image.
-    """
+    """An object's row, with the control plane's time and the image's stamp (None in SQLite)."""
 
     lease: ObjectLease
     state: ObjectState
@@ -146,7 +143,6 @@ class ObjectRow(NamedTuple):
 
 
 def lock(object_ids: Iterable[int]) -> Operation[dict[int, ObjectRow]]:
-    """Objects that have a row, locked in the order of their ids."""
     found = yield _lock([(object_id,) for object_id in object_ids])
     return {
         object_id: ObjectRow(ObjectLease(object_id, key), state, now_ms, stamp and uuid_of(stamp))
@@ -155,17 +151,14 @@ def lock(object_ids: Iterable[int]) -> Operation[dict[int, ObjectRow]]:
 
 
 def answers(object_ids: Iterable[int]) -> Operation[dict[int, bytes]]:
-    """The answers of commits that are kept."""
     return dict((yield _answers([(object_id,) for object_id in object_ids])))
 
 
 def deleting(limit: int) -> Operation[list[MarkedObject]]:
-    """Objects that are marked, by id."""
     return list(map(MarkedObject._make, (yield _deleting(limit))))
 
 
 def totals() -> Operation[list[ObjectTotals]]:
-    """By state and kind."""
     return [
         ObjectTotals(state, kind, objects, int(size_bytes))
         for state, kind, objects, size_bytes in sorted(map(tuple, (yield _totals())))
@@ -173,7 +166,6 @@ def totals() -> Operation[list[ObjectTotals]]:
 
 
 def keys(after: str, limit: int) -> Operation[list[tuple[str, ObjectLease]]]:
-    """See the port."""
     return [
         (state, ObjectLease(object_id, key))
         for state, object_id, key in (yield _keys(after, limit))
@@ -181,18 +173,16 @@ def keys(after: str, limit: int) -> Operation[list[tuple[str, ObjectLease]]]:
 
 
 def highest_object_id() -> Operation[int]:
-    """The highest id that was ever leased; 0 before the first."""
     highest: int = yield _highest_id()
     return highest
 
 
 def store() -> Operation[StoreIdentity | None]:
-    """The store that was adopted."""
     found = yield _store()
     return None if found is None else StoreIdentity(uuid_of(found[0]), found[1])
 
 
 def adopt_store(identity: StoreIdentity) -> Operation[StoreIdentity]:
-    """Keep the identity of the first store; the one that is kept."""
+    """Store the identity of the first store; return the stored identity."""
     yield _adopt_store(*identity)
     return (yield from store()) or identity

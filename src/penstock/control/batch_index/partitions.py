@@ -1,4 +1,4 @@
-"""The rows of diskless partitions: their watermarks, and the producers that they remember."""
+"""Rows of diskless partitions: their watermarks and their idempotent producers."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ _clean_offset = value(
 note_clean = changed(
     "UPDATE diskless_partitions SET clean_offset = $2 WHERE partition_id = $1 AND clean_offset < $2"
 )
-"""Below an offset no key of a partition has two records."""
+"""Takes (partition id, clean offset); no key has two records below it."""
 retire = changed("UPDATE diskless_partitions SET topic_id = $2 WHERE topic_id = $1")
-"""Give a topic's partitions to one that there is not: they are dropped like those of one."""
+"""Moves a topic's partitions to an id without a topic, so that they are dropped as deleted."""
 drop_row = changed("DELETE FROM diskless_partitions WHERE partition_id = $1")
 forgotten = value(
     "SELECT p.partition_id FROM diskless_partitions p"
     " WHERE NOT EXISTS (SELECT 1 FROM topics t WHERE t.topic_id = p.topic_id)"
     " ORDER BY p.partition_id LIMIT 1 FOR UPDATE OF p SKIP LOCKED"
 )
-"""The id of a partition whose topic is deleted, locked; None if no other has one locked."""
+"""The id of a partition whose topic is deleted, locked; None if there is no unlocked one."""
 
 _backlogs = rows(
     "SELECT p.topic_id, p.number, p.wal_extents, p.wal_bytes,"
@@ -107,7 +107,7 @@ write_producers = Each(
     " txn_first_offset = excluded.txn_first_offset, guard_offset = excluded.guard_offset",
     sqlite="INSERT OR REPLACE INTO diskless_producers VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
 )
-"""Takes `producer_row`s."""
+
 
 drop_producers = changed(
     "DELETE FROM diskless_producers WHERE partition_id = $1 AND producer_id IN"
@@ -121,27 +121,26 @@ drop_idle_producers = changed(
     " ORDER BY seen_ms LIMIT $2 FOR UPDATE SKIP LOCKED)"
     " SELECT partition_id, producer_id FROM idle)"
 )
-"""A list with a limit is materialised: a join that began it anew would find others, and more."""
+"""Lists with a limit are materialised: a join that restarted the scan would find more rows."""
 
 
 def read(
     keys: Iterable[PartitionKey], *, lock: bool = False
 ) -> Operation[dict[PartitionKey, PartitionRow]]:
-    """Partitions that have a row; locked, one after the other by id, if asked."""
+    """Return the rows of partitions that have one; locked in the order of ids if `lock`."""
     asked = list(keys)
     found = yield (_lock if lock else _read)(
         [(topic_id, number, place) for place, (topic_id, number) in enumerate(asked)]
     )
-    return {asked[one[0]]: PartitionRow._make(one[1:]) for one in found}
+    return {asked[found_row[0]]: PartitionRow._make(found_row[1:]) for found_row in found}
 
 
 def lock_one(key: PartitionKey) -> Operation[PartitionRow]:
-    """One partition, locked if it has a row."""
     return (yield from read([key], lock=True)).get(key, EMPTY)
 
 
 def lock_or_add(keys: Collection[PartitionKey]) -> Operation[dict[PartitionKey, PartitionRow]]:
-    """Partitions, locked; those that have no row get theirs."""
+    """Return the locked rows of partitions; missing rows are added."""
     found = yield from read(keys, lock=True)
     if len(found) < len(keys):
         yield _add(sorted([key for key in keys if key not in found]))
@@ -150,13 +149,11 @@ def lock_or_add(keys: Collection[PartitionKey]) -> Operation[dict[PartitionKey, 
 
 
 def clean_offset(key: PartitionKey) -> Operation[int]:
-    """Below which offset no key of a partition has two records."""
     found = yield _clean_offset(*key)
     return 0 if found is None else int(found)
 
 
 def backlogs(min_extents: int, limit: int) -> Operation[list[Backlog]]:
-    """See the port."""
     found = yield _backlogs(max(min_extents, 1), limit)
     return [Backlog(uuid_of(topic_id), *fields) for topic_id, *fields in found]
 
@@ -164,7 +161,6 @@ def backlogs(min_extents: int, limit: int) -> Operation[list[Backlog]]:
 def producers(
     rows: Mapping[PartitionKey, PartitionRow], keys: Iterable[ProducerKey]
 ) -> Operation[dict[ProducerKey, Producer]]:
-    """The states of producers of the partitions that have these rows."""
     asked: list[ProducerKey] = []
     where: list[tuple[int, int, int]] = []
     for key in keys:
@@ -180,7 +176,6 @@ def producers(
 
 
 def producers_of(key: PartitionKey) -> Operation[list[tuple[int, Producer]]]:
-    """The producers of one partition, by id."""
     return [
         (producer_id, Producer(epoch, decode_batches(batches), *others))
         for producer_id, epoch, batches, *others in (yield _producers_of(*key))
@@ -188,7 +183,6 @@ def producers_of(key: PartitionKey) -> Operation[list[tuple[int, Producer]]]:
 
 
 def producer_row(partition_id: int, producer_id: int, state: Producer) -> tuple[Any, ...]:
-    """What `write_producers` takes."""
     epoch, batches, seen_ms, coordinator_epoch, txn_first_offset, guard_offset = state
     return (
         partition_id, producer_id, epoch, seen_ms, encode_batches(batches), coordinator_epoch,

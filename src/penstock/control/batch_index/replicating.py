@@ -1,7 +1,7 @@
-"""How a diskless topic gets replicas: its fence, and the switch; it is ordered with the request.
+"""Operations that make a diskless topic replicated: the fence and the switch.
 
-Locks as in `migrating.py`. What the index has of the topic is given to one that there is not, so
-that it is dropped piece by piece like what deleted topics leave, and the topic may become diskless
+Locks are taken as in `migrating.py`. The switch moves the topic's batch index to an id without a
+topic. It is then dropped in steps, like that of a deleted topic, and the topic may become diskless
 again at once.
 """
 
@@ -17,7 +17,6 @@ from penstock.control.values import Topic
 
 
 def fence_topic(images: Images, request: MigrationRequest) -> Operation[tuple[None, StampedImage]]:
-    """Let nothing be appended to a topic that is to get replicas."""
     known = yield from images.locked()
     found = yield from migrations.lock_request(request.topic_id)
     image = replicating_rules.fence(known.image, request, found, (yield from sinks.read_all()))
@@ -27,7 +26,6 @@ def fence_topic(images: Images, request: MigrationRequest) -> Operation[tuple[No
 def replicate_topic(
     images: Images, replication: TopicReplication
 ) -> Operation[tuple[Topic, StampedImage]]:
-    """Give a topic the replicas that have been ordered, unless it has them already."""
     known = yield from images.locked()
     plan = replicating_rules.plan_replication(
         known.image,

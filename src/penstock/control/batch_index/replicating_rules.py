@@ -1,20 +1,17 @@
-"""The rules by which a diskless topic gets replicas: who is to have them, a fence, the switch.
-
-Pure functions, as in `rules.py`.
+"""Rules by which a diskless topic becomes replicated: order, fence and switch. Pure functions.
 
 | step  | a partition's row                         | its batch index                            |
 |-------|-------------------------------------------|--------------------------------------------|
-| order | `target`: who is to have its log          | as always                                  |
-| fence | `move` too                                | has its end: commits are refused           |
+| order | `target`: the future replicas             | unchanged                                  |
+| fence | `move` too                                | commits are rejected                       |
 | switch| has replicas, and the next leader epoch   | is dropped                                 |
 
-Brokers of the target copy what the index has into logs, with batches of the leader epoch that is to
-come: the *epoch of the copies*, which no log of before has, as diskless topics begin above all that
-were reserved. Once all have all of it durably, the epochs begin with that one, open and empty of
-leaders, as those of a new topic do. So the first claim fences copies that have been acknowledged
-by all of them, and finds its end where the index ended.
+The target's brokers copy the records into logs, in batches of the next leader epoch: the *epoch of
+the copies*, which no earlier log has, as diskless topics begin above all reserved epochs. Once all
+copies are complete and durable, that epoch is opened without a leader, as in a new topic. So the
+first claim finds copies on all replicas, and its end is that of the index.
 
-The order goes with the request, and so does the fence: who deletes the request calls both off.
+Deleting the request cancels the order and the fence.
 """
 
 from __future__ import annotations
@@ -43,11 +40,11 @@ from penstock.control.metadata.rules import check_incarnation, with_topics
 from penstock.control.values import MetadataImage, Partition, SinkCommit, Topic
 
 Targets = Sequence[tuple[int, ...]]
-"""By partition, the brokers that are to have its log, the preferred leader first."""
+"""By partition, its future replicas, the preferred leader first."""
 
 
 class ReplicationPlan(NamedTuple):
-    """What the switch writes; without `epochs` it was made already."""
+    """Changes of the switch; empty `epochs` if it was made before."""
 
     image: MetadataImage
     topic: Topic
@@ -55,16 +52,16 @@ class ReplicationPlan(NamedTuple):
 
 
 def epoch_of_copies(row: Partition) -> int:
-    """The leader epoch of all batches of a diskless partition that is copied into logs."""
+    """Return the leader epoch of the batches that are copied into the logs of a partition."""
     return row.leader_epoch + 1
 
 
 def order(image: MetadataImage, request: MigrationRequest, targets: Targets) -> MetadataImage:
-    """The image in which a topic is to have replicas; a fence of an earlier attempt goes.
+    """Return the image with the ordered targets; the fence of an earlier attempt is lifted.
 
     Raises:
         StaleTopic: it has another number of partitions.
-        InvalidReplicas: a target is none.
+        InvalidReplicas: a target is empty, or names a broker twice.
     """
     topic = _topic(image, request)
     if len(targets) != len(topic.partitions):
@@ -85,10 +82,7 @@ def fence(
     found: MigrationRequest | None,
     sinks: Iterable[SinkCommit],
 ) -> MetadataImage:
-    """The image in which nothing is appended to a topic any more; the same one if it is so.
-
-    Raises as `DisklessPlane.fence_topic`.
-    """
+    """Return the image with the fenced topic; raises as `DisklessPlane.fence_topic`."""
     topic = _topic(image, request)
     if found != request:
         raise StaleMigration(request.topic_id)
@@ -100,17 +94,19 @@ def fence(
     return with_topics(image, [replace(topic, partitions=tuple(rows))])
 
 
-def called_off(image: MetadataImage, request: MigrationRequest) -> MetadataImage:
-    """The image without order and fence of a topic, if it has them still."""
+def without_order(image: MetadataImage, request: MigrationRequest) -> MetadataImage:
     topic = image.topic_by_id(request.topic_id)
-    if topic is None or not is_diskless(topic) or not any([one.target for one in topic.partitions]):
+    if (
+        topic is None
+        or not is_diskless(topic)
+        or not any([partition.target for partition in topic.partitions])
+    ):
         return image
     rows = [replace(row, target=(), move=0) for row in topic.partitions]
     return with_topics(image, [replace(topic, partitions=tuple(rows))])
 
 
 def check_sinks(topic: Topic, sinks: Iterable[SinkCommit]) -> None:
-    """Raise MigrationRefused for an exactly-once sink with an unfinished commit to a topic."""
     for sink in sinks:
         if sink.state == "intent" and any(
             [target.topic_id == topic.topic_id for target in sink.targets]
@@ -128,7 +124,6 @@ def plan_replication(
     participants: Sequence[MigrationParticipant],
     sinks: Iterable[SinkCommit],
 ) -> ReplicationPlan:
-    """What the switch changes; raises as `DisklessPlane.replicate_topic`."""
     check_incarnation(image, broker_id=replication.broker_id, incarnation=replication.incarnation)
     topic = image.topic_by_id(replication.topic_id)
     if topic is None:
@@ -164,19 +159,19 @@ def _switched(row: Partition) -> Partition:
 
 
 def _holders(image: MetadataImage, participants: Sequence[MigrationParticipant]) -> set[int]:
-    """The brokers that have all they are to hold; a process that came later has thrown it away."""
+    """Return the brokers with complete copies; a restarted process has discarded its copies."""
     return {
-        one.broker_id
-        for one in participants
-        if one.state == "fenced"
-        and (owner := image.broker(one.broker_id)) is not None
-        and owner.incarnation == one.incarnation
+        participant.broker_id
+        for participant in participants
+        if participant.state == "fenced"
+        and (owner := image.broker(participant.broker_id)) is not None
+        and owner.incarnation == participant.incarnation
     }
 
 
 def _check_copies(topic: Topic, holders: Collection[int]) -> None:
     for row in topic.partitions:
-        missing = [one for one in row.target if one not in holders]
+        missing = [broker_id for broker_id in row.target if broker_id not in holders]
         if missing:
             raise MigrationRefused(
                 f"{topic.name}-{row.index}: brokers {missing} of {row.target}, which are to have"
@@ -191,7 +186,6 @@ def _check_targets(topic: Topic) -> None:
 
 
 def _topic(image: MetadataImage, request: MigrationRequest) -> Topic:
-    """The topic, which must be diskless; raises UnknownTopic or StaleTopic."""
     check_incarnation(image, broker_id=request.broker_id, incarnation=request.incarnation)
     topic = image.topic_by_id(request.topic_id)
     if topic is None:

@@ -1,15 +1,14 @@
-"""The rules of diskless topics that all of their methods need: keys, leases, repeats, refusals.
+"""Rules that all methods of diskless topics share: keys, leases, repeated commits, rejections.
 
-Pure functions, as in `metadata/rules.py`. `commit_rules.py` places what an object brings;
-`index_rules.py` has finding, retention and swaps.
+Pure functions. `commit_rules.py` places entries; `index_rules.py` has finds, retention and swaps.
 
-An object's row, by its state, when a commit of it comes:
+The result of a commit, by the state of the object's row:
 
 | row                                              | the commit                            |
 |--------------------------------------------------|---------------------------------------|
-| PENDING                                          | is made: COMMITTED, or DELETING when  |
-|                                                  | all of it was refused                 |
-| COMMITTED or DELETING, made by an earlier commit | gets the first answer                 |
+| PENDING                                          | succeeds: COMMITTED, or DELETING if   |
+|                                                  | all entries are rejected              |
+| COMMITTED or DELETING, by an earlier commit      | gets the first answer                 |
 | COMMITTED, its answer too old to be kept         | `CommitForgotten`                     |
 | DELETING by the sweeper, or gone                 | `ObjectLeaseLost`                     |
 
@@ -39,22 +38,22 @@ DISKLESS_CONFIG: Final = "diskless.enable"
 """The topic config that must be `true`."""
 
 LAYOUT: Final = Struct("<ii")
-"""One batch of a layout: its bytes, and the offsets that it takes."""
+"""A batch in a layout: its size in bytes, and its number of offsets."""
 
 Answer = TypeVar("Answer")
-"""An answer as a form keeps it."""
+"""A stored answer, encoded or not."""
 
 TopicOf = Callable[[UUID], Topic | None]
-"""Topics by id."""
+"""Function from a topic's id to the topic, or None."""
 
 ProducerKey = tuple[UUID, int, int]
 """A topic's id, a partition's index, a producer's id."""
 
 
 class PartitionRow(NamedTuple):
-    """What is stored of a partition; `wal` counts its extents in write-ahead objects.
+    """A partition's row; `wal_extents` and `wal_bytes` count its extents in write-ahead objects.
 
-    The id is the database's own, 0 for a partition without a commit.
+    The id is internal to the database; it is 0 for a partition without a commit.
     """
 
     partition_id: int = 0
@@ -81,7 +80,6 @@ EMPTY: Final = PartitionRow()
 
 
 def check_lease(image: MetadataImage, broker_id: int, incarnation: UUID, count: int) -> None:
-    """Raise StaleBroker or TooLarge."""
     if not 1 <= count <= OBJECT_LEASES_PER_CALL_MAX:
         raise TooLarge(
             f"{count} object keys in one call, allowed are 1 to {OBJECT_LEASES_PER_CALL_MAX}"
@@ -94,10 +92,9 @@ def check_lease(image: MetadataImage, broker_id: int, incarnation: UUID, count: 
 
 
 def object_key(object_id: int, nonce: int) -> str:
-    """The key of an object: spread over 256 prefixes, as stores limit requests by prefix.
+    """Return the key of an object, spread over 256 prefixes, as stores limit requests by prefix.
 
-    `nonce` is 32 random bits, drawn for each call that leases: were ids ever handed out again,
-    by a database that lost its newest commits, keys would still be new.
+    `nonce` is 32 random bits, which keep keys unique if a restored database leases ids again.
     """
     return f"wal/{object_id & 0xFF:02x}/{object_id:016x}-{nonce & 0xFFFFFFFF:08x}"
 
@@ -112,20 +109,16 @@ def segment_key(
     *,
     suffix: str = ".log",
 ) -> str:
-    """The key of a sealed segment: those of a partition stand together, by offset.
+    """Return the key of a sealed segment; the segments of a partition are listed by offset.
 
-    The leader epoch in it is 0 everywhere in diskless topics; `nonce` as in `object_key`.
+    The leader epoch in it is 0 for diskless topics; `nonce` is as in `object_key`.
     """
     unique = f"{object_id:016x}-{nonce & 0xFFFFFFFF:08x}"
     return f"archive/{topic_id}/{partition}/{base_offset:020d}-{leader_epoch}-{unique}{suffix}"
 
 
 def first_answer(object_id: int, state: ObjectState | None, answer: Answer | None) -> Answer:
-    """The kept answer of a commit that is repeated; `state` is None for a row that is gone.
-
-    Raises:
-        ObjectLeaseLost, CommitForgotten: as the table says.
-    """
+    """Return a repeated commit's stored answer; raises ObjectLeaseLost or CommitForgotten."""
     if answer is not None:
         return answer
     if state == "committed":
@@ -134,7 +127,7 @@ def first_answer(object_id: int, state: ObjectState | None, answer: Answer | Non
 
 
 def layout_totals(layout: bytes) -> tuple[int, int]:
-    """The bytes and offsets of a layout together; (-1, -1) for one that is malformed."""
+    """Return the bytes and offsets of a layout; (-1, -1) for a malformed one."""
     if len(layout) == LAYOUT.size:
         size_bytes, count = LAYOUT.unpack(layout)
         return (size_bytes, count) if size_bytes > 0 and count > 0 else (-1, -1)
@@ -145,12 +138,12 @@ def layout_totals(layout: bytes) -> tuple[int, int]:
 
 
 def adjoin(extents: Sequence[Extent]) -> bool:
-    """Whether each extent begins where the one before it ends."""
-    return all(one.next_offset == other.base_offset for one, other in pairwise(extents))
+    """Return whether each extent begins where the one before it ends."""
+    return all(extent.next_offset == other.base_offset for extent, other in pairwise(extents))
 
 
 def write_refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:
-    """As `refusal`, for what moves a partition's ends: of a topic that gets replicas they rest."""
+    """Return the reason why a partition rejects writes: that of `refusal`, or its fence."""
     refused = refusal(topic, topic_id, partition)
     if refused is None and topic is not None and topic.partitions[partition].move:
         return "not_leader_or_follower", f"topic {topic.name!r} is getting replicas: ask again"
@@ -158,7 +151,7 @@ def write_refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[
 
 
 def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, str] | None:
-    """Why a partition is not to be read here: error name and message, or None."""
+    """Return why a partition cannot be read, as error name and message; None if it can."""
     if topic is None:
         return "unknown_topic_id", f"there is no topic of id {topic_id}"
     if topic.configs.get(DISKLESS_CONFIG) != "true":
@@ -166,6 +159,7 @@ def refusal(topic: Topic | None, topic_id: UUID, partition: int) -> tuple[str, s
     if not 0 <= partition < len(topic.partitions):
         return (
             "unknown_topic_or_partition",
-            f"topic {topic.name!r} has {len(topic.partitions)} partitions, none is {partition}",
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions;"
+            f" partition {partition} does not exist",
         )
     return None

@@ -1,13 +1,13 @@
-"""The values of diskless topics in the control plane: objects, entries, extents, marks.
+"""Values of diskless topics in the control plane: objects, entries, extents, watermarks.
 
-A *lease* is a key that a broker may write one object under. An *entry* is what one produce request
-brought for one partition, as it lies in a written object; committing the object gives every entry
-its offsets. What was accepted stands in the batch index as *extents*: adjacent batches of one
-partition in one object, which a reader finds by offset.
+A *lease* is a key under which a broker may write one object. An *entry* holds the batches of one
+produce request for one partition, as they are in a written object; committing the object assigns
+offsets to every entry. The batch index stores accepted entries as *extents*: adjacent batches of
+one partition in one object, which a reader finds by offset.
 
-The bytes of a write-ahead object are as producers sent them: base offset 0 in every batch. A
-reader stamps the offsets of the extent into them, and the append time where the extent has one. A
-sealed segment carries its offsets; stamping them again changes nothing.
+A write-ahead object has the bytes that producers sent, with base offset 0 in every batch. A reader
+stamps the offsets of the extent into them, and the append time if the extent has one. A sealed
+segment has its offsets; stamping them again changes nothing.
 
 Offsets and sizes are plain ints; times are milliseconds since 1970.
 """
@@ -30,34 +30,30 @@ PartitionKey = tuple[UUID, int]
 
 
 class ObjectLease(NamedTuple):
-    """A reserved key: its row is PENDING until the object is committed, or swept."""
+    """A reserved key; its row is PENDING until the object is committed or swept."""
 
     object_id: int
     key: str
 
 
 class StoreIdentity(NamedTuple):
-    """Which object store the objects lie in: the random id that is written in it.
-
-    `place` is where it was when it was adopted, without credentials; it is for people alone, as a
-    store may move.
-    """
+    """The random id of the object store; `place` is its location at adoption, for people."""
 
     store_id: UUID
     place: str
 
 
 class BatchEntry(NamedTuple):
-    """Batches that are accepted or refused together, as they lie in an object.
+    """Batches in an object that are accepted or rejected together.
 
-    `layout` is little-endian int32 pairs, one per batch: its bytes, and the offsets that it takes.
-    Where the batches are of an idempotent producer they are all of one, and their sequences are
-    adjacent: `base_sequence` is that of the first record, `last_sequence` of the last.
+    `layout` is little-endian int32 pairs, one per batch: its bytes, and its number of offsets.
+    Batches of idempotent producers are all of one producer with adjacent sequences: `base_sequence`
+    is that of the first record, `last_sequence` of the last.
 
-    A batch of a transaction is `transactional`; `verified_from` says since when its coordinator is
-    known to have it (`records.idempotence.check_verified`). With a `marker` it is the control batch
-    of one, of that producer and epoch, and `verified_from` is where the partition ended when it was
-    made (`check_marker`).
+    A batch of a transaction is `transactional`; `verified_from` is the offset since which its
+    coordinator is known to have it (`records.idempotence.check_verified`). An entry with a `marker`
+    is the control batch of that producer and epoch, and `verified_from` is the partition's end when
+    it was made (`check_marker`).
     """
 
     topic_id: UUID
@@ -79,10 +75,10 @@ class BatchEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectCommit:
-    """A written object and everything in it, in the order in which it was accepted.
+    """A written object and its entries, in the order of acceptance.
 
-    `now_ms` is the broker's time, which LogAppendTime topics get. Entries of one partition are
-    adjacent and rise by byte offset.
+    `now_ms` is the broker's time, which LogAppendTime topics use. Entries of one partition are
+    adjacent and ordered by byte offset.
     """
 
     object_id: int
@@ -92,10 +88,10 @@ class ObjectCommit:
 
 
 class Watermarks(NamedTuple):
-    """Where a diskless partition begins and ends, and the bytes between.
+    """The start and end of a diskless partition, and the bytes between.
 
-    `open_offset` is where the first transaction begins that is open, `aborted_offset` the marker of
-    the last one that was aborted; -1 for none.
+    `open_offset` is the first offset of the first open transaction, `aborted_offset` the marker of
+    the last aborted one; -1 for none.
     """
 
     log_start_offset: int
@@ -106,17 +102,17 @@ class Watermarks(NamedTuple):
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it all transactions are decided, or deleted."""
+        """The offset below which all transactions are decided, or deleted."""
         if self.open_offset < 0:
             return self.high_watermark
         return max(self.open_offset, self.log_start_offset)
 
 
 class Aborted(NamedTuple):
-    """The aborted transactions of a partition whose markers are at or behind an offset, by marker.
+    """The aborted transactions of a partition whose markers are at or above an offset, by marker.
 
-    All of them that have batches below `complete_to`, or all of them up to the `aborted_offset` of
-    the `watermarks`, where that is None.
+    Complete for batches below `complete_to`, or, if that is None, up to the `aborted_offset` of the
+    `watermarks`.
     """
 
     transactions: tuple[AbortedTransaction, ...]
@@ -126,10 +122,10 @@ class Aborted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitAnswer:
-    """One `AppendResult` per entry, in their order, and what the partitions became.
+    """The `AppendResult`s of a commit's entries, in order, and the new watermarks.
 
-    `extents` has what this commit added, by partition, so that the broker that wrote it need not
-    ask; a repeated commit answers with the same.
+    `extents` has the extents that the commit added, by partition, for the writing broker's cache. A
+    repeated commit returns the same.
     """
 
     placed: tuple[AppendResult, ...]
@@ -138,7 +134,7 @@ class CommitAnswer:
 
 
 class FindRequest(NamedTuple):
-    """Which extents from an offset on, up to about this many bytes."""
+    """A request for the extents from an offset on, up to about `max_bytes`."""
 
     topic_id: UUID
     partition: int
@@ -147,11 +143,11 @@ class FindRequest(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The extents that hold an offset and what follows, without a gap.
+    """The extents that hold an offset and the ones after it, without a gap.
 
-    At least one when the offset is below the high watermark, whatever its size; none at the high
-    watermark. `watermarks` is None where there is no such partition, and `error` then says so, as
-    it does for an offset outside of the log.
+    Has at least one extent, whatever its size, for an offset below the high watermark, and none at
+    the high watermark. For an unknown partition `watermarks` is None; then, and for an offset
+    outside of the log, `error` is set.
     """
 
     watermarks: Watermarks | None
@@ -160,7 +156,7 @@ class Found(NamedTuple):
 
 
 class MarkedObject(NamedTuple):
-    """An object that is marked DELETING: nothing refers to it, and nothing will."""
+    """A DELETING object, which nothing references."""
 
     object_id: int
     key: str
@@ -168,7 +164,7 @@ class MarkedObject(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """What retention or a deletion did to a partition; `more` says that a limit stopped it."""
+    """Result of retention or a deletion in a partition; `more` if a limit stopped it."""
 
     watermarks: Watermarks
     extents_dropped: int
@@ -178,7 +174,7 @@ class Retained(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSwap:
-    """A sealed object that takes the place of extents of one partition.
+    """A sealed object that replaces extents of one partition.
 
     `replaced` are the extents that it was made of, adjacent and by offset; `extents` are those of
     the new object and cover the same offsets.
@@ -193,7 +189,7 @@ class SegmentSwap:
 
 
 class Backlog(NamedTuple):
-    """How much of a partition lies in write-ahead objects, for consolidation to choose by."""
+    """A partition's extents and bytes in write-ahead objects, by which consolidation chooses."""
 
     topic_id: UUID
     partition: int
@@ -203,8 +199,6 @@ class Backlog(NamedTuple):
 
 
 class ObjectTotals(NamedTuple):
-    """How many objects there are of one state and kind."""
-
     state: ObjectState
     kind: ObjectKind
     objects: int

@@ -1,4 +1,4 @@
-"""The operations of coordinators' records; their rules are in `rules.py`."""
+"""Operations on coordinators' records."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from penstock.control.groups import pending
 
 
 def keys(kind: str) -> Operation[list[str]]:
-    """The keys of a kind, in order."""
     return [key.decode() for (key,) in (yield statements.keys(kind))]
 
 
 def read(kind: str, keys: Iterable[str]) -> Operation[list[CoordinationRecord]]:
-    """The rows of some keys, by key and member."""
     found = yield statements.read([(key.encode(),) for key in keys], kind)
     return sorted(map(statements.record_of, found), key=lambda row: (row.key, row.member))
 
@@ -27,10 +25,9 @@ def read(kind: str, keys: Iterable[str]) -> Operation[list[CoordinationRecord]]:
 def save(
     changes: Sequence[RecordChange], *, version: int
 ) -> Operation[dict[RecordKey, PenstockError]]:
-    """Store changes under a version; keys that are refused are left out, and why."""
-    places = sorted((change.kind, change.key.encode()) for change in changes)
+    record_keys = sorted((change.kind, change.key.encode()) for change in changes)
     found: dict[RecordKey, int] = {}
-    for kind, key, known in (yield statements.lock(places)):
+    for kind, key, known in (yield statements.lock(record_keys)):
         found[kind, key.decode()] = known
     refused: dict[RecordKey, PenstockError] = {}
     for change in changes:
@@ -52,7 +49,7 @@ def save(
         raise Again("another coordinator made the same records at the same time")
     yield statements.delete(deleted)
     yield from offsets.delete_all([change.key for change in stored if change.deletes_offsets])
-    yield from pending.settle(
+    yield from pending.complete(
         {
             change.key: change.settles_offsets
             for change in stored

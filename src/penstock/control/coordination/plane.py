@@ -1,4 +1,4 @@
-"""The part of the control plane that keeps coordinators' records."""
+"""Control-plane interface of coordinators' records."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SMALL_BYTES_MAX: Final = 65_536
 
 
 class CoordinationRecords(OverDatabase):
-    """Methods of `ControlPlane`, over either database."""
+    """Methods of `ControlPlane` for coordinators' records."""
 
     _randomness: Randomness
 
     async def record_keys(self, kind: str) -> list[str]:
-        """The keys of which coordinators have records, in order."""
+        """Return the keys of a kind that have records, in order."""
         return await self._database.read(partial(operations.keys, kind))
 
     async def records(self, kind: str, keys: Sequence[str]) -> list[CoordinationRecord]:
-        """All rows of some keys, by key and member."""
+        """Return all rows of some keys, by key and member."""
         return await self._database.read(partial(operations.read, kind, keys))
 
     async def save_records(
@@ -33,12 +33,12 @@ class CoordinationRecords(OverDatabase):
     ) -> SavedRecords:
         """Store changes of keys, at most one of each key, in one transaction.
 
-        A key that is not at its expected version, or of which a row is larger than
-        `RECORD_BYTES_MAX`, is refused alone: with `StaleRecord` or `TooLarge` in the answer.
-        `cluster_epoch` is the image's `cluster_epoch` by which the caller owns the keys.
+        A key at an unexpected version, or with a row above `RECORD_BYTES_MAX`, is rejected alone,
+        with `StaleRecord` or `TooLarge` in the answer. The caller owns the keys by the image's
+        `cluster_epoch`.
 
         Raises:
-            StaleClusterEpoch: brokers have come or gone since; nothing is stored.
+            StaleClusterEpoch: brokers were added or removed since; nothing is stored.
         """
         version = self._randomness.bits(_VERSION_BITS) + 1
         refused = await self._database.change(
@@ -51,7 +51,6 @@ class CoordinationRecords(OverDatabase):
 
 
 def _rows(changes: Sequence[RecordChange]) -> int | None:
-    """How many rows the changes touch; None where offsets go with them, or rows are large."""
     if any(change.deletes_offsets or change.settles_offsets for change in changes):
         return None
     values = [value for change in changes for value in change.rows.values()]

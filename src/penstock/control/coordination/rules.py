@@ -1,4 +1,4 @@
-"""The rules of coordinators' records: which changes of a save are stored, and which are refused."""
+"""Rules that accept or reject changes of coordinators' records."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from penstock.control.limits import RECORD_BYTES_MAX
 
 
 def refusal(change: RecordChange, found: int) -> PenstockError | None:
-    """Why a key's change is not stored, by the version of its own row; None if it is.
-
-    One key's refusal is not that of the others in the save.
+    """Return why a key's change is rejected, given its row's version; None if it is accepted.
 
     Raises:
-        BugError: the change leaves out the row of the key itself, or takes a group out of a
-            transaction without saying what becomes of its offsets.
+        BugError: the change leaves out the key's own row, or removes groups from a transaction
+            without completing their offsets.
     """
     if change.rows and KEY_ROW not in change.rows:
         raise BugError(f"a change of {change.kind} {change.key!r} leaves out the key's own row")
     if leaves_groups(change) and change.settles_offsets is None:
-        raise BugError(
-            f"transaction {change.key!r} leaves groups and does not settle their offsets"
-        )
+        raise BugError(f"transaction {change.key!r} leaves groups without completing their offsets")
     if found != change.expected_version:
         return StaleRecord(change.kind, change.key, change.expected_version, found)
     largest = max((len(value) for value in change.rows.values() if value is not None), default=0)
@@ -35,7 +31,6 @@ def refusal(change: RecordChange, found: int) -> PenstockError | None:
 
 
 def leaves_groups(change: RecordChange) -> bool:
-    """Whether groups' offsets belong to a transaction until this change; others have none."""
     return change.kind == TRANSACTION and any(
         value is None and member.startswith(GROUP_MEMBER) for member, value in change.rows.items()
     )

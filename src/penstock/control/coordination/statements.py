@@ -1,4 +1,4 @@
-"""The table of coordinators' records. Keys and members are bytes: PostgreSQL's text has no zero."""
+"""Table of coordinators' records. Keys and members are bytes: PostgreSQL's text has no NUL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ lock = Each(
     sqlite="SELECT kind, key, version FROM coordination_records"
     " WHERE kind = $1 AND key = $2 AND member = x''",
 )
-"""The rows of keys themselves."""
+"""Answers the keys' own rows, which have no member."""
 lock_member = value(
     "SELECT value FROM coordination_records WHERE kind = $1 AND key = $2 AND member = $3 FOR UPDATE"
 )
@@ -40,8 +40,7 @@ write = Each(
     " ON CONFLICT (kind, key, member) DO UPDATE SET version = $6, value = excluded.value"
     " WHERE member <> x'' OR version = excluded.version",
 )
-"""Stores rows, and those of keys themselves if they are new or at the version that is expected; all
-that are stored get the shared one."""
+"""Stores rows under the shared version; a key's own row must be new, or at the expected one."""
 delete = Each(
     "changed",
     "DELETE FROM coordination_records r"
@@ -52,7 +51,6 @@ delete = Each(
 
 
 def record_of(found: Any) -> CoordinationRecord:
-    """The record of a row."""
     key, member, version, value = found
     return CoordinationRecord(
         key=key.decode(), member=member.decode(), version=version, value=value

@@ -1,4 +1,4 @@
-"""The values of coordinators' records."""
+"""Values of coordinators' records."""
 
 from __future__ import annotations
 
@@ -10,39 +10,35 @@ from typing import Final, Literal
 from penstock.base.errors import CorruptError, PenstockError
 
 RecordKey = tuple[str, str]
-"""What is loaded, owned and fenced as one: a kind and a key, as of a group and its id."""
+"""A kind and a key, such as a group's id: the unit of loading, ownership and fencing."""
 
 KEY_ROW: Final = ""
-"""The member of the row of the key itself."""
+"""The member of a key's own row."""
 
 TRANSACTION: Final = "transaction"
 """The kind of a transaction's records, whose keys are transactional ids."""
 
 GROUP_MEMBER: Final = "group/"
-"""Before a group's id: the row of a transaction by which the group's offsets belong to it."""
+"""Prefix of the members of a transaction that name groups whose offsets are part of it."""
 
 OffsetsEnd = Literal["commit", "abort"]
-"""What becomes of the offsets of a transaction that is decided."""
+"""The outcome of the offsets of a decided transaction."""
 
 _PRODUCER: Final = struct.Struct(">qh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """The transaction of a producer that is under way."""
-
     transactional_id: str
     producer_id: int
     producer_epoch: int
 
     @property
     def group_row(self) -> bytes:
-        """The value of the row of a group that is part of it."""
         return _PRODUCER.pack(self.producer_id, self.producer_epoch)
 
 
 def producer_of_group_row(value: bytes) -> tuple[int, int]:
-    """The producer id and epoch in the row of a transaction's group."""
     if len(value) != _PRODUCER.size:
         raise CorruptError(f"a row of a transaction's group has {len(value)} bytes, not 10")
     producer_id, producer_epoch = _PRODUCER.unpack(value)
@@ -51,10 +47,9 @@ def producer_of_group_row(value: bytes) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinationRecord:
-    """One row: of the key itself, whose member is empty, or of one of its members.
+    """A row: of a key itself, whose member is empty, or of one of its members.
 
-    `value` is opaque here. `version` is that of the save that wrote the row; it is drawn anew with
-    every save, so that none ever comes again, and says nothing of an order.
+    `value` is opaque. `version` identifies the save that wrote the row; it is random and unordered.
     """
 
     key: str
@@ -65,13 +60,12 @@ class CoordinationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordChange:
-    """Changes of one key's rows, by member: all of them or none; None deletes a row.
+    """Changes of one key's rows, by member, applied together; None deletes a row.
 
-    The row of the key itself is among them, if there are any, so that its version stands for all:
-    the change is made if that is `expected_version` (0: not there).
-    `deletes_offsets`: the offsets that the group of this key has committed go with them.
-    `settles_offsets`: those that the transaction of this key has brought are committed, or dropped;
-    the change deletes the rows of its groups.
+    Includes the key's own row if there are any rows. Applied if that row is at `expected_version`
+    (0: absent). `deletes_offsets` also deletes the committed offsets of the group of this key.
+    `settles_offsets` commits or drops the offsets of the transaction of this key; the change
+    deletes the rows of its groups.
     """
 
     kind: str
@@ -88,7 +82,7 @@ class RecordChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedRecords:
-    """What became of a save: the version of all rows that it stored, and which keys it refused."""
+    """Result of a save: the version of all stored rows, and the errors of rejected keys."""
 
     version: int
     refused: Mapping[RecordKey, PenstockError]

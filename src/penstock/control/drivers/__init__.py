@@ -1,1 +1,1 @@
-"""How operations reach a database: SQLite's thread, PostgreSQL's connections, failures, notices."""
+"""Database drivers: SQLite's writer, PostgreSQL's connections, failures, notices."""

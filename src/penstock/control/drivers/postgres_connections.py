@@ -1,18 +1,15 @@
-"""A bounded pool of PostgreSQL connections that outlives the server's restarts and fail-overs.
+"""A bounded pool of PostgreSQL connections that outlives restarts and fail-overs of the server.
 
 Work is an operation (`statements.py`), or a coroutine over one connection, run in one transaction
-and repeated as a whole after a lost connection, a deadlock or a serialisation failure: as often as
-`limits.py` says, after jittered pauses, and never once COMMIT has been sent. So a restart costs
-callers some time and no error, unless it takes longer than `OPERATION_TIMEOUT_SECONDS`, or a commit
-was under way.
+and retried as a whole after a lost connection, a deadlock or a serialisation failure: as often as
+`limits.py` allows, after jittered pauses, and never once COMMIT was sent. Callers get an error only
+if a restart exceeds `OPERATION_TIMEOUT_SECONDS`, or a commit was in progress.
 
-Connections are made one at a time, and after a failure only when a pause has passed, however many
-operations wait: a server that comes back is not met by a stampede. A connection whose state is in
-doubt (it failed, its task was cancelled in mid-statement) is never used again.
-
-With several hosts in the URL the one that accepts writes is chosen, so that a fail-over is a
-reconnect. The pool lies over asyncpg's connections and not over its pool, whose release asks the
-server to reset the session: one round trip more for each operation.
+Connections are opened one at a time, and after a failure only after a pause, to protect a server
+that restarts. A connection in an unknown state (it failed, or its task was cancelled in a
+statement) is never reused. Of several hosts in the URL the one that accepts writes is chosen.
+asyncpg's own pool is not used: its release resets the session, which costs a round trip per
+operation.
 
 Source: PostgreSQL's documentation of libpq, "Specifying Multiple Hosts"; asyncpg's `connect`.
 """
@@ -60,8 +57,7 @@ _PLANNER: Final = {
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
 }
-"""Every statement of the data path looks up rows by an index, however young the tables are and
-whatever the server's statistics say of them; what reads whole tables does so all the same."""
+"""Planner settings by which every statement uses an index, whatever the server's statistics."""
 _BEGIN: Final = Lock.NONE.value
 BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """All statements of the transaction see one state of the database."""
@@ -70,8 +66,6 @@ T = TypeVar("T")
 
 
 class Connection(Protocol):
-    """What work may do on a connection."""
-
     async def execute(self, query: str, /, *arguments: Any) -> str: ...
 
     async def executemany(self, query: str, arguments: Any, /) -> None: ...
@@ -93,16 +87,13 @@ class _Failed(Exception):
 
 
 def database_name(url: str) -> str:
-    """Where a database is, for messages: hosts and name, no password."""
+    """Return the hosts and name of a database, without the password."""
     hosts, _, name = without_credentials(url).partition("://")[2].partition("/")
     return f"the PostgreSQL database {name or '(default)'} on {hosts or 'the local server'}"
 
 
 async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Asyncpg:
-    """A connection to the host of the URL that accepts writes, with our time limits.
-
-    Settings that the URL's query names are the URL's, as `?statement_timeout=5000`.
-    """
+    """Connect to the host of the URL that accepts writes. The URL's own settings override ours."""
     limits = {
         "statement_timeout": STATEMENT_TIMEOUT_SECONDS,
         "lock_timeout": LOCK_TIMEOUT_SECONDS,
@@ -125,7 +116,7 @@ async def connect(url: str, settings: Mapping[str, str] | None = None) -> _Async
     try:
         return await asyncio.shield(attempt)
     except asyncio.CancelledError:
-        # The driver leaves a connection open whose making is cancelled at the wrong moment.
+        # The driver leaks a connection if its opening is cancelled at the wrong moment.
         attempt.add_done_callback(_abandon)
         raise
 
@@ -136,7 +127,7 @@ def _abandon(attempt: asyncio.Future[_Asyncpg]) -> None:
 
 
 class Connections:
-    """Runs work on at most `size` connections; belongs to one event loop."""
+    """Pool of at most `size` connections; belongs to one event loop."""
 
     def __init__(self, url: str, *, size: int, randomness: Randomness) -> None:
         self.where = database_name(url)
@@ -154,14 +145,14 @@ class Connections:
         self.closed = False
 
     async def transaction(self, work: Work[T], *, begin: str = _BEGIN) -> T:
-        """Run work in one transaction; its value once that is committed.
+        """Run work in one transaction; return its value after the commit.
 
-        `begin` opens it and may take locks in the same round trip.
+        `begin` opens the transaction and may take locks in the same round trip.
 
         Raises:
-            ControlUnavailable: the database failed; the text says so where the outcome is unknown.
+            ControlUnavailable: the database failed; the text names an unknown outcome.
             ControlBusy: too many operations wait.
-            PenstockError: whatever the work refused with; nothing was changed then.
+            PenstockError: the work was rejected and changed nothing.
         """
         return await self._repeated(
             lambda connection: _in_transaction(connection, work, begin, self.where)
@@ -170,10 +161,7 @@ class Connections:
     async def statement(
         self, work: Work[T], *, within_seconds: float = OPERATION_TIMEOUT_SECONDS
     ) -> T:
-        """Run one statement that may be repeated without harm, without a transaction around it.
-
-        `within_seconds` is how long it waits for a connection and is tried again, in all.
-        """
+        """Run one repeatable statement without a transaction, within a total time."""
 
         async def once(connection: _Asyncpg) -> T:
             return await work(connection)
@@ -205,7 +193,7 @@ class Connections:
         return await self.transaction(lambda connection: run(connection, make()), begin=begin)
 
     async def close(self) -> None:
-        """Let what runs finish, within a bound, and close the connections. Idempotent."""
+        """Wait for running work, within a bound, and close the connections. Idempotent."""
         if self.closed:
             return
         self.closed = True
@@ -258,7 +246,7 @@ class Connections:
         raise last or self._no_connection(within_seconds)
 
     def _no_connection(self, seconds: float) -> PenstockError:
-        """Why an operation that waited for a connection never got one."""
+        """Return the error of an operation that never got a connection."""
         if self._failure is not None:
             return of_connecting(self._failure, where=self.where).error
         return DatabaseSlow(
@@ -266,7 +254,6 @@ class Connections:
         )
 
     async def _on_connection(self, once: Callable[[_Asyncpg], Awaitable[T]], deadline: float) -> T:
-        """One attempt; the connection goes back to the others only in a known state."""
         connection = await self._acquire(deadline)
         kept = False
         try:
@@ -290,7 +277,6 @@ class Connections:
                 connection.terminate()
 
     async def _acquire(self, deadline: float) -> _Asyncpg:
-        """An open connection; others make theirs before, one at a time."""
         while True:
             while self._idle:
                 connection = self._idle.pop()
@@ -326,7 +312,7 @@ class Connections:
 
 
 async def run(connection: Connection, operation: Operation[T]) -> T:
-    """Run an operation over a connection, a round trip for each statement."""
+    """Run an operation over a connection, with one round trip per statement."""
     answer: Any = None
     while True:
         try:
@@ -369,14 +355,14 @@ async def _scans(
 
 
 async def _in_transaction(connection: _Asyncpg, work: Work[T], begin: str, where: str) -> T:
-    """Run work between `begin` and COMMIT; on the way out there is no transaction open."""
+    """Run work between `begin` and COMMIT; no transaction is open afterwards."""
     committing = False
     try:
         await connection.execute(begin)
         value = await work(connection)
         committing = not connection.is_closed()
         if await connection.execute("COMMIT") != "COMMIT":
-            raise BugError(f"work went on in a transaction that had failed in {where}")
+            raise BugError(f"work continued in a failed transaction of {where}")
     except Again as again:
         await _roll_back(connection)
         raise _Failed(Failure(ControlUnavailable(f"{where}: {again}"), False, True)) from again
@@ -392,7 +378,6 @@ async def _in_transaction(connection: _Asyncpg, work: Work[T], begin: str, where
 
 
 async def _roll_back(connection: _Asyncpg) -> None:
-    """End a transaction; a connection on which that fails is closed."""
     try:
         if connection.is_in_transaction():
             await connection.execute("ROLLBACK")
@@ -401,6 +386,6 @@ async def _roll_back(connection: _Asyncpg) -> None:
 
 
 async def _within(seconds: float, work: Awaitable[Any]) -> None:
-    """Wait for something of a close, but not for ever, and whatever becomes of it."""
+    """Wait for part of a close within a bound; ignore its failure."""
     with suppress(*DATABASE_ERRORS):
         await asyncio.wait_for(work, seconds)

@@ -1,20 +1,20 @@
-"""What a failure of PostgreSQL means: is the work undone, may it be repeated, what to tell.
+"""Classification of PostgreSQL failures: whether work is undone, and whether it may be retried.
 
 | SQLSTATE            | means                                  | the transaction | the connection |
 |---------------------|----------------------------------------|-----------------|----------------|
 | 40…                 | deadlock, serialisation                | repeated        | kept           |
-| 08…, 57P…, no state | connection, server or fail-over        | repeated¹       | given up       |
-| 25006               | the server became read-only: a standby | repeated¹       | given up       |
-| 53300               | too many connections                   | repeated        | given up       |
+| 08…, 57P…, no state | connection, server or fail-over        | repeated¹       | closed         |
+| 25006               | the server became read-only: a standby | repeated¹       | closed         |
+| 53300               | too many connections                   | repeated        | closed         |
 | 55P03               | waited too long for a lock             | fails           | kept           |
 | 57014               | took too long, was cancelled           | fails           | kept           |
 | 53100               | the disk is full                       | fails           | kept           |
-| 22…                 | a value cannot be stored               | refused         | kept           |
+| 22…                 | a value cannot be stored               | rejected        | kept           |
 | 23…, 42…            | a constraint, a statement: ours        | a bug           | kept           |
-| PK001               | our fence: the cluster epoch changed   | refused         | kept           |
+| PK001               | our fence: the cluster epoch changed   | rejected        | kept           |
 
-¹ unless COMMIT had been sent: then nothing shows whether it took effect, and the error says so. A
-transaction that PostgreSQL ended because it was idle (25P03) did not take effect: it is repeated.
+¹ unless COMMIT was sent: then the outcome is unknown, and the error says so. A transaction that
+PostgreSQL ended because it was idle (25P03) did not take effect: it is repeated.
 
 Source: PostgreSQL's appendix A, "PostgreSQL Error Codes".
 """
@@ -63,10 +63,10 @@ DATABASE_ERRORS: Final = (
 
 
 class Failure(NamedTuple):
-    """What became of a transaction that failed.
+    """The outcome of a failed transaction.
 
-    `error` is for the caller; `lost` says that the connection must not be used again; `repeat`
-    that the same work may be tried again because nothing of it took effect.
+    `error` is for the caller; a `lost` connection must not be reused; `repeat` if the work had no
+    effect and may be retried.
     """
 
     error: PenstockError
@@ -75,7 +75,7 @@ class Failure(NamedTuple):
 
 
 def classify(cause: BaseException, *, where: str, in_doubt: bool) -> Failure:
-    """Say what a failure means; `in_doubt` when the work may have taken effect already.
+    """Classify a failure; `in_doubt` if the work may have taken effect already.
 
     `where` names the database for messages, without a password.
     """
@@ -96,10 +96,7 @@ def classify(cause: BaseException, *, where: str, in_doubt: bool) -> Failure:
 
 
 def of_connecting(cause: BaseException, *, where: str) -> Failure:
-    """Say what a failure to connect means; nothing was done yet.
-
-    What an administrator has to change first (a password, the database's name) is not repeated.
-    """
+    """Classify a failure to connect; one that an administrator must fix is not retried."""
     state = getattr(cause, "sqlstate", None) or ""
     reason = _text(cause) or type(cause).__name__
     final = state.startswith("28") or state == "3D000"
@@ -112,7 +109,7 @@ def of_connecting(cause: BaseException, *, where: str) -> Failure:
 def _is_loss(cause: asyncpg.PostgresError, state: str) -> bool:
     if state.startswith(_LOST_CLASSES) or state in _LOST_STATES:
         return True
-    # Plans of before a migration; a new connection makes new ones.
+    # Plans from before a migration; a new connection makes new ones.
     return isinstance(cause, asyncpg.InvalidCachedStatementError)
 
 
@@ -141,5 +138,4 @@ def _caused(error: PenstockError, cause: BaseException) -> PenstockError:
 
 
 def _text(cause: BaseException) -> str:
-    """The first line, without the hints that may follow."""
     return str(cause).split("\n", 1)[0]

@@ -1,17 +1,16 @@
-"""Notices between brokers over PostgreSQL's LISTEN and NOTIFY: what changed, not what it became.
+"""Change notices between brokers over PostgreSQL's LISTEN and NOTIFY.
 
 One channel for each cluster. A notice is one of
 
     i <sender>                                                  metadata changed
     m <sender> <topic id>,<partition>,<high watermark>,<log start> …    others committed
 
-and its sender does not hear it. Notices are hints: they are lost while a connection is away, so
-whoever listens is told to look again whenever the connection was made anew.
+and its sender ignores it. Notices are hints: they are lost while a connection is down, so listeners
+reload after every reconnect.
 
-Notices of metadata are part of the transaction that makes the change. Those of marks are not: a
-transaction with a NOTIFY holds a lock of the whole server through its sync, and commits of all
-brokers would wait for each other. They are sent after the commit, many in one statement, by a
-transaction that waits for no sync.
+Notices of metadata are part of the transaction that makes the change. Notices of watermarks are
+sent after the commit, many in one statement, by a transaction that waits for no sync: a transaction
+with a NOTIFY holds a lock of the whole server through its sync, which would serialise all commits.
 
 Source: PostgreSQL's documentation of NOTIFY; `PreCommit_Notify` in its `async.c` for the lock.
 """
@@ -28,9 +27,9 @@ from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.base.system import Randomness
 from penstock.control.batch_index.values import PartitionKey, Watermarks
-from penstock.control.drivers.mark_notices import decode_marks, watermark_notices
 from penstock.control.drivers.postgres_connections import Connection, Connections, connect
 from penstock.control.drivers.postgres_failures import DATABASE_ERRORS
+from penstock.control.drivers.watermark_notices import decode_watermarks, watermark_notices
 from penstock.control.limits import (
     BACKOFF,
     CONNECT_TIMEOUT_SECONDS,
@@ -45,7 +44,7 @@ _BEGIN_UNSYNCED: Final = "BEGIN; SET LOCAL synchronous_commit = off"
 
 
 def channel_of(cluster_id: str) -> str:
-    """The channel of a cluster; a database may hold several, in schemas of their own."""
+    """Return the channel of a cluster; a database may hold several clusters."""
     return f"penstock_{cluster_id}"[:63]
 
 
@@ -54,7 +53,7 @@ def image_notice(sender: str) -> str:
 
 
 class Listener:
-    """One connection that listens, made anew whenever it is lost."""
+    """A connection that listens, and reconnects when it is lost."""
 
     def __init__(
         self,
@@ -77,10 +76,7 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Subscribe; a failure is not one of the caller's: it is tried again.
-
-        On return it listens; or `on_image` is called once it does, as notices were missed.
-        """
+        """Subscribe; failures are retried. `on_image` is called after a late subscription."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         try:
             await asyncio.wait_for(self._subscribed.wait(), CONNECT_TIMEOUT_SECONDS)
@@ -88,7 +84,6 @@ class Listener:
             self._late = True
 
     async def close(self) -> None:
-        """Stop listening. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -107,12 +102,11 @@ class Listener:
             await pause(BACKOFF.pause_seconds(failures, chance=self._randomness.uniform()))
 
     async def _listen(self) -> None:
-        """Listen until the connection is lost, which is looked at now and then."""
         lost = asyncio.Event()
         connection = await connect(self._url, {"application_name": "penstock notices"})
         try:
             connection.add_termination_listener(lambda _: lost.set())
-            await connection.add_listener(self._channel, self._heard)
+            await connection.add_listener(self._channel, self._received)
             if self._late or self._subscribed.is_set():
                 self._on_image()
             self._subscribed.set()
@@ -124,7 +118,7 @@ class Listener:
         finally:
             connection.terminate()
 
-    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def _received(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         kind, sender, *words = str(payload).split(" ")
         if sender == self._sender:
             return
@@ -132,7 +126,7 @@ class Listener:
             self._on_image()
         elif kind == "m":
             try:
-                watermarks = decode_marks(words)
+                watermarks = decode_watermarks(words)
             except ValueError:
                 logger.warning("a notice of broker %s cannot be read", sender)
             else:
@@ -140,7 +134,7 @@ class Listener:
 
 
 class WatermarkPublisher:
-    """Sends marks to other brokers after the commits that made them; the newest of a partition."""
+    """Sends the newest watermarks of partitions to other brokers, after their commits."""
 
     def __init__(self, connections: Connections, *, channel: str, sender: str) -> None:
         self._connections = connections
@@ -149,8 +143,8 @@ class WatermarkPublisher:
         self._waiting: dict[PartitionKey, Watermarks] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
-        """Have them sent soon, together with what else comes until then."""
+    def publish(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
+        """Queue watermarks; they are sent soon, together with later ones."""
         self._waiting.update(watermarks)
         while len(self._waiting) > NOTICES_WAITING_MAX:
             self._waiting.pop(next(iter(self._waiting)))
@@ -158,14 +152,13 @@ class WatermarkPublisher:
             self._task = asyncio.get_running_loop().create_task(self._send())
 
     async def close(self) -> None:
-        """Send what waits."""
         if self._task is not None:
             await self._task
 
     async def _send(self) -> None:
         while self._waiting:
-            told, self._waiting = self._waiting, {}
-            notices = watermark_notices(f"m {self._sender}", told)
+            sent, self._waiting = self._waiting, {}
+            notices = watermark_notices(f"m {self._sender}", sent)
 
             async def work(connection: Connection, notices: list[str] = notices) -> None:
                 await connection.execute(
@@ -177,4 +170,4 @@ class WatermarkPublisher:
             try:
                 await self._connections.transaction(work, begin=_BEGIN_UNSYNCED)
             except PenstockError as error:
-                logger.warning("other brokers are not told of %d commits: %s", len(told), error)
+                logger.warning("cannot notify other brokers of %d commits: %s", len(sent), error)

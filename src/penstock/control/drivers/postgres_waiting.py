@@ -1,8 +1,4 @@
-"""The wait of a broker that starts for a database that does not answer.
-
-A machine may start brokers before its database, and a database that restarts refuses connections
-for a while. The wait is logged, and ends with the database's own error.
-"""
+"""Logged wait of a starting broker for a database that does not answer."""
 
 from __future__ import annotations
 
@@ -27,18 +23,18 @@ T = TypeVar("T")
 
 FIRST_LOG_SECONDS: Final = 2.0
 LOG_SECONDS: Final = 10.0
-"""Time between two lines that name what is waited for."""
+"""Interval of the log lines while waiting."""
 RETRY_SECONDS: Final = 0.5
 LASTING: Final = (DatabaseDamaged, DatabaseFull, DatabaseRefused)
-"""Failures that time alone does not end."""
+"""Failures that need an administrator."""
 
 
 async def when_answering(attempt: Callable[[], Awaitable[T]], *, where: str, seconds: float) -> T:
-    """Return the value of an attempt, which is repeated while the database does not answer.
+    """Repeat an attempt while the database does not answer; return its value.
 
     Raises:
         ControlUnavailable: the failure of the last attempt, after so many seconds.
-        PenstockError: a failure that lasts, at once.
+        PenstockError: a lasting failure, at once.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds

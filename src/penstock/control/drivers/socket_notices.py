@@ -1,10 +1,9 @@
-"""Notices between processes of one machine, over sockets that their parent made before they began.
+"""Change notices between processes of one machine, over sockets that their parent creates.
 
-Each has two inboxes, to which all others send: a *bell*, a stream in which a byte means that
-metadata changed, and datagrams of marks. Nobody waits for a reader: a bell that is full rings
-anyway, and for marks that found no room the bell is rung, upon which all is looked at.
-
-The parent keeps all ends open, so what comes while a process is started again waits for it.
+Each process has an inbox with two sockets: a *bell*, a stream whose bytes mean that metadata
+changed, and datagrams of watermarks. Senders never block: a full bell still signals, and if a
+datagram does not fit the bell is rung, upon which the receiver reloads everything. The parent keeps
+all ends open, so that notices wait for a process that restarts.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from penstock.control.batch_index.values import PartitionKey, Watermarks
-from penstock.control.drivers.mark_notices import decode_marks, watermark_notices
+from penstock.control.drivers.watermark_notices import decode_watermarks, watermark_notices
 from penstock.control.limits import NOTICE_BYTES_MAX
 from penstock.control.values import WatermarksListener
 
@@ -24,12 +23,12 @@ _DATAGRAMS_PER_TURN: Final = 64
 
 
 class Inbox(NamedTuple):
-    """Where one process is told by others: ends to read from and to send to."""
+    """The sockets of one process: ends to receive from and to send to."""
 
     bell: socket.socket
     ring: socket.socket
-    marks: socket.socket
-    tell: socket.socket
+    incoming: socket.socket
+    outgoing: socket.socket
 
     def close(self) -> None:
         for end in self:
@@ -37,7 +36,6 @@ class Inbox(NamedTuple):
 
 
 def new_inbox() -> Inbox:
-    """An inbox of which nobody has an end yet."""
     inbox = Inbox(*socket.socketpair(), *socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
     for end in inbox:
         end.setblocking(False)
@@ -45,7 +43,7 @@ def new_inbox() -> Inbox:
 
 
 class SocketNotices:
-    """One process's own inbox and those of the others."""
+    """A process's own inbox and the inboxes of the others."""
 
     def __init__(self, own: Inbox, others: Sequence[Inbox]) -> None:
         self._own = own
@@ -55,40 +53,40 @@ class SocketNotices:
     def listen(self, on_image: Callable[[], None], on_watermarks: WatermarksListener) -> None:
         """Have the running loop call back from now on."""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._own.bell, self._rung, on_image)
-        self._loop.add_reader(self._own.marks, self._told, on_watermarks)
+        self._loop.add_reader(self._own.bell, self._on_bell, on_image)
+        self._loop.add_reader(self._own.incoming, self._on_datagrams, on_watermarks)
 
     def close(self) -> None:
-        """Listen no more; the ends are the parent's. Idempotent."""
+        """Stop listening; the parent owns the sockets. Idempotent."""
         if self._loop is not None:
             self._loop.remove_reader(self._own.bell)
-            self._loop.remove_reader(self._own.marks)
+            self._loop.remove_reader(self._own.incoming)
             self._loop = None
 
     def ring(self) -> None:
-        """Tell the others that metadata changed; from any thread."""
+        """Notify the others of a metadata change; thread-safe."""
         for other in self._others:
             _ring(other)
 
-    def tell(self, marks: Mapping[PartitionKey, Watermarks]) -> None:
-        """Tell the others what was committed."""
-        for notice in watermark_notices("m", marks):
+    def send(self, watermarks: Mapping[PartitionKey, Watermarks]) -> None:
+        """Send committed watermarks to the others."""
+        for notice in watermark_notices("m", watermarks):
             for other in self._others:
                 try:
-                    other.tell.send(notice.encode())
+                    other.outgoing.send(notice.encode())
                 except BlockingIOError:
                     _ring(other)
 
-    def _rung(self, on_image: Callable[[], None]) -> None:
+    def _on_bell(self, on_image: Callable[[], None]) -> None:
         with suppress(BlockingIOError):
             self._own.bell.recv(NOTICE_BYTES_MAX)
             on_image()
 
-    def _told(self, on_watermarks: WatermarksListener) -> None:
+    def _on_datagrams(self, on_watermarks: WatermarksListener) -> None:
         with suppress(BlockingIOError):
             for _ in range(_DATAGRAMS_PER_TURN):
-                notice = self._own.marks.recv(NOTICE_BYTES_MAX).decode()
-                on_watermarks(decode_marks(notice.split(" ")[1:]))
+                notice = self._own.incoming.recv(NOTICE_BYTES_MAX).decode()
+                on_watermarks(decode_watermarks(notice.split(" ")[1:]))
 
 
 def _ring(other: Inbox) -> None:

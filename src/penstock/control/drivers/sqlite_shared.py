@@ -1,16 +1,13 @@
 """The writer of a SQLite file that several processes of one machine share.
 
-Write-ahead logging lets them read beside one another, and one of them write. Left to SQLite, the
-others look again after pauses that grow, and one that commits without a pause starves them: of two
-that did so for four seconds, one made no commit. So they queue, by locks of two bytes of a file:
-who waits to write holds the first while it tries for the second, and who has written needs the
-first to write again. The system takes locks back from a process that ends. They are for fairness
-alone: that one writes at a time is SQLite's to ensure.
+Write-ahead logging allows concurrent readers and one writer. SQLite's own retries starve waiting
+writers: of two processes that wrote for four seconds, one made no commit. So writers queue by locks
+of two bytes of a file: a process holds the first while it waits for the second, and needs the first
+to write again. The system releases the locks of a process that ends. They ensure fairness alone;
+SQLite ensures exclusion. Groups of operations that only read do not queue.
 
-Groups of operations that only read take no turn.
-
-Renewals of registrations lie in a file of their own, which is not synced: they say nothing to a
-process that comes later.
+Renewals of registrations are in a file of their own, which is not synced: they are worthless after
+a restart.
 """
 
 from __future__ import annotations
@@ -30,13 +27,13 @@ from penstock.control.errors import DatabaseLocked
 from penstock.control.limits import LOCK_TIMEOUT_SECONDS, TURN_PAUSE_SECONDS
 
 RENEWALS: Final = "renewals"
-"""The name of the attached database; its file's name begins with it."""
+"""The attached database's name, and the stem of its file."""
 _QUEUE: Final = 0
 _WRITE: Final = 1
 
 
 class SharedWriter(SqliteWriter):
-    """One process's thread and connection."""
+    """Thread and connection of one process."""
 
     lone_commits = False
 
@@ -47,7 +44,7 @@ class SharedWriter(SqliteWriter):
         on_group: Callable[[bool], None],
         on_begin: Callable[[sqlite3.Connection], None],
     ) -> None:
-        """`on_begin` is called on the thread at the beginning of each transaction."""
+        """Call `on_begin` on the thread at the beginning of each transaction."""
         super().__init__(path, on_group=on_group)
         self._on_begin = on_begin
         self._turns = -1
@@ -61,7 +58,7 @@ class SharedWriter(SqliteWriter):
         return connection
 
     def _copy_back(self) -> None:
-        """SQLite does, whichever process has made it grow."""
+        """Do nothing: SQLite copies the write-ahead log back itself."""
 
     def _begin(self, connection: sqlite3.Connection, group: list[Entry]) -> None:
         connection.execute("BEGIN" if _reads(group) else "BEGIN IMMEDIATE")
@@ -75,7 +72,7 @@ class SharedWriter(SqliteWriter):
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Raises DatabaseLocked if others hold on to theirs."""
+        """Hold the write lock; raises DatabaseLocked after `LOCK_TIMEOUT_SECONDS`."""
         deadline = SYSTEM_CLOCK.monotonic() + LOCK_TIMEOUT_SECONDS
         self._lock(_QUEUE, deadline)
         try:
@@ -94,8 +91,8 @@ class SharedWriter(SqliteWriter):
             except (BlockingIOError, PermissionError):  # either, by the manual
                 if SYSTEM_CLOCK.monotonic() >= deadline:
                     raise DatabaseLocked(
-                        f"the metadata database {self._path} failed: other processes have not let"
-                        f" this one write for {LOCK_TIMEOUT_SECONDS:g} s"
+                        f"the metadata database {self._path} failed: other processes held its"
+                        f" write lock for {LOCK_TIMEOUT_SECONDS:g} s"
                     ) from None
                 self._pause.wait(TURN_PAUSE_SECONDS)
             else:
@@ -106,9 +103,9 @@ class SharedWriter(SqliteWriter):
 
 
 def new_renewals(path: Path) -> None:
-    """Make the file of renewals beside a database anew: a loss of power may have damaged it.
+    """Recreate the file of renewals beside a database: a loss of power may have damaged it.
 
-    It has its mode before processes open it, as those that set it at once refuse each other.
+    Sets its journal mode before processes open it, as concurrent changes of the mode fail.
     """
     file = _renewals_of(path)
     for suffix in ("", "-wal", "-shm"):

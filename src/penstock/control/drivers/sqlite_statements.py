@@ -1,4 +1,4 @@
-"""Runs operations on a SQLite connection: a loop of `execute`."""
+"""Execution of operations on a SQLite connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ sqlite3.register_adapter(UUID, lambda value: value.bytes)
 
 
 def run(connection: sqlite3.Connection, operation: Operation[T]) -> T:
-    """Run an operation inside the transaction of the connection."""
     answer: Any = None
     try:
         while True:
@@ -83,11 +82,11 @@ def _scans(
     for row in rows:
         cursor = connection.execute(text, row)
         yield cursor
-        cursor.close()  # or the next one would have to compile the text anew
+        cursor.close()  # lets the next execution reuse the compiled text
 
 
 class SqliteDatabase(ABC):
-    """What a writer of SQLite is for operations; whoever writes to the file is alone."""
+    """A `Database` whose operations are serialised by their writer."""
 
     @abstractmethod
     async def run(
@@ -97,10 +96,10 @@ class SqliteDatabase(ABC):
         reads: bool = False,
         rows: int | None = None,
     ) -> Any:
-        """Run a function over the connection in a transaction; its value once that is durable.
+        """Run a function over the connection in a transaction; return its value once it is durable.
 
-        One that only `reads` changes nothing that must be durable. `rows` is about how many it
-        touches; None where they may be many.
+        An operation that only `reads` has nothing to sync. `rows` is about how many rows it
+        touches; None if they may be many.
         """
 
     async def read(

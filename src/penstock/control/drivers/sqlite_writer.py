@@ -1,13 +1,12 @@
-"""One thread that owns a SQLite connection and commits queued operations together.
+"""A thread that owns a SQLite connection and commits queued operations together.
 
-Each operation runs in a savepoint of a transaction that it shares with the others that waited:
-an operation that refuses undoes only itself, and one sync makes the whole group durable. An
-operation's future is resolved after the commit that covers it, never before. When the commit
-itself fails, every operation of the group fails with `ControlUnavailable`.
+Each operation runs in a savepoint of a transaction that it shares with other queued operations: a
+rejected operation undoes only itself, and one sync makes the whole group durable. An operation's
+future is resolved after its commit. If the commit fails, every operation of the group fails with
+`ControlUnavailable`.
 
-A full disk passes: the next operation is tried. A read, write or sync that failed does not: what
-the disk holds is unknown then, and a sync that is repeated may succeed without having written.
-So the writer stops for good, and a restart recovers what was committed.
+After a full disk the writer continues. After a failed read, write or sync it stops until a restart:
+the disk's state is unknown, and a repeated sync may succeed without having written.
 
 Source: SQLite's documentation of WAL, `synchronous` and savepoints; "Can applications recover
 from fsync failures?" (USENIX ATC 2020).
@@ -54,7 +53,7 @@ _Outcome = tuple[Any, Exception | None]
 
 
 class Entry(NamedTuple):
-    """An operation that waits, and who waits for it."""
+    """A queued operation, and the future of its caller."""
 
     operation: Operation
     future: _Future
@@ -74,11 +73,11 @@ _KINDS: Final[dict[int, type[ControlUnavailable]]] = {
 _OF_ONE_OPERATION: Final = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 )
-"""Failures that say something of the operation and nothing of the database."""
+"""Failures that concern a single operation."""
 
 
 class Writer(Database, Protocol):
-    """Runs operations on one connection in the order in which they were handed in."""
+    """Runs operations on one connection in the order of submission."""
 
     @property
     def closed(self) -> bool: ...
@@ -90,29 +89,28 @@ class Writer(Database, Protocol):
     ) -> Any:
         """Run one operation and return its value once it is durable.
 
-        One that only `reads` changes nothing that must be durable. `rows` is about how many it
-        touches; None where they may be many.
+        Arguments are as in `SqliteDatabase.run`.
 
         Raises:
             ControlBusy: too many operations wait.
             ControlUnavailable: the database failed, or the writer is closed.
-            PenstockError: whatever the operation itself refused with.
+            PenstockError: the operation's own error.
         """
         ...
 
     async def close(self) -> None:
-        """Finish what is queued. Idempotent."""
+        """Finish queued operations. Idempotent."""
         ...
 
 
 class SqliteWriter(SqliteDatabase):
-    """The writer of a file, on a thread, and on the first loop that hands something in."""
+    """The writer of a file: a thread, and for small operations the caller's event loop."""
 
     lone_commits = True
-    """Whether small operations may be committed on the loop: not where others are waited for."""
+    """Whether small operations may be committed on the loop; false if other processes may block."""
 
     def __init__(self, path: Path, *, on_group: Callable[[bool], None]) -> None:
-        """`on_group(committed)` is called on the writer's thread after each group."""
+        """Call `on_group(committed)` on the writer's thread after each group."""
         self._path = path
         self._on_group = on_group
         self._queue: queue.Queue[Entry | None] = queue.Queue(WAITING_OPERATIONS_MAX)
@@ -122,10 +120,10 @@ class SqliteWriter(SqliteDatabase):
         self._connection_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathered: list[Entry] = []
-        """What the loop has handed in during this turn."""
+        """Entries that the loop has submitted during this turn."""
         self._queued = 0
         self._taken = 0
-        """How many entries the loops have queued, and how many of them have ended."""
+        """Number of queued entries, and of those that have ended."""
         self._commit_seconds = 0.0
         self._uncopied = 0
         """Operations since the write-ahead log was last copied back."""
@@ -154,11 +152,11 @@ class SqliteWriter(SqliteDatabase):
         return await future
 
     def _put(self, entry: Entry) -> None:
-        """Leave an entry to the thread; its future gets ControlBusy if too many wait."""
+        """Queue an entry for the thread; fail its future with ControlBusy if the queue is full."""
         try:
             self._queue.put_nowait(entry)
         except queue.Full:
-            _settle([(entry.future, (None, ControlBusy(WAITING_OPERATIONS_MAX)))])
+            _set_results([(entry.future, (None, ControlBusy(WAITING_OPERATIONS_MAX)))])
         else:
             self._queued += 1
 
@@ -170,7 +168,7 @@ class SqliteWriter(SqliteDatabase):
             self._put(entry)
 
     def _commit_here(self, group: list[Entry]) -> bool:
-        """Commit on the loop, unless that may take long."""
+        """Commit on the event loop; return false if that may take long."""
         if self._taken != self._queued or self._commit_seconds > LONE_COMMIT_SECONDS_MAX:
             return False
         if self._uncopied >= CHECKPOINT_OPERATIONS:
@@ -183,11 +181,10 @@ class SqliteWriter(SqliteDatabase):
             outcomes = self._outcomes(group)
         finally:
             self._connection_lock.release()
-        _settle([(group[0].future, outcomes[0])])
+        _set_results([(group[0].future, outcomes[0])])
         return True
 
     async def close(self) -> None:
-        """Finish what is queued and end the thread."""
         if self.closed:
             return
         self.closed = True
@@ -196,7 +193,7 @@ class SqliteWriter(SqliteDatabase):
         await loop.run_in_executor(None, self._queue.put, None)
         await loop.run_in_executor(None, self._thread.join)
 
-    # What follows runs on the thread, or on the loop for an operation that is alone.
+    # The methods below run on the thread, or on the loop for a lone operation.
 
     def _run(self) -> None:
         last = False
@@ -221,7 +218,7 @@ class SqliteWriter(SqliteDatabase):
             if self._connection is None:
                 self._connection = self._open()
             outcomes = self._commit(self._connection, group)
-        except Exception as error:  # the thread outlives whatever a group brings
+        except Exception as error:  # the thread outlives every failure of a group
             return _all_failed(group, self._failed(self._connection, error))
         self._commit_seconds = SYSTEM_CLOCK.monotonic() - begun
         self._uncopied += len(group)
@@ -238,7 +235,7 @@ class SqliteWriter(SqliteDatabase):
             logger.error("%s", self._failed(self._connection, error))
 
     def _gather(self, first: Entry) -> tuple[list[Entry], bool]:
-        """The operations that wait, up to a limit, and whether they are the last."""
+        """Return queued operations up to a limit, and whether the queue was closed."""
         group = [first]
         while len(group) < GROUP_OPERATIONS_MAX:
             try:
@@ -251,7 +248,6 @@ class SqliteWriter(SqliteDatabase):
         return group, False
 
     def _open(self) -> sqlite3.Connection:
-        """A connection of the file's one owner."""
         connection = open_connection(self._path, locking="EXCLUSIVE")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         return connection
@@ -267,10 +263,7 @@ class SqliteWriter(SqliteDatabase):
         return outcomes
 
     def _attempt(self, connection: sqlite3.Connection, operation: Operation) -> _Outcome:
-        """Run one operation in its savepoint; what it raises undoes that operation alone.
-
-        Only a failure of the database itself goes on to fail the whole group.
-        """
+        """Run one operation in its savepoint; a failure of the database is raised for the group."""
         connection.execute("SAVEPOINT operation")
         try:
             value = operation(connection)
@@ -289,7 +282,7 @@ class SqliteWriter(SqliteDatabase):
         return None, error
 
     def _failed(self, connection: sqlite3.Connection | None, cause: Exception) -> Exception:
-        """Undo the group; the error that its operations get."""
+        """Roll the group back; return the error of its operations."""
         self._on_group(False)
         try:
             if connection is not None and connection.in_transaction:
@@ -308,12 +301,11 @@ class SqliteWriter(SqliteDatabase):
 
 
 def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; 0 where Python's module raised on its own."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def open_connection(path: Path, *, locking: str) -> sqlite3.Connection:
-    """Open a database: write-ahead, every commit synced; `locking` as SQLite names its modes."""
+    """Open a database in WAL mode with synced commits; `locking` is SQLite's locking mode."""
     connection = sqlite3.connect(
         path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -330,7 +322,7 @@ def open_connection(path: Path, *, locking: str) -> sqlite3.Connection:
 
 
 def _all_failed(group: list[Entry], error: Exception) -> list[_Outcome]:
-    """One failure for all; each caller gets an exception of its own, which it may raise."""
+    """Return one failure per operation; each caller gets an exception of its own."""
     if not isinstance(error, ControlUnavailable):
         return [(None, error)] * len(group)
     outcomes: list[_Outcome] = []
@@ -342,19 +334,18 @@ def _all_failed(group: list[Entry], error: Exception) -> list[_Outcome]:
 
 
 def _resolve(group: list[Entry], outcomes: list[_Outcome]) -> None:
-    """Hand the outcomes to the loops that wait for them, with one wake-up each."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, _Outcome]]] = {}
     for entry, outcome in zip(group, outcomes, strict=True):
         by_loop.setdefault(entry.loop, []).append((entry.future, outcome))
-    for loop, settled in by_loop.items():
+    for loop, results in by_loop.items():
         try:
-            loop.call_soon_threadsafe(partial(_settle, settled))
-        except RuntimeError:  # the loop was closed; nobody waits any more
+            loop.call_soon_threadsafe(partial(_set_results, results))
+        except RuntimeError:  # the loop was closed, and its callers with it
             continue
 
 
-def _settle(settled: list[tuple[_Future, _Outcome]]) -> None:
-    for future, (value, error) in settled:
+def _set_results(results: list[tuple[_Future, _Outcome]]) -> None:
+    for future, (value, error) in results:
         if future.done():  # its caller was cancelled
             continue
         if error is None:

@@ -1,7 +1,7 @@
 """Operations of the control plane, each written once for both databases.
 
-An operation is a generator: it yields a statement with its values, gets the answer of the database,
-decides by the rules of its subject, and returns what its caller gets.
+An operation is a generator: it yields a statement with its values, receives the database's answer,
+decides by the rules of its subject, and returns the caller's result.
 
     read = row("SELECT version, owner FROM things WHERE name = $1 FOR UPDATE")
     write = changed("UPDATE things SET version = $2, owner = $3 WHERE name = $1")
@@ -12,20 +12,18 @@ decides by the rules of its subject, and returns what its caller gets.
         yield write(name, version, owner)
         return version
 
-It runs in one transaction, on SQLite's thread, at once in memory, or over a connection to
-PostgreSQL; there it is run again from its beginning after a lost connection or race, so it changes
-nothing but rows. An operation calls another one by `yield from`.
+It runs in one transaction. PostgreSQL reruns it from its beginning after a lost connection or race,
+so it changes nothing but rows. An operation calls another one by `yield from`.
 
-**Texts** are PostgreSQL's. SQLite gets the same one with `?1` for `$1` and without row locks, which
-its one owner does not need; where the dialects differ more it has a text of its own, or several
-with the same values, of which the last one answers (it knows no RETURNING before version 3.35).
+**Texts** are PostgreSQL's. SQLite gets the same text with `?1` for `$1` and without row locks; if
+the dialects differ more it has its own text, or several with the same values, of which the last
+answers (SQLite has no RETURNING before version 3.35).
 
-**Round trips** are kept by statements over sets: `Each` takes rows, and PostgreSQL gets them as a
-list for each column in one statement, SQLite one after the other. `Together` makes one of several.
-A connection of asyncpg has one statement under way.
+**Round trips** are saved by statements over sets: `Each` takes rows, which PostgreSQL gets as a
+list per column in one statement, and SQLite one after the other. `Together` combines several.
 
-**Values** go in as they are: UUIDs, too, which SQLite keeps as 16 bytes. What comes out is the
-database's: `uuid_of` and `bool` make of it what a value holds.
+**Values** are passed unchanged, UUIDs too. Answers have the database's types: `uuid_of` and `bool`
+convert them.
 """
 
 from __future__ import annotations
@@ -50,28 +48,26 @@ _ROW_LOCK: Final = re.compile(r" FOR (?:NO KEY )?UPDATE(?: OF \w+)?(?: SKIP LOCK
 
 
 class SqliteText(NamedTuple):
-    """One text for SQLite, and how many of its statement's values it takes."""
-
     text: str
     values: int
 
 
 class Statement:
-    """A statement's texts, and what is answered: rows, one or None, a value or None, a count."""
+    """A statement's texts, and its kind of answer."""
 
     __slots__ = ("answer", "postgres", "sqlite")
 
     def __init__(self, answer: Answer, postgres: str, sqlite: str | tuple[str, ...] | None) -> None:
         own = postgres if sqlite is None else sqlite
-        texts = [_ROW_LOCK.sub("", one) for one in ((own,) if isinstance(own, str) else own)]
+        texts = [_ROW_LOCK.sub("", text) for text in ((own,) if isinstance(own, str) else own)]
         self.answer = answer
         self.postgres = postgres
         self.sqlite = tuple(
             SqliteText(
-                _PARAMETER.sub(r"?\1", one),
-                max((int(number) for number in _PARAMETER.findall(one)), default=0),
+                _PARAMETER.sub(r"?\1", text),
+                max((int(number) for number in _PARAMETER.findall(text)), default=0),
             )
-            for one in texts
+            for text in texts
         )
 
 
@@ -83,11 +79,12 @@ class One(Statement):
 
 
 class Each(Statement):
-    """A statement for any number of rows of values; with none, or no text, it is not executed.
+    """A statement for any number of rows of values; it is not executed without rows or text.
 
-    PostgreSQL's text takes a list for each column (`unnest($1::uuid[], $2::int[])`), then the
-    values that all rows share; SQLite's takes a row, then those, and is derived where PostgreSQL's
-    compares with one list (`= ANY($1::uuid[])`). Answered rows come in any order; a "changed" sums.
+    PostgreSQL's text takes a list per column (`unnest($1::uuid[], $2::int[])`), then the shared
+    values; SQLite's takes a row, then the shared values, and is derived if PostgreSQL's compares
+    with one list (`= ANY($1::uuid[])`). Rows are answered in any order; a "changed" answer is the
+    sum.
     """
 
     def __init__(
@@ -100,12 +97,11 @@ class Each(Statement):
 
 
 class Scan(Statement):
-    """A read for any number of rows of values, whose answers may be taken in part.
+    """A read for any number of rows of values that answers an iterator per row, in their order.
 
-    What is answered is an iterator for each row, in their order, to be taken before the next one.
-    PostgreSQL's text takes a list for each column and one of the rows' places, then the values
-    that all rows share; what it answers ends with the place. SQLite's takes a row alone, and reads
-    what is taken.
+    An iterator must be consumed before the next one, and may be consumed in part. PostgreSQL's text
+    takes a list per column and one of the rows' numbers, then the shared values; its answers end
+    with the number. SQLite's takes a row alone.
     """
 
     __slots__ = ()
@@ -118,10 +114,7 @@ class Scan(Statement):
 
 
 class Together(Statement):
-    """Statements over sets that PostgreSQL gets as one; SQLite gets one after the other.
-
-    They change rows of different tables: none sees what the others do. The last one answers.
-    """
+    """Statements on different tables, which PostgreSQL gets as one; the last one answers."""
 
     __slots__ = ("parts",)
 
@@ -139,7 +132,7 @@ class Together(Statement):
         return self, sets
 
     def columns(self, sets: Sequence[Sequence[Values]]) -> list[Sequence[Any]]:
-        """The values for PostgreSQL: of each set the columns, which are empty if it is."""
+        """Return PostgreSQL's values: the columns of each set."""
         columns: list[Sequence[Any]] = []
         for part, rows in zip(self.parts, sets, strict=True):
             columns += zip(*rows, strict=True) if rows else [()] * part.sqlite[0].values
@@ -155,36 +148,36 @@ Operation = Generator[Call, Any, T]
 
 
 def rows(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
-    """A statement whose answer is a list of rows."""
+    """Return a statement whose answer is a list of rows."""
     return One("rows", postgres, sqlite)
 
 
 def row(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
-    """A statement whose answer is its first row, or None."""
+    """Return a statement whose answer is its first row, or None."""
     return One("row", postgres, sqlite)
 
 
 def value(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
-    """A statement whose answer is the first column of its first row, or None."""
+    """Return a statement whose answer is the first column of its first row, or None."""
     return One("value", postgres, sqlite)
 
 
 def changed(postgres: str, sqlite: str | tuple[str, ...] | None = None) -> One:
-    """A statement whose answer is how many rows it inserted, updated or deleted."""
+    """Return a statement whose answer is the number of rows that it changed."""
     return One("changed", postgres, sqlite)
 
 
 def uuid_of(stored: Any) -> UUID:
-    """A plain UUID of SQLite's bytes, or of the class of asyncpg, which prints in another way."""
+    """Return a plain UUID for SQLite's bytes or asyncpg's UUID, whose repr differs."""
     return UUID(bytes=stored if type(stored) is bytes else stored.bytes)
 
 
 class Again(Exception):
-    """Raised by an operation that lost a race and is to be run again from its beginning."""
+    """Raised by an operation that lost a race and must be rerun from its beginning."""
 
 
 class Lock(Enum):
-    """What stands still while an operation runs, where other brokers use the database, too."""
+    """State that stays unchanged while an operation runs, if other brokers use the database."""
 
     NONE = "BEGIN"
     TOPICS = "topics and brokers; a cluster epoch that is named is compared under this lock"
@@ -193,10 +186,10 @@ class Lock(Enum):
 
 
 class Database(Protocol):
-    """Runs operations; `make` makes the generator, for every attempt anew.
+    """Runs operations; `make` creates the generator for each attempt.
 
-    Both raise ControlUnavailable, ControlBusy, and whatever the operation refuses with; nothing
-    was changed then.
+    Both methods raise ControlUnavailable, ControlBusy, and the operation's own errors, which change
+    nothing.
     """
 
     async def read(
@@ -205,10 +198,7 @@ class Database(Protocol):
         *,
         within_seconds: float = OPERATION_TIMEOUT_SECONDS,
     ) -> T:
-        """Run an operation of one statement, which may be repeated without harm.
-
-        `within_seconds` is how long it waits and is tried again, in all.
-        """
+        """Run an operation of one repeatable statement, within a total time."""
         ...
 
     async def change(
@@ -219,12 +209,12 @@ class Database(Protocol):
         cluster_epoch: int | None = None,
         rows: int | None = None,
     ) -> T:
-        """Run an operation in one transaction; its value once that is durable.
+        """Run an operation in one transaction; return its value once it is durable.
 
-        `rows` is about how many it touches, where that is known to be few.
+        `rows` is about how many rows it touches, if they are known to be few.
 
         Raises:
-            StaleClusterEpoch: a cluster epoch is given, and is not the current one.
+            StaleClusterEpoch: `cluster_epoch` is given, and is not the current one.
         """
         ...
 

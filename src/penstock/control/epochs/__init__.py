@@ -1,1 +1,1 @@
-"""Epochs of replicated partitions: who reserved the newest, and the chain of those opened."""
+"""Epochs of replicated partitions: reservations, and the chain of opened epochs."""

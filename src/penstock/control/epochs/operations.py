@@ -1,8 +1,8 @@
-"""The operations of epochs; their rules are in `rules.py`.
+"""Operations on epochs.
 
-**Locks.** Both lock the reservations of their partitions in the order of the keys, before they read
-the chains: whoever reserves, opens or deletes waits for the others. An opening has metadata for
-itself first, as it changes leaders in the image; claims need not wait for that.
+**Locks.** Claims and openings lock the reservations of their partitions in the order of the keys
+before they read the chains, so that concurrent changes wait for each other. An opening locks
+metadata first, as it changes leaders in the image; claims do not.
 
 **Round trips** do not grow with the number of partitions: a claim has four between BEGIN and
 COMMIT, an opening eight, three of them for the image.
@@ -21,11 +21,11 @@ from penstock.control.drivers.statements import Operation, uuid_of
 from penstock.control.epochs import rules, statements
 from penstock.control.epochs.openings import add_first
 from penstock.control.epochs.values import (
+    AssignedEpoch,
     ClaimedEpochs,
     EpochClaim,
     EpochOpening,
     InSyncReplicas,
-    OwedEpoch,
     PartitionChain,
     PartitionEpoch,
     PartitionLoss,
@@ -42,26 +42,29 @@ from penstock.control.values import MetadataImage
 
 Refused = Mapping[PartitionKey, PenstockError]
 ANY_EPOCH: Final = 2**31 - 1
-"""Above all epochs."""
+"""A bound above all epochs."""
 
 
 def claim(
     claims: Sequence[EpochClaim], *, broker_id: int, incarnation: UUID
 ) -> Operation[ClaimedEpochs]:
-    """Reserve an epoch for each claim that is not refused."""
     registered = yield read_incarnation(broker_id)
     check_registered(broker_id, registered and uuid_of(registered), incarnation)
-    keys = [one.key for one in claims]
+    keys = [asked.key for asked in claims]
     found = yield from reservations(keys, lock=True)
     chains = yield from _epochs(keys, below=ANY_EPOCH, limit=CHAIN_EPOCHS_MAX)
     granted: dict[PartitionKey, PartitionChain] = {}
     refused: dict[PartitionKey, PenstockError] = {}
     reserved: list[tuple[UUID, int, int]] = []
-    for one in claims:
-        key, held = one.key, found.get(one.key)
+    for asked in claims:
+        key, held = asked.key, found.get(asked.key)
         epochs = chains.get(key, ())
         got = rules.reserve(
-            one, held, epochs[-1] if epochs else None, broker_id=broker_id, incarnation=incarnation
+            asked,
+            held,
+            epochs[-1] if epochs else None,
+            broker_id=broker_id,
+            incarnation=incarnation,
         )
         if isinstance(got, PenstockError):
             refused[key] = got
@@ -77,20 +80,19 @@ def claim(
 def open_epochs(
     images: Images, openings: Sequence[EpochOpening], *, broker_id: int, incarnation: UUID
 ) -> Operation[tuple[Refused, StampedImage]]:
-    """Seal and open what is not refused, and have the image's leaders move with it."""
     known = yield from images.locked()
     check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
-    keys = [one.key for one in openings]
+    keys = [opening.key for opening in openings]
     found = yield from reservations(keys, lock=True)
     newest = yield from _newest(keys)
     refused: dict[PartitionKey, PenstockError] = {}
     made: dict[PartitionKey, PartitionEpoch] = {}
     moved: dict[PartitionKey, dict[str, Any]] = {}
     lost: list[tuple[Any, ...]] = []
-    for one in openings:
-        key, last, row = one.key, newest.get(one.key), known.partition(one.key)
+    for opening in openings:
+        key, last, row = opening.key, newest.get(opening.key), known.partition(opening.key)
         got = rules.open_epoch(
-            one, found.get(key), last,
+            opening, found.get(key), last,
             broker_id=broker_id, incarnation=incarnation, move=0 if row is None else row.move,
         )  # fmt: skip
         if isinstance(got, PenstockError):
@@ -98,14 +100,14 @@ def open_epochs(
         elif got is not last:
             made[key] = got
             if row is not None:
-                moved[key] = rules.opened(row, got, one, known.image.version + 1)
-            if one.unclean and last is not None:
+                moved[key] = rules.opened(row, got, opening, known.image.version + 1)
+            if opening.unclean and last is not None:
                 missing = json.dumps([each for each in last.replicas if each not in got.replicas])
-                lost.append((*key, got.epoch, last.epoch, one.end_offset, broker_id, missing))
-    yield statements.shorten([(*one[:2], one[4]) for one in lost])
-    sealed = [(*key, newest[key].epoch, one.start_offset) for key, one in made.items()]
+                lost.append((*key, got.epoch, last.epoch, opening.end_offset, broker_id, missing))
+    yield statements.shorten([(*loss[:2], loss[4]) for loss in lost])
+    sealed = [(*key, newest[key].epoch, epoch.start_offset) for key, epoch in made.items()]
     _check((yield statements.seal(sealed)), len(made))
-    yield statements.add_epochs([statements.epoch_row(key, one) for key, one in made.items()])
+    yield statements.add_epochs([statements.epoch_row(key, epoch) for key, epoch in made.items()])
     yield statements.add_losses(lost)
     return refused, (yield from images.store(known, _moved(known, moved)))
 
@@ -113,24 +115,23 @@ def open_epochs(
 def reassign(
     images: Images, asked: Sequence[Reassignment]
 ) -> Operation[tuple[Refused, StampedImage]]:
-    """Order other replicas, or cancel that; partitions that had one replica have epochs then."""
     known = yield from images.locked()
-    found = yield from reservations([one.key for one in asked], lock=True)
+    found = yield from reservations([reassignment.key for reassignment in asked], lock=True)
     refused: dict[PartitionKey, PenstockError] = {}
     moved: dict[PartitionKey, dict[str, Any]] = {}
     first: dict[PartitionKey, PartitionEpoch] = {}
-    for one in asked:
-        topic, row = known.topic(one.topic_id), known.partition(one.key)
+    for reassignment in asked:
+        topic, row = known.topic(reassignment.topic_id), known.partition(reassignment.key)
         if topic is None or row is None or rules.is_diskless(topic):
-            refused[one.key] = NotReplicated(*one.key)
+            refused[reassignment.key] = NotReplicated(*reassignment.key)
             continue
-        got = rules.reassign(one, row, known.image.version + 1)
+        got = rules.reassign(reassignment, row, known.image.version + 1)
         if isinstance(got, PenstockError):
-            refused[one.key] = got
+            refused[reassignment.key] = got
             continue
-        moved[one.key] = got
-        if got.get("move") and one.key not in found:
-            first[one.key] = rules.first_epoch(known.image, row, min_insync_replicas=1)
+        moved[reassignment.key] = got
+        if got.get("move") and reassignment.key not in found:
+            first[reassignment.key] = rules.first_epoch(known.image, row, min_insync_replicas=1)
     yield from add_first(first)
     return refused, (yield from images.store(known, _moved(known, moved)))
 
@@ -138,73 +139,76 @@ def reassign(
 def set_isr(
     images: Images, changes: Sequence[InSyncReplicas], *, broker_id: int, incarnation: UUID
 ) -> Operation[tuple[Refused, StampedImage]]:
-    """Store in-sync replicas in the image, where the caller leads the epoch that is open."""
     known = yield from images.locked()
-    newest = yield from _newest([one.key for one in changes])
+    newest = yield from _newest([change.key for change in changes])
     refused: dict[PartitionKey, PenstockError] = {}
     stored: dict[PartitionKey, dict[str, Any]] = {}
-    for one in changes:
+    for change in changes:
         reason = rules.check_in_sync(
-            one, newest.get(one.key), broker_id=broker_id, incarnation=incarnation
+            change, newest.get(change.key), broker_id=broker_id, incarnation=incarnation
         )
         if reason is None:
-            stored[one.key] = {"isr": tuple(one.isr)}
+            stored[change.key] = {"isr": tuple(change.isr)}
         else:
-            refused[one.key] = reason
+            refused[change.key] = reason
     return refused, (yield from images.store(known, _moved(known, stored)))
 
 
 def resign(
     images: Images, asked: Sequence[Resignation], *, broker_id: int, incarnation: UUID
 ) -> Operation[tuple[Refused, StampedImage]]:
-    """Have the image name other leaders, which are to claim what this broker gives up."""
     known = yield from images.locked()
     check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
     refused: dict[PartitionKey, PenstockError] = {}
     moved: dict[PartitionKey, dict[str, Any]] = {}
-    for one in asked:
-        got = rules.resign(one, known.image, known.partition(one.key), broker_id=broker_id)
+    for resignation in asked:
+        got = rules.resign(
+            resignation, known.image, known.partition(resignation.key), broker_id=broker_id
+        )
         if isinstance(got, PenstockError):
-            refused[one.key] = got
+            refused[resignation.key] = got
         else:
-            moved[one.key] = got
+            moved[resignation.key] = got
     return refused, (yield from images.store(known, _moved(known, moved)))
 
 
 def reservations(
     keys: Sequence[PartitionKey], *, lock: bool = False
 ) -> Operation[dict[PartitionKey, Reservation]]:
-    """Those of partitions that have one; locked in the order of their keys, if asked."""
+    """Return the reservations of partitions that have one; locked in key order if `lock`."""
     found = yield (statements.lock if lock else statements.read)(_placed(keys))
-    return {keys[one[0]]: statements.reservation_of(one) for one in found}
+    return {keys[row[0]]: statements.reservation_of(row) for row in found}
 
 
 def chains(
     keys: Sequence[PartitionKey], below: int
 ) -> Operation[dict[PartitionKey, PartitionChain]]:
-    """Reservations and the newest epochs below one, in a transaction that sees one state."""
     found = yield from reservations(keys)
     epochs = yield from _epochs(keys, below=below, limit=CHAIN_EPOCHS_MAX)
-    return {key: PartitionChain(one, epochs.get(key, ())) for key, one in found.items()}
+    return {
+        key: PartitionChain(reservation, epochs.get(key, ())) for key, reservation in found.items()
+    }
 
 
 def losses(limit: int) -> Operation[list[PartitionLoss]]:
-    """What was given up, the newest first."""
-    return [statements.loss_of(one) for one in (yield statements.read_losses(limit))]
+    return [statements.loss_of(row) for row in (yield statements.read_losses(limit))]
 
 
-def owed(broker_id: int, after: tuple[UUID, int, int], limit: int) -> Operation[list[OwedEpoch]]:
-    """The epochs behind one that a broker should hold, by topic, partition and epoch."""
-    return [statements.owed_of(one) for one in (yield statements.owed(*after, broker_id, limit))]
+def assigned(
+    broker_id: int, after: tuple[UUID, int, int], limit: int
+) -> Operation[list[AssignedEpoch]]:
+    return [
+        statements.assigned_of(row) for row in (yield statements.assigned(*after, broker_id, limit))
+    ]
 
 
 def _epochs(
     keys: Sequence[PartitionKey], *, below: int, limit: int
 ) -> Operation[dict[PartitionKey, tuple[PartitionEpoch, ...]]]:
-    """Of each partition the newest epochs below one, rising."""
+    """Return each partition's newest epochs below `below`, in ascending order."""
     found: dict[PartitionKey, list[PartitionEpoch]] = {}
-    for one in (yield statements.newest_epochs(_placed(keys), below, limit)):
-        found.setdefault(keys[one[0]], []).append(statements.epoch_of(one))
+    for row in (yield statements.newest_epochs(_placed(keys), below, limit)):
+        found.setdefault(keys[row[0]], []).append(statements.epoch_of(row))
     return {key: tuple(sorted(epochs)) for key, epochs in found.items()}
 
 

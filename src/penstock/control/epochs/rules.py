@@ -1,34 +1,32 @@
-"""The rules of epochs: what claims and openings do, and why they are refused. Pure functions.
+"""Rules of epochs: effects and rejections of claims and openings. Pure functions.
 
-A partition has a row with the highest epoch that was ever reserved, and by which process, and one
-for each epoch that was opened:
+A partition has a row with the highest reserved epoch and its claimant, and one for each opened
+epoch:
 
-    RECOVERING   reserved > newest epoch opened: its claimant looks for the end of the open one
-    OPEN         reserved = newest epoch opened: that one has no end, and a leader
-    SEALED       an epoch with an end, which the next one starts with
+    RECOVERING   reserved > newest opened epoch: its claimant determines the end of the open one
+    OPEN         reserved = newest opened epoch: it has no end, and a leader
+    SEALED       an epoch with an end, at which the next one starts
 
-| a claim finds                                              | then                              |
-|------------------------------------------------------------|-----------------------------------|
-| what it knows is above all that was reserved               | refused: the database was set back |
-| its own process has reserved more than it knows, unopened  | that epoch, once more             |
-| anything else                                              | reserved + 1                      |
+| state found by a claim                                     | result                              |
+|------------------------------------------------------------|-------------------------------------|
+| the claim's `above` is higher than the reserved epoch      | rejected: the database was set back |
+| the same process reserved an epoch above it, unopened      | that epoch again                    |
+| anything else                                              | reserved + 1                        |
 
-| an opening finds                                           | then                              |
-|------------------------------------------------------------|-----------------------------------|
-| the newest epoch is just what it would make                | done, once more                   |
-| the reservation is another epoch or process                | refused: a newer claimant fenced it |
-| the reserved epoch is open, with other values              | refused: an end is set once       |
-| its end lies below the start of the open epoch ¹           | refused: starts never fall        |
-| it has other replicas, by an order that is none any more   | refused: what learnt may be gone  |
-| anything else                                              | end and next epoch, together      |
+| state found by an opening                                  | result                              |
+|------------------------------------------------------------|-------------------------------------|
+| the newest epoch equals the one to open                    | success: a repetition               |
+| the reservation is another epoch or process                | rejected: a newer claim fenced it   |
+| the reserved epoch is open, with other values              | rejected: an end is set once        |
+| the end is below the start of the open epoch ¹             | rejected: starts never fall         |
+| it has other replicas, of a cancelled order                | rejected: their copies may be gone  |
+| anything else                                              | seals and opens, together           |
 
-¹ but for an unclean election: epochs end then where what is left of the log does.
+¹ except for an unclean election, after which epochs end at the end of the remaining log.
 
-The first epoch is 0, as Kafka's leader epochs begin and those of partitions without replicas do; -1
-is none. It is open from the creation of the topic on, for the process of the leader that was
-registered then: one that restarted has to claim, as always.
-
-A partition with one replica, or of a diskless topic, has no rows here.
+Epochs begin at 0, as Kafka's leader epochs do; -1 is none. The first one is open from the creation
+of the topic on, for the leader's process that was registered then; after a restart it must claim.
+Partitions with one replica, or of a diskless topic, have no rows here.
 
 Source: fencing and quorums of BookKeeper's ledger recovery; Kafka's leader epochs (KIP-101).
 """
@@ -70,20 +68,19 @@ from penstock.control.values import MetadataImage, Partition, Topic
 
 
 def is_diskless(topic: Topic) -> bool:
-    """Whether its records lie in an object store, so that its partitions need no epochs."""
     return topic.configs.get(DISKLESS_CONFIG) == "true"
 
 
 def may_have_epochs(topic: Topic) -> bool:
-    """Whether it has partitions with several replicas, or with one that an opening has left."""
-    return any([one.has_epochs for one in topic.partitions]) and not is_diskless(topic)
+    """Return whether a topic has partitions with several replicas, or had them."""
+    return any([partition.has_epochs for partition in topic.partitions]) and not is_diskless(topic)
 
 
 def ack_quorum(replicas: int, min_insync_replicas: int) -> int:
-    """How many of so many replicas must have a record; a majority at the least.
+    """Return how many replicas must have a record: `min.insync.replicas`, and at least a majority.
 
     Raises:
-        InvalidQuorum: there are fewer than `min.insync.replicas` asks for.
+        InvalidQuorum: `min.insync.replicas` exceeds the number of replicas.
     """
     if min_insync_replicas > replicas:
         raise InvalidQuorum(
@@ -96,7 +93,6 @@ def ack_quorum(replicas: int, min_insync_replicas: int) -> int:
 def first_epoch(
     image: MetadataImage, partition: Partition, min_insync_replicas: int
 ) -> PartitionEpoch:
-    """The epoch in which a partition is created; raises InvalidQuorum."""
     leader = image.broker(partition.leader)
     return PartitionEpoch(
         epoch=partition.leader_epoch,
@@ -110,7 +106,6 @@ def first_epoch(
 
 
 def check_call(keys: Collection[PartitionKey]) -> None:
-    """Raise TooLarge or InvalidPartitions for keys that are too many, or not each once."""
     if len(keys) > EPOCH_PARTITIONS_PER_CALL_MAX:
         raise TooLarge(
             f"{len(keys)} partitions in one call, the limit is {EPOCH_PARTITIONS_PER_CALL_MAX}"
@@ -127,7 +122,7 @@ def reserve(
     broker_id: int,
     incarnation: UUID,
 ) -> int | PenstockError:
-    """The epoch that a claim gets, which is the reserved one if it is repeated; or a refusal."""
+    """Return the epoch that a claim gets (the reserved one if it is repeated), or a rejection."""
     if found is None or newest is None:
         return NotReplicated(*claim.key)
     if broker_id not in newest.replicas:
@@ -152,10 +147,7 @@ def open_epoch(
     incarnation: UUID,
     move: int = 0,
 ) -> PartitionEpoch | PenstockError:
-    """The epoch that an opening makes, which is the newest one if it is repeated; or a refusal.
-
-    `move` is what the image says is ordered.
-    """
+    """Return the opened epoch (the newest if repeated), or a rejection; `move` is ordered."""
     if found is None or newest is None:
         return NotReplicated(*opening.key)
     made = PartitionEpoch(
@@ -181,7 +173,7 @@ def open_epoch(
             f"it would start at {opening.end_offset}, the one before did at {newest.start_offset}",
         )
     if opening.move not in (0, move):
-        reason = f"the replicas {opening.replicas} of order {opening.move} are not wanted any more"
+        reason = f"the order {opening.move} of replicas {opening.replicas} was cancelled"
         return StaleEpoch(*opening.key, opening.epoch, reason)
     return _refusal(opening, broker_id) or made
 
@@ -189,9 +181,9 @@ def open_epoch(
 def opened(
     row: Partition, made: PartitionEpoch, opening: EpochOpening, version: int
 ) -> dict[str, Any]:
-    """What the image says of a partition whose next epoch is open, in a version.
+    """Return the image's values of a partition whose next epoch was opened in a version.
 
-    Replicas that were not asked are ordered again: they come back as brokers that learn.
+    Replicas that an unclean election excluded are ordered again: they return as new copies.
     """
     values: dict[str, Any] = {
         "leader": made.leader,
@@ -207,9 +199,9 @@ def opened(
 
 
 def reassign(asked: Reassignment, row: Partition, move: int) -> dict[str, Any] | PenstockError:
-    """What the image says of a partition that is to have other replicas; or a refusal.
+    """Return the image's values of a partition with ordered replicas, or a rejection.
 
-    Those it has already, in another order, it has at once. `move` numbers the order.
+    The same replicas in another order take effect at once. `move` numbers the order.
     """
     replicas = asked.replicas
     if replicas is None:
@@ -217,13 +209,12 @@ def reassign(asked: Reassignment, row: Partition, move: int) -> dict[str, Any] |
     if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
         return InvalidReplicas(f"replicas {replicas[:16]}: must be broker ids, each once")
     if set(replicas) == set(row.replicas):
-        isr = tuple([one for one in replicas if one in row.isr])
+        isr = tuple([replica for replica in replicas if replica in row.isr])
         return {"replicas": replicas, "isr": isr, "target": (), "move": 0}
     return {} if replicas == row.target else {"target": replicas, "move": move}
 
 
 def _refusal(opening: EpochOpening, leader: int) -> PenstockError | None:
-    """Why a placement, its quorum or its in-sync replicas are none."""
     replicas, quorum = opening.replicas, opening.ack_quorum
     if not replicas or len(set(replicas)) != len(replicas) or min(replicas) < 0:
         return InvalidReplicas(f"replicas {replicas[:16]}: must be broker ids, each once")
@@ -255,7 +246,6 @@ def check_in_sync(
     broker_id: int,
     incarnation: UUID,
 ) -> PenstockError | None:
-    """Why in-sync replicas are not stored; None if they are."""
     if newest is None:
         return NotReplicated(*change.key)
     if (newest.epoch, newest.leader, newest.incarnation) != (change.epoch, broker_id, incarnation):
@@ -268,31 +258,34 @@ def check_in_sync(
 def resign(
     asked: Resignation, image: MetadataImage, row: Partition | None, *, broker_id: int
 ) -> dict[str, Any] | PenstockError:
-    """What the image says of a partition that its leader gives up; or a refusal."""
+    """Return the image's values of a partition whose leader resigns, or a rejection."""
     if row is None or not row.has_epochs:
         return NotReplicated(*asked.key)
     if (row.leader, row.leader_epoch) != (broker_id, asked.epoch):
         reason = f"broker {row.leader} leads in epoch {row.leader_epoch}"
         return StaleEpoch(*asked.key, asked.epoch, reason)
-    if asked.heir == broker_id or asked.heir not in row.replicas or not image.broker(asked.heir):
-        return NotReplica(*asked.key, asked.heir, row.replicas)
-    return {"leader": asked.heir}
+    if (
+        asked.successor == broker_id
+        or asked.successor not in row.replicas
+        or not image.broker(asked.successor)
+    ):
+        return NotReplica(*asked.key, asked.successor, row.replicas)
+    return {"leader": asked.successor}
 
 
 def with_partitions(
     image: MetadataImage, topics: Iterable[Topic], changes: Mapping[PartitionKey, dict[str, Any]]
 ) -> MetadataImage:
-    """The image in which partitions of these topics have other values, in one version.
-
-    It is the same one if nothing differs.
-    """
+    """Return the image with changed partitions, in one version; the same if nothing differs."""
     by_topic: dict[UUID, dict[int, dict[str, Any]]] = {}
     for (topic_id, number), values in changes.items():
         by_topic.setdefault(topic_id, {})[number] = values
     changed = []
     for topic in topics:
         values_of = by_topic[topic.topic_id]
-        made = [_with(one, values_of.get(one.index, {})) for one in topic.partitions]
+        made = [
+            _with(partition, values_of.get(partition.index, {})) for partition in topic.partitions
+        ]
         if any(map(is_not, made, topic.partitions)):
             changed.append(replace(topic, partitions=tuple(made)))
     return with_topics(image, changed) if changed else image

@@ -1,24 +1,22 @@
-"""Whether the database is the one that a broker has seen, and no older copy of it.
+"""Detection of restored databases: the state of the database that a broker has seen, on its disk.
 
-An epoch that a restored copy has forgotten would be reserved twice, and the logs of topics that it
-has forgotten would be deleted. A broker keeps, in a file of its directory that it replaces and
-syncs, what it has seen of the database, and what it promised as a replica; before it serves, and
-before it goes by an image, it compares.
+A restored copy would reserve epochs twice that it has forgotten, and brokers would delete the logs
+of topics that it has forgotten. A broker stores the state that it has seen, and its promises as a
+replica, in a file of its directory, and compares them before it serves and before it uses an image.
 
-| compared                               | shows a copy that was made                       |
-|----------------------------------------|--------------------------------------------------|
-| version, cluster epoch                 | before the newest image that was kept ¹          |
-| the broker's own epoch and incarnation | before its last registration                     |
-| promises against reservations          | before a promise of its replicas ²               |
+| compared                               | shows a copy made                       |
+|----------------------------------------|-----------------------------------------|
+| version, cluster epoch                 | before the newest stored image ¹        |
+| the broker's own epoch and incarnation | before its last registration            |
+| promises against reservations          | before a promise of its replicas ²      |
 
-¹ unless others have gone on with the copy, beyond it. ² unless others have claimed so often in it.
+¹ unless other brokers changed the copy beyond it. ² unless others claimed as often in the copy.
 
-It is kept when a registration is made, and now and then: what was not kept is not noticed. Topics
-that are gone are no sign: they may have been deleted.
+The state is stored at a registration, and periodically; later changes are not detected. Missing
+topics prove nothing: they may have been deleted.
 
-The other way round, a database that knows more registrations of this broker than its directory
-shows that the directory is an older copy, or that another process had the broker's id meanwhile
-(`is_older`): what was promised and acknowledged since is not in it.
+Conversely, a database with more registrations of this broker than its directory shows that the
+directory is an older copy, or that another process had the broker's id meanwhile (`is_older`).
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ from penstock.control.values import Broker, MetadataImage
 
 
 class SeenDatabase(NamedTuple):
-    """What a broker keeps: whose database it is, how far it was, and the own registration.
+    """State of the database that a broker has seen, and its own registration.
 
-    `begun`: how many registrations were begun since. `refused`: why this broker does not go on with
-    what was found, if it has registered there before it knew.
+    `begun` counts registrations that were begun since. `refused` is the reason why this broker
+    rejects the database that it has registered with.
     """
 
     cluster_id: str
@@ -50,10 +48,10 @@ class SeenDatabase(NamedTuple):
 
 
 def check(seen: SeenDatabase, image: MetadataImage) -> None:
-    """Whether an image can be of the database that was seen, or of a later state.
+    """Check that an image is of the seen database, or of a later state of it.
 
     Raises:
-        DatabaseSetBack: it is that of another one, or of an older copy of this one.
+        DatabaseSetBack: it is of another database, or of an older copy.
     """
     if seen.refused:
         raise DatabaseSetBack(seen.refused)
@@ -71,17 +69,15 @@ def check(seen: SeenDatabase, image: MetadataImage) -> None:
 
 
 def is_older(seen: SeenDatabase, own: Broker) -> bool:
-    """Whether this broker's id was registered more often than its directory knows."""
+    """Return whether the broker's id was registered more often than its directory records."""
     return own.epoch > seen.broker_epoch + seen.begun
 
 
 def look(seen: SeenDatabase | None, image: MetadataImage, own: Broker) -> SeenDatabase:
-    """What is to be kept next, by an image and the registration of this process.
-
-    `seen` is what was kept, None in a new directory.
+    """Return the state to store next; `seen` is the stored state, None in a new directory.
 
     Raises:
-        DatabaseSetBack: the database is another one, or an older copy of this one.
+        DatabaseSetBack: the database is another one, or an older copy.
     """
     if seen is not None:
         _compare(seen, image, own)
@@ -110,7 +106,7 @@ def _set_back(how: str) -> DatabaseSetBack:
 def set_back(
     promised: Mapping[PartitionKey, int], reserved: Mapping[PartitionKey, Reservation]
 ) -> list[PartitionKey]:
-    """The partitions of which a replica has promised an epoch that was never reserved."""
+    """Return the partitions whose replica has promised an epoch that was never reserved."""
     return [
         key for key, epoch in promised.items() if key in reserved and epoch > reserved[key].reserved
     ]

@@ -1,8 +1,8 @@
-"""The tables of replicated partitions: their statements and rows.
+"""Tables of replicated partitions: statements and rows.
 
-`replicated_partitions` has the highest epoch ever reserved, `partition_epochs` those that were
-opened. The second table's constraints hold what safety hangs on, whoever writes: quorums, ends that
-are not before starts, and one open epoch for each partition.
+`replicated_partitions` has the highest reserved epochs, `partition_epochs` the opened ones. The
+constraints of the second table enforce safety: quorums, ends not before starts, and one open epoch
+per partition.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.drivers.statements import Each, rows, uuid_of
-from penstock.control.epochs.values import OwedEpoch, PartitionEpoch, PartitionLoss, Reservation
+from penstock.control.epochs.values import AssignedEpoch, PartitionEpoch, PartitionLoss, Reservation
 from penstock.control.metadata.statements import broker_ids
 
 _RESERVATION: Final = (
@@ -34,7 +34,7 @@ _EPOCH: Final = (
 )
 
 read = Each("rows", _OF_KEYS, sqlite=_OF_KEY)
-"""Takes (topic id, partition, place), answers (place, reservation)."""
+"""Takes (topic id, partition, number), answers (number, reservation)."""
 lock = Each("rows", f"{_OF_KEYS} ORDER BY r.topic_id, r.number FOR UPDATE OF r", sqlite=_OF_KEY)
 reserve = Each(
     "changed",
@@ -59,7 +59,7 @@ newest_epochs = Each(
     sqlite=f"SELECT $3, {_EPOCH} FROM partition_epochs e"  # noqa: S608
     " WHERE e.topic_id = $1 AND e.number = $2 AND e.epoch < $4 ORDER BY e.epoch DESC LIMIT $5",
 )
-"""Takes (topic id, partition, place), answers (place, epoch): of each those below one, so many."""
+"""Takes (topic id, partition, number), a bound and a limit; answers (number, epoch)."""
 seal = Each(
     "changed",
     "UPDATE partition_epochs e SET end_offset = n.end_offset"
@@ -77,8 +77,8 @@ add_epochs = Each(
     sqlite="INSERT INTO partition_epochs (topic_id, number, epoch, start_offset, replicas,"
     " ack_quorum, leader, incarnation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
 )
-"""Takes `epoch_row`s of open epochs."""
-owed = rows(
+
+assigned = rows(
     f"SELECT e.topic_id, e.number, {_EPOCH} FROM partition_epochs e"  # noqa: S608
     " WHERE (e.topic_id, e.number, e.epoch) > ($1, $2, $3)"
     " AND e.replicas::jsonb @> to_jsonb($4::int) ORDER BY e.topic_id, e.number, e.epoch LIMIT $5",
@@ -98,7 +98,7 @@ shorten = Each(
     " end_offset = min(end_offset, $3)"
     " WHERE topic_id = $1 AND number = $2 AND (start_offset > $3 OR end_offset > $3)",
 )
-"""Takes (topic id, partition, offset): what unclean elections leave of epochs ends there."""
+"""Takes (topic id, partition, offset); ends earlier epochs there after an unclean election."""
 add_losses = Each(
     "changed",
     "INSERT INTO partition_losses SELECT n.*, penstock_now_ms() FROM unnest($1::uuid[], $2::int[],"
@@ -118,13 +118,11 @@ delete_partitions = Each(
 
 
 def reservation_of(found: Any) -> Reservation:
-    """Of an answer to `read` or `lock`."""
     _, reserved, claimant, incarnation, opened = found
     return Reservation(reserved, claimant, _process(incarnation), opened)
 
 
 def epoch_of(found: Any) -> PartitionEpoch:
-    """Of the end of an answer: the columns of an epoch."""
     epoch, start, end, replicas, quorum, leader, incarnation = found[-7:]
     placement, process = broker_ids(replicas), _process(incarnation)
     return PartitionEpoch(epoch, start, end, placement, quorum, leader, process)
@@ -140,11 +138,10 @@ def loss_of(found: Any) -> PartitionLoss:
     return PartitionLoss(uuid_of(topic_id), number, epoch, sealed, offset, broker, replicas, at_ms)
 
 
-def owed_of(found: Any) -> OwedEpoch:
-    return OwedEpoch(uuid_of(found[0]), found[1], epoch_of(found))
+def assigned_of(found: Any) -> AssignedEpoch:
+    return AssignedEpoch(uuid_of(found[0]), found[1], epoch_of(found))
 
 
 def epoch_row(key: PartitionKey, one: PartitionEpoch) -> tuple[Any, ...]:
-    """What `add_epochs` takes."""
     replicas = json.dumps(one.replicas)
     return *key, one.epoch, one.start_offset, replicas, one.ack_quorum, one.leader, one.incarnation

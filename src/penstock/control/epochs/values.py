@@ -1,6 +1,6 @@
-"""The values of replicated partitions: reservations, epochs, and what changes them.
+"""Values of replicated partitions: reservations, epochs, and their changes.
 
-Offsets count records, `end_offset` is the one after the last. Placements are broker ids, each once.
+Offsets count records; `end_offset` follows the last one. Placements are broker ids, each once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ FIRST_EPOCH: Final = 0
 
 
 class PartitionEpoch(NamedTuple):
-    """One epoch of a partition: the offsets from `start_offset` on, until `end_offset`.
+    """An epoch of a partition: the offsets from `start_offset` to `end_offset`.
 
-    It is open while it has no end, and sealed from then on. `replicas` is its placement; a record
-    is committed once `ack_quorum` of them have it. The process of `incarnation` leads it and no
-    other one ever does; None, where the leader was not registered when the topic was created.
+    An open epoch has no end. `replicas` is its placement; a record is committed once `ack_quorum`
+    of them have it. Only the process of `incarnation` leads it; None if the leader was not
+    registered when the topic was created.
     """
 
     epoch: int
@@ -33,12 +33,12 @@ class PartitionEpoch(NamedTuple):
 
     @property
     def fence_quorum(self) -> int:
-        """So many replicas share one with every ack quorum."""
+        """Number of replicas that intersects every ack quorum."""
         return len(self.replicas) - self.ack_quorum + 1
 
 
 class Reservation(NamedTuple):
-    """The highest epoch that was ever reserved for a partition, by whom, and the newest opened."""
+    """The highest reserved epoch of a partition, its claimant, and the newest opened epoch."""
 
     reserved: int
     claimant: int
@@ -47,15 +47,14 @@ class Reservation(NamedTuple):
 
     @property
     def is_recovering(self) -> bool:
-        """Whether the reserved epoch is still to be opened."""
         return self.reserved > self.opened
 
 
 class PartitionChain(NamedTuple):
-    """A partition's reservation and its newest epochs, rising; the last one is open.
+    """A partition's reservation and its newest epochs, in ascending order; the last one is open.
 
-    A log whose newest epoch is older than all of these must not be cut by them: where it parts from
-    the chain is said by older ones, which are read with `below`.
+    A log whose newest epoch is older than all of these must not be truncated by them: read older
+    epochs with `below` to find where it diverges.
     """
 
     reservation: Reservation
@@ -63,15 +62,15 @@ class PartitionChain(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it reaches back to the partition's first epoch."""
+        """Whether it includes the partition's first epoch."""
         return bool(self.epochs) and self.epochs[0].epoch == FIRST_EPOCH
 
 
 class EpochClaim(NamedTuple):
-    """Asks for an epoch above all that were reserved.
+    """A claim of an epoch above all reserved ones.
 
-    `above` is the highest epoch of the partition that the claimant knows of: an earlier claim of
-    its own, a promise, or the image's leader epoch. A repeated claim names the same one again.
+    `above` is the highest epoch of the partition that the claimant knows: an earlier claim of its
+    own, a promise, or the image's leader epoch. A repeated claim has the same value.
     """
 
     topic_id: UUID
@@ -84,19 +83,19 @@ class EpochClaim(NamedTuple):
 
 
 class ClaimedEpochs(NamedTuple):
-    """What became of claims: `chains`, whose `reservation.reserved` is the claimant's epoch."""
+    """Results of claims; the claimant's epoch is the `reservation.reserved` of a chain."""
 
     chains: Mapping[PartitionKey, PartitionChain]
     refused: Mapping[PartitionKey, PenstockError]
 
 
 class EpochOpening(NamedTuple):
-    """Seals a partition's open epoch at `end_offset`, and opens a reserved one there.
+    """An order to seal a partition's open epoch at `end_offset`, and to open a reserved one there.
 
-    The records below the end are durable on an ack quorum of the epoch that is sealed. `isr` are
-    those of the new placement that hold all of them, as far as the leader knows. `move` is the
-    order for another placement that this one comes of, 0 where it is that of the epoch before.
-    `unclean`: replicas that are none any more were not asked, and what only they hold is given up.
+    The records below the end are durable on an ack quorum of the sealed epoch. `isr` are the
+    replicas of the new placement that hold all of them, as far as the leader knows. `move` is the
+    order that the new placement comes from, 0 if the placement does not change. `unclean` if
+    unavailable replicas were not asked; records that only they hold are lost.
     """
 
     topic_id: UUID
@@ -115,9 +114,9 @@ class EpochOpening(NamedTuple):
 
 
 class PartitionLoss(NamedTuple):
-    """What an unclean election gave up: records of epoch `sealed` from an offset on, if any.
+    """Records of epoch `sealed` from an offset on that an unclean election lost, if there were any.
 
-    `broker` opened `epoch` without having asked the replicas that are `missing`.
+    `broker` opened `epoch` without asking the `missing` replicas.
     """
 
     topic_id: UUID
@@ -131,8 +130,6 @@ class PartitionLoss(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """Asks for other replicas of a partition, the preferred leader first; None: not any more."""
-
     topic_id: UUID
     partition: int
     replicas: tuple[int, ...] | None
@@ -143,8 +140,6 @@ class Reassignment(NamedTuple):
 
 
 class InSyncReplicas(NamedTuple):
-    """The replicas that keep up, as the leader of an epoch sees them."""
-
     topic_id: UUID
     partition: int
     epoch: int
@@ -156,23 +151,23 @@ class InSyncReplicas(NamedTuple):
 
 
 class Resignation(NamedTuple):
-    """Has another replica lead what the image says a broker leads in an epoch.
+    """An order that another replica leads the partition that a broker leads in an epoch.
 
-    The epoch stays open until the heir has claimed the next one.
+    The epoch stays open until the successor has claimed the next one.
     """
 
     topic_id: UUID
     partition: int
     epoch: int
-    heir: int
+    successor: int
 
     @property
     def key(self) -> PartitionKey:
         return self.topic_id, self.partition
 
 
-class OwedEpoch(NamedTuple):
-    """An epoch in whose placement a broker is."""
+class AssignedEpoch(NamedTuple):
+    """An epoch whose placement includes a broker."""
 
     topic_id: UUID
     partition: int

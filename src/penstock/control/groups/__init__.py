@@ -1,1 +1,1 @@
-"""What consumer groups keep: their offsets."""
+"""Committed and pending offsets of consumer groups."""

@@ -1,12 +1,11 @@
-"""Offsets of open transactions: they wait beside those that are committed until the decision.
+"""Pending offsets of open transactions, stored beside the committed ones until the decision.
 
-A transaction's record has a row for each group whose offsets belong to it, with the producer's id
-and epoch. Offsets are staged under a lock of that row. The save that decides the transaction
-deletes it, and settles what was staged, in the same transaction of the database: an offset is there
-by then, or is refused, so that none waits for ever and none comes late.
+A transaction's record has a row with the producer's id and epoch for each group in it. Offsets are
+staged under a lock of that row. The save that decides the transaction deletes the row and completes
+the staged offsets in the same database transaction, so no offset is staged after the decision.
 
-Of a partition the offset that was brought last counts, by whatever way, as in Kafka: ordinals say
-in which order transactions brought theirs, and what is committed overtakes what was brought before.
+The newest offset of a partition wins, as in Kafka: ordinals order the offsets of transactions, and
+a commit outside of transactions supersedes all earlier pending ones.
 
 Source: Kafka's `OffsetMetadataManager`; KIP-98, KIP-447, KIP-890.
 """
@@ -34,12 +33,11 @@ from penstock.control.values import CommittedOffset
 def stage(
     transaction: OpenTransaction, group_id: str, committed: Sequence[CommittedOffset]
 ) -> Operation[None]:
-    """Store offsets of an open transaction, of a partition's the newest."""
     key = transaction.transactional_id.encode()
     row = yield records.lock_member(TRANSACTION, key, (GROUP_MEMBER + group_id).encode())
     _check(transaction, group_id, row)
     brought = yield from newest(committed)
-    yield statements.write([statements.values_of(one) for one in brought], group_id, key)
+    yield statements.write([statements.values_of(offset) for offset in brought], group_id, key)
 
 
 def _check(transaction: OpenTransaction, group_id: str, row: bytes | None) -> None:
@@ -54,10 +52,10 @@ def _check(transaction: OpenTransaction, group_id: str, row: bytes | None) -> No
         )
 
 
-def settle(ends: Mapping[str, OffsetsEnd]) -> Operation[None]:
-    """Commit or drop what transactions have brought, by transactional id.
+def complete(ends: Mapping[str, OffsetsEnd]) -> Operation[None]:
+    """Commit or drop the pending offsets of transactions, by transactional id.
 
-    Whoever stages has ended by now: the rows of the transactions' groups are deleted before.
+    The caller has deleted the rows of their groups, so nothing is staged concurrently.
     """
     keys = [(key.encode(),) for key in ends]
     found = yield statements.take(keys)
@@ -75,5 +73,5 @@ def settle(ends: Mapping[str, OffsetsEnd]) -> Operation[None]:
         ):
             committed[place] = ordinal, one
     ordered = [committed[place] for place in sorted(committed)]
-    yield offsets.overtake_older([(*one[:4], ordinal) for ordinal, one in ordered])
-    yield offsets.write_settled([(*one, None) for _, one in ordered])
+    yield offsets.overtake_older([(*offset[:4], ordinal) for ordinal, offset in ordered])
+    yield offsets.write_completed([(*offset, None) for _, offset in ordered])

@@ -1,7 +1,4 @@
-"""The table of offsets that open transactions have brought: its statements and rows.
-
-Transactional ids are bytes, as the keys of coordinators' records are.
-"""
+"""Table of pending offsets: statements and rows. Transactional ids are bytes, as records' keys."""
 
 from __future__ import annotations
 
@@ -37,14 +34,14 @@ write = Each(
     " topic_id, committed_offset, leader_epoch, metadata, commit_timestamp_ms, ordinal, overtaken)"
     f" VALUES ($8, $9, $1, $2, $3, $4, $5, $6, $7, {_NEXT.format(topic='$1', number='$2')}, 0)",
 )
-"""Two transactions that bring offsets of a partition at the same time may get the same ordinal."""
+"""Concurrent transactions may give a partition's offsets the same ordinal."""
 take = Each(
     "rows",
     f"DELETE FROM pending_offsets WHERE transactional_id = ANY($1::bytea[]) RETURNING {_COLUMNS}",  # noqa: S608
     sqlite=f"SELECT {_COLUMNS} FROM pending_offsets WHERE transactional_id = $1",  # noqa: S608
 )
 drop = Each("changed", "", sqlite="DELETE FROM pending_offsets WHERE transactional_id = $1")
-"""What `take` has read; in PostgreSQL it is gone by then."""
+"""Deletes the rows that `take` has read; PostgreSQL's `take` deletes them itself."""
 delete = Each(
     "changed",
     "DELETE FROM pending_offsets WHERE group_id = $3"
@@ -59,7 +56,7 @@ delete_all = Each(
 
 
 class PendingOffset(NamedTuple):
-    """An offset of a transaction, as its row has it from the group's id on."""
+    """An offset of a transaction: the columns of its row from the group's id on."""
 
     group_id: str
     topic: str

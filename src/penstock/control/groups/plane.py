@@ -1,8 +1,7 @@
-"""The part of the control plane that keeps groups' offsets.
+"""Control-plane interface of groups' offsets.
 
-Topics and brokers stand still while they are stored. Where the caller names a cluster epoch, it
-must still be the current one: a coordinator that was paused writes nothing after brokers have
-changed.
+Topics and brokers are locked while offsets are stored. A given cluster epoch must be the current
+one, so that a paused coordinator writes nothing after its groups have moved.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from penstock.control.values import CommittedOffset, StableOffsets
 
 
 class GroupOffsets(OverDatabase):
-    """Methods of `ControlPlane`, over either database."""
+    """Methods of `ControlPlane` for groups' offsets."""
 
     async def commit_offsets(
         self,
@@ -28,16 +27,14 @@ class GroupOffsets(OverDatabase):
         offsets: Sequence[CommittedOffset],
         cluster_epoch: int | None = None,
     ) -> None:
-        """Store a group's offsets, all of them or none; the newest commit of a partition wins.
+        """Store a group's offsets, all or none; the newest commit of a partition wins.
 
-        Those of an earlier topic of the same name are dropped: they came too late.
-
-        Here and below, `cluster_epoch` is that of the image by which the caller coordinates the
-        group; a coordinator that was paused while its groups moved writes nothing.
+        Offsets of an earlier topic of the same name are dropped. Here and below, `cluster_epoch` is
+        that of the image by which the caller coordinates the group.
 
         Raises:
             TooLarge: more than `OFFSETS_PER_CALL_MAX` in one call.
-            StaleClusterEpoch: brokers have come or gone since.
+            StaleClusterEpoch: brokers were added or removed since.
         """
         _check_count(len(offsets))
         await self._database.change(
@@ -50,10 +47,7 @@ class GroupOffsets(OverDatabase):
     async def committed_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]] | None
     ) -> list[CommittedOffset]:
-        """A group's offsets in the named partitions, or in all; those without one are left out.
-
-        Ordered by topic and partition.
-        """
+        """Return a group's offsets in some or all partitions, by topic and partition."""
         return await self._database.read(partial(operations.read, group_id, partitions))
 
     async def stage_offsets(
@@ -64,11 +58,11 @@ class GroupOffsets(OverDatabase):
         offsets: Sequence[CommittedOffset],
         cluster_epoch: int | None = None,
     ) -> None:
-        """Store offsets that a group commits by an open transaction, all of them or none.
+        """Store offsets that a group commits by an open transaction, all or none.
 
-        Nobody sees them before the save that decides the transaction
-        (`RecordChange.settles_offsets`); one that is made while this runs waits for it. Their own
-        expiry is not looked at, nor are those of an earlier topic of the same name.
+        They are invisible until the save that decides the transaction
+        (`RecordChange.settles_offsets`), which waits for this call. Their expiry is ignored;
+        offsets of an earlier topic of the same name are dropped.
 
         Raises:
             NotInTransaction: the transaction's record has no row of this group.
@@ -86,7 +80,7 @@ class GroupOffsets(OverDatabase):
     async def stable_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]] | None
     ) -> StableOffsets:
-        """As `committed_offsets`, and where open transactions may change them, as of one moment."""
+        """Return `committed_offsets` and the partitions with pending ones, in one state."""
         return await self._database.read(partial(operations.read_stable, group_id, partitions))
 
     async def delete_offsets(
@@ -96,9 +90,7 @@ class GroupOffsets(OverDatabase):
         partitions: Sequence[tuple[str, int]],
         cluster_epoch: int | None = None,
     ) -> None:
-        """Forget a group's offsets in the named partitions; those without one do not matter.
-
-        Those that open transactions have brought go with them, and are not committed any more.
+        """Delete a group's offsets in the named partitions, including pending ones.
 
         Raises:
             TooLarge, StaleClusterEpoch: as `commit_offsets`.
@@ -111,17 +103,17 @@ class GroupOffsets(OverDatabase):
         )
 
     async def offset_group_ids(self) -> list[str]:
-        """The ids of all groups that have an offset, or may get one of a transaction, in order."""
+        """Return the ids of all groups with committed or pending offsets, in order."""
         return await self._database.read(operations.group_ids)
 
     async def groups_with_offsets(self, group_ids: Sequence[str]) -> list[str]:
-        """Those of some groups that have an offset, or may get one of a transaction."""
+        """Return the groups among these with committed or pending offsets."""
         return await self._database.read(partial(operations.having_offsets, group_ids))
 
     async def expire_offsets(self, *, now_ms: int, limit: int) -> int:
-        """Delete at most `limit` offsets whose own expiry has passed; how many were deleted.
+        """Delete at most `limit` offsets whose own expiry has passed; return their number.
 
-        Here and below, offsets that an open transaction may change stay.
+        Here and below, partitions with pending offsets are skipped.
         """
         return await self._database.change(partial(operations.expire, now_ms, limit))
 
@@ -133,7 +125,7 @@ class GroupOffsets(OverDatabase):
         limit: int,
         cluster_epoch: int | None = None,
     ) -> int:
-        """Delete offsets of a group that are so old and have no expiry of their own; how many."""
+        """Delete old offsets of a group without an expiry; return their number."""
         return await self._database.change(
             partial(operations.expire_of, group_id, committed_by_ms, limit),
             lock=Lock.TOPICS,

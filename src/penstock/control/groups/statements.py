@@ -1,7 +1,4 @@
-"""The table of groups' offsets: its statements and rows.
-
-The metadata of an offset is bytes, as PostgreSQL's text has no zero byte.
-"""
+"""Table of groups' offsets. Metadata is bytes: PostgreSQL's text has no NUL."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _COLUMNS: Final = (
     " expire_timestamp_ms"
 )
 _PENDING: Final = "topic, number, NULL, 0, 0, NULL, 0, NULL"
-_SETTLED: Final = (
+_NOT_PENDING: Final = (
     "NOT EXISTS (SELECT 1 FROM pending_offsets p WHERE p.group_id = group_offsets.group_id"
     " AND p.topic = group_offsets.topic AND p.number = group_offsets.number)"
 )
@@ -25,7 +22,7 @@ read_renewed = Each(
     "",
     sqlite="SELECT name, topic_id FROM topics WHERE name = $1 AND topic_id <> $2",
 )
-"""Topics of these names that have other ids; PostgreSQL's `write` looks by itself."""
+"""Answers topics of these names with other ids; PostgreSQL's `write` checks that itself."""
 _OVERTAKEN: Final = (
     "UPDATE pending_offsets p SET overtaken = true"
     " FROM unnest($1::text[], $2::text[], $3::int[], $4::uuid[]) AS n (group_id, topic, number, id)"
@@ -58,16 +55,16 @@ overtake = Each(
     sqlite="UPDATE pending_offsets SET overtaken = 1 WHERE group_id = $1 AND topic = $2"
     " AND number = $3 AND topic_id = $4",
 )
-"""These two are of SQLite alone: PostgreSQL's `write` does both."""
+"""Both are for SQLite alone: PostgreSQL's `write` includes them."""
 write = Each(
     "changed",
     f"WITH overtaken AS ({_OVERTAKEN}) "  # noqa: S608  (fixed)
     + _WRITE.format(condition="(SELECT count(*) FROM overtaken) >= 0"),
     sqlite=_WRITE_SQLITE,
 )
-"""Stores what no transaction brought; it overtakes all that transactions have brought before.
+"""Stores offsets committed outside of transactions, which supersede pending ones.
 
-PostgreSQL counts that first, so that those rows are locked first, as by whoever settles them.
+PostgreSQL locks pending rows first, in the same order as a completed transaction does.
 """
 overtake_older = Each(
     "changed",
@@ -79,7 +76,7 @@ overtake_older = Each(
     sqlite="UPDATE pending_offsets SET overtaken = 1 WHERE group_id = $1 AND topic = $2"
     " AND number = $3 AND topic_id = $4 AND ordinal < $5",
 )
-write_settled = Each("changed", _WRITE.format(condition="true"), sqlite=_WRITE_SQLITE)
+write_completed = Each("changed", _WRITE.format(condition="true"), sqlite=_WRITE_SQLITE)
 read_all = rows(f"SELECT {_COLUMNS} FROM group_offsets WHERE group_id = $1")  # noqa: S608
 read = Each(
     "rows",
@@ -101,7 +98,7 @@ read_stable = Each(
     f" UNION ALL SELECT {_PENDING} FROM pending_offsets"
     " WHERE group_id = $3 AND topic = $1 AND number = $2",
 )
-"""Rows without a topic's id are of partitions in which open transactions have brought offsets."""
+"""Rows without a topic's id name partitions with pending offsets."""
 read_all_stable = rows(
     f"SELECT {_COLUMNS} FROM group_offsets WHERE group_id = $1"  # noqa: S608  (fixed)
     f" UNION ALL SELECT {_PENDING} FROM pending_offsets WHERE group_id = $1"
@@ -132,19 +129,18 @@ having_offsets = Each(
 expire = changed(
     "DELETE FROM group_offsets WHERE (group_id, topic, number) IN"  # noqa: S608  (fixed)
     " (WITH old AS MATERIALIZED (SELECT group_id, topic, number FROM group_offsets"
-    f" WHERE expire_timestamp_ms <= $1 AND {_SETTLED} LIMIT $2 FOR UPDATE SKIP LOCKED)"
+    f" WHERE expire_timestamp_ms <= $1 AND {_NOT_PENDING} LIMIT $2 FOR UPDATE SKIP LOCKED)"
     " SELECT group_id, topic, number FROM old)"
 )
 expire_of = changed(
     "DELETE FROM group_offsets WHERE group_id = $1 AND (topic, number) IN"  # noqa: S608  (fixed)
     " (WITH old AS MATERIALIZED (SELECT topic, number FROM group_offsets"
     " WHERE group_id = $1 AND expire_timestamp_ms IS NULL AND commit_timestamp_ms <= $2"
-    f" AND {_SETTLED} LIMIT $3 FOR UPDATE SKIP LOCKED) SELECT topic, number FROM old)"
+    f" AND {_NOT_PENDING} LIMIT $3 FOR UPDATE SKIP LOCKED) SELECT topic, number FROM old)"
 )
 
 
 def values_of(group_id: str, one: CommittedOffset) -> tuple[Any, ...]:
-    """The row of an offset that no transaction brought."""
     return (
         group_id,
         one.topic,

@@ -1,1 +1,1 @@
-"""Topics, brokers, configs, offsets and groups: their rules and their rows."""
+"""Topics, brokers and configs: their rules and rows."""

@@ -1,13 +1,11 @@
-"""The image of topics and brokers: how an operation comes to the newest one, and stores the next.
+"""The image of topics and brokers: how operations load the newest one and store the next.
 
-The image lies in memory, and its rows in the database, with one row that says which one it is: a
-stamp is drawn with every change, so images of equal stamps are equal. An operation asks for that
-row, under a lock that keeps others from changing it, and takes the image of this stamp; where
-others changed something it reads the topics whose own stamps are new. Topics that did not change
-are the same objects in all images.
+The image is cached in memory, and its rows are in the database, with one row that has its stamp: a
+new stamp is generated with every change. An operation reads that row, under a lock against changes,
+and uses the cached image of this stamp; otherwise it reads the topics with new stamps. Unchanged
+topics are the same objects in all images.
 
-An image is published once the commit that covers it is durable. One whose operation is over, and
-not yet committed, serves other operations alone.
+An image is published once its commit is durable; before that, only operations see it.
 """
 
 from __future__ import annotations
@@ -26,85 +24,78 @@ from penstock.control.values import EntityConfigs, MetadataImage, Partition, Top
 
 T = TypeVar("T")
 Rule = Callable[[MetadataImage], tuple[MetadataImage, T]]
-"""From an image to the next one, or to the same one, and what the caller is answered."""
+"""Function from an image to the next one, or the same one, and the caller's answer."""
 
 
 class StampedImage(NamedTuple):
-    """An image, its stamp, and those of its topics."""
+    """An image, its stamp, and the stamps of its topics."""
 
     image: MetadataImage
     stamp: UUID
     topics: Mapping[UUID, tuple[UUID, Topic]]
-    """By topic id: the stamp of the topic's row, and what was in it."""
+    """Stamp and topic of each row, by topic id."""
     entity_stamp: UUID | None
-    """Of the image that changed the configs of entities last; None where none did."""
+    """Stamp of the image that changed the configs of entities last; None if none did."""
 
     def topic(self, topic_id: UUID) -> Topic | None:
-        """The topic of an id."""
         found = self.topics.get(topic_id)
         return None if found is None else found[1]
 
     def partition(self, key: tuple[UUID, int]) -> Partition | None:
-        """One partition of the topic of an id."""
         topic = self.topic(key[0])
         there = topic is not None and 0 <= key[1] < len(topic.partitions)
         return topic.partitions[key[1]] if topic is not None and there else None
 
 
 class Images:
-    """The newest images that are known, of which the published one is seen outside operations."""
+    """The newest known images; only the published one is visible outside operations."""
 
     def __init__(self, stamp: Callable[[int], UUID]) -> None:
-        """`stamp` draws that of a version; no two images that were committed have the same."""
+        """`stamp` generates the stamp of a version; committed images have distinct stamps."""
         self._new_stamp = stamp
         self.published: StampedImage | None = None
         self.newest: StampedImage | None = None
         self.channel = ""
         self.notice = ""
-        """What others are told of a change, and where, by databases that have others."""
+        """Notice of a change to other brokers, and its channel, in databases that have several."""
 
     def publish(self, known: StampedImage | None) -> None:
-        """Show an image whose commit is durable, unless a newer one is shown already."""
         shown = self.published
         if known is not None and (shown is None or shown.image.version < known.image.version):
             self.published = known
 
     def forget(self) -> None:
-        """Know no image, as when the database is opened."""
         self.published = self.newest = None
 
     def known(self, stamp: UUID | None) -> StampedImage | None:
-        """The image of a stamp, if it is one of the newest; which is that of no stamp."""
+        """Return the cached image of a stamp, or the newest one if `stamp` is None."""
         if stamp is None:
             return self.newest or self.published
-        for one in (self.newest, self.published):
-            if one is not None and one.stamp == stamp:
-                return one
+        for image in (self.newest, self.published):
+            if image is not None and image.stamp == stamp:
+                return image
         return None
 
-    # What follows are parts of operations.
+    # The methods below are parts of operations.
 
     def current(self) -> Operation[StampedImage]:
-        """The image as the transaction sees it."""
         return (yield from self.at((yield from self.stamp())))
 
     def at(self, stamp: UUID | None) -> Operation[StampedImage]:
-        """The image of a stamp that the transaction has read; as `known`, which reads nothing."""
         found = self.known(stamp)
         if found is None:
             found = self.newest = yield from self.read()
         return found
 
     def stamp(self) -> Operation[UUID]:
-        """That of the image's row."""
         return uuid_of((yield statements.read_stamp()))
 
     def locked(self) -> Operation[StampedImage]:
-        """The newest image, whose row is locked until the transaction ends."""
+        """Lock the image's row until the transaction ends; return the newest image."""
         return (yield from self.at(uuid_of((yield statements.lock_stamp()))))
 
     def read(self) -> Operation[StampedImage]:
-        """The whole image, in a transaction that sees one state; what is known is not read."""
+        """Read the image in a transaction with one snapshot; cached topics are not read."""
         version, cluster_epoch, cluster_id, stamp, found = yield statements.read_version()
         entity_stamp = None if found is None else uuid_of(found)
         topics = yield from self._read_topics()
@@ -141,29 +132,29 @@ class Images:
         }
         changed = [(topic_id,) for topic_id in stamps if topic_id not in topics]
         partitions: dict[UUID, list[Partition]] = {topic_id: [] for (topic_id,) in changed}
-        for one in (yield statements.read_partitions(changed)):
-            partitions[uuid_of(one[0])].append(statements.partition_of(one))
-        for one in (yield statements.read_topics(changed)):
-            topic_id = uuid_of(one[0])
+        for row in (yield statements.read_partitions(changed)):
+            partitions[uuid_of(row[0])].append(statements.partition_of(row))
+        for row in (yield statements.read_topics(changed)):
+            topic_id = uuid_of(row[0])
             ordered = sorted(partitions[topic_id], key=lambda partition: partition.index)
-            topics[topic_id] = stamps[topic_id], statements.topic_of(one, ordered)
+            topics[topic_id] = stamps[topic_id], statements.topic_of(row, ordered)
         return topics
 
     def change(
         self, make: Callable[[], Operation[tuple[T, StampedImage]]]
     ) -> Operation[tuple[T, StampedImage]]:
-        """An operation that changes the image, which the next ones know from its end on."""
+        """Run an operation that changes the image, and cache the new one."""
         answer, self.newest = yield from make()
         return answer, self.newest
 
     def apply(self, rule: Rule[T]) -> Operation[tuple[T, StampedImage]]:
-        """Apply a rule to the newest image and store what comes of it; its answer and image."""
+        """Apply a rule to the newest image and store the result; return its answer and image."""
         known = yield from self.locked()
         image, answer = rule(known.image)
         return answer, (yield from self.store(known, image))
 
     def store(self, known: StampedImage, image: MetadataImage) -> Operation[StampedImage]:
-        """Store the image that follows on one that was locked: the rows that differ."""
+        """Store the successor of a locked image: the rows that differ."""
         if image is known.image:
             return known
         stamp = self._new_stamp(image.version)
@@ -197,12 +188,12 @@ class Images:
         yield epochs.delete_epochs(ended)
         yield epochs.delete_partitions(ended)
         yield epochs.delete_losses(ended)
-        yield statements.write_topics([statements.topic_values(one) for one in written], stamp)
+        yield statements.write_topics([statements.topic_values(topic) for topic in written], stamp)
         yield statements.write_partitions(
             [
-                statements.partition_values(topic, one)
+                statements.partition_values(topic, partition)
                 for topic in written
-                for one in _new_partitions(old.get(topic.name), topic)
+                for partition in _new_partitions(old.get(topic.name), topic)
             ]
         )
         if not names:
@@ -215,9 +206,9 @@ class Images:
 
 
 def _changed_names(known: MetadataImage, image: MetadataImage) -> Collection[str]:
-    """The topics that differ; all are compared where so many changed that it is not noted."""
+    """Return the names of changed topics; compare all topics if the record is incomplete."""
     if image.origin is not known.origin:
-        raise BugError("an image is stored that no rule made of the one before")
+        raise BugError("the image to store was not made of the locked one by rules")
     names = image.changed_since(known)
     if names is not None:
         return names
@@ -227,17 +218,15 @@ def _changed_names(known: MetadataImage, image: MetadataImage) -> Collection[str
 
 
 def _ends(known: Topic | None, topic: Topic | None) -> bool:
-    """Whether a topic that may have epochs is gone, or became diskless."""
     return known is not None and may_have_epochs(known) and (topic is None or is_diskless(topic))
 
 
 def _new_partitions(known: Topic | None, topic: Topic) -> list[Partition]:
-    """The partitions whose rows differ."""
     there = () if known is None else known.partitions
     return [
-        one
-        for index, one in enumerate(topic.partitions)
-        if index >= len(there) or there[index] is not one
+        partition
+        for index, partition in enumerate(topic.partitions)
+        if index >= len(there) or there[index] is not partition
     ]
 
 
@@ -253,18 +242,18 @@ def _store_entities(known: EntityConfigs, configs: EntityConfigs) -> Operation[N
 def _store_brokers(known: MetadataImage, image: MetadataImage) -> Operation[None]:
     if image.brokers is not known.brokers:
         left = {broker.broker_id for broker in image.brokers}
-        gone = [one.broker_id for one in known.brokers if one.broker_id not in left]
+        gone = [broker.broker_id for broker in known.brokers if broker.broker_id not in left]
         yield statements.unregister([(broker_id,) for broker_id in gone])
-        for one in image.brokers:
-            if one not in known.brokers:
-                address = one.broker_id, one.host, one.port, one.rack
+        for broker in image.brokers:
+            if broker not in known.brokers:
+                address = broker.broker_id, broker.host, broker.port, broker.rack
                 yield statements.write_broker(
                     *address,
-                    one.incarnation,
-                    one.epoch,
-                    json.dumps(one.endpoints),
-                    json.dumps(one.roles),
+                    broker.incarnation,
+                    broker.epoch,
+                    json.dumps(broker.endpoints),
+                    json.dumps(broker.roles),
                 )
-    for broker, configs in image.broker_configs.items():
-        if known.broker_configs.get(broker) is not configs:
-            yield statements.write_configs(broker, json.dumps(dict(configs)))
+    for name, configs in image.broker_configs.items():
+        if known.broker_configs.get(name) is not configs:
+            yield statements.write_configs(name, json.dumps(dict(configs)))

@@ -1,4 +1,4 @@
-"""The operations of metadata that are more than a rule over the image (`images.py`)."""
+"""Operations on metadata that need more than a rule over the image (`images.py`)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from penstock.control.values import Broker, Topic
 
 
 def open_cluster(cluster_id: str, stamp: UUID) -> Operation[str]:
-    """The cluster's id, which is `cluster_id` if the database has none yet."""
+    """Return the cluster's id; a new database stores `cluster_id`."""
     yield statements.make_version(cluster_id, stamp)
     found: str = yield statements.read_cluster_id()
     return found
 
 
 def unregister_all() -> Operation[None]:
-    """Forget who was registered, as all of them are gone; epochs stay."""
     yield statements.unregister_all()
 
 
 def register_broker(
     images: Images, *, broker_id: int, incarnation: UUID, **address: Any
 ) -> Operation[tuple[Broker, StampedImage]]:
-    """Register a broker, renewed now."""
     highest: int | None = yield statements.read_epoch(broker_id)
     registered = yield from images.apply(
         partial(
@@ -45,20 +43,19 @@ def register_broker(
 
 
 def renew_broker(broker_id: int, incarnation: UUID) -> Operation[bool]:
-    """Whether the incarnation is registered; its renewal is now."""
+    """Renew a registration; return whether the incarnation is registered."""
     count: int = yield statements.renew_broker(broker_id, incarnation)
     return count == 1
 
 
 def overdue(timeout_ms: int, by: int) -> Operation[list[int]]:
-    """The brokers that were renewed so long before a broker."""
+    """Return brokers whose renewal is `timeout_ms` older than that of the broker `by`."""
     return [broker_id for (broker_id,) in (yield statements.read_overdue(timeout_ms, by))]
 
 
 def expire_brokers(
     images: Images, timeout_ms: int, by: int
 ) -> Operation[tuple[list[int], StampedImage]]:
-    """Unregister those that were renewed so long before a broker, and say which."""
     known = yield from images.locked()
     expired = [broker_id for (broker_id,) in (yield statements.lock_overdue(timeout_ms, by))]
     stored = yield from images.store(known, rules.expire_brokers(known.image, expired))
@@ -66,7 +63,6 @@ def expire_brokers(
 
 
 def remove_broker(images: Images, broker_id: int) -> Operation[tuple[None, StampedImage]]:
-    """Forget what is set for a broker that is gone for good."""
     known = yield from images.locked()
     highest: int | None = yield statements.read_epoch(broker_id)
     left = rules.remove_broker(known.image, broker_id=broker_id, known=highest is not None)
@@ -76,7 +72,6 @@ def remove_broker(images: Images, broker_id: int) -> Operation[tuple[None, Stamp
 def create_topic(
     images: Images, *, min_insync_replicas: int, **topic: Any
 ) -> Operation[tuple[Topic, StampedImage]]:
-    """Create a topic; epochs of its partitions are open then, where they have several replicas."""
     created, stored = yield from images.apply(partial(rules.create_topic, **topic))
     yield from open_first(stored.image, created, created.partitions, min_insync_replicas)
     return created, stored
@@ -85,7 +80,6 @@ def create_topic(
 def create_partitions(
     images: Images, *, min_insync_replicas: int, new: Sequence[Sequence[int]], **grown: Any
 ) -> Operation[tuple[Topic, StampedImage]]:
-    """Add partitions to a topic, as `create_topic` does."""
     topic, stored = yield from images.apply(partial(rules.create_partitions, new=new, **grown))
     added = topic.partitions[-len(new) :]
     yield from open_first(stored.image, topic, added, min_insync_replicas)
@@ -93,6 +87,5 @@ def create_partitions(
 
 
 def allocate_producer_ids(count: int) -> Operation[range]:
-    """Ids that were never handed out."""
     stop: int = yield statements.allocate_producer_ids(count)
     return rules.producer_ids(stop - count, count)

@@ -1,4 +1,4 @@
-"""The part of the control plane that keeps topics, brokers, their configs and producer ids."""
+"""Control-plane interface of topics, brokers, their configs, and producer ids."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ T = TypeVar("T")
 
 
 class Metadata(OverDatabase):
-    """Methods of `ControlPlane`, over either database."""
+    """Methods of `ControlPlane` for metadata."""
 
     _images: Images
 
     @abstractmethod
     async def image(self) -> MetadataImage:
-        """The newest committed image; the same object as long as nothing changed."""
+        """Return the newest committed image; the same object until something changes."""
 
     @abstractmethod
-    def _publish(self, image: StampedImage) -> None:
-        """Show an image whose commit is durable."""
-
+    def _publish(self, image: StampedImage) -> None: ...
     async def _apply(self, make: Callable[[], Operation[tuple[T, StampedImage]]]) -> T:
-        """Run an operation that changes metadata; what it answers."""
+        """Run an operation that changes metadata, publish its image, and return its answer."""
         answer, image = await self._database.change(
             partial(self._images.change, make), lock=Lock.METADATA
         )
@@ -52,10 +50,7 @@ class Metadata(OverDatabase):
         endpoints: Sequence[tuple[str, str, int]] = (),
         roles: Sequence[str] = ROLES,
     ) -> Broker:
-        """Register one incarnation of a broker and give it a new, higher epoch.
-
-        Idempotent for the same incarnation, addresses and roles, which are as in `Broker`.
-        """
+        """Register an incarnation in a new, higher epoch; idempotent for the same arguments."""
         return await self._apply(
             partial(
                 operations.register_broker,
@@ -84,19 +79,19 @@ class Metadata(OverDatabase):
         await self._rule(rule)
 
     async def remove_broker(self, broker_id: int) -> None:
-        """Forget what is set for a broker that is gone for good; its id may register again.
+        """Delete the configs of a broker that is gone permanently; its id may register again.
 
         Raises:
-            BrokerInUse: it is registered, or holds replicas, or is to.
-            UnknownBroker: it never was registered.
+            BrokerInUse: it is registered, or holds or will hold replicas.
+            UnknownBroker: it was never registered.
         """
         await self._apply(partial(operations.remove_broker, self._images, broker_id))
 
     async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
-        """Say that a broker lives, by the clock of the plane itself.
+        """Renew a registration, by the clock of the control plane.
 
         Raises:
-            StaleBroker: another incarnation owns the id, or it is not registered (any more).
+            StaleBroker: another incarnation owns the id, or it is not registered.
         """
         renew = partial(operations.renew_broker, broker_id, incarnation)
         if not await self._database.read(renew):
@@ -106,11 +101,9 @@ class Metadata(OverDatabase):
             raise StaleBroker(broker_id, registered=False)
 
     async def expire_brokers(self, timeout_ms: int, *, by: int) -> list[int]:
-        """Remove brokers whose last renewal is so much older than that of one; which ones.
+        """Remove brokers renewed `timeout_ms` before the calling broker, `by`; return them.
 
-        Any registered broker may do it, `by` its own renewal: however long this call waits, it
-        removes nobody who could renew itself as well as the caller. Callers give others time to
-        renew after the plane itself was away.
+        After an outage of the control plane, callers first give others time to renew.
         """
         if not await self._database.read(partial(operations.overdue, timeout_ms, by)):
             return []
@@ -129,8 +122,8 @@ class Metadata(OverDatabase):
     ) -> Topic:
         """Create a topic; `partitions` lists each partition's replicas, the leader first.
 
-        Partitions with several replicas, unless the topic is diskless, are in their first epoch
-        then; `min_insync_replicas` is the topic's setting, which their ack quorums come from.
+        Opens the first epochs of replicated partitions, unless the topic is diskless; the topic's
+        setting `min_insync_replicas` determines their ack quorums.
 
         Raises:
             TopicExists, TopicIdTaken: the name or the id is taken.
@@ -151,7 +144,7 @@ class Metadata(OverDatabase):
         )
 
     async def delete_topic(self, topic_id: UUID) -> Topic:
-        """Delete a topic and every group's offsets in it; returns what it was.
+        """Delete a topic and every group's offsets in it; return the deleted topic.
 
         Raises:
             UnknownTopic: no topic of this id.
@@ -166,7 +159,7 @@ class Metadata(OverDatabase):
         new: Sequence[Sequence[int]],
         min_insync_replicas: int = 1,
     ) -> Topic:
-        """Add partitions to a topic that has `expected_count` of them; the rest as `create_topic`.
+        """Add partitions to a topic that has `expected_count` of them, as `create_topic` does.
 
         Raises:
             UnknownTopic: no topic of this id.
@@ -188,7 +181,7 @@ class Metadata(OverDatabase):
     async def set_topic_configs(
         self, *, topic_id: UUID, configs: Mapping[str, str], expected: Mapping[str, str] | None
     ) -> Topic:
-        """Replace a topic's own configs, if they still are `expected` (None: whatever they are).
+        """Replace a topic's own configs if they are `expected`; None replaces any.
 
         Raises:
             UnknownTopic: no topic of this id.
@@ -204,7 +197,7 @@ class Metadata(OverDatabase):
         """Replace a broker's dynamic configs; the empty name is the cluster-wide default.
 
         Raises:
-            StaleConfigs: they are not `expected` any more.
+            StaleConfigs: they are not the `expected` ones.
         """
 
         def rule(image: MetadataImage) -> tuple[MetadataImage, None]:
@@ -222,10 +215,11 @@ class Metadata(OverDatabase):
         changes: Mapping[str, Mapping[str, str]],
         expected: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Replace the configs of some entities of a kind, all or none; empty ones end them.
+        """Replace the configs of some entities of a kind, all or none; empty configs delete an
+        entity.
 
         Raises:
-            StaleConfigs: those of one are not what is `expected` of it, or nothing.
+            StaleConfigs: the configs of an entity are not the `expected` ones.
             InvalidError: there would be too many, or too long ones.
         """
 
@@ -236,6 +230,6 @@ class Metadata(OverDatabase):
         await self._rule(rule)
 
     async def allocate_producer_ids(self, count: int) -> range:
-        """Hand out `count` producer ids that were never handed out and never will be again."""
+        """Allocate `count` producer ids that are never allocated again."""
         rules.producer_ids(0, count)
         return await self._database.change(partial(operations.allocate_producer_ids, count))

@@ -1,8 +1,4 @@
-"""The commit rules: from one image and one change to the next image, or to a refusal.
-
-Pure functions that every form of the control plane shares. Each returns the next image and the
-value that the caller is answered with; none of them stores anything.
-"""
+"""Rules of metadata: pure functions from an image and a change to the next image, or an error."""
 
 from __future__ import annotations
 
@@ -46,7 +42,7 @@ PRODUCER_ID_MAX: Final = 2**63 - 1
 
 
 def cluster_id(unique: UUID) -> str:
-    """A new cluster's id: a UUID in Kafka's text form, 22 characters of URL-safe base64."""
+    """Return a new cluster's id: a UUID in Kafka's form, 22 characters of URL-safe base64."""
     return urlsafe_b64encode(unique.bytes).rstrip(b"=").decode()
 
 
@@ -62,7 +58,7 @@ def register_broker(
     endpoints: Sequence[tuple[str, str, int]] = (),
     roles: Sequence[str] = ROLES,
 ) -> tuple[MetadataImage, Broker]:
-    """Register a broker in an epoch above `highest_epoch`, the highest its id ever had."""
+    """Register a broker in an epoch above `highest_epoch`, the id's highest so far."""
     if broker_id < 0:
         raise InvalidError(f"broker id {broker_id} is negative")
     known = image.broker(broker_id)
@@ -98,13 +94,12 @@ def unregister_broker(image: MetadataImage, *, broker_id: int, incarnation: UUID
 
 
 def check_incarnation(image: MetadataImage, *, broker_id: int, incarnation: UUID) -> None:
-    """Raise StaleBroker unless this incarnation is registered."""
     known = image.broker(broker_id)
     check_registered(broker_id, None if known is None else known.incarnation, incarnation)
 
 
 def check_registered(broker_id: int, found: UUID | None, incarnation: UUID) -> None:
-    """As `check_incarnation`, by the incarnation that is registered, or None."""
+    """Raise StaleBroker unless the registered incarnation, `found`, is this one."""
     if found is None:
         raise StaleBroker(broker_id, registered=False)
     if found != incarnation:
@@ -112,24 +107,20 @@ def check_registered(broker_id: int, found: UUID | None, incarnation: UUID) -> N
 
 
 def expire_brokers(image: MetadataImage, broker_ids: Collection[int]) -> MetadataImage:
-    """Remove brokers that have not renewed their registration in time."""
     left = [broker for broker in image.brokers if broker.broker_id not in broker_ids]
     return image if len(left) == len(image.brokers) else _with_brokers(image, left)
 
 
 def remove_broker(image: MetadataImage, *, broker_id: int, known: bool) -> MetadataImage:
-    """Forget what is set for a broker that is gone for good.
-
-    `known`: it was registered once. Raises UnknownBroker or BrokerInUse.
-    """
+    """Delete a lost broker's configs, if it was `known`; raises UnknownBroker or BrokerInUse."""
     if image.broker(broker_id) is not None:
         raise BrokerInUse(f"broker {broker_id} is registered, so it runs: stop it first")
     held = [
-        f"{topic.name}-{one.index}"
+        f"{topic.name}-{partition.index}"
         for topic in image.topics.values()
         if topic.configs.get(DISKLESS_CONFIG) != "true"
-        for one in topic.partitions
-        if broker_id in one.copies
+        for partition in topic.partitions
+        if broker_id in partition.copies
     ]
     if held:
         raise BrokerInUse(
@@ -252,7 +243,7 @@ def set_entity_configs(
 
 
 def producer_ids(next_id: int, count: int) -> range:
-    """The block of ids from `next_id`, the first never handed out; raises InvalidError."""
+    """Return the next block of producer ids; raises InvalidError."""
     if not 1 <= count <= PRODUCER_IDS_PER_CALL_MAX:
         raise InvalidError(
             f"{count} producer ids in one call, allowed are 1 to {PRODUCER_IDS_PER_CALL_MAX}"
@@ -263,7 +254,6 @@ def producer_ids(next_id: int, count: int) -> range:
 
 
 def with_topics(image: MetadataImage, changed: Sequence[Topic]) -> MetadataImage:
-    """The image with topics added or replaced, in one version."""
     named = {topic.name: topic for topic in changed}
     return _with_topics(image, {**image.topics, **named}, *named)
 

@@ -1,8 +1,8 @@
-"""The tables of metadata: their statements and rows.
+"""Tables of metadata: statements and rows.
 
-Lists and maps (`configs`, `replicas`, `isr`) are JSON texts that are read whole. Who lives is told
-by `renewed_ms`; in SQLite that is a table of its own, in memory or in a file that is not
-synced, so that a heartbeat waits for no disk: whoever opens the database first unregisters all.
+Lists and maps (`configs`, `replicas`, `isr`) are JSON texts that are read whole. `renewed_ms` shows
+which brokers are alive. In SQLite it is in a table of its own, in memory or in an unsynced file, so
+that a heartbeat waits for no disk; the first process that opens the database unregisters all.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ unregister = Each(
 )
 unregister_all = changed("UPDATE brokers SET registered = false WHERE registered")
 
-# Configs of brokers and others, and producer ids
+# Configs of brokers and entities, and producer ids
 
 read_configs = rows("SELECT broker, configs FROM broker_configs")
 write_configs = changed(
@@ -200,7 +200,6 @@ def partition_of(found: Any) -> Partition:
 
 @lru_cache(maxsize=1024)
 def broker_ids(text: str) -> tuple[int, ...]:
-    """A list of brokers as it is stored."""
     return tuple(json.loads(text))
 
 

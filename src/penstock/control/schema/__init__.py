@@ -1,1 +1,1 @@
-"""The tables of the control plane, in one list."""
+"""Description of the control plane's tables."""

@@ -1,7 +1,7 @@
-"""Every table of the control plane: its key, its value, and the module that writes it.
+"""The tables of the control plane: keys, values, and the module that writes each.
 
-Both databases have them, under the same names. `migrations/` makes them; a test compares this list
-with what the migrations make, and `docs/reference/tables.md` is printed from it.
+Both databases have the same tables. A test compares this list with the result of the migrations,
+and `docs/reference/tables.md` is generated from it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ HEAD: Final = """# Tables of the control plane
 
 SQLite and PostgreSQL have the same tables, in one file, or in the first schema of the connection's
 search path. Ids of topics, brokers' processes and images are UUIDs, 16 bytes in SQLite; lists and
-maps are JSON. The last column is the module of `penstock/control/` that writes the table. How far
-the schema has come is `user_version` in SQLite.
+maps are JSON. The last column is the module of `penstock/control/` that writes the table. SQLite's
+`user_version` is the newest migration of the schema.
 
 | Table | Key | Value | What it is | Written by |
 |-------|-----|-------|------------|------------|
@@ -26,7 +26,7 @@ the schema has come is `user_version` in SQLite.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table; `of_postgres` are those of its values that SQLite does not have."""
+    """A table; `of_postgres` names its values that SQLite lacks."""
 
     name: str
     key: tuple[str, ...]
@@ -42,42 +42,42 @@ TABLES: Final[Sequence[Table]] = (
         name="image_version",
         key=("only_row",),
         value=("cluster_id", "version", "membership", "stamp", "entity_stamp"),
-        doc="One row: which image of topics, brokers and configs is the newest.",
+        doc="One row: version and stamp of the newest image of topics, brokers and configs.",
         writer="metadata/statements.py",
     ),
     Table(
         name="topics",
         key=("topic_id",),
         value=("name", "configs", "internal", "stamp"),
-        doc="Topics and their own configs; the stamp is that of the image that changed them last.",
+        doc="Topics and their own configs, with the stamp of the image that changed them last.",
         writer="metadata/statements.py",
     ),
     Table(
         name="partitions",
         key=("topic_id", "number"),
         value=("leader", "leader_epoch", "replicas", "isr", "target", "move"),
-        doc="Who leads a partition, in which epoch, which brokers have it or are to.",
+        doc="Leader, leader epoch, replicas and ordered replicas of partitions.",
         writer="metadata/statements.py",
     ),
     Table(
         name="replicated_partitions",
         key=("topic_id", "number"),
         value=("reserved", "claimant", "incarnation"),
-        doc="The highest epoch ever reserved for a partition with several replicas, and by whom.",
+        doc="Highest epoch ever reserved for each replicated partition, and its claimant.",
         writer="epochs/statements.py",
     ),
     Table(
         name="partition_epochs",
         key=("topic_id", "number", "epoch"),
         value=("start_offset", "end_offset", "replicas", "ack_quorum", "leader", "incarnation"),
-        doc="The epochs of such a partition; the newest is open and has no end.",
+        doc="Epochs of replicated partitions; the newest is open and has no end.",
         writer="epochs/statements.py",
     ),
     Table(
         name="partition_losses",
         key=("topic_id", "number", "epoch"),
         value=("sealed", "from_offset", "broker", "missing", "at_ms"),
-        doc="What unclean elections gave up, of which sealed epoch, from which offset on.",
+        doc="Records lost by unclean elections: their epoch and first offset.",
         writer="epochs/statements.py",
     ),
     Table(
@@ -102,7 +102,7 @@ TABLES: Final[Sequence[Table]] = (
         name="renewals",
         key=("broker_id",),
         value=("renewed_ms",),
-        doc="When a broker renewed its registration, in memory while the file is open.",
+        doc="Time at which a broker renewed its registration, in memory while the file is open.",
         writer="metadata/statements.py",
         only="SQLite",
     ),
@@ -117,7 +117,7 @@ TABLES: Final[Sequence[Table]] = (
         name="entity_configs",
         key=("kind", "name"),
         value=("configs",),
-        doc="Configs of other things: quotas, subscriptions to metrics, ACLs, SCRAM credentials.",
+        doc="Configs of other entities: quotas, metric subscriptions, ACLs, SCRAM credentials.",
         writer="metadata/statements.py",
     ),
     Table(
@@ -153,14 +153,14 @@ TABLES: Final[Sequence[Table]] = (
             "ordinal",
             "overtaken",
         ),
-        doc="A group's positions that open transactions have brought, and nobody sees yet.",
+        doc="Offsets that groups commit in open transactions; invisible until the decision.",
         writer="groups/pending_statements.py",
     ),
     Table(
         name="coordination_records",
         key=("kind", "key", "member"),
         value=("version", "value"),
-        doc="What coordinators keep: a row of each key, without a member, and one of each member.",
+        doc="State of coordinators: one row per key, without a member, and one per member.",
         writer="coordination/statements.py",
     ),
     Table(
@@ -174,14 +174,14 @@ TABLES: Final[Sequence[Table]] = (
         name="diskless_objects",
         key=("object_id",),
         value=("key", "state", "kind", "size_bytes", "extents", "changed_ms"),
-        doc="Objects of diskless topics, from lease to deletion, and how many extents they hold.",
+        doc="Objects of diskless topics, from lease to deletion, and the number of their extents.",
         writer="batch_index/objects.py",
     ),
     Table(
         name="diskless_answers",
         key=("object_id",),
         value=("committed_ms", "answer"),
-        doc="First answers of commits, for those that are repeated.",
+        doc="First answers of commits, for repeated commits.",
         writer="batch_index/objects.py",
     ),
     Table(
@@ -199,8 +199,7 @@ TABLES: Final[Sequence[Table]] = (
             "aborted_offset",
             "clean_offset",
         ),
-        doc="Diskless partitions that were committed to: where they begin and end, and up to where"
-        " they are compacted.",
+        doc="Diskless partitions with a commit: their start, end and clean offset.",
         writer="batch_index/partitions.py",
     ),
     Table(
@@ -215,7 +214,7 @@ TABLES: Final[Sequence[Table]] = (
             "append_time_ms",
             "layout",
         ),
-        doc="The batch index: which bytes of which object hold a partition's offsets.",
+        doc="The batch index: the object and bytes that hold a partition's offsets.",
         writer="batch_index/extents.py",
     ),
     Table(
@@ -229,7 +228,7 @@ TABLES: Final[Sequence[Table]] = (
             "txn_first_offset",
             "guard_offset",
         ),
-        doc="Idempotent producers that a diskless partition remembers.",
+        doc="Idempotent producers of diskless partitions.",
         writer="batch_index/partitions.py",
     ),
     Table(
@@ -243,28 +242,28 @@ TABLES: Final[Sequence[Table]] = (
         name="diskless_switches",
         key=("topic_id",),
         value=("switch_id", "broker_id", "incarnation"),
-        doc="Topics that become diskless, or get replicas, in which several brokers have a part.",
+        doc="Running migrations of topics that become diskless, or replicated.",
         writer="batch_index/migrations.py",
     ),
     Table(
         name="diskless_switch_shares",
         key=("topic_id", "broker_id"),
         value=("incarnation", "state", "reason", "partitions"),
-        doc="How far each of those brokers is.",
+        doc="Progress of each broker in those migrations.",
         writer="batch_index/migrations.py",
     ),
     Table(
         name="diskless_store",
         key=("only_row",),
         value=("store_id", "place"),
-        doc="One row: the object store that all objects lie in.",
+        doc="One row: the identity of the object store.",
         writer="batch_index/objects.py",
     ),
     Table(
         name="tiered_partitions",
         key=("topic_id", "number"),
         value=("log_start_offset", "tiered_offset", "size_bytes", "segments"),
-        doc="Where a tiered partition begins, and up to where it lies in the archive.",
+        doc="Log start of tiered partitions, and the end of their archived segments.",
         writer="tiers/statements.py",
     ),
     Table(
@@ -282,14 +281,14 @@ TABLES: Final[Sequence[Table]] = (
             "aborted_bytes",
             "checksum",
         ),
-        doc="Segments in the archive: objects from an id on, whose keys begin with a stem.",
+        doc="Archived segments: their first object id, and the common prefix of their keys.",
         writer="tiers/statements.py",
     ),
     Table(
         name="penstock_schema",
         key=("number",),
         value=("applied",),
-        doc="The migrations that the schema has had.",
+        doc="Applied migrations of the schema.",
         writer="migrations/postgres/migrate.py",
         only="PostgreSQL",
     ),
@@ -297,7 +296,6 @@ TABLES: Final[Sequence[Table]] = (
 
 
 def page() -> str:
-    """The text of `docs/reference/tables.md`."""
     return HEAD + "".join(
         f"| `{table.name}`{f' ({table.only})' if table.only else ''} | {_names(table.key)}"
         f" | {_names(table.value, table.of_postgres)} | {table.doc} | `{table.writer}` |\n"

@@ -1,8 +1,7 @@
-"""The rules of a sink's commit to diskless topics: its objects and its row in one transaction.
+"""Rules of a sink's commit to diskless topics: its objects and its row in one transaction.
 
-Pure functions that every form of the control plane shares; those of `rules.py` say whether the
-row may be saved, those of `batch_index/commit_rules.py` place what it brings. All objects are
-committed or none: a single entry that is refused refuses the row, too.
+Pure functions that all implementations of the control plane share. All objects are committed or
+none: one rejected entry rejects the row, too.
 
 | the row                                  | its objects                | the call              |
 |------------------------------------------|----------------------------|-----------------------|
@@ -11,7 +10,7 @@ committed or none: a single entry that is refused refuses the row, too.
 | anything else                            | any                        | `StaleSink`           |
 | at the expected version                  | any of them not PENDING    | `ObjectLeaseLost`     |
 
-A sink writes without producer ids here: its row alone says what is there.
+Sinks write here without producer ids: the row alone detects repetitions.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ from penstock.control.values import SinkCommit, SinkTarget
 
 
 class _ObjectRow(Protocol):
-    """An object's row, as a form has it."""
-
     @property
     def state(self) -> ObjectState: ...
 
@@ -50,19 +47,19 @@ Row = TypeVar("Row", bound=_ObjectRow)
 
 
 class SinkAnswer(NamedTuple):
-    """The row as it is saved, with its offsets and version, and what became of each object."""
+    """The saved row, with its offsets and version, and the answer for each object."""
 
     record: SinkCommit
     answers: tuple[CommitAnswer, ...]
 
 
 def check_sink_objects(record: SinkCommit, commits: Sequence[ObjectCommit]) -> None:
-    """Look at a call before anything is read.
+    """Validate a call before anything is read.
 
     Raises:
         TooLarge: more than `SINK_OBJECTS_MAX` objects, or as `check_commit`.
-        InvalidCommit: no end of a batch, no object, one twice, batches of a producer, or as
-            `check_commit`.
+        InvalidCommit: the batch is not done, has no object, has one twice, or has a producer's
+            batches; or as `check_commit`.
     """
     if len(commits) > SINK_OBJECTS_MAX:
         raise TooLarge(
@@ -82,7 +79,6 @@ def check_sink_objects(record: SinkCommit, commits: Sequence[ObjectCommit]) -> N
 
 
 def is_repeated(record: SinkCommit, found: SinkCommit | None, *, expected: int) -> bool:
-    """Whether the row is what this call, or one for the same batch, has left."""
     return (
         found is not None
         and found.version > expected
@@ -92,14 +88,12 @@ def is_repeated(record: SinkCommit, found: SinkCommit | None, *, expected: int) 
 
 
 def pending(object_id: int, row: Row | None) -> Row:
-    """An object's row; raises ObjectLeaseLost if it is committed, marked, or gone."""
     if row is None or row.state != "pending":
         raise ObjectLeaseLost(object_id)
     return row
 
 
 def sink_keys(commits: Sequence[ObjectCommit]) -> set[PartitionKey]:
-    """The partitions whose rows the call needs."""
     return {key for commit in commits for key in commit_keys(commit)[0]}
 
 
@@ -111,12 +105,12 @@ def plan_sink_objects(
     partitions: Mapping[PartitionKey, PartitionRow],
     now_ms: int,
 ) -> tuple[CommitPlan, ...]:
-    """What each object changes, one after the other; each sees what those before it did.
+    """Plan the commits of all objects in order; each sees the changes of those before it.
 
-    `partitions` and `now_ms` as in `plan_commit`.
+    `partitions` and `now_ms` are as in `plan_commit`.
 
     Raises:
-        EntryRefused: a topic or partition is not there, or not diskless.
+        EntryRefused: a topic or partition does not exist, or is not diskless.
     """
     rows = dict(partitions)
     plans: list[CommitPlan] = []
@@ -135,10 +129,7 @@ def plan_sink_objects(
 def with_offsets(
     record: SinkCommit, commits: Sequence[ObjectCommit], answers: Sequence[CommitAnswer]
 ) -> SinkCommit:
-    """The row with the offsets that its objects got; targets without an entry are as they were.
-
-    A partition's offsets adjoin, as nothing else is committed in between.
-    """
+    """Return the row with the adjoining offsets of its objects; other targets are unchanged."""
     offsets: dict[PartitionKey, tuple[int, int]] = {}
     for commit, answer in zip(commits, answers, strict=True):
         for entry, placed in zip(commit.entries, answer.placed, strict=True):

@@ -1,4 +1,4 @@
-"""The operations of sink commits; their rules are in `rules.py`, their rows in `statements.py`."""
+"""Operations on sink commits."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from penstock.control.values import SinkCommit
 
 
 def read(query_id: str) -> Operation[SinkCommit | None]:
-    """One query's commit with its manifest."""
     found = yield statements.read(query_id)
     return None if found is None else statements.commit_of(found)
 
 
 def read_all() -> Operation[list[SinkCommit]]:
-    """All queries' commits by id, without manifests."""
     return [statements.commit_of(found) for found in (yield statements.read_all())]
 
 
 def lock(query_id: str) -> Operation[SinkCommit | None]:
-    """One query's commit without its manifest, locked until the transaction ends."""
+    """Lock a query's commit until the transaction ends; return it without its manifest."""
     found = yield statements.lock(query_id)
     return None if found is None else statements.commit_of(found)
 
 
 def save(record: SinkCommit, *, expected_version: int) -> Operation[int]:
-    """Store a query's commit by the rules; its new version. Raises StaleSink or TooLarge."""
     found = yield from lock(record.query_id)
     return (yield from save_over(record, found, expected_version=expected_version))
 
@@ -34,7 +31,6 @@ def save(record: SinkCommit, *, expected_version: int) -> Operation[int]:
 def save_over(
     record: SinkCommit, found: SinkCommit | None, *, expected_version: int
 ) -> Operation[int]:
-    """As `save`, over the row that was locked."""
     count = (yield statements.count()) if found is None else 0
     check_sink_commit(record, found=found, expected=expected_version, count=count)
     write = statements.insert if found is None else statements.update
@@ -45,7 +41,6 @@ def save_over(
 
 
 def delete(query_id: str, *, expected_version: int) -> Operation[None]:
-    """Forget a query, if it is there; raises StaleSink."""
     found = yield from lock(query_id)
     if found is not None:
         check_sink_version(query_id, found=found, expected=expected_version)

@@ -1,4 +1,4 @@
-"""The part of the control plane that keeps sink commits."""
+"""Control-plane interface of sink commits."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from penstock.control.values import SinkCommit
 
 
 class SinkCommits(OverDatabase):
-    """Methods of `ControlPlane`, over either database."""
+    """Methods of `ControlPlane` for sink commits."""
 
     async def sink_commit(self, query_id: str) -> SinkCommit | None:
-        """The newest commit of a query; None for one that has none."""
+        """Return the newest commit of a query, or None."""
         return await self._database.read(partial(operations.read, query_id))
 
     async def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> int:
-        """Save a query's commit, if it is at `expected_version` (0: not there); the new version.
+        """Save a query's commit if it is at `expected_version` (0: absent); return the new version.
 
-        An intent is followed by itself, with other targets, or by its own end; the end of a batch
-        by a higher batch. Versions are drawn from one counter for all queries and never come
-        again.
+        An intent is followed by itself with other targets, or by its own end; the end of a batch by
+        a higher batch. Versions come from one counter for all queries and are never reused.
 
         Raises:
-            StaleSink: it is at another version, or the record cannot follow on it.
+            StaleSink: it is at another version, or the record cannot follow it.
             TooLarge: too many queries or targets, or a manifest of more than
                 `SINK_MANIFEST_BYTES_MAX`.
         """
@@ -33,11 +32,11 @@ class SinkCommits(OverDatabase):
         )
 
     async def sink_commits(self) -> list[SinkCommit]:
-        """The newest commits of all queries, by query id; their manifests are left out."""
+        """Return the newest commits of all queries, by query id, without manifests."""
         return await self._database.read(operations.read_all)
 
     async def delete_sink_commit(self, query_id: str, *, expected_version: int) -> None:
-        """Forget a query; one that is not there does not matter.
+        """Delete a query's commit, if there is one.
 
         Raises:
             StaleSink: it is at another version.

@@ -1,6 +1,4 @@
-"""The rules of sink commits: which record may follow on which, and how large it may be.
-
-Pure functions that every form of the control plane shares, as in `metadata/rules.py`.
+"""Rules of sink commits: valid successors of a record, and size limits. Pure functions.
 
 | there is          | intent of b        | done with b        |
 |-------------------|--------------------|--------------------|
@@ -25,9 +23,12 @@ from penstock.control.values import SinkCommit
 def check_sink_commit(
     record: SinkCommit, *, found: SinkCommit | None, expected: int, count: int
 ) -> None:
-    """Check whether a record may follow on what is there; raises StaleSink or TooLarge.
+    """Check that a record may follow the stored one; `count` is the number of queries with a
+    record.
 
-    `count` is how many queries have a record.
+    Raises:
+        StaleSink: it may not.
+        TooLarge: the record is too large, or there are too many queries.
     """
     check_sink_version(record.query_id, found=found, expected=expected)
     _check_size(record, new=found is None, count=count)
@@ -40,7 +41,6 @@ def check_sink_commit(
 
 
 def check_sink_version(query_id: str, *, found: SinkCommit | None, expected: int) -> None:
-    """Compare versions; raises StaleSink."""
     version = 0 if found is None else found.version
     if version != expected:
         raise StaleSink(query_id, f"is at version {version}, the change expected {expected}")

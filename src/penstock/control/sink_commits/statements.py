@@ -50,7 +50,6 @@ delete = changed("DELETE FROM sink_commits WHERE query_id = $1")
 
 
 def values_of(record: SinkCommit) -> tuple[Any, ...]:
-    """The columns of a commit but its version, as `insert` and `update` take them."""
     return (
         record.query_id,
         record.owner,
@@ -63,7 +62,6 @@ def values_of(record: SinkCommit) -> tuple[Any, ...]:
 
 
 def commit_of(found: Any) -> SinkCommit:
-    """The commit of a row; one that was read without its manifest has an empty one."""
     query_id, version, owner, batch_id, state, updated_ms, targets, *manifest = found
     return SinkCommit(
         query_id=query_id,

@@ -1,1 +1,1 @@
-"""Tiered storage: which segments of local partitions lie in the archive."""
+"""Tiered storage: the archived segments of local partitions."""

@@ -1,8 +1,8 @@
-"""The operations of tiered storage; their rules are in `rules.py`, their rows in `statements.py`.
+"""Operations on tiered storage.
 
 Objects are leased, committed, released and swept as those of diskless topics (`batch_index`): an
-object's row says PENDING until its segment is committed, and counts that one reference then. What
-a sweeper has condemned is committed no more, and what is released is deleted after its grace.
+object's row is PENDING until its segment is committed, and then has one reference. The commit of a
+marked object is rejected, and a released one is deleted after its grace.
 
 Locks are taken in this order: topics (shared), a partition of tiers, objects.
 """
@@ -32,7 +32,6 @@ from penstock.control.tiers.values import (
 def lease(
     nonce: int, key: PartitionKey, base_offset: int, leader_epoch: int
 ) -> Operation[TierLease]:
-    """Reserve the keys of a segment."""
     last = yield objects.allocate_ids(len(SUFFIXES))
     first = last - len(SUFFIXES) + 1
     stem = segment_key(first, nonce, *key, base_offset, leader_epoch, suffix="")
@@ -50,7 +49,6 @@ def commit(
     log_start_offset: int,
     leader_epoch: int,
 ) -> Operation[TierMarks]:
-    """Add a segment whose objects are there."""
     yield from _check_leader(images, key, leader_epoch, tiered=True)
     found = yield statements.lock(*key)
     marks = TierMarks(0, 0, 0, 0)
@@ -58,7 +56,7 @@ def commit(
     if not marks.alive:
         marks = marks._replace(log_start_offset=max(marks.log_start_offset, log_start_offset))
     there = yield statements.segments_from(*key, segment.base_offset, 2)
-    planned = rules.plan_commit(key, marks, segment, [statements.segment_of(one) for one in there])
+    planned = rules.plan_commit(key, marks, segment, [statements.segment_of(row) for row in there])
     if planned is None:
         return marks
     leased = yield from objects.lock([object_id for object_id, _ in segment.objects()])
@@ -79,37 +77,35 @@ def commit(
 
 
 def marks(keys: Sequence[PartitionKey]) -> Operation[dict[PartitionKey, TierMarks]]:
-    """Where tiers begin and end, of partitions that have any."""
     asked = [(*key, place) for place, key in enumerate(keys)]
-    found = {one[0]: statements.marks_of(one) for one in (yield statements.read_marks(asked))}
+    found = {row[0]: statements.marks_of(row) for row in (yield statements.read_marks(asked))}
     epochs: dict[int, list[tuple[int, int]]] = {}
     aborted: dict[int, int] = {}
     for place, epoch, start, last in (yield statements.read_epochs(asked)):
         epochs.setdefault(place, []).append((epoch, start))
         aborted[place] = max(aborted.get(place, -1), last)
     return {
-        keys[place]: one._replace(
+        keys[place]: found_marks._replace(
             epochs=tuple(sorted(epochs.get(place, ()))), aborted_offset=aborted.get(place, -1)
         )
-        for place, one in found.items()
+        for place, found_marks in found.items()
     }
 
 
 def segments(key: PartitionKey, offset: int, limit: int) -> Operation[list[TierSegment]]:
-    """Those that hold an offset, and what follows."""
     found = yield statements.segments_from(*key, offset, limit)
-    return [one for one in map(statements.segment_of, found) if one.next_offset > offset]
+    return [
+        segment for segment in map(statements.segment_of, found) if segment.next_offset > offset
+    ]
 
 
 def aborted(key: PartitionKey, offset: int, limit: int) -> Operation[list[TierSegment]]:
-    """Those that reach beyond an offset and have markers of aborted transactions."""
     return list(map(statements.segment_of, (yield statements.aborted_from(*key, offset, limit))))
 
 
 def at_time(
     key: PartitionKey, start_offset: int, timestamp: int | None
 ) -> Operation[TierSegment | None]:
-    """The first that has something at or after a time; None: the first of the highest time."""
     if timestamp is None:
         found = yield statements.newest(*key, start_offset)
     else:
@@ -127,7 +123,6 @@ def retain(
     max_bytes: int | None,
     limit: int,
 ) -> Operation[TiersDropped | None]:
-    """Let go from the start; None where there are no tiers."""
     yield from _check_leader(images, key, leader_epoch)
     found = yield statements.lock(*key)
     if found is None:
@@ -147,7 +142,6 @@ def retain(
 def cut(
     images: Images, key: PartitionKey, *, leader_epoch: int, offset: int
 ) -> Operation[TiersDropped | None]:
-    """Let go what lies beyond an offset; None where there are no tiers."""
     yield from _check_leader(images, key, leader_epoch)
     found = yield statements.lock(*key)
     if found is None:
@@ -169,10 +163,9 @@ def cut(
 
 
 def forget(images: Images, limit: int) -> Operation[int]:
-    """Let go what is left of topics that are gone or tiered no more; how many rows."""
     known = yield from images.current()
     dropped = 0
-    for topic_id in [uuid_of(one[0]) for one in (yield statements.topics())]:
+    for topic_id in [uuid_of(row[0]) for row in (yield statements.topics())]:
         topic = known.topic(topic_id)
         if topic is None or topic.configs.get(rules.REMOTE_CONFIG) != "true":
             dropped += yield from _forget_topic(topic_id, limit - dropped)
@@ -199,7 +192,6 @@ def _forget_topic(topic_id: UUID, limit: int) -> Operation[int]:
 def _check_leader(
     images: Images, key: PartitionKey, leader_epoch: int, *, tiered: bool = False
 ) -> Operation[None]:
-    """Refuse who does not lead by the newest image; with `tiered`, a topic that is not tiered."""
     known = yield from images.current()
     topic, partition = known.topic(key[0]), known.partition(key)
     if topic is None or partition is None:
@@ -215,7 +207,7 @@ def _drop(key: PartitionKey, plan: rules.Drop) -> Operation[TiersDropped]:
     yield statements.write(*key, *statements.values_of(plan.marks))
     if gone:
         yield statements.delete_segments(*key, gone[0].base_offset, gone[-1].base_offset)
-        ids = [(object_id, 1) for one in gone for object_id, size in one.objects() if size]
+        ids = [(object_id, 1) for segment in gone for object_id, size in segment.objects() if size]
         yield objects.release(ids)
-    size_bytes = sum(one.size_bytes for one in gone)
+    size_bytes = sum(segment.size_bytes for segment in gone)
     return TiersDropped(plan.marks, len(gone), size_bytes, plan.more)

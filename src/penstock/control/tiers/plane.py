@@ -1,7 +1,7 @@
-"""The part of the control plane that keeps what of local partitions lies in the archive.
+"""Control-plane interface of tiered storage: archived segments of local partitions.
 
-Every change is one transaction and a compare-and-set, made by the partition's leader: it names its
-leader epoch, and is refused where the newest image has another one. All may be repeated.
+Every change is one transaction and a compare-and-set by the partition's leader, which names its
+leader epoch and is rejected if the newest image has another one. All methods may be repeated.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from penstock.control.tiers.values import TierLease, TierMarks, TiersDropped, Ti
 
 
 class TieredPartitions(Metadata):
-    """Methods of `ControlPlane`, over either database.
+    """Methods of `ControlPlane` for tiered partitions.
 
-    Changes raise UnknownTopic, and StaleEpoch where another leader epoch is the newest.
+    Changes raise UnknownTopic, and StaleEpoch if another leader epoch is the newest.
     """
 
     _randomness: Randomness
@@ -29,10 +29,7 @@ class TieredPartitions(Metadata):
     async def lease_tier(
         self, key: PartitionKey, *, base_offset: int, leader_epoch: int
     ) -> TierLease:
-        """Reserve the keys of a segment's objects, as rows PENDING; they never come again.
-
-        Whoever asks gets some: a segment takes effect by `commit_tier`.
-        """
+        """Reserve the keys of a segment's objects, as PENDING rows; they are never reused."""
         nonce = self._randomness.bits(32)
         return await self._database.change(
             partial(operations.lease, nonce, key, base_offset, leader_epoch)
@@ -41,13 +38,14 @@ class TieredPartitions(Metadata):
     async def commit_tier(
         self, key: PartitionKey, segment: TierSegment, *, log_start_offset: int, leader_epoch: int
     ) -> TierMarks:
-        """Add a segment whose objects lie in the store; what the tiers are then, without epochs.
+        """Add a segment whose objects are in the store; return the partition's tiers, without
+        epochs.
 
-        `log_start_offset` is where the partition begins, if this is its first one.
+        `log_start_offset` is the partition's start, if this is its first segment.
 
         Raises:
-            StaleTiers: it does not follow on what is there.
-            ObjectLeaseLost: a key was swept; the segment is to be written anew under other ones.
+            StaleTiers: it does not follow the existing segments.
+            ObjectLeaseLost: a key was swept; write the segment again under other keys.
             NotTiered: the topic has no `remote.storage.enable`.
         """
         return await self._database.change(
@@ -63,7 +61,7 @@ class TieredPartitions(Metadata):
         )
 
     async def tier_marks(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, TierMarks]:
-        """Where tiers begin and end, of those partitions that have any."""
+        """Return the tiers of those partitions that have any."""
         return await self._database.change(
             partial(operations.marks, list(keys)), lock=Lock.SNAPSHOT
         )
@@ -71,22 +69,19 @@ class TieredPartitions(Metadata):
     async def tier_segments(
         self, key: PartitionKey, offset: int, *, limit: int = TIER_SEGMENTS_PER_CALL_MAX
     ) -> list[TierSegment]:
-        """The segment that holds an offset and those behind it, at most `limit`."""
+        """Return up to `limit` segments from the one that holds an offset."""
         return await self._database.read(partial(operations.segments, key, offset, limit))
 
     async def aborted_tiers(
         self, key: PartitionKey, offset: int, *, limit: int = TIER_SEGMENTS_PER_CALL_MAX
     ) -> list[TierSegment]:
-        """The segments beyond an offset that have markers of aborted transactions."""
+        """Return the segments beyond an offset with markers of aborted transactions."""
         return await self._database.read(partial(operations.aborted, key, offset, limit))
 
     async def tier_at_time(
         self, key: PartitionKey, *, start_offset: int, timestamp: int | None
     ) -> TierSegment | None:
-        """The first segment above an offset with a highest timestamp at or after a time.
-
-        None for the time asks for the first of the highest timestamp of all.
-        """
+        """Return the first segment above an offset that reaches a time, or the highest."""
         return await self._database.read(partial(operations.at_time, key, start_offset, timestamp))
 
     async def retain_tiers(
@@ -99,9 +94,10 @@ class TieredPartitions(Metadata):
         max_bytes: int | None = None,
         limit: int = TIER_SEGMENTS_PER_CALL_MAX,
     ) -> TiersDropped | None:
-        """Let go from the start what is below an offset, older than a time, beyond a size.
+        """Drop segments from the start: below an offset, older than a time, beyond a size.
 
-        The partition begins at `start_offset` from then on, if that is higher. None without tiers.
+        Raises the partition's start to `start_offset` if that is higher. Returns None without
+        tiers.
         """
         return await self._database.change(
             partial(
@@ -120,17 +116,14 @@ class TieredPartitions(Metadata):
     async def cut_tiers(
         self, key: PartitionKey, *, leader_epoch: int, offset: int
     ) -> TiersDropped | None:
-        """Let go what lies beyond an offset, which an unclean election has given up.
-
-        A segment that holds the offset ends there. None without tiers.
-        """
+        """Truncate the tiers at an offset after an unclean election; None without tiers."""
         return await self._database.change(
             partial(operations.cut, self._images, key, leader_epoch=leader_epoch, offset=offset),
             lock=Lock.TOPICS,
         )
 
     async def forget_tiers(self, *, limit: int = TIER_SEGMENTS_PER_CALL_MAX) -> int:
-        """Let go the tiers of topics that are deleted, or tiered no more; how many rows."""
+        """Drop the tiers of topics that are deleted or not tiered; return the number of rows."""
         return await self._database.change(
             partial(operations.forget, self._images, limit), lock=Lock.TOPICS
         )

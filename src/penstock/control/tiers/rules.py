@@ -1,6 +1,6 @@
-"""The rules of tiered storage: what may be committed, and what retention lets go. Pure functions.
+"""Rules of tiered storage: valid commits, and segments that retention drops. Pure functions.
 
-A commit, by what stands there (a dash: anything):
+A commit, by the existing tiers (a dash: any):
 
 | tiers          | segment begins                          | the commit                           |
 |----------------|-----------------------------------------|--------------------------------------|
@@ -11,9 +11,9 @@ A commit, by what stands there (a dash: anything):
 | -              | elsewhere                               | `StaleTiers`: another leader's       |
 |                |                                         | segments, or a hole                  |
 
-So an offset lies in one segment, and tiers have no hole. Who is not the leader by the newest image
-is refused before (`operations.py`), so a leader of before an unclean election adds nothing that
-was given up.
+So each offset is in one segment, and tiers have no hole. A broker that does not lead by the newest
+image was rejected before (`operations.py`), so the leader before an unclean election cannot add
+records that the election lost.
 
 Source: KIP-405 (remote log segment states, retention).
 """
@@ -34,15 +34,17 @@ REMOTE_CONFIG: Final = "remote.storage.enable"
 def plan_commit(
     key: PartitionKey, marks: TierMarks, segment: TierSegment, there: Sequence[TierSegment]
 ) -> TierMarks | None:
-    """What the tiers become with a segment; None where they have it already.
+    """Return the tiers with an added segment; None if they have it already.
 
     `there` are the segments from its base offset on.
 
     Raises:
-        StaleTiers: as the table says.
+        StaleTiers: it does not fit, by the table above.
     """
     base = segment.base_offset
-    if any(one.base_offset == base and one.object_id == segment.object_id for one in there):
+    if any(
+        stored.base_offset == base and stored.object_id == segment.object_id for stored in there
+    ):
         return None
     follows = base == marks.tiered_offset
     begins = not marks.alive and marks.tiered_offset <= base <= marks.log_start_offset
@@ -60,7 +62,7 @@ def plan_commit(
 
 
 class Drop(NamedTuple):
-    """Segments that go, adjacent, and what the tiers are without them."""
+    """Adjacent dropped segments, and the tiers without them."""
 
     segments: Sequence[TierSegment]
     marks: TierMarks
@@ -76,10 +78,7 @@ def plan_retention(
     max_bytes: int | None,
     limit: int,
 ) -> Drop:
-    """Let go from the start what is below an offset, too old, or beyond a size.
-
-    `segments` are the first of all, `limit` of them go at most.
-    """
+    """Drop up to `limit` of the first `segments`: below an offset, too old, or beyond a size."""
     start, size_bytes, count = max(marks.log_start_offset, start_offset), marks.size_bytes, 0
     for segment in segments:
         below = segment.next_offset <= start
@@ -96,11 +95,8 @@ def plan_retention(
 
 
 def plan_cut(marks: TierMarks, segments: Sequence[TierSegment], offset: int) -> Drop:
-    """Let go what begins at an offset or behind it, of `segments` that reach beyond it.
-
-    One that holds the offset ends there from now on; its object has more, which nobody reads.
-    """
-    gone = [one for one in segments if one.base_offset >= offset]
+    """Drop `segments` above an offset; one that holds the offset ends there."""
+    gone = [segment for segment in segments if segment.base_offset >= offset]
     left = _without(marks, gone)
     return Drop(gone, left._replace(tiered_offset=min(marks.tiered_offset, offset)), more=False)
 
@@ -111,6 +107,6 @@ def _dropped(marks: TierMarks, gone: Sequence[TierSegment], start: int, *, more:
 
 def _without(marks: TierMarks, gone: Sequence[TierSegment]) -> TierMarks:
     return marks._replace(
-        size_bytes=marks.size_bytes - sum(one.size_bytes for one in gone),
+        size_bytes=marks.size_bytes - sum(segment.size_bytes for segment in gone),
         segments=marks.segments - len(gone),
     )

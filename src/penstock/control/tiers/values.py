@@ -1,7 +1,7 @@
-"""The values of tiered storage: leases, segments in the archive, where tiers begin and end.
+"""Values of tiered storage: leases, archived segments, and the bounds of a partition's tiers.
 
-A tiered segment is up to four objects below one stem: the log, and its indexes as Kafka has them.
-Their ids follow each other, in the order of `SUFFIXES`; an index that would be empty has no object.
+An archived segment is up to four objects with a common key prefix: the log, and Kafka's indexes.
+Their ids are consecutive, in the order of `SUFFIXES`; an empty index has no object.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, ABORTED)
 
 
 class TierLease(NamedTuple):
-    """Reserved keys of one segment: rows PENDING until it is committed, or they are swept."""
+    """Reserved keys of one segment: PENDING rows until it is committed or swept."""
 
     object_id: int
     stem: str
@@ -28,9 +28,9 @@ class TierLease(NamedTuple):
 
 
 class TierSegment(NamedTuple):
-    """Batches [base_offset, next_offset) of one leader epoch, as they lie in the archive.
+    """Batches [base_offset, next_offset) of one leader epoch, as they are archived.
 
-    Sizes are those of the objects, 0 where there is none; `checksum` is the CRC32C of the log.
+    Sizes are those of the objects, 0 for a missing one; `checksum` is the CRC32C of the log.
     """
 
     base_offset: int
@@ -47,19 +47,18 @@ class TierSegment(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of the log."""
         return self.stem + LOG
 
     def objects(self) -> Iterator[tuple[int, int]]:
-        """The ids of all objects that were reserved, and their sizes."""
+        """Return the ids and sizes of all reserved objects."""
         return enumerate(self[6:10], self.object_id)
 
 
 class TierMarks(NamedTuple):
-    """Where a partition begins, and up to where it lies in the archive without a gap.
+    """The start of a partition, and the offset up to which it is archived without a gap.
 
-    What is below `log_start_offset` is deleted, also where the tiers end below it. `epochs` are
-    those of the segments, each with the first offset that it wrote there.
+    Records below `log_start_offset` are deleted, even if the tiers end below it. `epochs` are the
+    segments' epochs, each with its first archived offset.
     """
 
     log_start_offset: int
@@ -68,16 +67,16 @@ class TierMarks(NamedTuple):
     segments: int
     epochs: tuple[tuple[int, int], ...] = ()
     aborted_offset: int = -1
-    """Where the last segment begins that has markers of aborted transactions; -1 for none."""
+    """Base offset of the last segment with markers of aborted transactions; -1 for none."""
 
     @property
     def alive(self) -> bool:
-        """Whether anything that may be read lies in the archive."""
+        """Whether the archive has readable records."""
         return self.log_start_offset < self.tiered_offset
 
 
 class TiersDropped(NamedTuple):
-    """What a call has let go from the start of a partition's tiers; `more` is left for another."""
+    """Segments that a call dropped from a partition's tiers; `more` if a limit stopped it."""
 
     marks: TierMarks
     segments: int

@@ -1,7 +1,6 @@
-"""Compaction of diskless topics: of each key the newest record stays, and tombstones for a while.
+"""Compaction of diskless topics: the newest record of each key stays, and tombstones for a while.
 
-`choosing` decides what of a partition a pass takes, `rewriting` notes keys and makes batches anew,
-`compactor` is the job.
+`choosing` selects extents, `rewriting` collects keys and rewrites batches, `compactor` is the job.
 """
 
 from penstock.diskless.compaction.choosing import Cleanable, CompactionTarget, cleanable, groups

@@ -1,16 +1,15 @@
-"""What of a diskless partition may be compacted, and whether it is worth it: pure decisions.
+"""Selection of the extents of a diskless partition that a compaction pass takes: a pure core.
 
-As in a log on disk, everything below the clean offset was compacted before; what is behind is
-dirty. A pass goes over all extents up to a bound, which is never above the last stable offset:
+As in a local log, extents below the clean offset were compacted before; the others are dirty. A
+pass takes all extents up to a bound, which is never above the last stable offset:
 
 | an extent                                                | is                                   |
 |----------------------------------------------------------|--------------------------------------|
 | with a record younger than `min.compaction.lag.ms`       | the bound, with all behind it        |
 | younger than what consolidation takes, and all behind it | as the segment that a log writes to: |
 |                                                          | not taken                            |
-| behind which an older one comes                          | as old: a log is in the order of its |
-|                                                          | appends                              |
-| without a time: markers, or no records any more          | as old as the one before             |
+| followed by an older one                                 | as old: logs are in append order     |
+| without a timestamp: markers, or no records              | as old as the one before             |
 
 Source: Kafka's `LogCleanerManager` (`cleanableOffsets`, `maxCompactionDelay`); KIP-58, KIP-354.
 """
@@ -27,7 +26,7 @@ from penstock.records.extents import Extent
 
 
 class CompactionTarget(NamedTuple):
-    """A partition of a compacted topic, and what its topic says of that."""
+    """A partition of a compacted topic, and its topic's settings for compaction."""
 
     topic_id: UUID
     partition: int
@@ -42,21 +41,21 @@ class CompactionTarget(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """The extents that a pass may take, by offset, clean ones too."""
+    """The extents that a pass may take, by offset, including clean ones."""
 
     extents: tuple[Extent, ...]
     first_dirty: int
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """Whether something is older than `max.compaction.lag.ms` and has not been seen."""
+    """Whether a dirty extent is older than `max.compaction.lag.ms`."""
 
     @property
     def end_offset(self) -> int:
         return self.extents[-1].next_offset
 
     def is_due(self, dirty_ratio: float) -> bool:
-        """Whether a pass is worth it."""
+        """Return whether the share of dirty bytes, or their age, requires a pass."""
         if not self.dirty_bytes:
             return False
         total = self.clean_bytes + self.dirty_bytes
@@ -64,7 +63,7 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty(self) -> tuple[Extent, ...]:
-        return tuple([one for one in self.extents if one.next_offset > self.first_dirty])
+        return tuple([extent for extent in self.extents if extent.next_offset > self.first_dirty])
 
 
 def cleanable(
@@ -76,10 +75,7 @@ def cleanable(
     min_age_ms: int,
     now_ms: int,
 ) -> Cleanable:
-    """What a pass may take of a partition's first extents.
-
-    `min_age_ms` is how old an extent is that nothing is written behind any more.
-    """
+    """Return the leading extents that a pass may take; consolidation is over after `min_age_ms`."""
     count, newest = 0, now_ms - target.min_lag_ms
     before = now_ms - min(min_age_ms, target.max_lag_ms)
     for place, extent in enumerate(extents, 1):
@@ -91,17 +87,17 @@ def cleanable(
         if timeless or 0 <= extent.max_timestamp <= before:
             count = place
     taken = tuple(extents[:count])
-    dirty = [one for one in taken if one.next_offset > clean_offset]
-    dirty_bytes = sum([one.size_bytes for one in dirty])
-    overdue = [one for one in dirty if 0 <= one.max_timestamp < now_ms - target.max_lag_ms]
-    clean_bytes = sum([one.size_bytes for one in taken]) - dirty_bytes
+    dirty = [extent for extent in taken if extent.next_offset > clean_offset]
+    dirty_bytes = sum([extent.size_bytes for extent in dirty])
+    overdue = [extent for extent in dirty if 0 <= extent.max_timestamp < now_ms - target.max_lag_ms]
+    clean_bytes = sum([extent.size_bytes for extent in taken]) - dirty_bytes
     return Cleanable(taken, clean_offset, clean_bytes, dirty_bytes, bool(overdue))
 
 
 def groups(
     extents: Sequence[Extent], end_offset: int, segment_bytes: int
 ) -> Iterator[list[Extent]]:
-    """Adjacent extents below an offset, those together that become one segment."""
+    """Group adjacent extents below an offset, one group per future segment."""
     group: list[Extent] = []
     size_bytes = 0
     for extent in extents:

@@ -3,14 +3,13 @@
     dirty extents ──> keys ──> all extents, group by group ──> lease a key ──> PUT ──> swap the rows
                      └─ bounded map                                                  └─ clean offset
 
-A group's segment takes the place of its extents by the compare-and-set that consolidation uses, so
-a reader sees the one or the other, and of two brokers that compact the same partition the second
-loses, and leaves it. Groups are put in place in their order: older records of a key are gone before
-its tombstone gets the horizon after which it goes, too. Once all groups are in place, the offset up
-to which the partition is clean is noted, if it still is the partition that was compacted.
+A group's segment replaces its extents by the compare-and-set of consolidation, so that of two
+brokers that compact the same partition the second one stops. Groups are replaced in order: older
+records of a key are dropped before its tombstone gets its deletion horizon. After the last group
+the clean offset is stored, unless the partition has changed otherwise.
 
-Until a swap nothing but a reserved key, and perhaps an object under it, is left behind, which the
-sweeper takes. Readers that know the old extents go on with them for their grace.
+A failure before a swap leaves a reserved key, and perhaps an object, for the sweeper. Readers use
+the old extents until their grace ends.
 
 Source: Kafka's `Cleaner`; `consolidation/consolidator.py` for the swap.
 """
@@ -41,7 +40,7 @@ from penstock.diskless.compaction.limits import (
     PASS_EXTENTS_MAX,
 )
 from penstock.diskless.consolidation.segment_work import SegmentWork, one_round, order_of
-from penstock.diskless.limits import MARKS_PER_CALL_MAX
+from penstock.diskless.limits import WATERMARKS_PER_CALL_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import RecordTooLarge
@@ -56,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 class Compactor:
-    """The shell. `targets` names the partitions of compacted topics."""
+    """The shell. `targets` returns the partitions of compacted topics."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class Compactor:
         targets: Callable[[], Iterable[CompactionTarget]],
         pause: Callable[[float], Awaitable[None]] = pause,
     ) -> None:
-        """`store` is a client of its own: what is read here must not delay consumers."""
+        """`store` is a separate client, so that reads do not delay consumers."""
         self.counters = CompactionCounters()
         self._settings = settings
         self._plane = plane
@@ -81,30 +80,28 @@ class Compactor:
         )
 
     async def compact(self) -> int:
-        """One round over all partitions, each in a pass of its own if it is due; how many were.
+        """Run one round over all partitions; return the number of passes.
 
-        What is damaged is logged and passed over.
+        Damaged partitions are logged and skipped.
 
         Raises:
-            PenstockError: store or plane failed; the next round goes on.
+            PenstockError: the store or the control plane failed; the next round continues.
         """
         before = self.counters.passes
         order = order_of(self._randomness)
         targets = sorted(self._targets(), key=lambda one: order(one.key))
-        for first in range(0, len(targets), MARKS_PER_CALL_MAX):
-            some = targets[first : first + MARKS_PER_CALL_MAX]
-            marks = await self._plane.watermarks([one.key for one in some])
-            for target, mark in zip(some, marks, strict=True):
-                if mark.log_start_offset < mark.last_stable_offset:
-                    await self._compact(target, mark.log_start_offset, mark.last_stable_offset)
+        for first in range(0, len(targets), WATERMARKS_PER_CALL_MAX):
+            some = targets[first : first + WATERMARKS_PER_CALL_MAX]
+            watermarks = await self._plane.watermarks([target.key for target in some])
+            for target, bounds in zip(some, watermarks, strict=True):
+                if bounds.log_start_offset < bounds.last_stable_offset:
+                    await self._compact(target, bounds.log_start_offset, bounds.last_stable_offset)
         return self.counters.passes - before
 
     async def run(self) -> None:
-        """One round for a broker's timer: errors are logged and counted."""
         await one_round(self.compact(), self.counters, "compaction")
 
     def samples(self) -> Iterator[Sample]:
-        """What a scrape gets."""
         self.counters.read_bytes = self._segments.read_bytes
         return metrics.samples(self.counters)
 
@@ -134,7 +131,6 @@ class Compactor:
             logger.warning(where, key[1], key[0], e)
 
     async def _extents(self, key: PartitionKey, start: int, end: int) -> list[Extent]:
-        """The first extents of a partition that hold offsets of [start, end)."""
         found: list[Extent] = []
         while len(found) < PASS_EXTENTS_MAX:
             page = await self._plane.extents(*key, start=start, end=end, limit=PAGE_EXTENTS)
@@ -145,7 +141,7 @@ class Compactor:
         return found
 
     async def _aborted(self, key: PartitionKey, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with batches in [start, end), by first offset.
+        """Return the aborted transactions with batches in [start, end), by first offset.
 
         Raises:
             RecordTooLarge: there are too many.
@@ -154,23 +150,31 @@ class Compactor:
         offset = start
         while True:
             page = await self._plane.aborted(*key, offset=offset, limit=ABORTED_PAGE)
-            found += [one for one in page.transactions if one.first_offset < end]
+            found += [
+                transaction for transaction in page.transactions if transaction.first_offset < end
+            ]
             if page.complete_to is None or page.complete_to >= end:
                 return sorted(found, key=lambda one: one.first_offset)
             if len(found) > ABORTED_MAX:
                 raise RecordTooLarge(
-                    f"{len(found)} aborted transactions, a pass takes {ABORTED_MAX} at most"
+                    f"{len(found)} aborted transactions, the limit of a pass is {ABORTED_MAX}"
                 )
             offset = page.transactions[-1].last_offset + 1
 
     async def _live(self, key: PartitionKey) -> Live:
         producers = await self._plane.remembered_producers(*key)
-        last_offsets = [one.batches[-1].last_offset for _, one in producers if one.batches]
-        epochs = {producer_id: one.epoch for producer_id, one in producers if not one.batches}
+        last_offsets = [
+            producer.batches[-1].last_offset for _, producer in producers if producer.batches
+        ]
+        epochs = {
+            producer_id: producer.epoch
+            for producer_id, producer in producers
+            if not producer.batches
+        }
         return Live(last_offsets, epochs)
 
     async def _pass(self, target: CompactionTarget, found: Cleanable) -> None:
-        # Imported here because kernels take 0.3 s to load, which not every broker needs.
+        # Imported here because the kernels take 0.3 s to load and not every broker needs them.
         from penstock.diskless.compaction.rewriting import CompactionPass
 
         key, dice = target.key, self._randomness
@@ -194,13 +198,12 @@ class Compactor:
         self.counters.read_records += work.read_records
         self.counters.kept_records += work.kept_records
         end = work.end_offset
-        last = next(one for one in newest if one.base_offset < end <= one.next_offset)
+        last = next(extent for extent in newest if extent.base_offset < end <= extent.next_offset)
         await self._plane.note_clean(*key, end, newest=last)
 
     async def _group(
         self, key: PartitionKey, group: list[Extent], work: CompactionPass
     ) -> Sequence[Extent]:
-        """Put what stays of extents in their place; what is there then."""
         segment, changed = GrowingSegment(group[0].base_offset), False
         async for run in runs_of(self._segments.read, group):
             changed = await asyncio.to_thread(work.rewrite, run.data, segment) or changed

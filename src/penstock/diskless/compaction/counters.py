@@ -1,11 +1,9 @@
-"""What compaction of diskless topics has done, for metrics."""
+"""Counters of the compaction of diskless topics."""
 
 from __future__ import annotations
 
 
 class CompactionCounters:
-    """Plain integers, counted by the job of one broker."""
-
     __slots__ = (
         "failures", "kept_records", "passes", "passes_failed", "races", "read_bytes",
         "read_records", "segment_bytes", "segments",

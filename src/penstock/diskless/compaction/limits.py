@@ -1,4 +1,4 @@
-"""Bounds of compaction that are no settings."""
+"""Limits of compaction."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 PAGE_EXTENTS: Final = 1_000
 PASS_EXTENTS_MAX: Final = 20_000
-"""Extents that a pass looks at, from a partition's start on; the next one sees what is behind."""
+"""Extents from a partition's start on that a pass reads; the next pass takes the others."""
 
 ABORTED_PAGE: Final = 1_000
 ABORTED_MAX: Final = 100_000
-"""Aborted transactions of what a pass takes: where there are more, it takes less."""
+"""Aborted transactions in the extents of a pass, which takes fewer extents to meet it."""

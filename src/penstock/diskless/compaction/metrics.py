@@ -1,4 +1,4 @@
-"""The metrics of compaction; values are read from their owner when asked for."""
+"""Metrics of compaction."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ def _counter(name: str, doc: str) -> Metric:
     return Metric(name=f"penstock_diskless_compaction_{name}", kind="counter", doc=doc)
 
 
-PASSES: Final = _counter("passes_total", "Passes over diskless partitions that came to their end.")
-SEGMENTS: Final = _counter("segments_total", "Segments that took the place of extents.")
+PASSES: Final = _counter("passes_total", "Completed passes over diskless partitions.")
+SEGMENTS: Final = _counter("segments_total", "Segments that replaced extents.")
 SEGMENT_BYTES: Final = _counter("segment_bytes_total", "Bytes of those segments.")
 READ_BYTES: Final = _counter("read_bytes_total", "Bytes that passes read.")
-READ_RECORDS: Final = _counter("read_records_total", "Records that passes looked at.")
-KEPT_RECORDS: Final = _counter("kept_records_total", "Records of those that stayed.")
+READ_RECORDS: Final = _counter("read_records_total", "Records that passes read.")
+KEPT_RECORDS: Final = _counter("kept_records_total", "Records that passes kept.")
 RACES: Final = _counter(
-    "races_lost_total", "Passes that ended as another broker had changed the extents."
+    "races_lost_total", "Passes that ended because another broker changed the extents."
 )
-FAILURES: Final = _counter("failures_total", "Passes that ended as an object is damaged or gone.")
+FAILURES: Final = _counter("failures_total", "Passes that ended at a damaged or missing object.")
 PASSES_FAILED: Final = _counter("rounds_failed_total", "Rounds that ended with an error.")
 
 
 def samples(counters: CompactionCounters) -> Iterator[Sample]:
-    """The metrics of a `Compactor`."""
     yield Sample(PASSES, counters.passes)
     yield Sample(SEGMENTS, counters.segments)
     yield Sample(SEGMENT_BYTES, counters.segment_bytes)

@@ -1,8 +1,8 @@
-"""One pass over the batches of a partition, in memory: what a log's compaction does to files.
+"""A compaction pass over the batches of a partition, in memory.
 
-The keys of what is dirty are noted first, then all batches are looked at by that map. Offsets that
-lose their batches get ones without records, as the batch index has no gaps; those are thrown
-together by the next pass.
+The pass first collects the keys of dirty batches, then filters all batches by that map. Batches
+that lose all records are replaced by empty ones, as the batch index has no gaps; the next pass
+merges them.
 
 Source: `storage/compaction`, which decides; Kafka's `Cleaner`.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CompactionPass:
-    """See the module's text. `note` and `rewrite` on any thread, one call at a time, in order."""
+    """Collects keys and rewrites batches; on any thread, one call at a time, in order."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class CompactionPass:
         delete_retention_ms: int,
     ) -> None:
         self.end_offset = found.end_offset
-        """Up to where the partition is clean after the pass."""
+        """Clean offset after the pass."""
         self.read_records = self.kept_records = 0
         self._first_dirty = found.first_dirty
         self._keys = KeyMap(map_bytes, found.end_offset - found.first_dirty, secret)
@@ -52,7 +52,7 @@ class CompactionPass:
         self._retention: Retention | None = None
 
     def note(self, view: memoryview) -> bool:
-        """Note the keys of batches; false where the map is full, which ends the pass there.
+        """Collect the keys of batches; return false if the map is full, which ends the pass there.
 
         Raises:
             CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
@@ -65,10 +65,7 @@ class CompactionPass:
         return True
 
     def rewrite(self, view: memoryview, segment: GrowingSegment) -> bool:
-        """Add to a segment what stays of batches; whether that is less, or other, than it was.
-
-        Raises as `note`.
-        """
+        """Add the remaining records to a segment; return whether any changed. Raises as `note`."""
         if self._retention is None:
             self._retention = Retention(
                 self._keys,

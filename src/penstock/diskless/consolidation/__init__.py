@@ -1,7 +1,7 @@
-"""Consolidation: old write-ahead extents become sealed segments, one partition in each.
+"""Consolidation: old write-ahead extents become sealed segments of one partition each.
 
-`choosing` decides which extents, `consolidator` has a segment made of them, for a broker or a
-command; from the `work_queue` others lease work.
+`choosing` selects extents, `consolidator` makes segments of them for a broker or a command, and
+other processes lease work from the `work_queue`.
 """
 
 from penstock.diskless.consolidation.choosing import Choice, Page, Rules, Selection, choose

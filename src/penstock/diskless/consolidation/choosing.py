@@ -1,21 +1,19 @@
-"""Which extents become a segment: the core of consolidation, which sees pages of the batch index.
+"""Selection of extents that become a segment: a pure core over pages of the batch index.
 
-A *run* is extents in write-ahead objects that adjoin, from the first one on that is in none of the
-segments:
+A *run* is a sequence of adjacent extents in write-ahead objects, from the first one that is in no
+segment:
 
-| it ends where                            | it is  | and is taken                              |
+| a run ends at                            | it is  | and is taken                              |
 |------------------------------------------|--------|-------------------------------------------|
 | the next extent would make it too large  | full   | when all of it is old                     |
 | a segment follows                        | closed | when all of it is old: it never grows     |
 | the log ends                             | open   | as far as it is old, with enough extents  |
 
-An extent is old when its newest record is, or that of one behind it: the log is in the order of its
-appends, whatever the clocks of producers said. A partition whose records all lie in the future is
-not consolidated before they are past.
+An extent is old when its newest record is old, or that of a later extent: a log is in append order,
+whatever the clocks of producers were. Records with future timestamps are not old.
 
-The core remembers of every partition below which offset there is nothing left to do, so that a pass
-does not read the rows of all segments again. It asks for extents one page at a time and answers
-with a run, as a shell reports what became of the one before.
+The core stores the offset below which each partition is complete, so that a pass does not read the
+rows of all segments again. It requests one page at a time, and returns one run at a time.
 
 Source: Inkless's `FileMerger`; Kafka's rules for rolling a segment (size before age).
 """
@@ -35,7 +33,7 @@ from penstock.records.extents import Extent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a run must be. `min_age_ms` None takes extents of every age, few as they may be."""
+    """Limits of a run; without `min_age_ms` extents of every age and number are taken."""
 
     segment_bytes: int
     min_extents: int
@@ -43,9 +41,9 @@ class Rules:
 
 
 class Choice(NamedTuple):
-    """A run to make a segment of, empty if there is none; where to look next, None for nowhere.
+    """A run that becomes a segment, or is empty, and the next offset to read, None at the end.
 
-    Everything below `done_before` is done for good, if the run becomes a segment.
+    Everything below `done_before` is complete, once the run has become a segment.
     """
 
     run: tuple[Extent, ...]
@@ -54,8 +52,8 @@ class Choice(NamedTuple):
 
 
 def choose(page: Sequence[Extent], *, rules: Rules, now_ms: int, last: bool) -> Choice:
-    """The first run of a page, which has extents by offset; `last` says that none follow it."""
-    first = next((place for place, one in enumerate(page) if one.kind == "wal"), len(page))
+    """Return the first run of a page of extents; `last` if no extents follow the page."""
+    first = next((place for place, extent in enumerate(page) if extent.kind == "wal"), len(page))
     if first == len(page):
         end = page[-1].next_offset if page else 0
         return Choice((), None if last else end, end)
@@ -77,7 +75,7 @@ def _is_enough(extents: int, rules: Rules) -> bool:
 
 
 def _run_length(extents: Sequence[Extent], segment_bytes: int) -> tuple[int, str]:
-    """How many extents the run has that begins here, and what ended it: full, closed, page."""
+    """Return the length of the run that begins here, and its end: full, closed or page."""
     size_bytes, following = extents[0].size_bytes, extents[0].next_offset
     for length, extent in enumerate(extents[1:], 1):
         if extent.kind != "wal" or extent.base_offset != following:
@@ -89,7 +87,6 @@ def _run_length(extents: Sequence[Extent], segment_bytes: int) -> tuple[int, str
 
 
 def _old(page: Sequence[Extent], rules: Rules, now_ms: int) -> int:
-    """How many extents of a page, from its first on, are old enough."""
     if rules.min_age_ms is None:
         return len(page)
     before_ms = now_ms - rules.min_age_ms
@@ -100,7 +97,7 @@ def _old(page: Sequence[Extent], rules: Rules, now_ms: int) -> int:
 
 
 class Page(NamedTuple):
-    """Ask for the extents of a partition from an offset on; answer with `Selection.page`."""
+    """A request for the extents of a partition from an offset on; answer with `Selection.page`."""
 
     key: PartitionKey
     start: int
@@ -108,11 +105,7 @@ class Page(NamedTuple):
 
 
 class Selection:
-    """The partitions of one pass, one after the other; see the module's text.
-
-    `order` gives each partition its place in the pass: brokers that draw different ones begin at
-    different partitions and rarely meet.
-    """
+    """The partitions of one pass, one after the other, and their progress."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -126,55 +119,52 @@ class Selection:
     def begin(
         self, keys: Iterable[PartitionKey], *, order: Callable[[PartitionKey], int]
     ) -> Page | None:
-        """A new pass over these partitions; the first thing to ask for."""
+        """Begin a pass over partitions in an order; return the first request."""
         self._choice = None
         self._waiting = sorted(set(keys), key=lambda key: (order(key), key), reverse=True)
         return self._next_partition()
 
     def page(self, extents: Sequence[Extent], now_ms: int) -> Choice | None:
-        """A run of what was asked for, to be followed by `done`, `failed` or `lost`.
-
-        None where there is none; `ask` then says what to look at next.
-        """
+        """Return a run for `done`, `failed` or `lost`; None if the requested page has none."""
         last = len(extents) < PAGE_EXTENTS
         choice = choose(extents, rules=self._rules, now_ms=now_ms, last=last)
         if choice.run:
             self._choice = choice
             return choice
-        self._go_on(choice)
+        self._advance(choice)
         return None
 
     def ask(self) -> Page | None:
-        """What to look at next; None at the end of the pass."""
+        """Return the next request, or None at the end of the pass."""
         if self._key is None:
             return None
         return Page(self._key, self._start, PAGE_EXTENTS)
 
     def done(self) -> None:
-        """The run has become a segment: look behind it."""
-        self._go_on(self._taken())
+        """Report that the run has become a segment."""
+        self._advance(self._taken())
 
     def failed(self) -> None:
-        """The run could not be made a segment: the next pass tries again. Look behind it."""
+        """Report that the run could not become a segment; the next pass retries it."""
         choice = self._taken()
         self._whole = False
-        self._go_on(choice)
+        self._advance(choice)
 
     def lost(self) -> None:
-        """Somebody else changed the partition meanwhile: leave it to them."""
+        """Report a concurrent change, which skips the partition in this pass."""
         self._taken()
         self._next_partition()
 
     def _taken(self) -> Choice:
         choice, self._choice = self._choice, None
         if choice is None:
-            raise BugError("there is no run under way")
+            raise BugError("no run was chosen")
         return choice
 
-    def _go_on(self, choice: Choice) -> None:
+    def _advance(self, choice: Choice) -> None:
         key = self._key
         if key is None:
-            raise BugError("there is no partition under way")
+            raise BugError("no partition was chosen")
         if self._whole and choice.done_before:
             self._done_before.pop(key, None)
             self._done_before[key] = choice.done_before

@@ -3,15 +3,12 @@
     choose ──> read, check, stamp ──> lease a key ──> PUT ──> swap the rows
        └── `Selection`   └── `build_segment`
 
-Until the swap nothing but a reserved key, and perhaps an object under it, is left behind, which the
-sweeper takes after its grace. The swap is a compare-and-set of all extents that the segment was
-made of: who comes second, behind another consolidator, retention or the sweeper, loses, and leaves
-the partition to the others. One whose outcome is unknown is repeated.
+A failure before the swap leaves a reserved key, and perhaps an object, for the sweeper. The swap is
+a compare-and-set of all replaced extents: it fails after a concurrent change by another broker,
+retention or the sweeper, and the partition is skipped. A swap with an unknown outcome is repeated.
 
-Readers that know the old extents go on with them: their objects stay for a grace after the last
-reference to them is gone.
-
-Several brokers may do this at once; each goes through the partitions in an order of its own.
+Readers use the old extents until their grace ends. Several brokers may consolidate at once; each
+takes the partitions in an order of its own.
 """
 
 from __future__ import annotations
@@ -42,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 
 class Made(NamedTuple):
-    """A segment that took the place of extents."""
-
     key: PartitionKey
     object_key: str
     base_offset: int
@@ -53,7 +48,6 @@ class Made(NamedTuple):
 
 
 def rules_of(settings: DisklessSettings, *, all_ages: bool = False) -> Rules:
-    """What the settings say; with `all_ages`, what is young or little is taken, too."""
     return Rules(
         segment_bytes=settings.consolidation_segment_bytes,
         min_extents=settings.consolidation_min_extents,
@@ -62,7 +56,7 @@ def rules_of(settings: DisklessSettings, *, all_ages: bool = False) -> Rules:
 
 
 class Consolidator:
-    """The shell. `on_made` hears of every segment."""
+    """The shell. Calls `on_made` for every segment."""
 
     def __init__(
         self,
@@ -76,7 +70,7 @@ class Consolidator:
         on_made: Callable[[Made], None] = lambda made: None,
         pause: Callable[[float], Awaitable[None]] = pause,
     ) -> None:
-        """`store` is a client of its own: what is read here must not delay consumers."""
+        """`store` is a separate client, so that reads do not delay consumers."""
         self.counters = ConsolidationCounters()
         self._plane = plane
         self._clock = clock
@@ -89,16 +83,16 @@ class Consolidator:
         )
 
     async def consolidate(self, keys: Iterable[PartitionKey] | None = None) -> int:
-        """One pass over these partitions, or those with the most extents; how many segments.
+        """Run one pass over these partitions, or those with the most extents.
 
-        A damaged object is logged and passed over.
+        Damaged objects are logged and skipped. Returns the number of segments.
 
         Raises:
-            PenstockError: store or plane failed; the next pass goes on.
+            PenstockError: the store or the control plane failed; the next pass continues.
         """
         if keys is None:
             backlogs = await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)
-            keys = [(one.topic_id, one.partition) for one in backlogs]
+            keys = [(backlog.topic_id, backlog.partition) for backlog in backlogs]
         selection, before = self._selection, self.counters.segments
         ask = selection.begin(keys, order=order_of(self._randomness))
         while ask is not None:
@@ -112,15 +106,12 @@ class Consolidator:
         return self.counters.segments - before
 
     async def run(self) -> None:
-        """One pass for a broker's timer: errors are logged and counted."""
         await one_round(self.consolidate(), self.counters, "consolidation")
 
     def samples(self) -> Iterator[Sample]:
-        """What a scrape gets."""
         return metrics.samples(self.counters)
 
     async def _take(self, key: PartitionKey, choice: Choice) -> None:
-        """Make a segment of a run, and tell the selection what became of it."""
         counters, selection = self.counters, self._selection
         try:
             made = await self._make(key, choice.run)

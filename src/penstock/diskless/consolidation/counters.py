@@ -1,11 +1,9 @@
-"""What consolidation has done, for metrics."""
+"""Counters of consolidation."""
 
 from __future__ import annotations
 
 
 class ConsolidationCounters:
-    """Plain integers, counted by the job of one broker."""
-
     __slots__ = ("extents", "failures", "passes_failed", "races", "segment_bytes", "segments")
 
     def __init__(self) -> None:

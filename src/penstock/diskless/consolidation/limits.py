@@ -1,4 +1,4 @@
-"""Bounds of consolidation that are no settings."""
+"""Limits of consolidation."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 from penstock.base.retry import Backoff
 
 PAGE_EXTENTS: Final = 1_001
-"""Extents that are looked at together. More than a run has, so that its end is seen."""
+"""Extents of a page: more than a run has, so that a page includes the run's end."""
 
 BACKLOGS_MAX: Final = 1_000
 """Partitions of one pass, those with the most extents."""
 
 REMEMBERED_MAX: Final = 100_000
-"""Partitions of which it is remembered how far they are done."""
+"""Partitions whose progress is stored."""
 
 SWAP_ATTEMPTS_MAX: Final = 5
-"""How often a swap is repeated whose outcome is unknown."""
+"""Attempts at a swap whose outcome is unknown."""
 
 SWAP_BACKOFF: Final = Backoff(first_ms=200)
 """Pauses before the repetitions."""

@@ -1,4 +1,4 @@
-"""The metrics of consolidation; values are read from their owner when asked for."""
+"""Metrics of consolidation."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ def _counter(name: str, doc: str) -> Metric:
     return Metric(name=f"penstock_diskless_consolidation_{name}", kind="counter", doc=doc)
 
 
-SEGMENTS: Final = _counter("segments_total", "Sealed segments that took the place of extents.")
+SEGMENTS: Final = _counter("segments_total", "Sealed segments that replaced extents.")
 SEGMENT_BYTES: Final = _counter("segment_bytes_total", "Bytes of those segments.")
 EXTENTS: Final = _counter("extents_total", "Write-ahead extents that segments were made of.")
 RACES: Final = _counter(
-    "races_lost_total", "Segments made for nothing: the extents had changed, or the key was swept."
+    "races_lost_total", "Discarded segments: the extents had changed, or the key was swept."
 )
-FAILURES: Final = _counter("failures_total", "Segments not made: an object is damaged or gone.")
+FAILURES: Final = _counter("failures_total", "Segments that failed at a damaged or missing object.")
 PASSES_FAILED: Final = _counter("passes_failed_total", "Passes that ended with an error.")
 
 
 def samples(counters: ConsolidationCounters) -> Iterator[Sample]:
-    """The metrics of a `Consolidator`."""
     yield Sample(SEGMENTS, counters.segments)
     yield Sample(SEGMENT_BYTES, counters.segment_bytes)
     yield Sample(EXTENTS, counters.extents)

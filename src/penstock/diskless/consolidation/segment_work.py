@@ -1,7 +1,7 @@
-"""What jobs that make segments of extents have in common: reads at a bounded rate, and swaps.
+"""Steps shared by consolidation and compaction: rate-limited reads, and swaps of extents.
 
-A segment is written under a key that was leased, and takes the place of what it was made of by a
-compare-and-set. One whose outcome is unknown is repeated.
+A segment is written under a leased key, and replaces its extents by a compare-and-set, which is
+repeated if its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ logger = logging.getLogger(__name__)
 
 
 class RoundCounters(Protocol):
-    """What a job counts of its rounds."""
-
     passes_failed: int
 
 
 async def one_round(work: Awaitable[object], counters: RoundCounters, what: str) -> None:
-    """A round for a broker's timer: errors are logged and counted."""
+    """Run a round for a broker's timer; log and count errors."""
     try:
         await work
     except PenstockError as error:
@@ -45,13 +43,13 @@ async def one_round(work: Awaitable[object], counters: RoundCounters, what: str)
 
 
 def order_of(randomness: Randomness) -> Callable[[PartitionKey], int]:
-    """An order of partitions that is drawn: brokers begin at different ones, and rarely meet."""
+    """Return a random order of partitions: brokers with different orders rarely meet."""
     seed = randomness.bits(32).to_bytes(4, "big")
     return lambda key: crc32c(seed + key[0].bytes + key[1].to_bytes(4, "big"))
 
 
 class SegmentWork:
-    """See the module's text. `read_bytes` counts."""
+    """Reads within a rate, writes segments and swaps them; counts `read_bytes`."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class SegmentWork:
         self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
 
     async def read(self, key: str, start: int, size_bytes: int) -> memoryview:
-        """As `ObjectStore.get`, when it may be."""
+        """Read as `ObjectStore.get`, within the rate."""
         if self._bucket is not None:
             seconds = self._bucket.take(self._clock.monotonic(), size_bytes)
             if seconds:
@@ -84,11 +82,11 @@ class SegmentWork:
     async def put_in_place(
         self, key: PartitionKey, replaced: Sequence[Extent], segment: SealedSegment
     ) -> tuple[Extent, ...]:
-        """Write a segment, and swap it for the extents that it was made of; its own extents.
+        """Write a segment and swap it for its extents; return the new extents.
 
         Raises:
-            StaleExtents, ObjectLeaseLost: somebody else was first.
-            PenstockError: store or plane failed.
+            StaleExtents, ObjectLeaseLost: another process was first.
+            PenstockError: the store or the control plane failed.
         """
         lease = await self._plane.lease_segment(*key, base_offset=replaced[0].base_offset)
         await self._store.put(lease.key, segment.pieces)

@@ -1,10 +1,9 @@
-"""The work queue of consolidation for jobs outside of brokers, such as Spark's.
+"""Work queue of consolidation for jobs outside of brokers, such as Spark's.
 
     backlogs ──> lease: a run and a reserved key ──> (segment is made elsewhere) ──> complete: swap
 
-The queue keeps nothing between calls. A lease that nobody completes leaves a reserved key, which
-the sweeper takes; two who have the same run, or a broker's own consolidation, race for the swap,
-and one wins. A segment is accepted when its object is in the store, whole.
+The queue has no state. The key of an abandoned lease is swept. Jobs and brokers with the same run
+race for the swap. A segment is accepted once its complete object is in the store.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ _END = 2**63 - 1
 
 
 class SegmentMissing(InvalidError):
-    """A segment is handed in whose object is not in the store, or not of its size."""
+    """The object of a completed segment is not in the store, or has another size."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class Work(NamedTuple):
-    """A run of extents to make a segment of, and the key to write it under; empty, and None, if
-    there is none here. `following` is where to look next, None for nowhere."""
+    """A run and the key of its segment (empty and None without work), and the next offset."""
 
     run: tuple[Extent, ...]
     lease: ObjectLease | None
@@ -41,7 +39,7 @@ class Work(NamedTuple):
 
 
 class WorkQueue:
-    """See the module's text."""
+    """Leases runs, and accepts their segments."""
 
     def __init__(
         self,
@@ -57,11 +55,10 @@ class WorkQueue:
         self._clock = clock
 
     async def backlogs(self) -> list[Backlog]:
-        """The partitions with extents in write-ahead objects, the most first; a bounded number."""
         return await self._plane.backlogs(min_extents=1, limit=BACKLOGS_MAX)
 
     async def lease(self, key: PartitionKey, start: int, *, all_ages: bool) -> Work:
-        """The first run from an offset on, by the broker's settings; looks at one page."""
+        """Lease the first run from an offset on, in one page, by the broker's settings."""
         extents = await self._plane.extents(*key, start=start, end=_END, limit=PAGE_EXTENTS)
         rules = rules_of(self._settings, all_ages=all_ages)
         last = len(extents) < PAGE_EXTENTS
@@ -73,7 +70,7 @@ class WorkQueue:
         return Work(choice.run, leased, choice.following)
 
     async def complete(self, swap: SegmentSwap) -> None:
-        """Put a segment in the place of what it was made of. Repeatable.
+        """Replace a run by its segment. Repeatable.
 
         Raises:
             SegmentMissing: there is no such object, or it has another size.

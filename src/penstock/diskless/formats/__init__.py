@@ -1,1 +1,1 @@
-"""One file per persisted format; each has its layout at the top and knows nothing of stores."""
+"""Persisted formats of diskless topics, one per file."""

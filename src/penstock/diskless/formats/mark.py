@@ -1,4 +1,4 @@
-r"""`marks/<id>`: a note in the store that object ids up to this one have been given out.
+r"""`marks/<id>`: an object that records that object ids up to this one have been leased.
 
 Text, in the manner of Kafka's `meta.properties`:
 
@@ -29,7 +29,7 @@ _CRC_LINE_BYTES: Final = len("crc32c=00000000\n")
 
 
 class Mark(NamedTuple):
-    """Which cluster has given out ids up to `object_id`."""
+    """The highest object id that a cluster has leased, at the time of writing."""
 
     cluster_id: str
     object_id: int
@@ -40,7 +40,6 @@ def mark_key(object_id: int) -> str:
 
 
 def marked_id(key: str) -> int | None:
-    """The id of a mark's key; None for another key."""
     found = _KEY.fullmatch(key)
     return None if found is None else int(found[1])
 
@@ -51,10 +50,10 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(data: bytes) -> Mark:
-    """Read a mark.
+    """Decode a mark.
 
     Raises:
-        CorruptObject: cut, another version or checksum, or no mark at all.
+        CorruptObject: it is truncated, has another version or checksum, or is not a mark.
     """
     found = _TEXT.fullmatch(data)
     if found is None:

@@ -1,13 +1,12 @@
-r"""`store.properties`: an object that says which store this is, written once into an empty one.
+r"""`store.properties`: the identity of an object store, written once into an empty one.
 
 Text, in the manner of Kafka's `meta.properties`:
 
     version=1\n
-    cluster.id=<the id of the cluster whose objects lie here>\n
+    cluster.id=<the id of the cluster that owns the objects>\n
     store.id=<a random UUID>\n
 
-It has no checksum, so that it can be put back by hand: what is not exactly this, with the id that
-the control plane keeps, is refused.
+It has no checksum, so that an administrator can restore it. Any other text or id is rejected.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ _TEXT: Final = re.compile(
 
 
 class StoreProperties(NamedTuple):
-    """Whose store it is, and which one."""
-
     cluster_id: str
     store_id: UUID
 
@@ -39,7 +36,6 @@ def encode_store_properties(properties: StoreProperties) -> bytes:
 
 
 def decode_store_properties(data: bytes) -> StoreProperties:
-    """Read them; raises CorruptObject."""
     found = _TEXT.fullmatch(data.decode(errors="replace"))
     if found is None:
         raise CorruptObject(f"{KEY}: {len(data)} bytes that begin with {data[:40]!r} name no store")

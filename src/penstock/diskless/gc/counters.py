@@ -1,11 +1,9 @@
-"""What clearing away has done, for metrics."""
+"""Counters of garbage collection."""
 
 from __future__ import annotations
 
 
 class CollectionCounters:
-    """Plain integers, counted by the jobs of one broker."""
-
     __slots__ = (
         "dropped_bytes", "dropped_extents", "failures", "marked_object_id", "orphan_bytes",
         "orphans", "orphans_deleted", "partitions_forgotten", "producers_forgotten",

@@ -1,4 +1,4 @@
-"""All that clears away, as jobs for a broker's timers; any number of brokers may run them."""
+"""Garbage collection as jobs for a broker's timers; any number of brokers may run them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.base.system import Clock
 from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.diskless.gc.counters import CollectionCounters
-from penstock.diskless.gc.marks import ObjectMarks
+from penstock.diskless.gc.id_markers import ObjectIdMarkers
 from penstock.diskless.gc.orphans import OrphanCollector
 from penstock.diskless.gc.retention import Retention, RetentionTarget
 from penstock.diskless.gc.sweeping import Sweeper
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
-    """To be run every so often, never twice at once. `run` does not raise; it may be cancelled."""
+    """A periodic job that never overlaps itself. `run` does not raise; it may be cancelled."""
 
     name: str
     interval_ms: int
@@ -48,10 +48,14 @@ class Collection:
     ) -> None:
         self.counters = counters = CollectionCounters()
         self._settings = settings
-        self.marks = marks = ObjectMarks(plane=plane, store=store, guard=guard, counters=counters)
-        self.sweeper = Sweeper(settings, plane=plane, store=store, marks=marks, counters=counters)
+        self.id_markers = id_markers = ObjectIdMarkers(
+            plane=plane, store=store, guard=guard, counters=counters
+        )
+        self.sweeper = Sweeper(
+            settings, plane=plane, store=store, id_markers=id_markers, counters=counters
+        )
         self.orphans = OrphanCollector(
-            settings, plane=plane, store=store, marks=marks, counters=counters
+            settings, plane=plane, store=store, id_markers=id_markers, counters=counters
         )
         self.retention = Retention(
             settings,
@@ -63,18 +67,17 @@ class Collection:
         )
 
     async def start(self) -> None:
-        """Before the broker serves diskless topics.
+        """Check the store before the broker serves diskless topics.
 
         Raises:
             StoreMismatch, DatabaseRestored: it must not serve them.
         """
-        await self.marks.claim()
+        await self.id_markers.claim()
 
     def jobs(self) -> list[Job]:
-        """What is to be run, and how often."""
         settings = self._settings
         jobs = [
-            self._job("mark", settings.mark_interval_ms, self.marks.note),
+            self._job("mark", settings.mark_interval_ms, self.id_markers.note),
             self._job("sweep", settings.sweep_interval_ms, self.sweeper.sweep),
             self._job("retention", settings.retention_interval_ms, self.retention.retain),
         ]
@@ -83,7 +86,6 @@ class Collection:
         return jobs
 
     def samples(self) -> Iterator[Sample]:
-        """What a scrape gets."""
         return collection_samples(self.counters)
 
     def _job(self, name: str, interval_ms: int, work: Callable[[], Awaitable[object]]) -> Job:

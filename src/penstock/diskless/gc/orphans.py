@@ -1,12 +1,11 @@
 """Orphans: objects in the store that the control plane does not know.
 
-They come from a PUT that took effect after its key had been swept. The store is listed by pages;
-after each the plane is asked for its rows of the same keys. A row is there before its object is
-written and until after it is deleted, so an object that was listed and has no row when the plane
-is asked after that belongs to nobody.
+They result from a PUT that took effect after its key had been swept. The store is listed in pages;
+after each page the control plane's rows of the same keys are read. A row exists from before its
+object is written until after it is deleted, so a listed object without a row is an orphan.
 
-They are reported, and deleted when they are older than a grace by the store's own time: that of
-the newest mark, which lies in the past, so that ages come out too low and never too high.
+Orphans are reported, and deleted when they are older than a grace. Their age is measured by the
+store's own clock, up to the time of the newest marker, so it is never overestimated.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final, NamedTuple
 
 from penstock.control.batch_index.plane import DisklessPlane
 from penstock.diskless.gc.counters import CollectionCounters
-from penstock.diskless.gc.marks import ObjectMarks
+from penstock.diskless.gc.id_markers import ObjectIdMarkers
 from penstock.diskless.limits import LISTED_ROWS_MAX, ORPHANS_DELETED_MAX, ORPHANS_NAMED_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectInfo, ObjectStore
@@ -25,11 +24,11 @@ from penstock.objects import ObjectInfo, ObjectStore
 logger = logging.getLogger(__name__)
 
 OBJECT_PREFIXES: Final = ("archive/", "wal/")
-"""What keys begin with that the plane reserves: sealed segments and write-ahead objects."""
+"""Key prefixes of sealed segments and write-ahead objects."""
 
 
 class Compared(NamedTuple):
-    """What a comparison of the store with the plane found. `due` are to be deleted."""
+    """Result of a comparison of the store with the control plane. `due` are to be deleted."""
 
     objects: int
     orphans: list[ObjectInfo]
@@ -49,7 +48,7 @@ class Comparison:
         self._count = self._bytes = self._objects = 0
 
     def page(self, listed: Iterable[ObjectInfo], known: set[str]) -> None:
-        """Objects that were listed, and the keys of all rows between the first and the last."""
+        """Compare a page of objects with the keys of all rows in its range."""
         for info in listed:
             self._objects += 1
             if info.key not in known:
@@ -69,7 +68,6 @@ class Comparison:
 
 
 async def compare(plane: DisklessPlane, store: ObjectStore, comparison: Comparison) -> None:
-    """Feed a comparison with all objects of the store."""
     for prefix in OBJECT_PREFIXES:
         await _compare_below(prefix, plane, store, comparison)
 
@@ -89,7 +87,6 @@ async def _compare_below(
 
 
 async def known_keys(plane: DisklessPlane, after: str, last: str) -> set[str]:
-    """The keys of rows above `after`, up to `last`."""
     known: set[str] = set()
     while True:
         rows = await plane.referenced_keys(after=after, limit=LISTED_ROWS_MAX)
@@ -111,24 +108,24 @@ class OrphanCollector:
         *,
         plane: DisklessPlane,
         store: ObjectStore,
-        marks: ObjectMarks,
+        id_markers: ObjectIdMarkers,
         counters: CollectionCounters,
     ) -> None:
         self._settings = settings
         self._plane = plane
         self._store = store
-        self._marks = marks
+        self._id_markers = id_markers
         self._counters = counters
 
     async def collect(self) -> Compared:
-        """Compare the whole store with the plane, and delete the orphans that are due.
+        """Compare the whole store with the control plane, and delete the orphans that are due.
 
         Raises:
-            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the plane's, or
-                the database may not know what it needs.
-            PenstockError: store or plane failed; the next pass begins anew.
+            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the control
+                plane's, or the database lacks rows.
+            PenstockError: the store or the control plane failed; the next pass starts over.
         """
-        standing = await self._marks.check()
+        standing = await self._id_markers.check()
         comparison = Comparison(
             grace_ms=self._settings.orphan_grace_ms, store_now_ms=standing.store_now_ms
         )
@@ -145,8 +142,8 @@ class OrphanCollector:
                 names,
             )
         if compared.due:
-            # Rows may have gone with a restored database while the listing ran.
-            await self._marks.check()
+            # The database may have been restored, and have lost rows, during the listing.
+            await self._id_markers.check()
             await self._store.delete(compared.due)
             self._counters.orphans_deleted += len(compared.due)
             self._counters.orphans -= len(compared.due)

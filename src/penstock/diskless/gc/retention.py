@@ -1,13 +1,10 @@
-"""Retention of diskless topics: which partitions are looked at, and what of them goes.
+"""Retention of diskless topics: the partitions to check, and the limits to apply.
 
-Sizes are known from the marks of many partitions at once, so `retention.bytes` is looked at in
-every pass. How old the oldest records are takes a call for each partition, so `retention.ms` is
-looked at once per hundredth of its length, and not more often than every pass.
+Sizes are read for many partitions at once, so every pass applies `retention.bytes`. The age of the
+oldest records takes a call per partition, so `retention.ms` is applied once per hundredth of its
+value, and at most once a pass. Extents below a start that DeleteRecords raised are dropped always.
 
-Where DeleteRecords moved a start is seen from the marks, too: what lies below it goes, whatever
-the topic's retention.
-
-What a pass drops are rows of the batch index; the sweeper deletes objects that lost their last.
+A pass drops rows of the batch index; the sweeper deletes objects without rows.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ from penstock.diskless.limits import (
     FORGET_CALLS_MAX,
     FORGOTTEN_PARTITIONS_MAX,
     FORGOTTEN_PRODUCERS_MAX,
-    MARKS_PER_CALL_MAX,
     RETAINED_EXTENTS_MAX,
     RETENTION_CALLS_MAX,
+    WATERMARKS_PER_CALL_MAX,
 )
 from penstock.diskless.settings import DisklessSettings
 
@@ -51,7 +48,7 @@ class RetentionTarget(NamedTuple):
 
 
 class Retain(NamedTuple):
-    """A call of the plane's `retain`; None leaves a rule out."""
+    """Arguments of the control plane's `retain`; None omits a rule."""
 
     target: RetentionTarget
     before_timestamp: int | None
@@ -59,16 +56,15 @@ class Retain(NamedTuple):
 
 
 class RetentionCore:
-    """Remembers when which partition was looked at. Times are the broker's."""
+    """Records when each partition was checked. Times are the broker's."""
 
     def __init__(self, *, interval_ms: int) -> None:
         self._interval_ms = interval_ms
         self._looked_ms: dict[PartitionKey, int] = {}
         self._starts: dict[PartitionKey, int] = {}
-        """Log starts below which nothing is left."""
+        """Log starts below which all extents are dropped."""
 
     def begin(self, targets: Iterable[RetentionTarget]) -> list[RetentionTarget]:
-        """A new pass; partitions that are gone are forgotten."""
         there = list(targets)
         keys = {item.key for item in there}
         for remembered in (self._looked_ms, self._starts):
@@ -77,11 +73,11 @@ class RetentionCore:
         return there
 
     def calls(
-        self, targets: Sequence[RetentionTarget], marks: Sequence[Watermarks], now_ms: int
+        self, targets: Sequence[RetentionTarget], watermarks: Sequence[Watermarks], now_ms: int
     ) -> list[Retain]:
-        """What to ask of the plane, by the marks of the partitions."""
+        """Return the calls that partitions need, given their watermarks."""
         calls: list[Retain] = []
-        for target, mark in zip(targets, marks, strict=True):
+        for target, mark in zip(targets, watermarks, strict=True):
             moved = mark.log_start_offset != self._starts.get(target.key, 0)
             filled = mark.log_start_offset < mark.high_watermark
             by_size = filled and 0 <= target.retention_bytes < mark.size_bytes
@@ -94,12 +90,10 @@ class RetentionCore:
                 calls.append(Retain(target, before_timestamp, max_bytes))
         return calls
 
-    def done(self, target: RetentionTarget, marks: Watermarks) -> None:
-        """Everything that was to go is gone."""
-        self._starts[target.key] = marks.log_start_offset
+    def done(self, target: RetentionTarget, watermarks: Watermarks) -> None:
+        self._starts[target.key] = watermarks.log_start_offset
 
     def failed(self, target: RetentionTarget) -> None:
-        """Look at it again in the next pass."""
         self._looked_ms.pop(target.key, None)
         self._starts.pop(target.key, None)
 
@@ -113,7 +107,7 @@ class RetentionCore:
 
 
 class Retention:
-    """The shell. `targets` names the partitions, `on_watermarks` hears what became of them."""
+    """The shell. Reads partitions from `targets`, and passes their results to `on_watermarks`."""
 
     def __init__(
         self,
@@ -134,18 +128,18 @@ class Retention:
         self._core = RetentionCore(interval_ms=settings.retention_interval_ms)
 
     async def retain(self) -> None:
-        """One pass over all partitions, then over what deleted topics and producers left.
+        """Run one pass over all partitions, then over deleted topics and idle producers.
 
-        A partition that fails is looked at again in the next pass; the others go on.
+        A partition that fails is retried in the next pass; the others continue.
 
         Raises:
-            PenstockError: the plane failed for all of them.
+            PenstockError: the control plane failed for all of them.
         """
         wanted = self._core.begin(self._targets())
-        for first in range(0, len(wanted), MARKS_PER_CALL_MAX):
-            targets = wanted[first : first + MARKS_PER_CALL_MAX]
-            marks = await self._plane.watermarks([target.key for target in targets])
-            for call in self._core.calls(targets, marks, self._clock.now_ms()):
+        for first in range(0, len(wanted), WATERMARKS_PER_CALL_MAX):
+            targets = wanted[first : first + WATERMARKS_PER_CALL_MAX]
+            watermarks = await self._plane.watermarks([target.key for target in targets])
+            for call in self._core.calls(targets, watermarks, self._clock.now_ms()):
                 await self._retain_one(call)
         await self._forget()
 

@@ -1,14 +1,14 @@
-"""Deleting objects that nobody needs: condemned in the plane, deleted in the store, then forgotten.
+"""Deletion of unused objects: marked in the control plane, deleted in the store, then forgotten.
 
 | after      | comes                     | and a crash in between leaves                      |
 |------------|---------------------------|----------------------------------------------------|
-| nothing    | mark: rows DELETING       | nothing, or rows that the next pass is named again |
-| marked     | delete their objects      | some objects gone, all rows there: named again     |
-| deleted    | forget their rows         | rows without objects: named and forgotten again    |
+| nothing    | mark: rows DELETING       | nothing, or rows for the next pass                 |
+| marked     | delete their objects      | some objects gone, all rows for the next pass      |
+| deleted    | forget their rows         | rows without objects, forgotten by the next pass   |
 | forgotten  | mark, if there is more    |                                                    |
 
-Condemning is a compare-and-set: a commit that comes later loses, so nothing that is committed is
-deleted. Several brokers may sweep at once; they delete what is gone already.
+Marking is a compare-and-set: a later commit is rejected, so no committed object is deleted. Several
+brokers may sweep at once, as deletions are idempotent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import MarkedObject
 from penstock.diskless.gc.counters import CollectionCounters
-from penstock.diskless.gc.marks import ObjectMarks
+from penstock.diskless.gc.id_markers import ObjectIdMarkers
 from penstock.diskless.limits import SWEEP_STEPS_MAX, SWEPT_OBJECTS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectStore
@@ -29,19 +29,19 @@ logger = logging.getLogger(__name__)
 
 
 class MarkForDeletion(NamedTuple):
-    """Mark objects DELETING, and name those that are so marked; answer with `condemned`."""
+    """Mark objects DELETING, and return all marked ones; answer with `condemned`."""
 
     limit: int
 
 
 class DeleteObjects(NamedTuple):
-    """Delete these from the store; answer with `deleted`."""
+    """Delete objects from the store; answer with `deleted`."""
 
     keys: list[str]
 
 
 class ForgetObjects(NamedTuple):
-    """Drop the rows of these; answer with `forgotten`."""
+    """Drop the rows of objects; answer with `forgotten`."""
 
     object_ids: list[int]
 
@@ -81,32 +81,30 @@ class Sweep:
 
 
 class Sweeper:
-    """The shell of `Sweep`."""
-
     def __init__(
         self,
         settings: DisklessSettings,
         *,
         plane: DisklessPlane,
         store: ObjectStore,
-        marks: ObjectMarks,
+        id_markers: ObjectIdMarkers,
         counters: CollectionCounters,
     ) -> None:
         self._settings = settings
         self._plane = plane
         self._store = store
-        self._marks = marks
+        self._id_markers = id_markers
         self._counters = counters
 
     async def sweep(self) -> int:
-        """One pass; returns how many objects were deleted. What is left waits for the next.
+        """Run one pass; return the number of deleted objects.
 
         Raises:
-            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the plane's, or
-                the database may not know what it needs.
-            PenstockError: store or plane failed; the next pass goes on.
+            StoreMismatch, DatabaseRestored: nothing was deleted: the store is not the control
+                plane's, or the database lacks rows.
+            PenstockError: the store or the control plane failed; the next pass continues.
         """
-        await self._marks.check()
+        await self._id_markers.check()
         core = Sweep()
         try:
             step = core.begin()

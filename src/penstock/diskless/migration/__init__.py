@@ -1,4 +1,4 @@
-"""What copies the logs of a topic into the object store, and out of it into logs again."""
+"""Migration of a topic's logs into the object store, and out of it into logs."""
 
 from penstock.diskless.migration.copying import TopicCopy
 from penstock.diskless.migration.filling import FilledLog, TopicFilling

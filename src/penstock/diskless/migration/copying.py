@@ -1,21 +1,18 @@
-"""Copying the logs of a topic into sealed objects, while producers go on.
+"""Copying of a topic's logs into sealed objects, while producers continue.
 
     log       [0 … … … … … … … … … … … …|high watermark: what is committed
     pass 1    |──object──|──object──|─|
     pass 2                             |──|
     fenced                                |─|   nothing is appended any more
 
-A pass takes every log up to the high watermark that it has when its turn comes: batches as they
-are stored, offsets and times included, checked by their checksums. Objects are under leased keys
-of the archive and count for nothing until the control plane commits all of them at once; if that
-never happens they are swept. Where retention or DeleteRecords overtake a copy, it begins anew at
-the log's start.
+A pass copies every log up to its current high watermark: batches as they are stored, with offsets
+and times, verified by their checksums. Objects are under leased keys of the archive, and invisible
+until the control plane commits all of them at once; without a commit they are swept. A copy that
+retention or DeleteRecords overtakes restarts at the log's start.
 
-The batch index has no gaps: where a log has some, which compaction has left, an object gets batches
-without records.
-
-Transactions go along: their batches and markers are batches, which producers have some open is part
-of what is known of these, and which were aborted is asked of the log at the end.
+The batch index has no gaps: gaps that compaction left in a log become batches without records.
+Batches and markers of transactions are copied as well; open transactions are part of the producers'
+states, and aborted ones are read from the log at the end.
 
 Source: KIP-405 (`RemoteLogManager`).
 """
@@ -58,7 +55,7 @@ _LAST: Final = attrgetter("last_offset")
 
 
 class CopiedPartition(Protocol):
-    """A partition that this broker leads, and has in a log; `high_watermark` is committed."""
+    """A partition with a log that this broker leads; `high_watermark` is committed."""
 
     @property
     def log(self) -> TransactionalLog: ...
@@ -67,7 +64,7 @@ class CopiedPartition(Protocol):
 
 
 class TopicCopy:
-    """The copy of those partitions of a topic that a broker leads; in the thread of their logs."""
+    """Copy of the partitions of a topic that a broker leads; used on the thread of their logs."""
 
     def __init__(
         self,
@@ -80,10 +77,9 @@ class TopicCopy:
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = pause,
     ) -> None:
-        """`partitions` are those that this broker leads, by index."""
         self.copied_bytes = 0
         self._topic_id = topic_id
-        self._copies = [_LogCopy(one) for one in partitions]
+        self._copies = [_LogCopy(partition) for partition in partitions]
         self._plane = plane
         self._store = store
         self._clock = clock
@@ -94,12 +90,12 @@ class TopicCopy:
         self._renewed = clock.monotonic()
 
     async def catch_up(self, *, at_once: bool = False) -> int:
-        """One pass over all logs; how many bytes it copied. `at_once` knows no rate.
+        """Run one pass over all logs; return the copied bytes. `at_once` ignores the rate.
 
         Raises:
-            MigrationRefused: a log has nothing where something is due.
-            ObjectLeaseLost: what was copied has been swept.
-            PenstockError: a log cannot be read, or store or plane failed.
+            MigrationRefused: a log lacks expected records.
+            ObjectLeaseLost: a copied object has been swept.
+            PenstockError: a log cannot be read, or the store or the control plane failed.
         """
         before = self.copied_bytes
         await self._renew_if_due()
@@ -110,18 +106,18 @@ class TopicCopy:
         return self.copied_bytes - before
 
     def fenced_in(self, epochs: Sequence[int]) -> None:
-        """The leader epochs in which nothing is appended any more, by partition."""
+        """Set the leader epochs in which appends have stopped, by partition."""
         for copy, epoch in zip(self._copies, epochs, strict=True):
             copy.leader_epoch = epoch
 
     def partitions(self) -> tuple[MigratedPartition, ...]:
-        """What was copied, with all else that is known of the fenced logs now."""
+        """Return the copies, with the final state of the fenced logs."""
         return tuple([copy.switched() for copy in self._copies])
 
     async def renew(self) -> None:
-        """Keep everything that was copied from being swept; raises ObjectLeaseLost."""
+        """Renew the leases of all copied objects; raises ObjectLeaseLost."""
         self._renewed = self._clock.monotonic()
-        ids = [one.object_id for copy in self._copies for one in copy.objects]
+        ids = [written.object_id for copy in self._copies for written in copy.objects]
         if ids:
             await self._plane.renew_leases(ids)
 
@@ -150,7 +146,7 @@ class TopicCopy:
         self.copied_bytes += segment.size_bytes
 
     async def _put(self, copy: _LogCopy, segment: SealedSegment) -> ObjectLease:
-        """Write an object; a key that was tried is not used again."""
+        """Write an object; each attempt has a new key."""
         partition = copy.log.topic_partition.partition
         base_offset = segment.parts[0].base_offset
         for failures in range(1, PUT_ATTEMPTS_MAX):
@@ -160,7 +156,7 @@ class TopicCopy:
             try:
                 await self._store.put(lease.key, segment.pieces)
             except StoreUnavailable as error:
-                logger.info("object %s is written anew: %s", lease.key, error)
+                logger.info("object %s is written again: %s", lease.key, error)
             else:
                 return lease
             await self._pause(PUT_BACKOFF.pause_seconds(failures))
@@ -170,7 +166,7 @@ class TopicCopy:
 
 
 class _LogCopy:
-    """One partition's log, and what of it lies in objects."""
+    """A partition's log and its copied objects."""
 
     def __init__(self, partition: CopiedPartition) -> None:
         partition.log.load()
@@ -182,7 +178,7 @@ class _LogCopy:
         self._extents: list[Extent] = []
 
     def begin_pass(self) -> int:
-        """The offset up to which to copy now; begins anew where the log's start is ahead."""
+        """Return the offset up to which to copy; restart if the log's start is ahead."""
         start = self.log.log_start_offset
         if self.next_offset < start:
             self.next_offset = start
@@ -190,7 +186,6 @@ class _LogCopy:
         return self._end()
 
     def _end(self) -> int:
-        """Up to where the log is committed, and is here."""
         return min(self._partition.high_watermark, self.log.durable_offset)
 
     def read(self, offset: int, end: int) -> bytes:

@@ -1,18 +1,17 @@
-"""Filling logs of this broker with what lies in objects, so that a diskless topic gets replicas.
+"""Filling of this broker's logs from objects, so that a diskless topic gets replicas.
 
     objects   [start … … … … … … … … … … … …|high watermark: what is committed
     pass 1    |──────────────────────────|
     pass 2                               |──|
     fenced                                  |─|   nothing is appended any more
 
-Every broker that is to have a log fills its own from the store. Batches keep offsets and times, and
-get the *epoch of the copies*; so all logs are the same. A log begins with the batch that holds the
-partition's start, and is told of the producers whose batches lie below; of transactions, markers
-among the batches tell it. Where retention or
-DeleteRecords overtake it, it begins anew.
+Every future replica fills its own log from the store. Batches keep offsets and times, and get the
+*epoch of the copies*, so all logs are equal. A log begins with the batch that holds the partition's
+start, and with the states of producers whose batches are below. A log that retention or
+DeleteRecords overtakes restarts.
 
-A log that is whole promises that epoch, last of all and durably: a replica without a promise is
-taken for one that has lost what it had (`replication/copies.py`).
+A complete log promises that epoch durably, as its last step: a replica without a promise counts as
+one that has lost its log (`replication/copies.py`).
 
 Source: KIP-405 (`RemoteLogManager`), the other way round.
 """
@@ -28,7 +27,7 @@ from penstock.archive.assembly import Result, Run, assemble, results_of
 from penstock.archive.planning import Plan, merge, trim
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
-from penstock.diskless.limits import MARKS_PER_CALL_MAX
+from penstock.diskless.limits import WATERMARKS_PER_CALL_MAX
 from penstock.diskless.migration.limits import (
     CHUNK_BYTES,
     EXTENTS_PER_CHUNK,
@@ -53,27 +52,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Flush = Callable[[Callable[["StorageError | None"], None]], None]
-"""Has somebody told when all that was appended until then is durable."""
+"""Calls back once all earlier appends are durable."""
 
 
 class FilledLog:
-    """A new log, and the epoch that its batches get."""
+    """A new log, and the leader epoch of its batches."""
 
     def __init__(self, log: ReplicaLog, epoch: int) -> None:
-        log.committed_offset = 0  # retention is the index's still
+        log.committed_offset = 0  # retention still applies to the batch index
         self.log = log
         self.epoch = epoch
         self.key: PartitionKey = (log.topic_id, log.topic_partition.partition)
         self.begun = False
 
     def begin_at(self, offset: int, producers: bytes) -> None:
-        """Throw away what there is."""
         self.begun = True
         self.log.start_at(offset, producers=producers, floor=0)
 
 
 class TopicFilling:
-    """The logs that a broker fills of a topic; in the thread of its logs."""
+    """The logs of a topic that a broker fills; used on the thread of its logs."""
 
     def __init__(
         self,
@@ -97,21 +95,22 @@ class TopicFilling:
         self._bucket = TokenBucket(rate, now=clock.monotonic()) if rate else None
 
     async def needed_bytes(self) -> int:
-        """What all of it takes now."""
-        return sum([one.size_bytes for one in await self._marks()])
+        return sum([mark.size_bytes for mark in await self._watermarks()])
 
     async def catch_up(self, *, at_once: bool = False) -> int:
-        """One pass over all partitions; how many bytes it copied. `at_once` knows no rate.
+        """Run one pass over all partitions; return the copied bytes. `at_once` ignores the rate.
 
         Raises:
-            PenstockError: store, log or plane failed, or the log was taken away.
+            PenstockError: the store, a log or the control plane failed, or a log was removed.
         """
         before = self.copied_bytes
-        left = iter(zip(self._logs, await self._marks(), strict=True))
+        left = iter(zip(self._logs, await self._watermarks(), strict=True))
 
         async def work() -> None:
-            for one, marks in left:
-                await self._fill(one, marks.log_start_offset, marks.high_watermark, at_once=at_once)
+            for log, watermarks in left:
+                await self._fill(
+                    log, watermarks.log_start_offset, watermarks.high_watermark, at_once=at_once
+                )
 
         workers = [asyncio.ensure_future(work()) for _ in range(FILLED_AT_ONCE)]
         try:
@@ -124,27 +123,22 @@ class TopicFilling:
         return self.copied_bytes - before
 
     async def finish(self) -> None:
-        """Make the logs whole, durably; nothing is appended to the partitions any more.
-
-        Raises as `catch_up`.
-        """
+        """Complete the logs of fenced partitions durably; raises as `catch_up`."""
         await self.catch_up(at_once=True)
-        for one, marks in zip(self._logs, await self._marks(), strict=True):
-            if marks.log_start_offset > one.log.log_start_offset:
-                one.log.move_start(marks.log_start_offset)
-            one.log.promise(one.epoch)
+        for log, watermarks in zip(self._logs, await self._watermarks(), strict=True):
+            if watermarks.log_start_offset > log.log.log_start_offset:
+                log.log.move_start(watermarks.log_start_offset)
+            log.log.promise(log.epoch)
         await self._durable()
 
-    async def _marks(self) -> list[Watermarks]:
-        """Where the partitions begin and end now."""
-        marks: list[Watermarks] = []
-        for at in range(0, len(self._logs), MARKS_PER_CALL_MAX):
-            part = self._logs[at : at + MARKS_PER_CALL_MAX]
-            marks += await self._plane.watermarks([one.key for one in part])
-        return marks
+    async def _watermarks(self) -> list[Watermarks]:
+        watermarks: list[Watermarks] = []
+        for at in range(0, len(self._logs), WATERMARKS_PER_CALL_MAX):
+            part = self._logs[at : at + WATERMARKS_PER_CALL_MAX]
+            watermarks += await self._plane.watermarks([log.key for log in part])
+        return watermarks
 
     async def _fill(self, one: FilledLog, start: int, end: int, *, at_once: bool) -> None:
-        """Fill a log of a partition that begins and ends there."""
         while not one.begun or one.log.log_end_offset < end:
             overtaken = not one.begun or one.log.log_end_offset < start
             offset = start if overtaken else one.log.log_end_offset
@@ -153,8 +147,8 @@ class TopicFilling:
                 break
             run = await self._read(one, offset, end)
             if run is None:  # deleted meanwhile
-                [marks] = await self._plane.watermarks([one.key])
-                start, end = marks.log_start_offset, max(end, marks.log_start_offset)
+                [watermarks] = await self._plane.watermarks([one.key])
+                start, end = watermarks.log_start_offset, max(end, watermarks.log_start_offset)
                 continue
             if overtaken:
                 below = await self._producers_below(one.key, run.base_offset)
@@ -162,10 +156,7 @@ class TopicFilling:
             await self._append(one, run, at_once=at_once)
 
     async def _read(self, one: FilledLog, offset: int, end: int) -> Run | None:
-        """Batches from the one that holds an offset on; None if it is there no more.
-
-        Where an object is gone that has become a part of a segment, the index knows of that one.
-        """
+        """Return batches from an offset on, or None; looks up objects that became segments."""
         for attempt in range(1, GET_ATTEMPTS_MAX + 1):
             extents = await self._plane.extents(
                 *one.key, start=offset, end=end, limit=EXTENTS_PER_CHUNK
@@ -183,13 +174,14 @@ class TopicFilling:
                 failure, (ObjectNotFound, StoreUnavailable)
             ):
                 break
-            logger.info("%s is asked for anew: %s", pieces[0].extent.key, failure)
+            logger.info("%s is read again: %s", pieces[0].extent.key, failure)
             await self._pause(PUT_BACKOFF.pause_seconds(attempt))
         raise failure or ObjectNotFound(pieces[0].extent.key)
 
     async def _get(self, plan: Plan) -> list[Result]:
         found = await asyncio.gather(
-            *[self._store.get(*one) for one in plan.ranges], return_exceptions=True
+            *[self._store.get(*object_range) for object_range in plan.ranges],
+            return_exceptions=True,
         )
         answers: list[Result] = []
         for answer in found:
@@ -199,15 +191,14 @@ class TopicFilling:
         return answers
 
     async def _producers_below(self, key: PartitionKey, offset: int) -> bytes:
-        """What the index remembers of batches below an offset, as logs are told of it."""
         entries = [
             SnapshotEntry(
-                producer_id, producer.epoch, one.last_sequence, one.last_offset, one.offset_delta,
-                one.timestamp, producer.coordinator_epoch,
+                producer_id, producer.epoch, batch.last_sequence, batch.last_offset,
+                batch.offset_delta, batch.timestamp, producer.coordinator_epoch,
             )
             for producer_id, producer in await self._plane.remembered_producers(*key)
-            for one in producer.batches or (NO_BATCH,)
-            if one.last_offset < offset
+            for batch in producer.batches or (NO_BATCH,)
+            if batch.last_offset < offset
         ]  # fmt: skip
         return encode_snapshot(entries, BATCHES_VERSION) if entries else b""
 

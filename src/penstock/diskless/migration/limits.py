@@ -1,4 +1,4 @@
-"""Bounds of copying logs to the store, and back, that are no settings."""
+"""Limits of copying logs to the store, and back."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Final
 from penstock.base.retry import Backoff
 
 CHUNK_BYTES: Final = 1 << 20
-"""Bytes that are read from a log, and checked, in one turn; a larger batch is one of its own."""
+"""Bytes that one read of a log returns; a larger batch is read alone."""
 
 OBJECT_BYTES: Final = 32 << 20
-"""Bytes after which an object is written: what a copy takes in memory, twice."""
+"""Size at which an object is written; a copy takes twice as much memory."""
 
 PUT_ATTEMPTS_MAX: Final = 5
-"""Keys under which the writing of one object is tried."""
+"""Attempts to write one object, each under a new key."""
 
 PUT_BACKOFF: Final = Backoff(first_ms=200)
-"""Pauses between them."""
+"""Pauses between these attempts."""
 
 FILLED_AT_ONCE: Final = 8
-"""Logs that are filled side by side, each with a chunk in memory, twice; they share syncs."""
+"""Logs that are filled at once, each with two chunks in memory; they share syncs."""
 
 EXTENTS_PER_CHUNK: Final = 64
-"""Extents of which one chunk for a log is read, side by side."""
+"""Extents that are read at once for one chunk."""
 
 GET_ATTEMPTS_MAX: Final = 5
-"""How often reading a chunk is tried, and appending it to a log that has too much under way."""
+"""Attempts to read a chunk, and to append it to an overloaded log."""
 
 RENEWALS_PER_LIFE: Final = 4
-"""How often within their life the leases of what is copied are renewed."""
+"""Renewals of the leases of copied objects within their lifetime."""

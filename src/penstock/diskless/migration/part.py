@@ -1,4 +1,4 @@
-"""One broker's part in topics that become diskless, or local: who it is, and what it brings."""
+"""A broker's part in migrations of topics: its copies, requests, shares and commits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 class MigrationPart:
-    """Makes copies, requests, participants and commits in the name of this process.
-
-    `ready_store` readies the object store, and raises NotServing where it cannot.
-    """
+    """Creates copies, requests and commits of this process; `ready_store` may raise NotServing."""
 
     def __init__(
         self,
@@ -50,10 +47,10 @@ class MigrationPart:
         self._incarnation = incarnation
 
     async def copy_of(self, topic: Topic, partitions: Sequence[CopiedPartition]) -> TopicCopy:
-        """What copies partitions with logs, which this broker leads, into the store.
+        """Return a copy of partitions with logs that this broker leads.
 
         Raises:
-            NotServing: store or control plane cannot be used.
+            NotServing: the store or the control plane cannot be used.
         """
         return TopicCopy(
             topic.topic_id,
@@ -65,7 +62,7 @@ class MigrationPart:
         )
 
     async def filling_of(self, logs: Sequence[FilledLog], flush: Flush) -> TopicFilling:
-        """What fills logs of this broker from the store; raises as `copy_of`."""
+        """Return a filling of this broker's logs from the store; raises as `copy_of`."""
         return TopicFilling(
             logs,
             self._settings,
@@ -76,7 +73,6 @@ class MigrationPart:
         )
 
     def request(self, topic: Topic) -> MigrationRequest:
-        """A new request to make a topic diskless, or local again, which others have a part in."""
         return MigrationRequest(
             topic.topic_id, self._randomness.uuid(), self._broker_id, self._incarnation
         )
@@ -84,7 +80,6 @@ class MigrationPart:
     def participant(
         self, state: ParticipantState, reason: str = "", copy: TopicCopy | None = None
     ) -> MigrationParticipant:
-        """How far this broker is in the migration of a topic, with the copy once it is fenced."""
         return MigrationParticipant(
             broker_id=self._broker_id,
             incarnation=self._incarnation,
@@ -100,10 +95,7 @@ class MigrationPart:
         copy: TopicCopy,
         request: MigrationRequest | None = None,
     ) -> None:
-        """Commit a copy, and the participants under a request: the topic is diskless from then on.
-
-        Raises as `DisklessPlane.migrate_topic`.
-        """
+        """Commit a copy and the shares under a request; raises as `DisklessPlane.migrate_topic`."""
         await self.plane.migrate_topic(
             TopicMigration(
                 topic_id=topic.topic_id,
@@ -124,10 +116,7 @@ class MigrationPart:
         *,
         min_insync_replicas: int,
     ) -> None:
-        """Commit the logs of all participants: the topic has replicas from then on.
-
-        Raises as `DisklessPlane.replicate_topic`.
-        """
+        """Commit the logs of all participants; raises as `DisklessPlane.replicate_topic`."""
         await self.plane.replicate_topic(
             TopicReplication(
                 topic_id=topic.topic_id,

@@ -1,1 +1,1 @@
-"""Reading diskless partitions: find, plan, fetch, assemble."""
+"""Reads of diskless partitions: find, plan, fetch, assemble."""

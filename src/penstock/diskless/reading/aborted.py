@@ -1,12 +1,11 @@
-"""Which transactions of a partition were aborted, for readers of committed records.
+"""Cache of the aborted transactions of partitions, for consumers of committed records.
 
-The control plane has the rows; what it answered is kept here, by partition. Rows never change, and
-those that come later end behind all others. So what is known from an offset on is whole as long as
-no transaction has been aborted since, as the partition's watermarks say; and for offsets below what
-a row notes as the last stable offset, it is whole for good.
+Rows never change, and later rows end after all others. So cached rows from an offset on are
+complete until the partition's watermarks show a newer aborted transaction, and for offsets below
+the last stable offset of a row permanently.
 
-What is not known is asked for while the request that needs it waits, which is woken then. A
-question that fails wakes nobody: the consumer's next request asks again.
+Missing rows are loaded while the request waits, and wake it. A failed load wakes no request: the
+consumer's next request retries it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FIRST: Final = attrgetter("first_offset")
 
 
 class AbortedWant(NamedTuple):
-    """The aborted transactions with batches in [start, end)."""
+    """A request for the aborted transactions with batches in [start, end)."""
 
     key: PartitionKey
     start: int
@@ -40,10 +39,10 @@ class AbortedWant(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Transactions that end at or behind `start`, by marker.
+    """Transactions that end at or above `start`, by marker.
 
-    All up to the one that ends at `newest`; or, where that is -1, all that a reader below the last
-    stable offset of the last one needs.
+    Complete up to the one that ends at `newest`, or, if that is -1, for readers below the last
+    stable offset of the last one.
     """
 
     start: int
@@ -58,17 +57,16 @@ class _Known(NamedTuple):
         )
 
     def within(self, want: AbortedWant) -> list[AbortedTransaction]:
-        """By first offset."""
         found = [
-            one
-            for one in self.transactions
-            if one.last_offset >= want.start and one.first_offset < want.end
+            transaction
+            for transaction in self.transactions
+            if transaction.last_offset >= want.start and transaction.first_offset < want.end
         ]
         return sorted(found, key=_FIRST)
 
 
 class AbortedTransactions:
-    """See the module's text. Belongs to the event loop."""
+    """The cache, by partition. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -85,37 +83,32 @@ class AbortedTransactions:
         self._loads = Loads[AbortedWant](limits.LOADS_MAX)
 
     def find(self, want: AbortedWant, aborted_offset: int) -> list[AbortedTransaction] | None:
-        """Those of a range below the last stable offset, by first offset; None if not known.
-
-        `aborted_offset` is the marker of the partition's newest one, as its watermarks say.
-        """
+        """Return a range's cached transactions by first offset, or None if incomplete."""
         for known in reversed(self._known.get(want.key, ())):
             if known.answers(want, aborted_offset):
                 return known.within(want)
         return None
 
     def load(self, wants: Iterable[AbortedWant], max_bytes: int = 0) -> None:
-        """Ask for what is not under way; whoever waits for the partitions is woken then."""
+        """Load what is not being loaded, and wake the requests that wait for the partitions."""
         fresh = self._loads.fresh(wants)
         if fresh:
             self._loads.begin(fresh, self._load(fresh))
 
     async def of(self, want: AbortedWant) -> list[AbortedTransaction]:
-        """The same, asked for now.
+        """Load and return the requested transactions.
 
         Raises:
-            PenstockError: the control plane does not say.
+            PenstockError: the control plane does not answer.
         """
         known = await self._ask(want)
         return known.within(want)
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop what is known of a partition."""
         for known in self._known.pop(key, ()):
             self._size -= len(known.transactions)
 
     async def stop(self) -> None:
-        """End all questions. Idempotent."""
         await self._loads.stop()
 
     async def _load(self, wants: Sequence[AbortedWant]) -> None:

@@ -1,4 +1,4 @@
-"""Bytes that may be under way at a time: whoever wants more waits for its turn, in order."""
+"""Budget of bytes that may be loaded at once; waiting loads are granted in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class ByteBudget:
-    """Belongs to one event loop. Demands above the whole budget are granted when it is free."""
+    """Belongs to one event loop. A demand above the whole budget is granted when it is free."""
 
     __slots__ = ("_max_bytes", "_waiting", "used_bytes")
 
@@ -20,7 +20,7 @@ class ByteBudget:
         return not self.used_bytes or self.used_bytes + size_bytes <= self._max_bytes
 
     async def take(self, size_bytes: int) -> None:
-        """Wait until there is room, and take it; give it back by `give`."""
+        """Wait for room and take it; return it by `give`."""
         if not self._waiting and self._fits(size_bytes):
             self.used_bytes += size_bytes
             return
@@ -34,7 +34,6 @@ class ByteBudget:
             raise
 
     def give(self, size_bytes: int) -> None:
-        """Give back what was taken; whoever fits now goes on."""
         self.used_bytes -= size_bytes
         while self._waiting:
             wanted, turn = self._waiting[0]

@@ -1,13 +1,9 @@
-"""Where the batches of partitions lie, as far as this broker has heard: a short-lived cache.
+"""Short-lived cache of extents, from commits of this broker and answers of the control plane.
 
-What a commit of this broker added, and what the control plane answered to a `find`, is kept by
-partition and offset. A consumer at the end of the log is thus served without a question to the
-control plane, and one that lags asks once for many fetches. An extent is never changed; it may be
-replaced (a sealed segment covers the same offsets) or dropped (retention), and its object stays for
-a grace that is far longer than what is kept here. So old knowledge costs nothing but an object
-that could have been a better one.
-
-Bounded in bytes and in time; the oldest knowledge goes first.
+A consumer at the end of the log is thus served without a call to the control plane, and a lagging
+one calls once for many fetches. An extent never changes; it may be replaced (by a sealed segment of
+the same offsets) or dropped (by retention), but its object stays for a grace that exceeds the age
+of cache entries. The cache is bounded in bytes and age; the oldest entries are dropped first.
 """
 
 from __future__ import annotations
@@ -26,8 +22,6 @@ _COMPACT_FROM: Final = 1024
 
 
 class _Known:
-    """The known extents of one partition: offsets where they begin, in order, and themselves."""
-
     __slots__ = ("bases", "extents")
 
     def __init__(self) -> None:
@@ -36,7 +30,7 @@ class _Known:
 
 
 class Coordinates:
-    """See the module's text. Times are monotonic seconds."""
+    """The cache, by partition and offset. Times are monotonic seconds."""
 
     __slots__ = ("_age_seconds", "_max_bytes", "_order", "_partitions", "size_bytes")
 
@@ -51,7 +45,7 @@ class Coordinates:
         return sum(len(known.bases) for known in self._partitions.values())
 
     def add(self, key: PartitionKey, extents: Iterable[Extent], now: float) -> None:
-        """Learn extents of a partition; what they overlap is forgotten."""
+        """Add extents of a partition; drop the extents that they overlap."""
         known = self._partitions.get(key)
         if known is None:
             known = self._partitions[key] = _Known()
@@ -100,16 +94,16 @@ class Coordinates:
                     del self._partitions[key]
 
     def drop(self, key: PartitionKey) -> None:
-        """Forget a partition: its topic is gone, or what was known proved wrong."""
+        """Drop the extents of a partition that was deleted, or whose entries proved outdated."""
         known = self._partitions.pop(key, None)
         if known is not None:
             self.size_bytes -= sum(weight(extent) for extent, _ in known.extents.values())
 
     def find(self, key: PartitionKey, offset: int, max_bytes: int, now: float) -> list[Extent]:
-        """The known extents from the one that holds `offset`, without a gap, up to `max_bytes`.
+        """Return the cached extents from `offset` on without a gap, up to `max_bytes` after the
+        first.
 
-        Empty where that one is not known, or known for too long. The first extent's bytes do not
-        count, as `offset` may lie anywhere in it.
+        Empty if the one that holds the offset is missing or too old.
         """
         known = self._partitions.get(key)
         if known is None:
@@ -129,5 +123,4 @@ class Coordinates:
 
 
 def weight(extent: Extent) -> int:
-    """About what an extent costs to keep."""
     return EXTENT_OVERHEAD_BYTES + len(extent.layout) + len(extent.key)

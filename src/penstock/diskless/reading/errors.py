@@ -1,7 +1,7 @@
-"""What a fetch from a diskless partition may end with.
+"""Errors of fetches from diskless partitions.
 
-A consumer knows only some errors of a fetch and stops for good at others (Java's does), so whatever
-else goes wrong is told as `Unreadable`.
+Consumers know few errors of a fetch and stop permanently at others (Java's does), so all other
+errors become `Unreadable`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ class PartitionGone(RetriableError):
 
 
 class Unreadable(RetriableError):
-    """What a partition holds at an offset cannot be read for now; the message has the cause."""
+    """The records at an offset cannot be read for now; the message has the cause."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
-_TOLD: Final = {"offset_out_of_range", "unknown_topic_or_partition", "kafka_storage_error"}
+_CONSUMER_ERRORS: Final = {
+    "offset_out_of_range",
+    "unknown_topic_or_partition",
+    "kafka_storage_error",
+}
 
 
-def told(error: PenstockError) -> PenstockError:
-    """The error as consumers understand it."""
-    return error if error.code in _TOLD else Unreadable(str(error))
+def for_consumers(error: PenstockError) -> PenstockError:
+    """Return the error as consumers understand it."""
+    return error if error.code in _CONSUMER_ERRORS else Unreadable(str(error))

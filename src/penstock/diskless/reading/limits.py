@@ -1,65 +1,65 @@
-"""Bounds of reading that are no settings: each is a fact of the design, named once."""
+"""Limits of reading."""
 
 from __future__ import annotations
 
 from typing import Final
 
 COORDINATES_MAX_BYTES: Final = 64 << 20
-"""What the known extents of all partitions may weigh."""
+"""Memory of the cached extents of all partitions."""
 
 COORDINATES_AGE_SECONDS: Final = 30.0
-"""How long an extent is believed in without asking the control plane again. Far below the grace
-of the sweeper: what an extent names is there as long as it may be asked for."""
+"""Age at which a cached extent expires. Far below the grace of the sweeper, so that its object
+exists as long as it may be read."""
 
 EXTENT_OVERHEAD_BYTES: Final = 400
-"""What an extent weighs beside its layout and its key."""
+"""Memory of an extent beside its layout and its key."""
 
 READY_MAX_BYTES: Final = 128 << 20
-"""Assembled batches that wait for the fetch that wants them."""
+"""Size of assembled batches that wait for their fetch."""
 
 READY_SECONDS: Final = 30.0
-"""How long they wait: longer than the pauses of consumers that go on where they were."""
+"""Time for which they wait: longer than a consumer's pauses between fetches."""
 
 FAILURE_SECONDS: Final = 0.5
-"""How long a failed load is answered with its error before it is tried again."""
+"""Time for which a failed load is answered with its error before a retry."""
 
 READY_PER_PARTITION_MAX: Final = 64
-"""Runs of batches of one partition that wait, for consumers at different offsets."""
+"""Waiting runs of batches of one partition, for consumers at different offsets."""
 
 LOADING_MAX_BYTES: Final = 256 << 20
-"""Bytes of batches under way from the store at a time; more wait for their turn."""
+"""Bytes that are loaded from the store at once; further loads wait."""
 
 LOADS_MAX: Final = 1024
-"""Loads under way or waiting for their turn; more are tried again at the next fetch."""
+"""Running and waiting loads; further ones are retried at the next fetch."""
 
 FIND_REQUESTS_MAX: Final = 500
-"""Partitions that one call of the control plane is asked for."""
+"""Partitions in one call of the control plane."""
 
 INLINE_BYTES_MAX: Final = 1 << 20
-"""Assemblies above this size are made on a thread, so that they hold up nobody."""
+"""Size above which batches are assembled on a thread, so as not to block the event loop."""
 
 READ_ATTEMPTS_MAX: Final = 2
-"""How often coordinates are asked for anew where an object turned out to be gone."""
+"""Attempts to read an extent whose object is gone, each with newly read coordinates."""
 
 LOOKUP_EXTENTS: Final = 1000
-"""Extents of one page where a look-up by time goes through them."""
+"""Extents of one page of a lookup by time."""
 
 LOOKUP_PAGES_MAX: Final = 10_000
 
 LOOKUPS_AT_ONCE: Final = 16
-"""Positions by time that are looked up side by side."""
+"""Concurrent lookups by time."""
 
 ABORTED_PER_CALL: Final = 10_000
-"""Aborted transactions of one answer of the control plane."""
+"""Aborted transactions in one answer of the control plane."""
 
 ABORTED_PAGES_MAX: Final = 100
-"""Answers that are asked for until all are there that a reader needs."""
+"""Answers that one request may need."""
 
 ABORTED_KEPT_MAX: Final = 200_000
-"""Aborted transactions that are kept; the partitions that were asked for longest ago go first."""
+"""Cached aborted transactions; the least recently used partitions are dropped first."""
 
 ABORTED_KEPT_PARTITIONS: Final = 10_000
-"""Partitions of which they are kept, even if there are none."""
+"""Partitions in that cache, including those without aborted transactions."""
 
 ABORTED_KEPT_PER_PARTITION: Final = 4
-"""Places of readers of one partition for which they are kept."""
+"""Offsets of readers of one partition in that cache."""

@@ -1,4 +1,4 @@
-"""What readers have under way: each thing once, so many at a time, and none after the end."""
+"""Running loads of readers: deduplicated, bounded, and none after the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Wanted = TypeVar("Wanted")
 
 
 class Loads(Generic[Wanted]):
-    """Belongs to one event loop. Whoever begins something says when it has ended."""
+    """Belongs to one event loop. Each load reports its own end."""
 
     __slots__ = ("_max", "_same", "_stopped", "_tasks", "_under_way")
 
@@ -22,32 +22,29 @@ class Loads(Generic[Wanted]):
         self._stopped = False
 
     def fresh(self, wanted: Iterable[Wanted]) -> list[Wanted]:
-        """Those that may begin: each once, and none while too many are under way."""
+        """Return the loads that may begin: each once, and none while too many are running."""
         if self._stopped or len(self._under_way) >= self._max:
             return []
-        return [one for one in dict.fromkeys(wanted) if one not in self._under_way]
+        return [fromkey for fromkey in dict.fromkeys(wanted) if fromkey not in self._under_way]
 
     def begin(self, wanted: Iterable[Wanted], work: Coroutine[None, None, None]) -> None:
-        """Have them done as a task."""
         self._under_way.update(wanted)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def is_same(self, one: Wanted, other: Wanted) -> None:
-        """What is done for one, if it is under way, is what the other wants."""
+        """Record that a running load also provides another one."""
         if one in self._under_way and other not in self._under_way:
             self._same[one] = other
             self._under_way.add(other)
 
     def end(self, wanted: Iterable[Wanted]) -> None:
-        """They are done, one way or another."""
-        for one in wanted:
-            self._under_way.discard(one)
-            self._under_way.discard(self._same.pop(one, one))
+        for piece in wanted:
+            self._under_way.discard(piece)
+            self._under_way.discard(self._same.pop(piece, piece))
 
     async def stop(self) -> None:
-        """End all that is under way. Idempotent."""
         self._stopped = True
         tasks = list(self._tasks)
         for task in tasks:

@@ -10,12 +10,12 @@ from penstock.base.metrics import Metric, Sample
 KNOWN: Final = Metric(
     name="penstock_diskless_coordinates_known_total",
     kind="counter",
-    doc="Reads of a diskless partition whose extents were known here.",
+    doc="Reads of a diskless partition whose extents were cached.",
 )
 FINDS: Final = Metric(
     name="penstock_diskless_coordinates_asked_total",
     kind="counter",
-    doc="Reads of a diskless partition whose extents the control plane was asked for.",
+    doc="Reads of a diskless partition whose extents were read from the control plane.",
 )
 BATCHES: Final = Metric(
     name="penstock_diskless_read_bytes_total",
@@ -25,17 +25,17 @@ BATCHES: Final = Metric(
 FAILURES: Final = Metric(
     name="penstock_diskless_read_failures_total",
     kind="counter",
-    doc="Reads of a diskless partition that ended at bytes that could not be had.",
+    doc="Reads of a diskless partition that ended at unreadable bytes.",
 )
 EXTENTS: Final = Metric(
     name="penstock_diskless_known_extents",
     kind="gauge",
-    doc="Extents that are known here without asking the control plane.",
+    doc="Cached extents of diskless partitions.",
 )
 READY: Final = Metric(
     name="penstock_diskless_ready_bytes",
     kind="gauge",
-    doc="Bytes of loaded batches that wait for the fetch that wants them.",
+    doc="Bytes of loaded batches that wait for their fetch.",
 )
 LOADING: Final = Metric(
     name="penstock_diskless_loading_bytes",
@@ -45,8 +45,6 @@ LOADING: Final = Metric(
 
 
 class ReadCounters:
-    """Counts of one reader."""
-
     __slots__ = ("batches_bytes", "failures", "finds", "known")
 
     def __init__(self) -> None:
@@ -56,7 +54,6 @@ class ReadCounters:
 def samples(
     counters: ReadCounters, *, extents: int, ready_bytes: int, loading_bytes: int
 ) -> Iterator[Sample]:
-    """The samples of one reader."""
     yield Sample(KNOWN, counters.known)
     yield Sample(FINDS, counters.finds)
     yield Sample(BATCHES, counters.batches_bytes)

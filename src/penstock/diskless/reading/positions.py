@@ -1,10 +1,8 @@
-"""Positions in diskless partitions by time, for ListOffsets: which extent, then which record.
+"""Positions in diskless partitions by time, for ListOffsets.
 
-The control plane names the extent, by its highest timestamp; its batches are loaded, and the one
-that decides is opened by columns, so that the answer is exact. NumPy and Arrow are imported there.
-
-Where records were deleted within an extent, what is left of it may not be what the control plane
-went by; then the extents behind it are looked through.
+The control plane returns the extent, by its highest timestamp. Its batches are loaded and the
+decisive one is decoded by columns (with NumPy and Arrow), so the answer is exact. If records were
+deleted within an extent, later extents are searched as well.
 
 Source: KIP-79, KIP-734; `storage.lookups` for local logs.
 """
@@ -19,7 +17,7 @@ from penstock.archive.assembly import LEADER_EPOCH, Run
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.reading import limits
-from penstock.diskless.reading.errors import told
+from penstock.diskless.reading.errors import for_consumers
 from penstock.records import BatchHeader, decode_header
 from penstock.records.extents import Extent
 from penstock.storage.values import OffsetAndTimestamp
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Positions:
-    """Looks positions up, in partitions of which it is told where they begin and end."""
+    """Looks up positions in partitions; callers pass the partitions' start and end."""
 
     def __init__(self, *, plane: DisklessPlane, reader: Reader) -> None:
         self._plane = plane
@@ -45,10 +43,11 @@ class Positions:
         end: int,
         leader_epoch: int = LEADER_EPOCH,
     ) -> OffsetAndTimestamp | None:
-        """The first record of [start, end) at or after a time, or of the highest, if there is one.
+        """Return the first record of [start, end) at or after a time; None for the time: the
+        newest.
 
         Raises:
-            PenstockError: it cannot be had, as consumers are told.
+            PenstockError: the lookup failed, with an error that consumers understand.
         """
         try:
             async with self._turns:
@@ -57,7 +56,7 @@ class Positions:
                 else:
                     found = await self._first(key, timestamp, start, end)
         except PenstockError as error:
-            raise told(error) from None
+            raise for_consumers(error) from None
         if found is None or found.offset >= end:
             return None
         return found._replace(leader_epoch=leader_epoch)
@@ -65,7 +64,6 @@ class Positions:
     async def _first(
         self, key: PartitionKey, timestamp: int, start: int, end: int
     ) -> OffsetAndTimestamp | None:
-        """The first record at or after a time."""
         extent = await self._plane.extent_at_time(*key, timestamp)
         if extent is None:
             return None
@@ -80,14 +78,13 @@ class Positions:
         return None
 
     async def _newest(self, key: PartitionKey, start: int, end: int) -> OffsetAndTimestamp | None:
-        """The first record of the highest timestamp."""
         extent = await self._plane.extent_at_time(*key, None)
         if extent is None or extent.max_timestamp < 0:
             return None
         found = first_at_or_after(await self._reader.run_of(extent), extent.max_timestamp, start)
         if found is not None:
             return found
-        # Its newest record is deleted: the newest of the rest of it, or of those behind it.
+        # Its newest record is deleted: return the newest of the remaining and later records.
         run = await self._reader.run_of(extent)
         left = [header for _, header in batches_from(run, start) if not header.is_control]
         highest = max((header.max_timestamp for header in left), default=-1)
@@ -96,7 +93,7 @@ class Positions:
                 extent, highest = later, later.max_timestamp
         if highest < 0:
             return None
-        # A producer's header may promise a later time than its records have.
+        # The timestamp in a producer's header may exceed those of its records.
         run = await self._reader.run_of(extent)
         found = first_at_or_after(run, highest, start, newest=True)
         return None if found is None or found.timestamp < 0 else found
@@ -116,7 +113,7 @@ class Positions:
 
 
 def batches_from(run: Run, start: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Where each batch of a run begins, and its header; those that end below `start` left out."""
+    """Return the position and header of each batch of a run that ends above `start`."""
     position = 0
     for end in run.ends:
         header = decode_header(run.data, position)
@@ -128,7 +125,7 @@ def batches_from(run: Run, start: int) -> Iterator[tuple[int, BatchHeader]]:
 def first_at_or_after(
     run: Run, timestamp: int, start: int, *, newest: bool = False
 ) -> OffsetAndTimestamp | None:
-    """The first record of a run at or after a time, and not below `start`.
+    """Return the first record of a run at or after a time, and not below `start`.
 
     `newest` asks for the latest record of the first batch whose header reaches the time.
     """

@@ -1,12 +1,13 @@
-"""Loads what fetches want of diskless partitions: find, plan, fetch, assemble, keep ready.
+"""The reader of diskless partitions: finds, plans, fetches, assembles and keeps batches for
+fetches.
 
-`read` answers from what is ready, at once; what is not is asked for with `load`, all partitions of
-one fetch request together, so that they share objects and one decision about hot and cold. When
-the load is done, those who wait are woken and read again. Everything here runs on the event loop;
-bytes are copied and checked on a thread where there are many.
+`read` returns ready batches at once; `load` begins to load others, for all partitions of a fetch
+request together, so that they share objects and one decision about hot and cold. A finished load
+wakes the waiting requests, which read again. Everything runs on the event loop; many bytes are
+copied and checked on a thread.
 
-A coordinate that turns out to be old (its object is gone) is asked for anew, once. What still
-cannot be read is a failure of its extent alone: the partition is answered up to it.
+An outdated extent, whose object is gone, is looked up again once. An unreadable extent fails alone:
+the partition is answered up to it.
 
 Source: Inkless's `Reader` and `FetchCompleter`.
 """
@@ -50,26 +51,21 @@ logger = logging.getLogger(__name__)
 
 
 class Paths(Protocol):
-    """What is needed of `penstock.objects.FetchPaths`."""
-
     async def fetch(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview | PenstockError]:
-        """One answer per range; never raises for errors of the store."""
+        """Return one answer per range; never raises for errors of the store."""
         ...
 
     def cached(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview] | None:
-        """The same if all of it is recent and in memory."""
+        """Return the bytes if all of them are recent and in memory."""
         ...
 
 
 class Want(NamedTuple):
-    """What a fetch asks of one partition, whose batches get its leader epoch.
-
-    Batches behind `end_offset` may be loaded with others, and are not read.
-    """
+    """A fetch's request for one partition; batches above `end_offset` may be loaded, not read."""
 
     key: PartitionKey
     offset: int
@@ -78,11 +74,11 @@ class Want(NamedTuple):
     end_offset: int = OFFSET_MAX
 
 
-Lot = tuple[Want, list[Piece]]
+PlannedRead = tuple[Want, list[Piece]]
 
 
 class Reader:
-    """See the module's text. Belongs to the event loop."""
+    """Reads and loads batches of all partitions. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -93,7 +89,7 @@ class Reader:
         learn: Callable[[PartitionKey, Watermarks], None],
         wake: Callable[[Sequence[PartitionKey]], None],
     ) -> None:
-        """`learn` is told where partitions begin and end, `wake` whose loads have ended."""
+        """`learn` gets watermarks of partitions, `wake` the partitions whose loads have ended."""
         self._plane = plane
         self._paths = paths
         self._clock = clock
@@ -107,22 +103,21 @@ class Reader:
         self._loads = Loads[Place](limits.LOADS_MAX)
         self.counters = metrics.ReadCounters()
 
-    # -- what is here ------------------------------------------------------------------------
+    # -- cached and ready batches ------------------------------------------------------------
 
     def committed(self, answer: CommitAnswer) -> None:
-        """Learn where the batches of a commit of this broker lie."""
         now = self._clock.monotonic()
         for key, extents in answer.extents.items():
             self._coordinates.add(key, extents, now)
 
     def read(self, want: Want, *, at_least_one: bool, instantly: bool = True) -> Read | None:
-        """What is ready of what is wanted; None if it must be loaded first.
+        """Return ready batches; None if they must be loaded first.
 
-        With `instantly` a little of what is in the cache is made ready for it.
+        With `instantly` a small number of cached bytes is made ready at once.
 
         Raises:
-            OffsetOutOfRange, PartitionGone: the control plane says so.
-            PenstockError: loading it failed a moment ago.
+            OffsetOutOfRange, PartitionGone: by the control plane.
+            PenstockError: loading failed a moment ago.
         """
         run = self._ready.run(want.key, want.offset)
         if run is not None:
@@ -133,7 +128,7 @@ class Reader:
         return self._read_cached(want, at_least_one)
 
     def _read_cached(self, want: Want, at_least_one: bool) -> Read | None:
-        """What this broker wrote or loaded a moment ago, without a turn of the loop."""
+        """Return what this broker wrote or loaded recently, within this turn of the loop."""
         now = self._clock.monotonic()
         key, offset, max_bytes, leader_epoch, _ = want
         extents = self._coordinates.find(key, offset, max(1, max_bytes), now)
@@ -146,7 +141,10 @@ class Reader:
             return None
         plan = merge(pieces)
         contents = self._paths.cached(
-            [ObjectRange(one.key, one.start, one.size_bytes, -1) for one in plan.ranges],
+            [
+                ObjectRange(object_range.key, object_range.start, object_range.size_bytes, -1)
+                for object_range in plan.ranges
+            ],
             newest_timestamp_ms=newest_timestamp(pieces),
         )
         if contents is None:
@@ -160,10 +158,7 @@ class Reader:
         return _read(run, want, at_least_one)
 
     def load(self, wants: Sequence[Want], max_bytes: int) -> None:
-        """Begin to load what is not under way, up to `max_bytes` over all of them.
-
-        The first batch is loaded even if it is larger. Nothing happens while too much is under way.
-        """
+        """Begin to load missing batches, up to `max_bytes` but at least one batch."""
         now = self._clock.monotonic()
         by_place = {(want.key, want.offset): want for want in reversed(wants)}
         fresh = [
@@ -176,20 +171,18 @@ class Reader:
             self._loads.begin(places, self._load(fresh, max_bytes))
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop all that is known and loaded of a partition."""
         self._coordinates.drop(key)
         self._ready.drop(key)
 
     def upkeep(self) -> None:
-        """Let go of what nobody came for; to be called now and then."""
+        """Drop expired batches; to be called periodically."""
         self._ready.evict(self._clock.monotonic())
 
     async def stop(self) -> None:
-        """End all loads. Idempotent."""
         await self._loads.stop()
 
     async def run_of(self, extent: Extent) -> Run:
-        """All batches of one extent, for look-ups.
+        """Return all batches of one extent, for lookups.
 
         Raises:
             PenstockError: it cannot be read.
@@ -202,7 +195,6 @@ class Reader:
         return run
 
     def samples(self) -> Iterator[Sample]:
-        """Metrics of this moment."""
         yield from metrics.samples(
             self.counters,
             extents=len(self._coordinates),
@@ -236,19 +228,19 @@ class Reader:
             self._wake([want.key for want in wants])
 
     async def _attempt(self, wants: list[Want], max_bytes: int, *, last: bool) -> list[Want]:
-        """Load once; returns those whose objects were gone, to be asked for anew."""
-        lots = _trimmed(await self._located(wants), max_bytes)
-        results = await self._fetch([piece for _, lot in lots for piece in lot])
+        """Load once; return the requests whose objects were gone, to be located again."""
+        planned = _trimmed(await self._located(wants), max_bytes)
+        results = await self._fetch([piece for _, pieces in planned for piece in pieces])
         again: list[Want] = []
         at = 0
-        for want, lot in lots:
-            part = results[at : at + len(lot)]
-            at += len(lot)
+        for want, pieces in planned:
+            part = results[at : at + len(pieces)]
+            at += len(pieces)
             if isinstance(part[0], ObjectNotFound) and not last:
                 self._coordinates.drop(want.key)
                 again.append(want)
                 continue
-            run, failure = await _assembled(lot, part, want.leader_epoch)
+            run, failure = await _assembled(pieces, part, want.leader_epoch)
             if run is not None:
                 self._ready.put(want.key, run, self._clock.monotonic())
                 self.counters.batches_bytes += len(run)
@@ -258,7 +250,6 @@ class Reader:
         return again
 
     async def _located(self, wants: Sequence[Want]) -> list[tuple[Want, Sequence[Extent]]]:
-        """The extents of each: what is known of them, else what the control plane says."""
         now = self._clock.monotonic()
         located: list[tuple[Want, Sequence[Extent]]] = []
         unknown: list[int] = []
@@ -288,15 +279,17 @@ class Reader:
         self._coordinates.add(want.key, found.extents, self._clock.monotonic())
 
     async def _fetch(self, pieces: Sequence[Piece]) -> list[Result]:
-        """The bytes of pieces, or why there are none, in their order."""
         if not pieces:
             return []
         plan = merge(pieces)
-        size_bytes = sum(one.size_bytes for one in plan.ranges)
+        size_bytes = sum(object_range.size_bytes for object_range in plan.ranges)
         await self._budget.take(size_bytes)
         try:
             answers = await self._paths.fetch(
-                [ObjectRange(one.key, one.start, one.size_bytes, -1) for one in plan.ranges],
+                [
+                    ObjectRange(object_range.key, object_range.start, object_range.size_bytes, -1)
+                    for object_range in plan.ranges
+                ],
                 newest_timestamp_ms=newest_timestamp(pieces),
             )
         finally:
@@ -304,7 +297,6 @@ class Reader:
         return results_of(pieces, plan, answers)
 
     def _failed(self, want: Want, offset: int, error: PenstockError) -> None:
-        """Remember a failure, for a moment."""
         failure = self._ready.fail(want.key, offset, error, self._clock.monotonic())
         if failure.error.code == Unreadable.code:
             self.counters.failures += 1
@@ -315,18 +307,18 @@ class Reader:
                 )  # fmt: skip
 
 
-def _trimmed(located: Iterable[tuple[Want, Sequence[Extent]]], max_bytes: int) -> list[Lot]:
-    """The pieces of each within the limits of all; those without any are left out."""
-    lots: list[Lot] = []
+def _trimmed(located: Iterable[tuple[Want, Sequence[Extent]]], max_bytes: int) -> list[PlannedRead]:
+    """Return the pieces of each request within all limits; requests without pieces are left out."""
+    planned: list[PlannedRead] = []
     left = max_bytes
     for want, extents in located:
         pieces = trim(
-            extents, want.offset, max_bytes=min(want.max_bytes, left), at_least_one=not lots
+            extents, want.offset, max_bytes=min(want.max_bytes, left), at_least_one=not planned
         )
         if pieces:
-            lots.append((want, pieces))
+            planned.append((want, pieces))
             left -= sum(piece.size_bytes for piece in pieces)
-    return lots
+    return planned
 
 
 async def _assembled(

@@ -1,11 +1,10 @@
-"""What is loaded and waits for the fetch that wants it, and what is being loaded.
+"""Loaded batches that wait for their fetch, and recent failures of loads.
 
-A load may take longer than a consumer is willing to wait: its request is then answered empty, and
-its next one finds the bytes here. Consumers of one partition share what is here. Bounded in bytes
-and time, the oldest goes first; the newest always stays, however large, so that everyone gets on.
+A load may take longer than a fetch may wait: the request is then answered empty, and the consumer's
+next one finds the bytes here. Consumers of a partition share them. Bounded in bytes and age; the
+oldest run is dropped first, and the newest stays however large it is, so that consumers progress.
 
-A load that failed is remembered for a moment, with its error, so that a consumer who comes again at
-once does not put more load on what is failing.
+A failed load is stored for a moment with its error, so that retries do not increase the load.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from typing import NamedTuple
 from penstock.archive.assembly import Run
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.reading.errors import told
+from penstock.diskless.reading.errors import for_consumers
 from penstock.diskless.reading.limits import FAILURE_SECONDS, READY_PER_PARTITION_MAX
 from penstock.objects import LaggingConsumerRejected
 
 Place = tuple[PartitionKey, int]
-"""A partition and an offset in it."""
+"""A partition and an offset."""
 
 
 class Failure(NamedTuple):
-    """Why nothing can be read at an offset for now. A quiet one is not told to the consumer."""
+    """A failed load at an offset. Consumers do not get the error of a quiet one."""
 
     error: PenstockError
     until: float
@@ -33,7 +32,7 @@ class Failure(NamedTuple):
 
 
 class Ready:
-    """See the module's text. Times are monotonic seconds."""
+    """Runs of batches and failures, by partition. Times are monotonic seconds."""
 
     __slots__ = ("_failures", "_max_bytes", "_order", "_runs", "_seconds", "size_bytes")
 
@@ -47,11 +46,10 @@ class Ready:
 
     @property
     def partitions(self) -> int:
-        """Of how many partitions there is something."""
         return len(self._runs)
 
     def put(self, key: PartitionKey, run: Run, now: float) -> None:
-        """Keep a run; of several that hold an offset the newest is taken."""
+        """Store a run; of several that hold an offset the newest is used."""
         runs = self._runs.setdefault(key, [])
         runs.append(run)
         self._order.append((now, key, run))
@@ -61,22 +59,20 @@ class Ready:
         self.evict(now)
 
     def fail(self, key: PartitionKey, offset: int, error: PenstockError, now: float) -> Failure:
-        """Remember a failure for a moment, as consumers understand it."""
+        """Store a failure for a moment, as consumers understand it."""
         quiet = isinstance(error, LaggingConsumerRejected)
-        failure = Failure(told(error), now + FAILURE_SECONDS, quiet)
+        failure = Failure(for_consumers(error), now + FAILURE_SECONDS, quiet)
         self._failures.pop((key, offset), None)
         self._failures[key, offset] = failure
         return failure
 
     def run(self, key: PartitionKey, offset: int) -> Run | None:
-        """The newest run that holds an offset."""
         for run in reversed(self._runs.get(key, ())):
             if run.base_offset <= offset < run.next_offset:
                 return run
         return None
 
     def failure(self, key: PartitionKey, offset: int, now: float) -> Failure | None:
-        """The failure at an offset, while it is remembered."""
         found = self._failures.get((key, offset))
         if found is not None and found.until <= now:
             del self._failures[key, offset]
@@ -84,21 +80,19 @@ class Ready:
         return found
 
     def failed(self, key: PartitionKey, offset: int, now: float) -> bool:
-        """Whether a failure at an offset is remembered; raises it, unless it is a quiet one."""
+        """Return whether a quiet failure at an offset is stored; raise one that is not quiet."""
         found = self.failure(key, offset, now)
         if found is not None and not found.quiet:
             raise found.error
         return found is not None
 
     def drop(self, key: PartitionKey) -> None:
-        """Forget a partition."""
         for run in list(self._runs.get(key, ())):
             self._remove(key, run)
         for place in [place for place in self._failures if place[0] == key]:
             del self._failures[place]
 
     def evict(self, now: float) -> None:
-        """Forget what is too old or too much."""
         order, oldest = self._order, now - self._seconds
         while order and (
             order[0][0] < oldest or (self.size_bytes > self._max_bytes and len(order) > 1)

@@ -1,27 +1,27 @@
-"""From submissions to committed objects: decides when an object closes and what happens to it.
+"""The core of the writer: collects submissions in objects, closes, writes and commits them.
 
-Submissions of all partitions gather in the open object. It closes `interval_ms` after its first
-submission, if fewer than `diskless.objects.in.flight.max` are being written, or when it is full.
-Closed objects are written at the same time, each under a key of its own, and are committed one
-by one in the order in which they closed: so a producer's sequences reach the control plane in the
-order in which they came. `objects.py` has the table of what happens to one object.
+Submissions of all partitions are collected in the open object. It closes `interval_ms` after its
+first submission, if fewer than `diskless.objects.in.flight.max` are being written, or when it is
+full. Closed objects are written concurrently, each under its own key, and committed one by one in
+the order of closing, so that a producer's sequences reach the control plane in order. `objects.py`
+has the states of an object.
 
 | what happens                  | then                                                         |
 |-------------------------------|--------------------------------------------------------------|
 | a PUT fails, or is overdue    | again, under another key, after a jittered pause             |
-| an overdue PUT succeeds later | it counts, if no other was quicker                           |
+| an overdue PUT succeeds later | it counts, if no other has succeeded                         |
 | a commit's outcome is unknown | again, for the same object: the first answer comes back      |
 | its key was swept             | the object is written again, under another key               |
-| store or plane refuse it      | its submissions are answered with `WriteFailed`              |
-| the store is not the plane's  | with `StoreMismatch`, which no producer repeats              |
-| its time is over              | with `WriteTimedOut`: whether it was committed is unknown     |
+| store or plane reject it      | its submissions are answered with `WriteFailed`              |
+| the store is not the plane's  | with `StoreMismatch`, which producers do not retry           |
+| its time is over              | with `WriteTimedOut`: its outcome is unknown                 |
 | keys cannot be reserved       | again after a pause; fenced: everything ends                 |
 
-When an object is given up, what its idempotent producers have in later objects is given up too
-(`EarlierWriteFailed`), or it would be accepted before what it follows.
+When an object fails, later submissions of its idempotent producers fail too (`EarlierWriteFailed`),
+so that they are not accepted out of order.
 
-No clock, no dice, no I/O: after each call the shell performs `take()` in order, and calls `tick`
-at `wake_ms`. Times are milliseconds of a monotonic clock; `chance` is a number in [0, 1).
+No clock, no randomness, no I/O: after each call the shell performs `take()` in order, and calls
+`tick` at `wake_ms`. Times are milliseconds of a monotonic clock; `chance` is a number in [0, 1).
 
 Source: Aiven's Inkless (`ActiveFile`, `FileCommitter`).
 """
@@ -66,8 +66,6 @@ _UNWRITTEN: Final = (ObjectPhase.WAITING, ObjectPhase.PUTTING, ObjectPhase.PAUSE
 
 
 class Counters:
-    """What has happened, for metrics."""
-
     __slots__ = (
         "closed_full",
         "commit_retries",
@@ -96,7 +94,7 @@ class Accumulator:
         """Submitted bytes of objects that have not ended."""
         self.pending_submissions = 0
         self.stopped: PenstockError | None = None
-        """Why nothing is taken in any more."""
+        """Error of new submissions after a stop."""
         self.wake_ms = inf
         self._broker_id = broker_id
         self._book = LeaseBook(
@@ -112,33 +110,30 @@ class Accumulator:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits for an answer."""
+        """Whether all submissions are answered."""
         return self._open is None and not self._objects
 
     @property
     def objects_in_flight(self) -> int:
-        """Closed objects that have not ended."""
         return len(self._objects)
 
     @property
     def leases(self) -> int:
-        """Keys in hand."""
         return len(self._book)
 
     def take(self) -> Sequence[Effect]:
-        """What is to be done now, in order."""
         if not self._effects:
             return ()
         effects, self._effects = self._effects, []
         return effects
 
-    # What happens
+    # Events
 
     def submit(self, submission: Submission, now_ms: float) -> None:
-        """Take batches in; their `done` is called once, later.
+        """Accept batches; their `done` is called once, later.
 
         Raises:
-            WriterStopped: nothing is taken in any more.
+            WriterStopped: the writer has stopped.
             WriteBacklog: `diskless.pending.bytes.max`, or too many submissions.
             SubmissionTooLarge, MixedBatches, OutOfOrderSequence: as `check`.
         """
@@ -173,7 +168,7 @@ class Accumulator:
             self._close(now_ms, full=True)
 
     def tick(self, now_ms: float, chance: float) -> None:
-        """Look at the clock."""
+        """Apply timeouts and due retries."""
         for item in list(self._objects.values()):
             if item.phase is ObjectPhase.ENDED:
                 continue
@@ -181,55 +176,52 @@ class Accumulator:
                 timeout_ms = self.settings.write_timeout_ms
                 what = f"an object of {item.size_bytes} bytes was {item.phase.name.lower()}"
                 error = WriteTimedOut(f"{what} when diskless.write.timeout.ms = {timeout_ms} ended")
-                self._give_up(item, error)
+                self._fail_object(item, error)
             elif now_ms >= item.attempt_ends_ms:
                 item.attempt_ends_ms = inf
                 if len(item.attempts) < ATTEMPTS_AT_ONCE_MAX:
                     self._pause_put(item, now_ms, chance)
             elif now_ms >= item.pause_ends_ms:
                 self._resume(item)
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def leased(self, leases: Sequence[ObjectLease], now_ms: float) -> None:
-        """Keys were reserved."""
         self._lease_failures = 0
         self._book.granted(leases)
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def lease_failed(self, error: PenstockError, now_ms: float, chance: float) -> None:
-        """No keys: again after a pause, unless another incarnation owns this broker's id."""
+        """Retry after a pause, unless another incarnation owns this broker's id."""
         self._lease_failures += 1
         self._book.refused(now_ms + self._pause_ms(self._lease_failures, chance))
         if isinstance(error, StaleBroker) and error.registered:
             self.abandon(WriterStopped(str(error)))
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def put_done(self, number: int, object_id: int, now_ms: float) -> None:
-        """An object is durable under the key of a lease."""
         item = self._objects.get(number)
         lease = None if item is None else item.attempts.pop(object_id, None)
         if item is not None and lease is not None and item.happens(Happening.PUT):
             item.lease = lease
             item.attempt_ends_ms = item.pause_ends_ms = inf
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def put_failed(
         self, number: int, object_id: int, error: PenstockError, now_ms: float, chance: float
     ) -> None:
-        """A PUT failed, or it is unknown whether it did."""
         item = self._objects.get(number)
         lease = None if item is None else item.attempts.pop(object_id, None)
         if item is None or lease is None or item.phase not in _UNWRITTEN:
             return
         if not isinstance(error, (RetriableError, ObjectExists)):
             refused = WriteFailed(f"writing {lease.key}: {error}")
-            self._give_up(item, error if isinstance(error, StoreMismatch) else refused)
+            self._fail_object(item, error if isinstance(error, StoreMismatch) else refused)
         elif item.lease is lease or item.attempt_ends_ms == inf:
             self._pause_put(item, now_ms, chance)
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def committed(self, number: int, answer: CommitAnswer, now_ms: float) -> None:
-        """An object is committed; `answer` is of its entries, in their order."""
+        """Record a commit; `answer` has its entries' results, in order."""
         item = self._objects.get(number)
         if item is not None and item.happens(Happening.COMMITTED):
             kept = item.kept()
@@ -237,12 +229,11 @@ class Accumulator:
             self._finish(item, answer)
             outcomes: list[tuple[Submission, Outcome]] = list(zip(kept, answer.placed, strict=True))
             self._effects.append(Answer(outcomes))
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def commit_failed(
         self, number: int, error: PenstockError, now_ms: float, chance: float
     ) -> None:
-        """A commit was refused, or it is unknown whether it was made."""
         item = self._objects.get(number)
         if item is None or item.phase is not ObjectPhase.COMMITTING:
             return
@@ -258,19 +249,19 @@ class Accumulator:
             item.happens(Happening.COMMIT_UNKNOWN)
             item.pause_ends_ms = now_ms + self._pause_ms(item.commit_failures, chance)
         else:
-            self._give_up(item, WriteFailed(f"committing {item.lease}: {error}"))
-        self._go_on(now_ms)
+            self._fail_object(item, WriteFailed(f"committing {item.lease}: {error}"))
+        self._advance(now_ms)
 
     def stop(self, now_ms: float) -> None:
-        """Take nothing in any more; what is here is still written."""
+        """Reject new submissions; accepted ones are still written."""
         if self.stopped is None:
             self.stopped = WriterStopped("the writer of diskless topics has been stopped")
         if self._open is not None:
             self._close(now_ms)
-        self._go_on(now_ms)
+        self._advance(now_ms)
 
     def abandon(self, error: PenstockError) -> None:
-        """End everything that is left with `error`, and take nothing in any more."""
+        """End all submissions with `error`, and reject new ones."""
         self.stopped = error
         if self._open is not None:
             self._close(-inf)
@@ -298,7 +289,7 @@ class Accumulator:
         if len(item.dropped) == len(item.submissions):
             self._finish(item, None)
         if full:
-            self._go_on(now_ms)
+            self._advance(now_ms)
 
     def _backlog(self, size_bytes: int) -> WriteBacklog:
         self.counters.refused_backlog += 1
@@ -310,8 +301,8 @@ class Accumulator:
 
     # Closed objects
 
-    def _go_on(self, now_ms: float) -> None:
-        """Do all that can be done now, and find out when to look again."""
+    def _advance(self, now_ms: float) -> None:
+        """Perform all possible steps, and compute the next wake-up."""
         slots = self.settings.objects_in_flight_max
         gathered = self._open
         if (
@@ -336,7 +327,6 @@ class Accumulator:
         self.wake_ms = self._next_wake_ms()
 
     def _put(self, item: WalObject, now_ms: float) -> bool:
-        """Write an object under the next key; False when there is none."""
         lease = self._book.take(now_ms)
         if lease is None:
             self._want_keys(now_ms)
@@ -358,7 +348,6 @@ class Accumulator:
             item.pause_ends_ms = now_ms + self._pause_ms(item.put_failures, chance)
 
     def _resume(self, item: WalObject) -> None:
-        """A pause is over: write it again, or commit it again."""
         written = item.phase is ObjectPhase.UNKNOWN
         item.pause_ends_ms = inf
         if item.happens(Happening.PAUSE_OVER) and written:
@@ -370,8 +359,7 @@ class Accumulator:
             entries = item.entries()
             self._effects.append(CommitObject(item.number, lease, item.size_bytes, entries))
 
-    def _give_up(self, item: WalObject, error: PenstockError) -> None:
-        """End an object with an error, and what follows it of its idempotent producers."""
+    def _fail_object(self, item: WalObject, error: PenstockError) -> None:
         behind = targets(item.kept())
         self._fail(item, error)
         if not behind:
@@ -381,7 +369,7 @@ class Accumulator:
             if later.number > item.number:
                 self._drop(later, later.submissions, behind, following)
                 if len(later.dropped) == len(later.submissions):
-                    later.happens(Happening.GIVEN_UP)
+                    later.happens(Happening.FAILED)
                     self._finish(later, None)
         if self._open is not None:
             self._drop(self._open, list(self._open.all()), behind, following)
@@ -403,7 +391,7 @@ class Accumulator:
             self._effects.append(Answer(outcomes))
 
     def _fail(self, item: WalObject, error: PenstockError) -> None:
-        item.happens(Happening.GIVEN_UP)
+        item.happens(Happening.FAILED)
         self.counters.objects_failed += 1
         kept = item.kept()
         self._finish(item, None)

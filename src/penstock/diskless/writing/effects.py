@@ -1,4 +1,4 @@
-"""What the gathering core asks of its shell, to be performed in order."""
+"""Effects that the writer's core requests from its shell, to be performed in order."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from penstock.records.appends import Outcome
 
 
 class LeaseKeys(NamedTuple):
-    """Reserve keys; answer with `leased` or `lease_failed`. One is under way at a time."""
+    """Reserve keys; answer with `leased` or `lease_failed`. One is pending at a time."""
 
     wanted: int
 
 
 class PutObject(NamedTuple):
-    """Write an object under a key; answer with `put_done` or `put_failed`.
-
-    An object may get another of these before an earlier one has been answered.
-    """
+    """Write an object under a key; answer with `put_done` or `put_failed`."""
 
     number: int
     lease: ObjectLease
@@ -28,9 +25,7 @@ class PutObject(NamedTuple):
 
 
 class CommitObject(NamedTuple):
-    """Commit an object; answer with `committed` or `commit_failed`. One is under way at a time,
-    but for those that were given up.
-    """
+    """Commit an object; answer with `committed` or `commit_failed`."""
 
     number: int
     lease: ObjectLease
@@ -39,16 +34,14 @@ class CommitObject(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Call these submissions' `done`. Each is answered once."""
-
     outcomes: list[tuple[Submission, Outcome]]
 
 
 class Finished(NamedTuple):
-    """An object has ended: its memory is not needed any more, nor what is under way for it.
+    """Release an object that has ended, and cancel its pending work.
 
-    With the answer of its commit, which comes before the `Answer` to its submissions, and the
-    bytes as they were written; without one, it was given up.
+    `answer` is that of its commit, None for a failed object; it precedes the `Answer` to the
+    submissions. `pieces` are the written bytes.
     """
 
     number: int

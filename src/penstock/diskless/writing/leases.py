@@ -1,8 +1,8 @@
-"""Keys in hand: a pure core that says when to reserve more, and which one is next.
+"""Unused keys of a broker: a pure core that decides when to reserve more, and which to use next.
 
-Keys are reserved in blocks while an object gathers, so that no round trip is added to a write, and
-none are reserved while nothing is written. A key that has been in hand for a part of the grace
-after which the sweeper takes it is dropped: what it would be used for might be lost.
+Keys are reserved in blocks while an object is open, so that a write needs no extra round trip, and
+none while nothing is written. A key is dropped after a part of the sweeper's grace, so that no
+object is written under a swept key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LeaseBook:
         return len(self._leases)
 
     def wanted(self, now_ms: float) -> int:
-        """How many keys to reserve now; they count as asked for. 0 if there are enough."""
+        """Return the number of keys to reserve now, 0 if there are enough."""
         if self.asking or now_ms < self.not_before_ms:
             return 0
         self._drop_old(now_ms)
@@ -40,22 +40,19 @@ class LeaseBook:
         return self._block_objects
 
     def granted(self, leases: Iterable[ObjectLease]) -> None:
-        """Keys came; their life counts from when they were asked for."""
+        """Add keys; their lifetime begins with the request."""
         self.asking = False
         self._leases.extend((lease, self._asked_ms) for lease in leases)
 
     def refused(self, not_before_ms: float) -> None:
-        """No keys came; they are asked for again, but not before then."""
         self.asking = False
         self.not_before_ms = not_before_ms
 
     def take(self, now_ms: float) -> ObjectLease | None:
-        """The next key; each is given out once."""
         self._drop_old(now_ms)
         return self._leases.popleft()[0] if self._leases else None
 
     def lost(self) -> None:
-        """One was swept while it was in use: so will be those that are as old."""
         self._leases.clear()
 
     def _drop_old(self, now_ms: float) -> None:

@@ -1,4 +1,4 @@
-"""One object on its way: the table of its states, and what it is made of.
+"""An object of the writer: the table of its states, and its content.
 
 | state      | what happens                        | then       |
 |------------|-------------------------------------|------------|
@@ -11,11 +11,10 @@
 | UNKNOWN    | the pause is over                   | COMMITTING |
 | COMMITTING | its key was swept                   | WAITING    |
 | COMMITTING | committed                           | ENDED      |
-| any        | refused for good, or out of time    | ENDED      |
+| any        | rejected permanently, or timed out  | ENDED      |
 
-What is not in the table came too late, and changes nothing.
-
-Within an object, bytes are grouped by partition, in the order of submission.
+Other events came too late, and have no effect. Within an object, bytes are grouped by partition, in
+the order of submission.
 """
 
 from __future__ import annotations
@@ -40,8 +39,6 @@ from penstock.objects.port import Buffer
 
 
 class ObjectPhase(Enum):
-    """Where an object stands."""
-
     WAITING = auto()
     PUTTING = auto()
     PAUSED = auto()
@@ -52,8 +49,6 @@ class ObjectPhase(Enum):
 
 
 class Happening(Enum):
-    """What may happen to an object."""
-
     KEY = auto()
     PUT = auto()
     PUT_FAILED = auto()
@@ -62,7 +57,7 @@ class Happening(Enum):
     COMMITTED = auto()
     COMMIT_UNKNOWN = auto()
     LEASE_LOST = auto()
-    GIVEN_UP = auto()
+    FAILED = auto()
 
 
 _P, _H = ObjectPhase, Happening
@@ -78,12 +73,12 @@ TRANSITIONS: Final[Mapping[tuple[ObjectPhase, Happening], ObjectPhase]] = {
     (_P.COMMITTING, _H.COMMIT_UNKNOWN): _P.UNKNOWN,
     (_P.COMMITTING, _H.LEASE_LOST): _P.WAITING,
     (_P.UNKNOWN, _H.PAUSE_OVER): _P.COMMITTING,
-    **{(phase, _H.GIVEN_UP): _P.ENDED for phase in _P if phase is not _P.ENDED},
+    **{(phase, _H.FAILED): _P.ENDED for phase in _P if phase is not _P.ENDED},
 }
 
 
 class OpenObject:
-    """Submissions since the last object closed. `opened_ms` is when the first came."""
+    """Submissions since the last object closed. `opened_ms` is the time of the first."""
 
     __slots__ = ("batches", "dropped", "groups", "opened_ms", "size_bytes", "submissions")
 
@@ -113,7 +108,7 @@ class OpenObject:
 class WalObject:
     """A closed object. `number` counts the objects of this broker's run, in the order of closing.
 
-    Submissions in `dropped`, by identity, have been answered, and are left out of the commit.
+    Submissions in `dropped`, by identity, were answered, and are left out of the commit.
     """
 
     __slots__ = (
@@ -129,11 +124,11 @@ class WalObject:
         self.deadline_ms = deadline_ms
         self.phase = ObjectPhase.WAITING
         self.started = False
-        """Whether it is one of those that may be written now."""
+        """Whether the object may be written now."""
         self.lease: ObjectLease | None = None
-        """The key under which it is written."""
+        """Key under which the object is written."""
         self.attempts: dict[int, ObjectLease] = {}
-        """PUTs under way, by object id."""
+        """Running PUTs, by object id."""
         self.attempt_ends_ms = self.pause_ends_ms = inf
         self.put_failures = self.commit_failures = 0
         self.submissions = list(gathered.all())
@@ -160,7 +155,7 @@ class WalObject:
         return f"<WalObject {self.number} {self.phase.name} {self.lease}>"
 
     def happens(self, happening: Happening) -> bool:
-        """Go on as the table says; False when it came too late."""
+        """Apply a transition of the table; return false for an event that came too late."""
         following = TRANSITIONS.get((self.phase, happening))
         if following is None:
             return False
@@ -168,26 +163,25 @@ class WalObject:
         return True
 
     def pieces(self, object_id: int, broker_id: int) -> list[Buffer]:
-        """The whole object in order, under one of its keys."""
+        """Return the whole object in order, under one of its keys."""
         header = encode_header(WalHeader(object_id, broker_id))
         return [header, *self._bodies, self._footer]
 
     def entries(self) -> tuple[BatchEntry, ...]:
-        """What is to be committed, in the order of `kept`."""
+        """Return the entries to commit, in the order of `kept`."""
         if not self.dropped:
             return tuple(self._entries)
         pairs = zip(self.submissions, self._entries, strict=True)
         return tuple(entry for item, entry in pairs if id(item) not in self.dropped)
 
     def kept(self) -> list[Submission]:
-        """Submissions that are not answered yet."""
         if not self.dropped:
             return self.submissions
         return [item for item in self.submissions if id(item) not in self.dropped]
 
 
 def targets(submissions: Iterable[Submission]) -> set[tuple[UUID, int, int]]:
-    """The idempotent producers of submissions, by topic id, partition and producer id."""
+    """Return the idempotent producers of submissions, by topic id, partition and producer id."""
     return {
         (item.topic_id, item.partition, item.headers[0].producer_id)
         for item in submissions

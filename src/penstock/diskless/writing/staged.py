@@ -1,10 +1,10 @@
-"""Objects of a commit that is made as a whole: written first, committed together by the caller.
+"""Objects of an atomic commit: written first, then committed together by the caller.
 
     take, take, … ──> an object is full ──> PUT, a few at a time ──> finish: all that was written
 
-Batches lie in the objects in the order in which they were taken in. An object whose PUT fails is
-written again under a new key; the other key stays PENDING for the sweeper, and so do all of them
-if the commit is never made. Nothing here can be seen before that.
+Objects have the batches in the order of `take`. An object whose PUT fails is written again under a
+new key; the old key stays PENDING for the sweeper, as do all keys without a commit. Nothing is
+visible before the commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.records.appends import Outcome
 
 
 class ObjectPlace(NamedTuple):
-    """Where objects are written to, and who writes them."""
+    """Store, control plane and broker of written objects."""
 
     plane: DisklessPlane
     store: ObjectStore
@@ -43,7 +43,7 @@ class ObjectPlace(NamedTuple):
 
 
 class StagedObjects:
-    """See the module's text; a context manager, which ends what is under way."""
+    """The objects of one commit; a context manager, which cancels pending writes."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class StagedObjects:
         clock: Clock,
         randomness: Randomness,
     ) -> None:
-        """`size_bytes` is about how much there will be; so many keys are reserved at once."""
+        """`size_bytes` is about the total size, for which keys are reserved at once."""
         self._settings = settings
         self._place = place
         self._clock = clock
@@ -86,7 +86,8 @@ class StagedObjects:
         headers: list[BatchHeader],
         append_time: bool,
     ) -> None:
-        """Take admitted batches in; they must not change any more. Waits while much is written.
+        """Accept validated batches, which must not change any more. Waits while many objects are
+        written.
 
         Raises:
             SubmissionTooLarge: more batches than an object may have.
@@ -105,11 +106,11 @@ class StagedObjects:
             await self._close()
 
     async def finish(self) -> list[ObjectCommit]:
-        """Write the rest; the objects, all of them written, in their order.
+        """Write the last object; return all written objects, in order.
 
         Raises:
-            WriteFailed: an object could not be written, however often it was tried.
-            StoreRefused: the store would refuse it again.
+            WriteFailed: an object could not be written in any attempt.
+            StoreRefused: the store rejects it permanently.
             StaleBroker: another incarnation owns the broker's id, or it is not registered.
             ControlUnavailable, ControlBusy: no keys could be reserved.
         """
@@ -165,5 +166,4 @@ class StagedObjects:
             return self._leases.pop(0)
 
 
-def _nobody(outcome: Outcome) -> None:
-    """Nobody waits for a part of the commit."""
+def _nobody(outcome: Outcome) -> None: ...

@@ -1,6 +1,6 @@
-"""What one produce request brings for one partition, and what of it goes into the batch index.
+"""The batches of one produce request for one partition, and their entry in the batch index.
 
-A submission becomes one entry of an object's commit: it is accepted or refused as a whole. So
+A submission becomes one entry of an object's commit, which is accepted or rejected as a whole. So
 batches of an idempotent producer must be all of one, and their sequences must adjoin.
 """
 
@@ -24,11 +24,11 @@ _SEQUENCE_MODULUS: Final = 2**31
 
 
 class Submission(NamedTuple):
-    """Admitted batches of one partition, and who waits for them.
+    """Validated batches of one partition, and the callback of their caller.
 
-    `batches` must not change until `done` has been called; with a lease, its bytes are used until
-    it is released. Without `append_time` the records keep the times of their producers.
-    `verified_from` and `marker` as in `BatchEntry`.
+    `batches` must not change until `done` has been called, and the lease, if any, is released.
+    Without `append_time` the records keep the times of their producers. `verified_from` and
+    `marker` are as in `BatchEntry`.
     """
 
     topic_id: UUID
@@ -43,7 +43,7 @@ class Submission(NamedTuple):
 
 
 def check(submission: Submission) -> None:
-    """Refuse batches that cannot succeed or fail together. One alone always can.
+    """Reject batches that cannot succeed or fail together. A single batch always can.
 
     Raises:
         SubmissionTooLarge: more batches than an object may have.
@@ -75,7 +75,6 @@ def check(submission: Submission) -> None:
 
 
 def entry_of(submission: Submission, byte_offset: int) -> BatchEntry:
-    """The submission as an entry of the batch index, at a place in its object."""
     headers = submission.headers
     first = last = headers[0]
     offset_count = first.last_offset_delta + 1

@@ -1,12 +1,12 @@
-"""The shell of the gathering core on an event loop: PUTs, commits, leases, timers, answers.
+"""The shell of the writer's core on an event loop: PUTs, commits, leases, timers, answers.
 
-It decides nothing. What the core asks for is performed at once: PUTs, commits and leases as tasks,
-answers by calling `done`. When an object is committed, its bytes go to `keep`, then `on_commit` is
-called, then the submissions are answered: whoever is woken finds the bytes in the cache.
+It decides nothing. PUTs, commits and leases are tasks; answers are calls of `done`. When an object
+is committed, its bytes go to `keep`, then `on_commit` is called, then the submissions are answered,
+so that woken consumers find the bytes in the cache.
 
-A small submission is copied, so that it does not hold a receive buffer of many times its size; a
-larger one holds its lease until its object has ended. What is under way for an object that has
-ended is cancelled; a PUT that reads the memory after that writes an object that nobody commits.
+A small submission is copied, so that it does not hold a large receive buffer; a larger one holds
+its lease until its object has ended. Pending work of an ended object is cancelled; a PUT that still
+runs writes an object that is never committed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Keep = Callable[[str, Sequence[Buffer]], None]
 
 
 class ObjectWriter:
-    """Writes what is submitted; belongs to one event loop."""
+    """Writes submissions; belongs to one event loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ObjectWriter:
         keep: Keep,
         local: bool = False,
     ) -> None:
-        """`local` says that the store answers within milliseconds."""
+        """`local` if the store answers within milliseconds."""
         self.core = Accumulator(
             settings, interval_ms=settings.interval_ms(local=local), broker_id=broker_id
         )
@@ -85,15 +85,15 @@ class ObjectWriter:
         self._idle = asyncio.Event()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to a loop, which has to be the caller's from now on."""
+        """Attach to a loop, on which all later calls must be made."""
         self._loop = loop
 
     def submit(self, submission: Submission) -> None:
-        """Take batches in; `done` is called once, later, on the loop.
+        """Accept batches; `done` is called once, later, on the loop.
 
         Raises:
             WriterStopped: after `stop`, or another incarnation owns the broker's id.
-            WriteBacklog: too much is not answered yet; the same may be tried later.
+            WriteBacklog: too many submissions are unanswered; retry later.
             SubmissionTooLarge, MixedBatches, OutOfOrderSequence: it cannot be one entry.
         """
         if self._loop is None:
@@ -108,7 +108,7 @@ class ObjectWriter:
         self._perform()
 
     async def stop(self) -> None:
-        """Write what is here, within `diskless.drain.timeout.ms`; fail what is left."""
+        """Write accepted submissions within `diskless.drain.timeout.ms`; fail the others."""
         core = self.core
         core.stop(self._now_ms())
         self._perform()
@@ -126,13 +126,12 @@ class ObjectWriter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def samples(self) -> Iterator[Sample]:
-        """What a scrape gets."""
         return writing_samples(self.core, self.times)
 
     # Effects
 
     def _perform(self) -> None:
-        """Do what the core asks for, until it asks for nothing; answers may submit more."""
+        """Perform effects until there are none; answers may submit more."""
         if self._performing:
             return
         self._performing = True
@@ -170,7 +169,7 @@ class ObjectWriter:
             _call(self._keep, effect.lease.key, effect.pieces)
             _call(self._on_commit, effect.answer)
         else:
-            logger.warning("an object of %d appends was given up", len(effect.submissions))
+            logger.warning("an object of %d appends failed", len(effect.submissions))
         for submission in effect.submissions:
             if submission.lease is not None:
                 submission.lease.release()
@@ -246,7 +245,7 @@ class ObjectWriter:
         armed_ms, self._timer, self._armed_ms = self._armed_ms, None, inf
         now_ms = self._now_ms()
         if now_ms < armed_ms < now_ms + TIMER_GRAIN_MS:
-            # loops keep time in whole milliseconds: another timer would come one too late
+            # Loops round timers up to milliseconds: another timer would fire too late.
             now_ms = armed_ms
         self.core.tick(now_ms, self._randomness.uniform())
         self._perform()

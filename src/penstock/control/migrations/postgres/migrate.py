@@ -1,12 +1,12 @@
-"""The schema of the PostgreSQL form: numbered files, each run once, in one transaction.
+"""Schema migrations of PostgreSQL: numbered files, each run once, in one transaction.
 
-Brokers start at once and of different versions. An advisory lock of the database lets one of them
-migrate while the others wait; a table tells which numbers it has had. A migration changes nothing
-that the Penstock before it needs, so that brokers of both run side by side while they are replaced;
-0005 to 0007 are the exception, made before the first release: older brokers are stopped first.
+Brokers of different versions may start at once. An advisory lock lets one of them migrate while the
+others wait; a table stores the applied numbers. A migration changes nothing that the previous
+Penstock needs, so that brokers of both versions run side by side. 0005 to 0007 are the exception,
+made before the first release: stop older brokers first.
 
-The tables are in the first schema of the connection's search path. A schema that has tables of
-somebody else and none of ours is refused: it is most likely a wrong URL.
+The tables are in the first schema of the connection's search path. A schema with foreign tables and
+none of Penstock's is rejected: the URL is most likely wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.control.metadata import operations, rules
 
 SERVER_VERSION_MIN: Final = 130_000
 _LOCK: Final = "1346719315, 1"
-"""Two numbers of an advisory lock: "PENS", and 1 for the schema; 2 is for metadata."""
+"""Key of the advisory lock: "PENS", and 1 for the schema; 2 is for metadata."""
 
 _MILLISECONDS: Final = int(MIGRATION_TIMEOUT_SECONDS * 1000)
 BEGIN_MIGRATION: Final = (
@@ -34,7 +34,6 @@ BEGIN_MIGRATION: Final = (
 
 
 def migrations() -> list[tuple[int, str]]:
-    """The numbered migrations, in order: number and SQL text."""
     folder = resources.files("penstock.control.migrations.postgres")
     found = [
         (int(item.name.split("_", 1)[0]), item.read_text())
@@ -45,13 +44,11 @@ def migrations() -> list[tuple[int, str]]:
 
 
 async def migrate(connection: Connection, *, where: str, randomness: Randomness) -> str:
-    """Run the migrations that the database has not had yet; returns the cluster's id.
-
-    Runs in a transaction opened by `BEGIN_MIGRATION`.
+    """Run the migrations that the database lacks, after `BEGIN_MIGRATION`; return the cluster's id.
 
     Raises:
-        IncompatibleDatabase: it has had migrations that this Penstock does not know, is not one
-            of Penstock's, or its server or its encoding cannot hold it.
+        IncompatibleDatabase: it has unknown migrations, foreign tables, or an unsupported server
+            version or encoding.
     """
     await _check_server(connection, where)
     known = migrations()
@@ -84,7 +81,7 @@ async def _check_server(connection: Connection, where: str) -> None:
 
 
 async def _version(connection: Connection, where: str) -> int:
-    """The newest migration that it has had, 0 for none; makes the table that remembers them."""
+    """Return the newest applied migration, 0 for none; create the table that stores them."""
     if await connection.fetchval(
         "SELECT to_regclass(quote_ident(current_schema()) || '.penstock_schema') IS NULL"
     ):

@@ -1,4 +1,4 @@
-"""Migrations of the SQLite form: numbered files beside this one, each run once."""
+"""Schema migrations of SQLite: numbered files beside this one, each run once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from penstock.control.errors import IncompatibleDatabase
 
 @cache
 def migrations() -> Sequence[tuple[int, str]]:
-    """The numbered migrations, in order: number and SQL text."""
     folder = resources.files("penstock.control.migrations.sqlite")
     found = [
         (int(item.name.split("_", 1)[0]), item.read_text())
@@ -25,10 +24,10 @@ def migrations() -> Sequence[tuple[int, str]]:
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Run the migrations that the database has not had yet.
+    """Run the migrations that the database lacks.
 
     Raises:
-        IncompatibleDatabase: it has had migrations that this Penstock does not know.
+        IncompatibleDatabase: it has unknown migrations, or is not one of Penstock's.
     """
     known = migrations()
     version = _scalar(connection, "PRAGMA user_version")

@@ -8,8 +8,8 @@ from penstock.archive.errors import CorruptObject
 from penstock.control import MemoryControlPlane
 from penstock.diskless.errors import DatabaseRestored, StoreOfAnotherCluster
 from penstock.diskless.formats.mark import mark_key
-from penstock.diskless.gc.marks import ObjectMarks, judge
-from penstock.diskless.limits import MARKS_KEPT
+from penstock.diskless.gc.id_markers import ObjectIdMarkers, compare_ids
+from penstock.diskless.limits import ID_MARKERS_KEPT
 from penstock.objects import ObjectInfo
 from tests.diskless.faults import CrashingPlane, Steps
 from tests.diskless.world import BROKER, World, guard_of
@@ -25,11 +25,11 @@ async def marks_of(world: World) -> list[str]:
 
 def test_a_mark_above_the_highest_id_shows_that_the_database_was_set_back() -> None:
     listed = [ObjectInfo(mark_key(7), 1, 50), ObjectInfo(mark_key(9), 1, 40)]
-    assert judge(listed, 9) == (9, 9, 50)
-    assert judge(listed, 12) == (12, 9, 50)
-    assert judge([], 3) == (3, 0, 0)
+    assert compare_ids(listed, 9) == (9, 9, 50)
+    assert compare_ids(listed, 12) == (12, 9, 50)
+    assert compare_ids([], 3) == (3, 0, 0)
     with pytest.raises(DatabaseRestored, match=r"up to 8, but marks/0*9 in the object store"):
-        judge(listed, 8)
+        compare_ids(listed, 8)
 
 
 async def test_an_empty_store_becomes_the_clusters_and_no_other_may_have_it() -> None:
@@ -39,7 +39,7 @@ async def test_an_empty_store_becomes_the_clusters_and_no_other_may_have_it() ->
     await collection.start()
     assert await marks_of(world) == [mark_key(0)]
     await collection.start()
-    stranger = ObjectMarks(
+    stranger = ObjectIdMarkers(
         plane=world.plane,
         store=world.store,
         guard=guard_of(MemoryControlPlane(), world.store, cluster_id="elsewhere"),
@@ -51,15 +51,15 @@ async def test_an_empty_store_becomes_the_clusters_and_no_other_may_have_it() ->
 async def test_a_mark_is_written_when_ids_were_given_out_and_old_ones_go() -> None:
     world = World()
     await world.begin()
-    marks = world.collection().marks
-    await marks.claim()
+    id_markers = world.collection().id_markers
+    await id_markers.claim()
     puts = len(world.store.puts)
-    await marks.note()
+    await id_markers.note()
     assert len(world.store.puts) == puts
-    for _ in range(MARKS_KEPT + 5):
+    for _ in range(ID_MARKERS_KEPT + 5):
         await lease(world)
-        await marks.note()
-    await marks.note()
+        await id_markers.note()
+    await id_markers.note()
     assert await marks_of(world) == [mark_key(10 * n) for n in range(6, 10)]
 
 
@@ -70,7 +70,7 @@ async def test_a_start_is_refused_when_the_database_was_set_back() -> None:
     collection = world.collection()
     await collection.start()
     await lease(world)
-    await collection.marks.note()
+    await collection.id_markers.note()
     await world.collection().start()
     await world.plane.set_back(19)
     with pytest.raises(DatabaseRestored, match=r"docs/guides/diskless\.md"):
@@ -81,12 +81,12 @@ async def test_a_start_is_refused_when_the_database_was_set_back() -> None:
 
 
 async def test_another_broker_may_note_at_the_same_time() -> None:
-    """One that lists before and asks after another's note sees no set-back, and none is lost."""
+    """A broker that lists before another's write, and reads ids after it, detects no restore."""
     world = World()
     await world.begin()
     await lease(world)
-    marks = world.collection().marks
-    other = world.collection().marks
+    id_markers = world.collection().id_markers
+    other = world.collection().id_markers
 
     class Interrupting(CrashingPlane):
         async def highest_object_id(self) -> int:
@@ -94,11 +94,11 @@ async def test_another_broker_may_note_at_the_same_time() -> None:
             await other.note()
             return await world.plane.highest_object_id()
 
-    late = world.collection(plane=Interrupting(world.plane, Steps())).marks
-    await marks.note()
+    late = world.collection(plane=Interrupting(world.plane, Steps())).id_markers
+    await id_markers.note()
     await late.note()
     assert (await marks_of(world))[-1] == mark_key(20)
-    assert (await marks.check()).marked_id == 20
+    assert (await id_markers.check()).marked_id == 20
 
 
 async def test_a_damaged_mark_is_reported() -> None:

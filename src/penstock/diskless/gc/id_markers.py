@@ -1,11 +1,11 @@
-"""Marks: notes in the store of the highest object id, by which a set-back database is found out.
+"""High-object-id markers: objects in the store by which a restored database is detected.
 
-A database that was restored from an older copy does not know the newest objects: it would take
-them for orphans, and rows that it still has as PENDING for objects that were never committed. So
-what deletes looks at the marks first, and a broker does so at its start.
+A database restored from an older copy lacks the newest objects: it would treat them as orphans, and
+its PENDING rows as objects that were never committed. So jobs that delete, and starting brokers,
+check the markers first.
 
-The marks are listed before the plane is asked: ids only rise, so a mark that stood in the store
-before the question names an id that the plane has given out, unless it was set back.
+The markers are listed before the control plane is read: ids only rise, so the control plane must
+have leased every id that is listed, unless it was restored.
 """
 
 from __future__ import annotations
@@ -28,24 +28,22 @@ from penstock.diskless.formats.mark import (
 )
 from penstock.diskless.gc.counters import CollectionCounters
 from penstock.diskless.identity import StoreGuard
-from penstock.diskless.limits import MARKS_KEPT, MARKS_READ_MAX
+from penstock.diskless.limits import ID_MARKERS_KEPT, ID_MARKERS_READ_MAX
 from penstock.objects import ObjectExists, ObjectInfo, ObjectStore
 
 logger = logging.getLogger(__name__)
 
 
-class Standing(NamedTuple):
-    """How plane and store stand to each other. `store_now_ms` is a time that the store has seen;
-    0 without a mark.
-    """
+class IdComparison(NamedTuple):
+    """Highest ids of control plane and store, and a past time of the store (0 without a marker)."""
 
     highest_id: int
     marked_id: int
     store_now_ms: int
 
 
-class ObjectMarks:
-    """The marks of one store, of one cluster. Everything here may be repeated, by any broker."""
+class ObjectIdMarkers:
+    """The markers of one store and cluster; all methods are repeatable by any broker."""
 
     def __init__(
         self,
@@ -60,61 +58,60 @@ class ObjectMarks:
         self._guard = guard
         self._counters = counters or CollectionCounters()
 
-    async def check(self) -> Standing:
-        """Compare plane and store, as before anything is deleted.
+    async def check(self) -> IdComparison:
+        """Compare the control plane with the store, as before any deletion.
 
         Raises:
-            StoreMismatch: the store is not the plane's.
-            DatabaseRestored: the store knows of a higher id than the plane.
+            StoreMismatch: the store is not the control plane's.
+            DatabaseRestored: the store has a higher id than the control plane.
         """
         await self._guard.check()
-        return judge(await self._listed(), await self._plane.highest_object_id())
+        return compare_ids(await self._listed(), await self._plane.highest_object_id())
 
-    async def claim(self) -> Standing:
-        """As `check`, at a start; an empty store becomes this cluster's.
+    async def claim(self) -> IdComparison:
+        """Check at a start, and adopt an empty store for this cluster.
 
         Raises:
-            StoreOfAnotherCluster: its newest mark names another one.
+            StoreOfAnotherCluster: its newest marker names another cluster.
             StoreMismatch, DatabaseRestored: as `check`, and as `StoreGuard.adopt`.
         """
         found = await self._guard.check()
         listed = await self._listed()
         if listed:
             await self._check_cluster(listed[-1])
-        standing = judge(listed, await self._plane.highest_object_id())
+        standing = compare_ids(listed, await self._plane.highest_object_id())
         await self._guard.adopt(found)
         if not listed:
             await self._write(standing.highest_id)
         return standing
 
     async def note(self) -> None:
-        """Write a mark if ids were given out since the last one, and delete old ones.
+        """Write a marker if ids were leased since the last one, and delete old ones.
 
         Raises:
             StoreMismatch, DatabaseRestored: as `check`.
         """
         await self._guard.check()
         listed = await self._listed()
-        standing = judge(listed, await self._plane.highest_object_id())
+        standing = compare_ids(listed, await self._plane.highest_object_id())
         if not listed or standing.highest_id > standing.marked_id:
             await self._write(standing.highest_id)
-        if len(listed) > MARKS_KEPT:
-            await self._store.delete([info.key for info in listed[:-MARKS_KEPT]])
+        if len(listed) > ID_MARKERS_KEPT:
+            await self._store.delete([info.key for info in listed[:-ID_MARKERS_KEPT]])
 
     async def _write(self, highest_id: int) -> None:
         mark = encode_mark(Mark(self._guard.cluster_id, highest_id))
-        with suppress(ObjectExists):  # another broker was quicker
+        with suppress(ObjectExists):  # another broker wrote it
             await self._store.put(mark_key(highest_id), [mark])
         self._counters.marked_object_id = highest_id
 
     async def _listed(self) -> list[ObjectInfo]:
-        """The marks, the highest last."""
         listed: list[ObjectInfo] = []
         async for info in self._store.list(PREFIX):
             if marked_id(info.key) is not None:
                 listed.append(info)
-            if len(listed) > MARKS_READ_MAX:
-                del listed[: -MARKS_KEPT - 1]
+            if len(listed) > ID_MARKERS_READ_MAX:
+                del listed[: -ID_MARKERS_KEPT - 1]
         return listed
 
     async def _check_cluster(self, newest: ObjectInfo) -> None:
@@ -131,12 +128,12 @@ class ObjectMarks:
             )
 
 
-def judge(listed: list[ObjectInfo], highest_id: int) -> Standing:
-    """What the marks that were listed say of a plane that was asked after that."""
+def compare_ids(listed: list[ObjectInfo], highest_id: int) -> IdComparison:
+    """Compare listed markers with an id that was read after them; raises DatabaseRestored."""
     if not listed:
-        return Standing(highest_id, 0, 0)
+        return IdComparison(highest_id, 0, 0)
     newest = listed[-1]
     marked = marked_id(newest.key) or 0
     if marked > highest_id:
         raise DatabaseRestored(marked_id=marked, highest_id=highest_id, key=newest.key)
-    return Standing(highest_id, marked, max(info.modified_ms for info in listed))
+    return IdComparison(highest_id, marked, max(info.modified_ms for info in listed))

@@ -32,7 +32,7 @@ def produced(
     codec: int = 0,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytes:
-    """One batch as a producer sends it: base offset 0, its own times, a second apart."""
+    """Return a batch as a producer sends it: base offset 0, and times a second apart."""
     records = tuple(
         Record(number, timestamp + 1000 * number, b"k%d" % number, value, (("h", b"x"),))
         for number, value in enumerate(values)
@@ -41,7 +41,7 @@ def produced(
 
 
 class Sent(NamedTuple):
-    """What one produce request brings for one partition."""
+    """The batches of one produce request for one partition."""
 
     batches: bytes
     partition: int = 0
@@ -50,7 +50,7 @@ class Sent(NamedTuple):
     marker: Marker | None = None
 
 
-class Desk:
+class Bed:
     """Works with every form of the plane and the store."""
 
     def __init__(self, plane: DisklessPlane, store: ObjectStore) -> None:
@@ -58,7 +58,7 @@ class Desk:
         self.store = store
 
     async def write(self, *sent: Sent, now_ms: int = START_MS) -> list[AppendResult]:
-        """One write-ahead object; what is of one partition has to stand together."""
+        """Write a write-ahead object; submissions of one partition must be adjacent."""
         [lease] = await self.plane.lease_objects(broker_id=BROKER, incarnation=INCARNATION, count=1)
         pieces = [encode_header(WalHeader(lease.object_id, BROKER))]
         end = len(pieces[0])
@@ -101,19 +101,23 @@ class Desk:
         return await self.plane.extents(TOPIC, partition, start=0, end=2**62, limit=100_000)
 
     async def consumed(self, partition: int = 0) -> bytes:
-        """All bytes of a partition from its start, as a consumer gets them."""
+        """Return all bytes of a partition from its start, as a consumer gets them."""
         [watermarks] = await self.plane.watermarks([(TOPIC, partition)])
         extents = [
-            one
-            for one in await self.extents(partition)
-            if one.next_offset > watermarks.log_start_offset
+            extent
+            for extent in await self.extents(partition)
+            if extent.next_offset > watermarks.log_start_offset
         ]
         data = await seen(self.store, extents)
         if extents:
             assert extents[0].base_offset <= watermarks.log_start_offset
             assert extents[-1].next_offset == watermarks.high_watermark
-        kept = [one for one in split_batches(data) if one.next_offset > watermarks.log_start_offset]
-        return data[len(data) - sum(one.size_bytes for one in kept) :]
+        kept = [
+            batch
+            for batch in split_batches(data)
+            if batch.next_offset > watermarks.log_start_offset
+        ]
+        return data[len(data) - sum(extent.size_bytes for extent in kept) :]
 
     async def keys(self, prefix: str = "") -> list[str]:
         return [info.key async for info in _all(self.store, prefix)]
@@ -130,7 +134,7 @@ async def seen(store: ObjectStore, extents: Sequence[Extent]) -> bytes:
         return b""
     pieces = trim(extents, extents[0].base_offset, max_bytes=2**62, at_least_one=True)
     assert len(pieces) == len(extents)
-    results = [await store.get(one.extent.key, one.start, one.size_bytes) for one in pieces]
+    results = [await store.get(piece.extent.key, piece.start, piece.size_bytes) for piece in pieces]
     run, failure = assemble(pieces, results)
     assert failure is None, failure
     assert run is not None
@@ -143,5 +147,4 @@ async def _all(store: ObjectStore, prefix: str) -> AsyncIterator:  # type: ignor
             yield info
 
 
-def _nothing(outcome: object) -> None:
-    """Nobody waits."""
+def _nothing(outcome: object) -> None: ...

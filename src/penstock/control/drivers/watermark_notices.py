@@ -1,7 +1,7 @@
-"""Where diskless partitions begin and end by now, in the notices that brokers send each other.
+"""Watermarks of diskless partitions in the notices that brokers send each other.
 
-A word for each: topic id, number, high watermark, log start; of partitions with transactions, where
-the first open one begins and the last aborted one has ended, too.
+A word per partition: topic id, number, high watermark, log start; for partitions with transactions
+also the first offset of the first open one, and the marker of the last aborted one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from uuid import UUID
 from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.control.limits import NOTICE_BYTES_MAX
 
-Mark = tuple[UUID, int, Watermarks]
-"""A partition's topic id and number, and its ends; their size is not told."""
+NoticedWatermarks = tuple[UUID, int, Watermarks]
+"""Topic id, partition, and watermarks whose size is `UNKNOWN_SIZE`."""
 
-
-UNTOLD: Final = -1
-"""The size in a mark."""
+UNKNOWN_SIZE: Final = -1
 
 
 def watermark_notices(head: str, watermarks: Mapping[PartitionKey, Watermarks]) -> list[str]:
-    """As few notices as hold the marks behind `head`, each within `NOTICE_BYTES_MAX`."""
+    """Return the fewest notices that hold the watermarks, each within `NOTICE_BYTES_MAX`."""
     notices: list[str] = []
     words, size = [head], len(head)
     for (topic_id, partition), (start, end, _, open_offset, aborted_offset) in watermarks.items():
@@ -37,11 +35,11 @@ def watermark_notices(head: str, watermarks: Mapping[PartitionKey, Watermarks]) 
     return [*notices, " ".join(words)] if len(words) > 1 else notices
 
 
-def decode_marks(words: Iterable[str]) -> list[Mark]:
-    """The marks of a notice's words; raises ValueError for what is none."""
-    found: list[Mark] = []
+def decode_watermarks(words: Iterable[str]) -> list[NoticedWatermarks]:
+    """Decode the watermarks in a notice's words; raises ValueError."""
+    found: list[NoticedWatermarks] = []
     for word in words:
         topic_id, partition, end, start, *transactions = word.split(",")
-        marks = Watermarks(int(start), int(end), UNTOLD, *map(int, transactions))
-        found.append((UUID(hex=topic_id), int(partition), marks))
+        watermarks = Watermarks(int(start), int(end), UNKNOWN_SIZE, *map(int, transactions))
+        found.append((UUID(hex=topic_id), int(partition), watermarks))
     return found
