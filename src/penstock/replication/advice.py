@@ -89,10 +89,10 @@ def advise(
 ) -> Advice:
     """Moves of at most so many partitions; see the module's text."""
     search = _Search(
-        racks={one.broker_id: one.rack or "" for one in brokers},
-        targets=sorted(one.broker_id for one in brokers if one.broker_id not in excluded),
-        held={one.place: one for one in partitions},
-        now={one.place: one.replicas for one in partitions},
+        racks={broker.broker_id: broker.rack or "" for broker in brokers},
+        targets=sorted(broker.broker_id for broker in brokers if broker.broker_id not in excluded),
+        held={partition.place: partition for partition in partitions},
+        now={partition.place: partition.replicas for partition in partitions},
         moves_max=moves_max,
     )
     before = search.loads()
@@ -217,7 +217,7 @@ class _Search:
         for place in sorted(self.now):
             led.setdefault(self.now[place][0], []).append(place)
         stuck: set[int] = set()
-        while left := [one for one in self.targets if one not in stuck]:
+        while left := [target for target in self.targets if target not in stuck]:
             most = max(left, key=lambda one: (leads[one], one))
             found = self._other_leader(led.get(most, ()), leads, most)
             if found is None:
@@ -261,7 +261,7 @@ class _Search:
         replicas = self.now[place]
         if target in replicas:
             return False
-        others = {self._rack(one) for one in replicas if one != source}
+        others = {self._rack(replica) for replica in replicas if replica != source}
         return self._rack(target) not in others or self._rack(source) in others
 
     def _put(self, place: Place, source: int, target: int, why: Why) -> bool:

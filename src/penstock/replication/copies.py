@@ -84,7 +84,9 @@ def disk_of(log: ReplicaLog) -> Disk:
         promised=max(log.promised, 0),
         base=log.log_start_offset,
         end=log.log_end_offset,
-        history=tuple(Link(*one) for one in log.epochs.entries if one[1] < log.log_end_offset),
+        history=tuple(
+            Link(*entry) for entry in log.epochs.entries if entry[1] < log.log_end_offset
+        ),
         limbo=max(log.limbo, 0),
     )
 

@@ -307,8 +307,8 @@ class Epoch:
 
     def has_learnt(self) -> bool:
         """Whether all learners have joined, and hold all that is committed."""
-        learners = [self.streams[one] for one in self.streams if one not in self.followers]
-        return all([one.joined and one.durable >= self.mark for one in learners])
+        learners = [self.streams[stream] for stream in self.streams if stream not in self.followers]
+        return all([learner.joined and learner.durable >= self.mark for learner in learners])
 
     def settle(self) -> Effects:
         """Go by the replicas that have answered alone: an unclean election.
@@ -316,7 +316,9 @@ class Epoch:
         What only others hold is given up, acknowledged or not, of epochs sealed before as well. The
         epoch is opened for those that answered, once a quorum of them holds what was found.
         """
-        answered = tuple([one for one in self.followers if self.followers[one].answer])
+        answered = tuple(
+            [follower for follower in self.followers if self.followers[follower].answer]
+        )
         if self.phase is not Phase.CLAIMED or not answered:
             return NOTHING
         self.settled, self.move = True, 0

@@ -171,14 +171,18 @@ class Leadership:
     def reachable(self) -> int:
         """How many replicas can take what is appended, this broker's own among them."""
         shell = self._shell
-        others = [one for one in self.core.followers if one != shell.broker_id]
+        others = [follower for follower in self.core.followers if follower != shell.broker_id]
         own = shell.broker_id in self.core.followers
         return own + sum([shell.reaches(one) for one in others])
 
     def begins_below(self, offset: int) -> list[int]:
         """The other replicas that live, and may still have what lies below an offset."""
         shell = self._shell
-        others = [one for one in self.core.followers if one != shell.broker_id and shell.lives(one)]
+        others = [
+            follower
+            for follower in self.core.followers
+            if follower != shell.broker_id and shell.lives(follower)
+        ]
         return [one for one in others if self._begins(one) < offset]
 
     def _begins(self, replica: int) -> int:
@@ -225,7 +229,7 @@ class Leadership:
     def holders(self, offset: int) -> list[int]:
         """The other replicas that can be reached and have all below an offset."""
         shell = self._shell
-        others = [one for one in self.core.followers if one != shell.broker_id]
+        others = [follower for follower in self.core.followers if follower != shell.broker_id]
         return [one for one in others if self.has_up_to(one, offset) and shell.reaches(one)]
 
     def hand_over(self, heir: int) -> None:
@@ -264,7 +268,7 @@ class Leadership:
         """Whether all that learn can be reached, and hold what is committed."""
         core = self.core
         return core.has_learnt() and all(
-            [one in core.followers or self._shell.reaches(one) for one in core.streams]
+            [stream in core.followers or self._shell.reaches(stream) for stream in core.streams]
         )
 
     def keep_placement(self) -> None:
@@ -280,7 +284,7 @@ class Leadership:
         """Lead with the replicas that have answered alone; whether this claim may do so now."""
         core = self.core
         if core.phase is not Phase.CLAIMED or not any(
-            [one.answer is not None for one in core.followers.values()]
+            [follower.answer is not None for follower in core.followers.values()]
         ):
             return False
         self._perform(core.settle())
@@ -441,7 +445,9 @@ class Leadership:
         if core.phase is not Phase.CLAIMED:
             return
         doubtful = sorted(core.doubtful)
-        silent = sorted([one for one in core.followers if core.followers[one].answer is None])
+        silent = sorted(
+            [follower for follower in core.followers if core.followers[follower].answer is None]
+        )
         waits = doubtful, silent
         if waits == self._waits and waits != self._told_waits:
             self._told_waits = waits

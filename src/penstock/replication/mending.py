@@ -66,7 +66,7 @@ class Mending:
             self._damage, self._asked = damage, []
         elif self._asked and now_ms - self._asked_ms < ANSWER_MS:
             return True
-        following = [one for one in brokers if one not in self._asked]
+        following = [broker for broker in brokers if broker not in self._asked]
         if not following:
             self._asked = []
             following = list(brokers)

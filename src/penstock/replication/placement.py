@@ -100,7 +100,7 @@ def place(
         replicas = order[:replication_factor]
         leader = min(replicas if replication_factor > 1 else order, key=led.__getitem__)
         led[leader] += 1
-        followers = [one for one in replicas if one != leader]
+        followers = [replica for replica in replicas if replica != leader]
         placed.append((leader, *followers[: replication_factor - 1]))
     return tuple(placed)
 
@@ -123,7 +123,7 @@ def placed_again(
     """
     if not 1 <= replication_factor <= len(brokers):
         raise BugError(f"{replication_factor} replicas are placed on {len(brokers)} brokers")
-    racks = {one.broker_id: one.rack or "" for one in brokers}
+    racks = {broker.broker_id: broker.rack or "" for broker in brokers}
     order = succession(brokers, topic_id, partition)
     made = list(replicas[:replication_factor])
     made += [-1] * (replication_factor - len(made))

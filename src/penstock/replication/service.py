@@ -477,9 +477,9 @@ class Replication:
             return
         self.failed = True
         logger.critical("%d copies take no part until a restart: %s", len(self.logs), error)
-        for one in self.logs.values():
-            one.copy.broken = True
-            self._give_away(one)
+        for log in self.logs.values():
+            log.copy.broken = True
+            self._give_away(log)
         self._send()
 
     def pass_on(self, key: PartitionKey, heir: int, epoch: int) -> None:
