@@ -1,16 +1,15 @@
-"""Which replicas should lie elsewhere: moves that even out bytes and leaders over brokers.
+"""Advice on moves of replicas and leaders that balance bytes and leaders over brokers.
 
-The goals stand in their order; a later one undoes nothing of an earlier one:
+Goals, in order; a later goal does not undo an earlier one:
 
-1. Brokers that are to go hold nothing.
-2. The replicas of a partition lie in as many racks as there are.
-3. Each broker's bytes are within `TOLERANCE` of the mean: from the fullest broker to the emptiest
-   one goes the largest replica that makes both more even.
-4. Leaders are even but for one: another one of its replicas leads a partition. Nothing is copied.
+1. Excluded brokers hold no replica.
+2. The replicas of a partition are in as many racks as exist.
+3. The bytes of each broker are within `TOLERANCE` of the mean: the largest suitable replica moves from
+   the fullest broker to the emptiest one.
+4. The numbers of leaders differ by one at most: another replica leads a partition. Nothing is copied.
 
-That is a greedy search, of so many moves as are asked for; what it leaves is the next one's.
-Brokers that are not there now keep what they have, and get nothing. Partitions that move already
-are the caller's to leave out.
+The search is greedy and bounded by the number of moves that the caller asks for. Brokers that are
+away keep their replicas and get no new ones. The caller leaves out partitions that are moving.
 
 Source: Cruise Control's goals (replica distribution on dead brokers, RackAwareGoal,
 DiskUsageDistributionGoal with its balance threshold of 1.10, LeaderReplicaDistributionGoal).
@@ -47,7 +46,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one broker has, and leads where each partition is led by its first replica."""
+    """Bytes and leaders of one broker, if the first replica of each partition leads."""
 
     broker_id: int
     copies: int
@@ -187,7 +186,7 @@ class _Search:
                 return
 
     def _next_step(self) -> tuple[Place, int, int] | None:
-        """What goes from the fullest broker that something can go from."""
+        """Return the next move from the fullest broker that has a suitable replica."""
         order = sorted(self.targets, key=lambda one: (self.size_bytes[one], one))
         slack = 2 * TOLERANCE * sum(self.size_bytes[one] for one in order) / len(order)
         for source in reversed(order):

@@ -1,20 +1,21 @@
-"""What this broker does as the leader of one partition: streams to replicas, answers to producers.
+"""This broker as the leader of one partition: streams to replicas, responses to producers.
 
-The core (`epoch.py`) says what each replica needs next. What it needs of the log is read where it
-lies, also what is not durable yet, as much at a time as its link has room for. The leader's own
-copy is told everything as the others are, by a call.
+The core (`epoch.py`) determines what each replica needs next. The shell reads it from the log,
+durable or not, as much at a time as the link has room for. The leader's own copy receives the same
+messages by a call.
 
-A claimant whose own copy lacks something of what was found reads it from a replica that has it
-before it writes it back to the others; where that one's log begins above, its own begins there.
+A claimant whose own copy lacks records that were found reads them from a replica that has them
+before it writes them back to the others. If that replica's log begins above, the claimant's log
+begins there.
 
-Producers that ask for all are answered when the commit mark has passed what they sent. When the
-leadership ends, what was in flight is unknown: they are told to ask the next leader, to whom an
-idempotent producer's batches are no news.
+Producers with acks=all get their response when the high watermark has passed their records. When
+the leadership ends, the outcome of appends in flight is unknown: producers get an error that makes
+them ask the next leader, which recognises batches of idempotent producers.
 
-A leadership that is given away (`hand_over`) appends no more. Once all that it has appended is
-committed, and on the heir's disk, the heir is told to claim; nothing is in flight then. This is a
-courtesy and no promise: an heir that does nothing is forgotten after a while (`keep`). The heir may
-be this broker itself, for an epoch with other replicas: once those that learn have all of it, too.
+`hand_over` ends a leadership in favour of a successor. The leader appends no more. Once everything
+is committed and on the successor's disk, the leader asks the successor to claim. If the successor
+does not claim in time, the leader continues (`keep`). The successor may be this broker itself, for
+an epoch with other replicas, once the learners hold everything.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 class LeaderShell(Protocol):
-    """What a leadership asks of the broker, about its partition."""
+    """The parts of the broker that a leadership uses."""
 
     @property
     def broker_id(self) -> int: ...
@@ -72,7 +73,7 @@ class LeaderShell(Protocol):
         ...
 
     def room_bytes(self, broker_id: int) -> int:
-        """How much may be sent to a broker in this turn; 0 without a connection to it."""
+        """Return how many bytes may be sent to a broker in this turn; 0 without a connection."""
         ...
 
     def tell(
@@ -90,7 +91,7 @@ class LeaderShell(Protocol):
         ...
 
     def stopped(self) -> None:
-        """This leadership is over. Whoever claimed after it may have dropped that by now."""
+        """End this leadership. A later claimant may have truncated what is not committed."""
         ...
 
     def committed(self, mark: int) -> None:
@@ -155,7 +156,7 @@ class Leadership:
     # -- producers
 
     def appended(self, base: int, next_offset: int) -> Append:
-        """The log has taken [base, next) of a producer; as this broker's own copy is told."""
+        """Handle an append of [base, next) by a producer to the log."""
         self.core.append(next_offset - base)
         own = Append(self.core.epoch, self.core.epoch, base, next_offset, self.core.mark)
         self.core.sent(self._shell.broker_id, own)
@@ -169,7 +170,7 @@ class Leadership:
             self._pending.append((offset, done, result))
 
     def reachable(self) -> int:
-        """How many replicas can take what is appended, this broker's own among them."""
+        """Return how many replicas can receive appends, this broker's own included."""
         shell = self._shell
         others = [follower for follower in self.core.followers if follower != shell.broker_id]
         own = shell.broker_id in self.core.followers
@@ -186,7 +187,7 @@ class Leadership:
         return [one for one in others if self._begins(one) < offset]
 
     def _begins(self, replica: int) -> int:
-        """Where this life of a replica begins, as far as it has said so."""
+        """Return the start offset of this life of a replica, as far as it has reported it."""
         begun = self._begun.get(replica)
         known = begun is not None and begun.incarnation == self.core.followers[replica].incarnation
         return begun.base if begun is not None and known else 0
@@ -237,7 +238,7 @@ class Leadership:
         self.heir, self._heir_told = heir, False
 
     def keep(self) -> None:
-        """The heir did not claim in time: go on, if nobody else leads."""
+        """Continue to lead if the successor did not claim in time and no other broker leads."""
         self.heir = None
 
     def _tell_heir(self, heir: int) -> None:
@@ -272,7 +273,7 @@ class Leadership:
         )
 
     def keep_placement(self) -> None:
-        """Claim for the replicas of before: the others take too long."""
+        """Claim for the former replicas, as the new ones take too long."""
         if self.core.phase in (Phase.CLAIMED, Phase.FOUND) and self.core.moves:
             logger.warning(
                 "%s: a quorum of %s does not get all of the log in time; its replicas stay for now",
@@ -328,7 +329,7 @@ class Leadership:
         return False
 
     def _tell_start(self, replica: int, start: LogStart) -> None:
-        """Tell where the log begins; who begins anew there gets the producers of before."""
+        """Send the log start offset; a copy that begins there also gets the producers below it."""
         anew = self.core.streams[replica].next < start.base
         producers = self._log.producers_below(start.base) if anew else b""
         self.core.sent(replica, start)
@@ -370,9 +371,10 @@ class Leadership:
         self._shell.tell(holder, asked)
 
     def _source(self, base: int) -> int | None:
-        """Who has the log from an offset on, as the chain says, and can be reached.
+        """Return a reachable broker that has the log from an offset on, by the chain.
 
-        That is who has what was found; or any replica that joined, and has cut its log by that.
+        That is a replica that has the records found, or one that joined and truncated its log by
+        the chain.
         """
         own, shell = self._shell.broker_id, self._shell
         ends = {
@@ -430,9 +432,9 @@ class Leadership:
             self._perform(core.fenced(replica, message))
 
     def say_again(self) -> bool:
-        """Whether something is still to be answered: what was said may be said once more.
+        """Return whether an answer is missing, so that the message is sent again.
 
-        A broker may have heard it before it knew of the partition.
+        A broker may have received the message before it knew the partition.
         """
         self._tell_why_not()
         said, self._said = self._said, {}
@@ -460,7 +462,7 @@ class Leadership:
         self._waits = waits
 
     def link_changed(self, replica: int) -> None:
-        """What was on its way to a replica, or from it, may be lost."""
+        """Handle a changed link: messages to a replica, and from it, may be lost."""
         core = self.core
         if replica in core.streams:
             self._said.pop(replica, None)
@@ -483,7 +485,7 @@ class Leadership:
             )  # fmt: skip
 
     def lost(self) -> None:
-        """It has failed for good."""
+        """Handle the permanent failure of the leader's disk."""
         self._perform(self.core.lost())
 
     def _perform(self, effects: Effects) -> None:
@@ -507,7 +509,7 @@ class Leadership:
             done(result)
 
     def give_up(self, error: PenstockError) -> None:
-        """What became of the appends in flight is unknown: tell their producers."""
+        """Fail the appends in flight, as their outcome is unknown."""
         pending, self._pending = self._pending, deque()
         for _, done, _ in pending:
             done(error)

@@ -81,26 +81,27 @@ PROOF: Final = b"PSPF"
 
 
 class HandOver(NamedTuple):
-    """The leader in epoch `authority` appends no more: whoever is told this should claim."""
+    """The leader in epoch `authority` appends no more; the receiver should claim."""
 
     authority: int
 
 
 class GiveTo(NamedTuple):
-    """Whoever leads in epoch `authority` should hand over to the broker `heir`."""
+    """The leader in epoch `authority` should hand over to the broker `heir`."""
 
     authority: int
     heir: int
 
 
 class Settle(NamedTuple):
-    """Whoever cannot lead after epoch `authority` should go by the replicas that have answered."""
+    """A claimant that cannot lead after epoch `authority` should use the replicas that have
+    answered."""
 
     authority: int
 
 
 class Begun(NamedTuple):
-    """A copy has heard where its leader's log begins: so does it, at `base` or above."""
+    """The copy's log begins at `base` or above, as its leader's does."""
 
     authority: int
     epoch: int
@@ -131,7 +132,7 @@ class ReadAnswer(NamedTuple):
 
 
 class AskCopy(NamedTuple):
-    """What this broker has of the committed offsets [base, next) is damaged: send it yours."""
+    """The sender's committed offsets [base, next) are damaged: send yours."""
 
     base: int
     next: int
@@ -206,8 +207,7 @@ class Row(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """Who a side of a link is, the largest frame that it takes, in bytes, and which versions it
-    speaks."""
+    """Identity of a side of a link, the largest frame that it accepts in bytes, and its versions."""
 
     broker_id: int
     incarnation: UUID
@@ -269,7 +269,7 @@ def is_known(row: bytes, version: int) -> bool:
 
 
 def encode_row(key: PartitionKey, message: Said, data_bytes: int = 0) -> bytes:
-    """One row; `data_bytes` are what it has in the payload."""
+    """Encode one row; `data_bytes` are its bytes in the payload."""
     if isinstance(message, Join):
         links = message.chain[-LINKS_MAX:]
         packed = b"".join([_LINK.pack(*link) for link in links])
@@ -336,10 +336,10 @@ def joined(data: Sequence[Buffer]) -> memoryview:
 
 
 def gather(rows: Iterable[tuple[bytes, int]], *, frame_bytes_max: int) -> Iterator[list[int]]:
-    """Which rows, by place, go into one frame; each is given as its bytes and those of its batches.
+    """Choose the rows of one frame by index; each row is given by its own bytes and those of its
+    batches.
 
-    A row that is too large for any frame gets one of its own: the caller sees to that there is
-    none.
+    A row that is too large for any frame gets a frame of its own; the caller prevents such rows.
     """
     places: list[int] = []
     header = payload = 0
