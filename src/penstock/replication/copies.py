@@ -1,4 +1,4 @@
-"""One copy of a partition on this broker: applies the effects of its core to a log.
+"""Copy of a partition on this broker: applies the effects of its core to a log.
 
 Effects (`effects.py`) are applied to the log at once and in order, and become durable with the sync
 of this turn of the event loop. Responses that depend on them are sent afterwards. If the log
@@ -92,7 +92,7 @@ def disk_of(log: ReplicaLog) -> Disk:
 
 
 class Copy:
-    """See the module's text. Belongs to the event loop."""
+    """Shell of one copy. Belongs to the event loop."""
 
     __slots__ = (
         "_former", "_new_life", "_speakers", "_tell", "broken", "core", "failed", "log",
@@ -156,9 +156,9 @@ class Copy:
         if core.halted:
             return f"below offset {core.end} it has other records than its leader: it takes no part"
         if self.silent:
-            return "the control plane has yet to tell what it may have promised"
+            return "the control plane has not reported what it may have promised"
         if self.failed or self.resting:
-            return "its log has refused something, or a sync has failed: it begins anew"
+            return "its log rejected a batch, or a sync failed: it restarts from what is durable"
         if core.limbo and core.limbo >= core.epoch:
             return "it may lack what it acknowledged, until it has all of its leader's log"
         return ""
@@ -302,7 +302,9 @@ class Copy:
         elif isinstance(effect, TruncateTo):
             self._cut(effect.end)
         elif isinstance(effect, StartAt):
-            logger.info("%s: this copy begins anew at %d", log.topic_partition, effect.base)
+            logger.info(
+                "%s: this copy restarts, empty, at offset %d", log.topic_partition, effect.base
+            )
             log.start_at(effect.base, producers=bytes(data), floor=self.mark)
         else:
             log.move_start(effect.base)

@@ -76,7 +76,7 @@ class EndFound(NamedTuple):
 
 
 class SealAndOpen(NamedTuple):
-    """One compare-and-set: seals `target` at `end` and opens `epoch` there with the terms of the
+    """Compare-and-set that seals `target` at `end` and opens `epoch` there with the terms of the
     claim.
 
     It succeeds only if `epoch` is still the highest reserved epoch. The shell then calls `opened`
@@ -89,7 +89,7 @@ class SealAndOpen(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """All offsets below `mark` are committed: answer producers, wake consumers, notify replicas."""
+    """Offsets below `mark` are committed: answer producers, wake consumers, notify replicas."""
 
     mark: int
 

@@ -1,12 +1,12 @@
 """The leader's side of one partition, without I/O: from a claim to the end of a leadership.
 
-| phase   | action                                                   | until                         |
-|---------|----------------------------------------------------------|-------------------------------|
-| CLAIMED | fences replicas of the last epoch                        | f answers, none in limbo      |
-| FOUND   | writes the records found back to that placement ¹        | durable on a replicas         |
-| SEALING | one compare-and-set seals that epoch and opens this one  | its outcome                   |
-| LEADING | sends appends to all replicas of the new placement       | a replica has promised more   |
-| STOPPED | nothing; a new claim is a new object                     |                               |
+| phase   | action                                                  | until                       |
+|---------|---------------------------------------------------------|-----------------------------|
+| CLAIMED | fences replicas of the last epoch                       | f answers, none in limbo    |
+| FOUND   | writes the records found back to that placement ¹       | durable on a replicas       |
+| SEALING | one compare-and-set seals that epoch and opens this one | its outcome                 |
+| LEADING | sends appends to all replicas of the new placement      | a replica has promised more |
+| STOPPED | nothing; a new claim is a new object                    |                             |
 
 ¹ and to the new placement if it has other replicas: an ack quorum of each must hold everything.
 
@@ -26,8 +26,8 @@ once it has acknowledged.
 opens its epoch once a quorum of them holds everything, so that the old replicas are not needed any
 more. If they do not catch up, `keep_placement` opens the epoch on the old placement.
 
-**Unclean election.** If too few replicas are left for f answers, `settle` uses those that answered.
-It is the only step that may lose acknowledged records, and only an operator or a setting chooses
+**Unclean election.** If too few replicas are left for f answers, those that answered decide. It
+is the only step that may lose acknowledged records, and only an operator or a setting chooses
 it.
 
 **Commit.** The high watermark is the highest offset below which a replicas hold everything durably.
@@ -144,7 +144,7 @@ class Follower:
 
 
 class Epoch:
-    """One claim. `end` and `mark` are offsets: the log end offset and the high watermark."""
+    """Leadership claim. `end` and `mark` are offsets: the log end offset and the high watermark."""
 
     __slots__ = (
         "base",
@@ -202,7 +202,7 @@ class Epoch:
         ]
 
     def begin(self) -> Effects:
-        """Begin with the first event. Only the first epoch of a partition has no replicas to ask."""
+        """Begin with the first event. Only a partition's first epoch has no replicas to ask."""
         return NOTHING if self.chain else self._seal()
 
     # -- what replicas say

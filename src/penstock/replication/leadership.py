@@ -100,7 +100,7 @@ class LeaderShell(Protocol):
 
 
 class Leadership:
-    """One claim of one partition, from its reservation on."""
+    """Claim of one partition, from its reservation on."""
 
     __slots__ = (
         "_begun", "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell",
@@ -174,7 +174,7 @@ class Leadership:
         shell = self._shell
         others = [follower for follower in self.core.followers if follower != shell.broker_id]
         own = shell.broker_id in self.core.followers
-        return own + sum([shell.reaches(one) for one in others])
+        return own + sum([shell.reaches(other) for other in others])
 
     def begins_below(self, offset: int) -> list[int]:
         """The other replicas that live, and may still have what lies below an offset."""
@@ -184,7 +184,7 @@ class Leadership:
             for follower in self.core.followers
             if follower != shell.broker_id and shell.lives(follower)
         ]
-        return [one for one in others if self._begins(one) < offset]
+        return [other for other in others if self._begins(other) < offset]
 
     def _begins(self, replica: int) -> int:
         """Return the start offset of this life of a replica, as far as it has reported it."""
@@ -231,10 +231,10 @@ class Leadership:
         """The other replicas that can be reached and have all below an offset."""
         shell = self._shell
         others = [follower for follower in self.core.followers if follower != shell.broker_id]
-        return [one for one in others if self.has_up_to(one, offset) and shell.reaches(one)]
+        return [other for other in others if self.has_up_to(other, offset) and shell.reaches(other)]
 
     def hand_over(self, heir: int) -> None:
-        """Append no more, and let another replica claim; see the module's text."""
+        """Append no more, and let another replica claim."""
         self.heir, self._heir_told = heir, False
 
     def keep(self) -> None:
@@ -261,8 +261,8 @@ class Leadership:
         if not gone and core.streams.keys() >= {*replicas}:
             return False
         core.learn(replicas)
-        for one in gone:
-            self._said.pop(one, None)
+        for replica in gone:
+            self._said.pop(replica, None)
         return True
 
     def has_learnt(self) -> bool:
@@ -306,9 +306,11 @@ class Leadership:
         core, log, own = self.core, self._log, self._shell.broker_id
         if core.base != log.log_start_offset:
             core.base, core.floor = log.log_start_offset, log.boundary(log.log_start_offset)
-        replicas = sorted(core.streams, key=lambda one: one != own)
-        reached = [one for one in replicas if one == own or self._shell.reaches(one)]
-        short = [one for one in reached if self._fill(one)]
+        replicas = sorted(core.streams, key=lambda replica: replica != own)
+        reached = [
+            replica for replica in replicas if replica == own or self._shell.reaches(replica)
+        ]
+        short = [replica for replica in reached if self._fill(replica)]
         if self.heir is not None:
             self._tell_heir(self.heir)
         return short
@@ -385,7 +387,7 @@ class Leadership:
         holder = self._holder
         if holder is not None and holder != own and shell.reaches(holder):
             return holder
-        return max(ends, key=lambda one: ends[one], default=None)
+        return max(ends, key=lambda replica: ends[replica], default=None)
 
     def read_answered(self, holder: int, answer: ReadAnswer, data: memoryview) -> None:
         """A part of what was found has come."""
@@ -454,8 +456,9 @@ class Leadership:
         if waits == self._waits and waits != self._told_waits:
             self._told_waits = waits
             logger.warning(
-                "%s: no leader before %d of %d copies have told all that they acknowledged; brokers"
-                " %s may have lost what they acknowledged, brokers %s do not answer",
+                "%s: waiting for %d of %d replicas to report their log end offsets before"
+                " electing a leader; brokers %s may have lost what they acknowledged, brokers"
+                " %s do not answer",
                 self._log.topic_partition, core.quorum.fences, len(core.followers),
                 ", ".join(map(str, doubtful)) or "none", ", ".join(map(str, silent)) or "none",
             )  # fmt: skip
@@ -480,7 +483,7 @@ class Leadership:
         self._perform(self.core.opened())
         if self.core.settled:
             logger.error(
-                "%s: what only lost replicas have is given up, from offset %d of epoch %d on",
+                "%s: records that only lost replicas have are lost, from offset %d of epoch %d on",
                 self._log.topic_partition, self.core.start, self.core.chain[-2].epoch,
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""One connection to every other broker for the messages of replicated partitions.
+"""Connections to all other brokers for the messages of replicated partitions.
 
 Of each pair the broker with the lower id connects to the replication address of the other one, and
 reconnects when the connection is lost. Each side sends a greeting, the accepting side first. A
@@ -136,7 +136,7 @@ class LinkUser(Protocol):
 
 
 class Links:
-    """See the module's text; belongs to the event loop."""
+    """Connections of this broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ class Links:
         """The other side is who it should be."""
         former = self.ready.get(greeting.broker_id)
         if former is not None:
-            former.close("it has connected anew")
+            former.close("the broker has connected again")
         self.ready[greeting.broker_id] = link
         self.user.link_changed(greeting.broker_id, up=True)
 
@@ -358,7 +358,7 @@ class LinkRefused(Exception):
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection. It receives into blocks of its own, which batches keep alive."""
+    """Connection to a broker. It receives into blocks of its own, which batches keep alive."""
 
     def __init__(self, links: Links, expected: int | None) -> None:
         self._links = links

@@ -1,8 +1,8 @@
-"""What brokers tell each other of replicated partitions, in frames of `wire/frames`.
+"""Format of the messages between brokers about replicated partitions, in frames of `wire/frames`.
 
-A frame's header is rows back to back, its payload what rows have the bytes of, in their order:
-batches, or the producers of a log that begins, as `ReplicaLog.producers_below` says them. Big
-endian; a row begins with
+A frame's header has rows back to back, its payload the bytes that belong to rows, in order:
+batches, or the producers of a log start (`ReplicaLog.producers_below`). Integers are big endian.
+A row begins with
 
     at  bytes  field
      0      1  kind
@@ -30,15 +30,13 @@ endian; a row begins with
    18 AskCopy       base i64, next i64
    19 CopyAnswer    base i64, next i64, bytes of batches u32
 
-The first frame of either side is a greeting instead, of the side that was dialled before the other
-one's: "PSPR", the oldest version that it speaks u16, broker id i32, its incarnation 16, largest
-frame u32, name of its cluster u8 and its bytes, the newest version that it speaks u16, a nonce 32.
-Sides of the first version end behind that name, and read no further. Both speak the newest
-version that both know: of version 1 are the kinds up to 17, 18 and 19 are of version 2, and so are
-proofs: the next frame is the side's proof then, of the side that dialled before the other one's:
-"PSPF" and 32 bytes (`security/peers.py`). A side that refuses the other
-answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP" is a sign of life.
-"""
+The first frame of each side is a greeting, the accepting side's first: "PSPR", oldest version
+u16, broker id i32, incarnation 16, largest frame u32, cluster name (length u8, bytes), newest
+version u16, nonce 32. Version 1 ends after the cluster name. Both sides use the newest version
+that both know: version 1 has the kinds up to 17, version 2 adds 18, 19 and proofs. With version
+2 the next frame is a proof, the connecting side's first: "PSPF" and 32 bytes
+(`security/peers.py`). A side that rejects the other sends "PSNO" and the reason as UTF-8, and
+closes. A header "PSUP" is a keep-alive."""
 
 from __future__ import annotations
 
@@ -207,7 +205,7 @@ class Row(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """Identity of a side of a link, the largest frame that it accepts in bytes, and its versions."""
+    """Identity of a side of a link, its largest frame in bytes, and its versions."""
 
     broker_id: int
     incarnation: UUID

@@ -130,9 +130,11 @@ def placed_again(
     made += [-1] * (replication_factor - len(made))
     for place_in_all, broker_id in enumerate(made):
         if broker_id not in racks:
-            used = {racks[one] for one in made if one in racks}
-            left = [one for one in order if one not in made]
-            made[place_in_all] = next((one for one in left if racks[one] not in used), left[0])
+            used = {racks[broker] for broker in made if broker in racks}
+            left = [broker for broker in order if broker not in made]
+            made[place_in_all] = next(
+                (broker for broker in left if racks[broker] not in used), left[0]
+            )
     return tuple(made)
 
 

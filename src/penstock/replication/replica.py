@@ -1,4 +1,4 @@
-"""One copy of a partition, without I/O: its promises, appends, truncations and acknowledgements.
+"""Core of one copy of a partition, without I/O: promises, appends, truncations, acknowledgements.
 
 The leader's own copy is a copy like any other: it passes the same checks, and its acknowledgement
 counts after the same sync.
@@ -106,7 +106,7 @@ class Sync(NamedTuple):
 
 
 class Replica:
-    """One copy. `incarnation` is higher than that of any earlier life of this copy."""
+    """Core of a copy. `incarnation` is higher than that of any earlier life of this copy."""
 
     __slots__ = (
         "acked",

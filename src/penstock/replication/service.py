@@ -59,7 +59,7 @@ _ALL: Final = -1
 
 
 class ReplicatedLog:
-    """One partition on this broker. Belongs to the event loop."""
+    """Partition on this broker. Belongs to the event loop."""
 
     __slots__ = ("_service", "claiming", "copy", "key", "leading", "log", "owner")
 
@@ -216,7 +216,7 @@ class ReplicatedLog:
 
 
 class Replication:
-    """See the module's text. Belongs to the event loop."""
+    """Replicated partitions of this broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -422,13 +422,13 @@ class Replication:
     def _turn(self) -> None:
         self._scheduled = False
         stirred, self._stirred = self._stirred, {}
-        for one in stirred:
-            self._fill(one)
+        for log in stirred:
+            self._fill(log)
         self._send()
-        for broker_id in [one for one in self._short if self.links.room_bytes(one)]:
+        for broker_id in list(filter(self.links.room_bytes, self._short)):
             self.room_again(broker_id)
-        copies = [(one, one.copy.core) for one in stirred if one.copy.unsynced]
-        tokens = [(one, core, core.begin_sync()) for one, core in copies]
+        copies = [(log, log.copy.core) for log in stirred if log.copy.unsynced]
+        tokens = [(log, core, core.begin_sync()) for log, core in copies]
         if tokens:
             self._flush(partial(self._durable, tokens))
 
