@@ -1,4 +1,4 @@
-"""From publications to their fate, over any number of connections: decides what is sent next.
+"""Delivery of publications over any number of connections: decides what is sent next.
 
 A `ClientMachine` knows one connection. `Delivery` keeps publications until they have ended:
 
@@ -222,7 +222,7 @@ class Delivery:
         return max(wake_ms, now_ms)
 
     def close(self) -> None:
-        """Nothing more is taken in; what is here is still delivered."""
+        """Accept nothing more; publications that are here are still delivered."""
         self.closing = True
 
     def abandon(self, error: PenstockError) -> None:

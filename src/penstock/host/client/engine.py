@@ -65,7 +65,7 @@ _RECEIVE_TIMEOUT: Final = struct.pack("ll", 0, int(_LEADER_STEP_MS * 1000))
 
 
 class Engine:
-    """What a blocking client does; its methods may be called from any thread."""
+    """State and threads of a blocking client; methods may be called from any thread."""
 
     def __init__(
         self,
@@ -143,10 +143,10 @@ class Engine:
         return future
 
     def _look_for_answers(self, now_ms: float) -> None:
-        """Take in what has come, as a leader would, and keep the keeper from waking up for it.
+        """Read available answers as a leader would, and keep the background thread from waking up.
 
-        A thread that publishes and does not wait would otherwise share the interpreter with a
-        keeper that is woken up by every answer.
+        A thread that publishes without waiting would otherwise compete with a background thread
+        that wakes up for every answer.
         """
         self._unread = 0
         line = self.line
@@ -413,7 +413,7 @@ class Engine:
         return -1
 
     def _retime(self, now_ms: float) -> None:
-        """Wake the keeper up if something is due before it would look."""
+        """Wake the background thread if an event is due before its next check."""
         self.line.retimed = False
         if self.line.next_wake_ms(now_ms) < self._tick_at_ms:
             self._ring_bell()
@@ -428,12 +428,13 @@ class Engine:
     # The keeper
 
     def _ring_bell(self) -> None:
-        """Wake up the keeper. Under the lock, so that the descriptor is what it was."""
+        """Wake the background thread. Called under the lock, so that the descriptor is valid."""
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
 
     def orphan(self) -> None:
-        """Have the keeper end everything; takes no lock, so that a destructor may call it."""
+        """Let the background thread end everything; takes no lock, so that a destructor may call
+        it."""
         self.orphaned = True
         self._ring_bell()
 
@@ -481,7 +482,7 @@ class Engine:
         self._hand_over()
 
     def _plan(self, now_ms: float) -> tuple[int, float]:
-        """Which events of the socket the keeper waits for, and how long."""
+        """Return the socket events that the background thread waits for, and how long."""
         line = self.line
         wake_ms = line.next_wake_ms(now_ms)
         step_ms = _KEEPER_STEP_MS if line.core.outstanding else _KEEPER_IDLE_STEP_MS
@@ -534,7 +535,7 @@ class Engine:
         self._refusal = error
 
     def close(self, deadline_ms: float) -> bool:
-        """Deliver what is left until the deadline, then end the rest and the keeper.
+        """Deliver what is left until the deadline, then end the rest and the background thread.
 
         Returns:
             Whether everything had ended by then.
@@ -565,7 +566,7 @@ class Engine:
         self._close_retired()
 
     def after_fork_in_child(self) -> None:
-        """Give up everything that belongs to the parent, without a word to the agent."""
+        """Drop everything that belongs to the parent process, without a message to the agent."""
         self.lock = threading.Lock()
         self.stopped = self._forked = True
         self.refuse(

@@ -180,9 +180,9 @@ class HttpFront:
         )
 
     def drain(self) -> None:
-        """Leave new connections to the next agent, if there is to be one on the same port.
+        """Leave new connections to the next agent if one will listen on the same port.
 
-        Otherwise they are still taken, to be told that the agent is draining.
+        Otherwise they are accepted and get the answer that the agent is draining.
         """
         if self._settings.socket_takeover:
             self._listener.leave()
@@ -339,9 +339,9 @@ class HttpFront:
     async def _deliver(
         self, body: memoryview, parts: list[Part], topic: str, partition: int
     ) -> Outcome:
-        """Hand the parts over and wait for the sink, but not for ever.
+        """Pass the parts to the sink and wait for its verdict within the time limit.
 
-        What the sink was handed it keeps, and the credit with it, also when nobody waits any more.
+        The sink keeps what it was given, and the credit with it, also after the time limit.
         """
         timeout_ms = self._settings.http_timeout_ms
         handed = False

@@ -84,7 +84,7 @@ class OutOfCredit(NoCredit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a request's frames."""
+    """Outcome of a request's frames."""
 
     accepted_chunks: int = 0
     accepted_events: int = 0
@@ -94,7 +94,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One frame's worth of a body: a stretch of it, and the chunks in that."""
+    """Part of a body that becomes one frame, with its chunks."""
 
     start: int
     end: int

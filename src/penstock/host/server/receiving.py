@@ -39,7 +39,7 @@ class Scratch:
         self.view = memoryview(bytearray(block_bytes))
 
     def lend(self) -> bool:
-        """Leave the present block to the caller and go on with another; False when none is left."""
+        """Lend the present block to the caller and continue with another; False when none is left."""
         if self.on_loan >= limits.BLOCKS_ON_LOAN_MAX:
             return False
         self.on_loan += 1
@@ -182,7 +182,7 @@ class FrameReader:
             self._move_out(part, self._need)
 
     def _move_out(self, part: memoryview, size: int) -> None:
-        """Go on in a buffer of the frame's own."""
+        """Continue in a buffer of the frame's own."""
         body_bytes = size - PRELUDE_BYTES
         self._prelude = decode_prelude(part, 0, body_bytes)
         lease = self._lease = self._pool.take(body_bytes)
@@ -198,7 +198,7 @@ class FrameReader:
             self._scratch.give_back(block)
 
     def drop(self) -> None:
-        """Let go of everything."""
+        """Release all buffers."""
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.release()

@@ -72,7 +72,7 @@ class MemorySink:
 
     @property
     def retained_bytes(self) -> int:
-        """0: every frame is settled at once; `held_bytes` are what waits to be drained."""
+        """Return 0: every frame is answered at once; `held_bytes` wait to be drained."""
         return 0
 
     async def start(self) -> None:
@@ -82,7 +82,7 @@ class MemorySink:
         """There is nothing to wait for; what is held stays until it is drained."""
 
     async def check(self) -> None:
-        """Whether there is room.
+        """Check that there is room.
 
         Raises:
             SinkUnavailable: the last frame found none, and nothing was drained since.
