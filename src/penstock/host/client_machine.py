@@ -305,7 +305,7 @@ class ClientMachine:
             events.append(Disconnect("the agent is draining"))
         elif self.idle_timeout_ms and now_ms - self._heard_ms >= self.idle_timeout_ms:
             events.append(
-                Disconnect(f"nothing was heard of the agent for {self.idle_timeout_ms} ms")
+                Disconnect(f"nothing was received from the agent for {self.idle_timeout_ms} ms")
             )
         elif self._may_ping and now_ms - self._spoke_ms >= self.idle_timeout_ms / 3:
             self._send(Header(type=PING, token=int(now_ms)), now_ms)

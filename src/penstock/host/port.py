@@ -190,7 +190,8 @@ class ChunkSink(Protocol):
         ...
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Answer what is pending, at the latest after `deadline_seconds`; then release everything."""
+        """Answer what is pending, at the latest after `deadline_seconds`; then release
+        everything."""
         ...
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:

@@ -301,7 +301,7 @@ class ServerMachine:
         silent_ms = now_ms - self._heard_ms
         if silent_ms >= self.terms.idle_timeout_ms:
             return self.violated(
-                f"nothing was heard for {silent_ms:.0f} ms (limit {self.terms.idle_timeout_ms})"
+                f"nothing was received for {silent_ms:.0f} ms (limit {self.terms.idle_timeout_ms})"
             )
         open_ = self.state in (ServerState.OPEN, ServerState.DRAINING)
         if open_ and now_ms - max(self._heard_ms, self._pinged_ms) >= self.terms.ping_interval_ms:

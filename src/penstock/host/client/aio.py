@@ -362,7 +362,8 @@ class AsyncHostClient(ProducerFacts):
         self._after(now_ms)
 
     def _after(self, now_ms: float) -> None:
-        """Set the timer and the writability watch for what is due next, and notify waiting callers."""
+        """Set the timer and the writability watch for what is due next, and notify waiting
+        callers."""
         loop = self._loop
         if loop is None:
             return

@@ -1,20 +1,20 @@
-"""The blocking client's threads: whoever waits for an answer receives it, without a hop.
+"""Threads of the blocking client: the thread that waits for an answer receives it itself.
 
 All state is guarded by one lock, under which nothing waits and no caller's code runs. Waiting is
 done by roles:
 
-- The *leader* is a thread that waits for a result of its own. It receives on the socket, takes in
-  whatever comes for anybody, and leaves when its result is there. So a round trip wakes up one
+- The *leader* is a thread that waits for a result of its own. It receives on the socket, reads
+  the answers for all threads, and leaves when its result is there. So a round trip wakes up one
   thread, the one that wants the answer.
 - *Followers* wait at gates while another thread leads. A follower's gate opens when its result is
   there, or when it has to lead next.
-- The *keeper*, a thread of the client's own, connects, keeps the time, sends what the kernel did
-  not take, and receives while nobody waits. After somebody has led it pauses for some milliseconds
-  before it looks at the socket again, so that it is not woken up with every answer of a thread
+- The *background thread* of the client connects, keeps the time, sends what the kernel did
+  not take, and receives while nobody waits. After a thread has led, it pauses for some milliseconds
+  before it reads the socket again, so that it is not woken up with every answer of a thread
   that publishes and waits in turn.
 
-Sending is done by the thread that publishes. When the kernel takes no more, that thread waits for
-room, and leads meanwhile if nobody does, because an agent whose answers are not read stops reading.
+The thread that publishes also sends. When the kernel takes no more, that thread waits for room, and
+leads meanwhile if no thread does, because an agent whose answers are not read stops reading.
 
 Source: leader/followers (Schmidt and others, "Leader/Followers", PLoP 2000).
 """
@@ -48,14 +48,14 @@ _LEADER_STEP_MS: Final = 100.0
 """A leader looks up as often when nothing comes."""
 
 _PAUSE_MS: Final = 5.0
-"""How long the keeper leaves the socket to a thread that has just led."""
+"""How long the background thread leaves the socket to a thread that has just led."""
 
 _UNREAD_MAX: Final = 8
 """Publications after which the thread that publishes looks for answers itself."""
 
 _KEEPER_STEP_MS: Final = 100.0
 _KEEPER_IDLE_STEP_MS: Final = 1_000.0
-"""The longest sleeps of the keeper, with something under way and without."""
+"""Longest sleeps of the background thread, with frames in flight and without."""
 
 _NOT_NOW: Final = (NoCredit, NotConnected, Draining)
 """What a publish that may block waits for to pass."""
@@ -97,8 +97,10 @@ class Engine:
         self._patience_ms = (
             options.delivery_timeout_ms if options.resend else options.publish_timeout_ms
         )
-        self._keeper = threading.Thread(target=self._keep, name="penstock-host-keeper", daemon=True)
-        self._keeper.start()
+        self._background = threading.Thread(
+            target=self._run_background, name="penstock-host-background", daemon=True
+        )
+        self._background.start()
 
     def now_ms(self) -> float:
         return self._monotonic() * 1000
@@ -122,7 +124,7 @@ class Engine:
             try:
                 line.core.submit(publication, now_ms)
             except _NOT_NOW:
-                if not block or threading.current_thread() is self._keeper:
+                if not block or threading.current_thread() is self._background:
                     raise
                 waiting = submitted = False
             else:
@@ -188,7 +190,7 @@ class Engine:
         if self._to_call:
             self._call_back()
         if not finished and not self._drive(done, None, deadline_ms):
-            raise TimeoutError(f"no answer in {timeout} s; the publication goes on")
+            raise TimeoutError(f"no answer in {timeout} s; the publication continues")
         if publication.error is not None:
             raise publication.error
 
@@ -295,7 +297,7 @@ class Engine:
         """
         deadline_ms = inf if timeout is None else self.now_ms() + timeout * 1000
         if not self._drive(future.done, future, deadline_ms):
-            raise TimeoutError(f"no answer in {timeout} s; the publication goes on")
+            raise TimeoutError(f"no answer in {timeout} s; the publication continues")
 
     def wait_until(self, done: Callable[[], bool], deadline_ms: float) -> bool:
         """Wait for something that is looked at under the lock whenever anything has moved."""
@@ -332,7 +334,7 @@ class Engine:
         return finished
 
     def _wait_at(self, gate: Gate, future: PublishFuture | None, seconds: float) -> None:
-        if threading.current_thread() is self._keeper:
+        if threading.current_thread() is self._background:
             self._leave_and_hand_over(gate, future)
             raise RuntimeError("a callback cannot wait for another publication")
         try:
@@ -425,7 +427,7 @@ class Engine:
                 retired.close()
             self._retired.clear()
 
-    # The keeper
+    # The background thread
 
     def _ring_bell(self) -> None:
         """Wake the background thread. Called under the lock, so that the descriptor is valid."""
@@ -438,7 +440,7 @@ class Engine:
         self.orphaned = True
         self._ring_bell()
 
-    def _keep(self) -> None:
+    def _run_background(self) -> None:
         try:
             while not self.stopped:
                 with self.lock:
@@ -458,7 +460,7 @@ class Engine:
                 self._look(current, descriptor, events, wait_ms)
                 self._call_back()
         except Exception as error:
-            logger.exception("the client's keeper failed")
+            logger.exception("the client's background thread failed")
             with self.lock:
                 self._shut_down(ClientClosed(f"the client failed: {error!r}"))
             self._call_back()
@@ -548,8 +550,8 @@ class Engine:
         with self.lock:
             self._shut_down(ClientClosed("the client was closed before an answer came"))
         self._call_back()
-        if threading.current_thread() is not self._keeper:
-            self._keeper.join()
+        if threading.current_thread() is not self._background:
+            self._background.join()
         return delivered
 
     def _shut_down(self, error: PenstockError) -> None:

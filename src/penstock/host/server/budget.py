@@ -52,7 +52,8 @@ class CreditBudget:
 
     @property
     def free_bytes(self) -> int:
-        """Return the bytes that may be granted beyond floors, without those of connections to come."""
+        """Return the bytes that may be granted beyond floors, without those of connections to
+        come."""
         to_come = self._floor_bytes * max(0, self.connections_max - len(self._grants))
         reserved = min(self.total_bytes // 2, to_come)
         return max(0, self.total_bytes - self.granted_bytes - reserved)

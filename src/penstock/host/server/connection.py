@@ -1,9 +1,9 @@
-"""One accepted socket of an agent: frames from bytes, bytes from verdicts, within bounds.
+"""Accepted socket of an agent: frames from bytes, bytes from verdicts, within bounds.
 
-Receiving. The loop says that bytes are there, and the connection has its turn: it receives until
-nothing more is there, or a bound is reached, and hands every whole frame to the core where it lies
-(`receiving.py`). A sink that keeps a payload gets a copy in a recycled buffer. The event loop's
-own transports are not used, because they drop the descriptor that comes with HELLO.
+Receiving. When the socket is readable, the connection receives until no bytes are left or a bound
+is reached, and passes every whole frame to the core without a copy (`receiving.py`). A sink that
+keeps a payload gets a copy in a recycled buffer. The event loop's own transports are not used,
+because they drop the descriptor that comes with HELLO.
 
 Sending. Answers go out at the end of a turn, so many frames share one ACCEPTED.
 What the kernel does not take waits here; above a bound nothing more is read from this producer, and

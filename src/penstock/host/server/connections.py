@@ -100,7 +100,8 @@ class Connections:
         return len(self._slots)
 
     def __iter__(self) -> Iterator[HostConnection]:
-        """Iterate over the open connections, the oldest first; they may end during the iteration."""
+        """Iterate over the open connections, the oldest first; they may end during the
+        iteration."""
         return iter(tuple(self._slots))
 
     @property

@@ -9,7 +9,7 @@
 | GET /v1/status    | the agent's state as JSON                                          |
 
 `POST /v1/ingest?topic=&partition=` takes `application/octet-stream`, one chunk, or
-`application/x-ndjson`, a chunk a line, each of which must be JSON. What it says no with:
+`application/x-ndjson`, a chunk a line, each of which must be JSON. Errors:
 
 | status, error                  | when                                        | again?      |
 |--------------------------------|---------------------------------------------|-------------|
@@ -24,7 +24,7 @@
 | 408 request_timeout            | the body took too long                      | yes         |
 | 413 content_too_large          | the body or a line is over the limit        | never       |
 | 415 unsupported_media_type     | another content type, or an encoding        | never       |
-| 422 sink_refused               | the sink has refused it for good            | never       |
+| 422 sink_refused               | the sink has rejected it permanently        | never       |
 | 429 throttling_quota_exceeded  | no credit                                   | Retry-After |
 | 429 sink_busy                  | the sink could not take it now              | Retry-After |
 | 503 sink_unavailable           | the sink does not say, or what it stands on | Retry-After |

@@ -1,11 +1,11 @@
-"""Bytes of one connection to frames, with as few copies as can be.
+"""Frames from the bytes of one connection, with as few copies as possible.
 
 All connections of an agent receive into one block, because each uses up what it received before
 the next has its turn. What is asked for ends where a frame of the size seen last would end, so a
 steady stream leaves nothing cut off. A frame that is cut off at the end of a turn
 
 - is copied out when it is small;
-- takes the block along when it is large, and the agent goes on with another one (a few can be on
+- takes the block along when it is large, and the agent continues with another one (a few can be on
   loan);
 - gets a buffer of exactly its size when it is larger than a block, or when too many are on loan.
 """
@@ -39,7 +39,8 @@ class Scratch:
         self.view = memoryview(bytearray(block_bytes))
 
     def lend(self) -> bool:
-        """Lend the present block to the caller and continue with another; False when none is left."""
+        """Lend the present block to the caller and continue with another; False when none is
+        left."""
         if self.on_loan >= limits.BLOCKS_ON_LOAN_MAX:
             return False
         self.on_loan += 1

@@ -82,7 +82,7 @@ class HostSettings:
         1024, "Connections at a time; more are refused with a reason.", 1, 65_536
     )
     idle_timeout_ms: int = setting(
-        30_000, "A connection of which nothing was heard for so long is closed.", 100, INT_MAX
+        30_000, "A connection that has sent nothing for this time is closed.", 100, INT_MAX
     )
     ping_interval_ms: int = setting(
         10_000, "A connection that was quiet for so long is sent a PING.", 50, INT_MAX

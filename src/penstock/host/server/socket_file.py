@@ -6,8 +6,9 @@ listens" means that it is dead and may be deleted. Anything else than a socket i
 
 Two agents that start at the same time would both find the same dead file, and the slower one would
 delete the file of the faster. The decision is therefore made under a lock on the directory, which
-is held from the look at the path until the new socket listens, a few milliseconds, and which needs
-no file of its own. A socket accepts nobody before it listens, so its permissions are set by then.
+is held from the check of the path until the new socket listens, a few milliseconds, and which needs
+no file of its own. A socket accepts no connection before it listens, so its permissions are set by
+then.
 
 An agent that ends removes the file only if it is still its own, by device and inode; with the
 listener still open the inode cannot have been given to another file.

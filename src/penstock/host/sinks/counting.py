@@ -9,7 +9,8 @@ from penstock.host.port import Accepted, Chunks, Settled
 
 @dataclass(slots=True)
 class Counts:
-    """Frames, chunks, events and payload bytes accepted; frames returned, retriable and permanent."""
+    """Frames, chunks, events and payload bytes accepted; frames returned, retriable and
+    permanent."""
 
     accepted_frames: int = 0
     accepted_chunks: int = 0

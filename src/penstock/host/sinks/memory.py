@@ -76,10 +76,10 @@ class MemorySink:
         return 0
 
     async def start(self) -> None:
-        """There is nothing to get ready."""
+        """Do nothing."""
 
     async def stop(self, deadline_seconds: float) -> None:
-        """There is nothing to wait for; what is held stays until it is drained."""
+        """Keep what is held until it is drained."""
 
     async def check(self) -> None:
         """Check that there is room.

@@ -135,7 +135,7 @@ class OutboxSink:
         return len(self._pending)
 
     async def start(self) -> None:
-        """There is nothing to get ready; the writer's owner starts it."""
+        """Do nothing: the writer's owner starts it."""
 
     async def check(self) -> None:
         """Check that there is room here; the writer's owner checks its file system.
