@@ -17,7 +17,7 @@ as well, publications with a topic and a partition are numbered, and the log wri
 Where a number cannot be sent again, the producer's epoch has to be raised: nothing new is sent
 until all numbered frames are answered, and the client reconnects, because HELLO names the epoch.
 
-No clock, no randomness, no I/O. After each call the shell copies `take_ring_writes` into the ring and
+No clock, randomness or I/O. After each call the shell copies `take_ring_writes` into the ring and
 sends `take_output`, in this order.
 
 Source: `host-ipc.txt`, delivery; the rules of Kafka's idempotent producer (KIP-98, KIP-360).
