@@ -75,7 +75,7 @@ def test_the_picture_renders_with_each_text_inside_its_box(picture: ModuleType) 
     source = picture.load()
     figure, texts = picture.drawn(source)
     figure.canvas.draw()
-    places = []
+    places: list[Bbox] = []
     for name, text in texts.items():
         x, y, width, height = source["box"][name]["at"]
         low, high = text.axes.transData.transform([(x, y), (x + width, y + height)])

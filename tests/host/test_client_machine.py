@@ -487,7 +487,7 @@ def test_silence_and_pings() -> None:
     machine.receive(frame(type=PONG, token=ping.token), 3_500)
     assert machine.tick(3_500 + IDLE_MS - 1) == []
     (event,) = machine.tick(3_500 + IDLE_MS)
-    assert event == Disconnect(f"nothing was heard of the agent for {IDLE_MS} ms")
+    assert event == Disconnect(f"nothing was received from the agent for {IDLE_MS} ms")
 
 
 def test_a_ping_is_answered_with_its_token() -> None:

@@ -71,7 +71,7 @@ def test_whoever_waits_for_the_answer_to_hello_gets_that_and_nothing_else() -> N
     assert machine.tick(SERVER_TERMS.idle_timeout_ms) is not None
     (answer,) = said(machine)
     assert (answer.type, answer.accepted) == (HELLO_ACK, False)
-    assert "nothing was heard" in answer.reason
+    assert "nothing was received" in answer.reason
     assert machine.state is ServerState.CLOSED
 
 
@@ -500,7 +500,7 @@ def test_silence_is_pinged_and_then_ended() -> None:
     assert machine.tick(ping_ms + 2 + idle_ms - 1) is None
     close = machine.tick(ping_ms + 2 + idle_ms)
     assert isinstance(close, Close)
-    assert f"nothing was heard for {idle_ms} ms" in close.reason
+    assert f"nothing was received for {idle_ms} ms" in close.reason
     assert [header.type for header in said(machine)] == [PING, FAILED]
 
 

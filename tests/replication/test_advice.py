@@ -84,7 +84,7 @@ def test_no_more_moves_than_asked_for() -> None:
     advice = advise(brokers(4), partitions, moves_max=5)
     assert len(advice.moves) == 5
     assert advice.unfinished
-    rest = advise(brokers(4), [_moved(one, advice) for one in partitions])
+    rest = advise(brokers(4), [_moved(partition, advice) for partition in partitions])
     assert even(rest)
     assert not rest.unfinished
 
@@ -122,7 +122,7 @@ def test_nothing_gets_worse(case: tuple[list[str], Sequence[Held], set[int]]) ->
             assert len({rack_of.get(one) for one in move.after}) >= len(before)
     sums = [sum(load.size_bytes for load in loads) for loads in (advice.before, advice.after)]
     assert sums[0] == sums[1]
-    if not any({*one.replicas} & excluded for one in partitions) and not any(
+    if not any({*partition.replicas} & excluded for partition in partitions) and not any(
         "racks" in move.why for move in advice.moves
     ):
         worst = [max(it.size_bytes for it in loads) for loads in (advice.before, advice.after)]

@@ -435,7 +435,7 @@ def play(leader: Leader, moves: list[tuple[str, int, int]]) -> None:
             case "restart":
                 node.restart()
             case "delete":
-                ends = [one.next for one in leader.batches if one.next <= leader.committed]
+                ends = [batch.next for batch in leader.batches if batch.next <= leader.committed]
                 leader.delete(ends[min(offsets, len(ends)) - 1] if ends else leader.core.base)
 
 

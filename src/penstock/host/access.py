@@ -1,4 +1,4 @@
-"""Who may publish to which topics of an agent: rules, as their file has them.
+"""Rules: which producer may publish to which topics of an agent, in the form of their file.
 
     [[rule]]
     uid = 1000                          # of the producer's process, as the kernel says
@@ -65,7 +65,7 @@ class InvalidRules(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """What one producer may do."""
+    """Rights of one producer."""
 
     principal: str
     names: frozenset[str] = frozenset()
@@ -93,7 +93,7 @@ class Rules:
     credentials: Credentials = field(default_factory=lambda: FileCredentials({}), repr=False)
 
     def of_peer(self, uid: int, gid: int, *, own_uid: int) -> Permission | None:
-        """What a process may do; None if no rule fits."""
+        """Return the permission of a process; None if no rule matches."""
         for rule_uid, rule_gid, permission in self.peers:
             if rule_uid in (None, uid) and rule_gid in (None, gid):
                 return permission

@@ -57,7 +57,7 @@ from penstock.wire.frames import (
 
 
 class ClientState(Enum):
-    """Where the producer's side of a connection stands."""
+    """State of the producer's side of a connection."""
 
     DISCONNECTED = "disconnected"
     HANDSHAKE = "handshake"
@@ -68,7 +68,7 @@ class ClientState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTerms:
-    """What a producer asks for."""
+    """Requirements of a producer."""
 
     topics: tuple[str, ...] = ()
     client_name: str = ""
@@ -144,7 +144,7 @@ _REJECTIONS: Final[Mapping[ClientState, Callable[[], PenstockError]]] = {
 
 
 class ClientMachine:
-    """One producer, over any number of connections one after another.
+    """Producer over any number of consecutive connections.
 
     Times are milliseconds of a monotonic clock. `producer_id` is -1 until an agent has given one.
     """
@@ -286,7 +286,7 @@ class ClientMachine:
         return [Ended(lost, LostOnDisconnect(f"the connection ended: {reason}"))] if lost else []
 
     def close(self) -> None:
-        """Nothing more is published; what is under way may still be answered."""
+        """Publish nothing more; answers to frames in flight may still arrive."""
         self.closing = True
 
     def tick(self, now_ms: float) -> list[Event]:
@@ -305,7 +305,7 @@ class ClientMachine:
             events.append(Disconnect("the agent is draining"))
         elif self.idle_timeout_ms and now_ms - self._heard_ms >= self.idle_timeout_ms:
             events.append(
-                Disconnect(f"nothing was heard of the agent for {self.idle_timeout_ms} ms")
+                Disconnect(f"nothing was received from the agent for {self.idle_timeout_ms} ms")
             )
         elif self._may_ping and now_ms - self._spoke_ms >= self.idle_timeout_ms / 3:
             self._send(Header(type=PING, token=int(now_ms)), now_ms)

@@ -29,7 +29,7 @@ NO_CREDIT = Credit(0, 0, 0)
 
 
 class CreditWindow:
-    """What is granted and what of it is left."""
+    """Granted credit and the part of it that is left."""
 
     __slots__ = ("_events", "_payload_bytes", "_slots", "granted")
 

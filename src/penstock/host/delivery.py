@@ -1,4 +1,4 @@
-"""From publications to their fate, over any number of connections: decides what is sent next.
+"""Delivery of publications over any number of connections: decides what is sent next.
 
 A `ClientMachine` knows one connection. `Delivery` keeps publications until they have ended:
 
@@ -8,16 +8,16 @@ A `ClientMachine` knows one connection. `Delivery` keeps publications until they
 | the connection ends     | sent again, as it was                        | `LostOnDisconnect`      |
 | failed, may be retried  | sent again, after those behind it are        | `FrameFailed`           |
 |                         | answered and a pause is over                 |                         |
-| failed for good         | `FrameRefused`                               | `FrameRefused`          |
+| failed permanently      | `FrameRefused`                               | `FrameRefused`          |
 | no answer in time       | `PublishTimedOut` after the delivery timeout | `PublishTimedOut` after |
 |                         |                                              | the publish timeout     |
 
 With `resend` order holds within a producer partition (`producer_partitions.py`). With `idempotent`
-as well, publications with a topic and a partition are numbered, and the log writes them once. Where
-a number was given up, the producer's epoch has to be raised: nothing new is sent until all that was
-numbered has been answered, and the connection is made anew, because HELLO names the epoch.
+as well, publications with a topic and a partition are numbered, and the log writes them once.
+Where a number cannot be sent again, the producer's epoch has to be raised: nothing new is sent
+until all numbered frames are answered, and the client reconnects, because HELLO names the epoch.
 
-No clock, no dice, no I/O. After each call the shell copies `take_ring_writes` into the ring and
+No clock, randomness or I/O. After each call the shell copies `take_ring_writes` into the ring and
 sends `take_output`, in this order.
 
 Source: `host-ipc.txt`, delivery; the rules of Kafka's idempotent producer (KIP-98, KIP-360).
@@ -222,7 +222,7 @@ class Delivery:
         return max(wake_ms, now_ms)
 
     def close(self) -> None:
-        """Nothing more is taken in; what is here is still delivered."""
+        """Accept nothing more; publications that are here are still delivered."""
         self.closing = True
 
     def abandon(self, error: PenstockError) -> None:

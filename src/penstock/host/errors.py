@@ -1,4 +1,4 @@
-"""What can go wrong between a producer and its agent."""
+"""Errors between a producer and its agent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Draining(RetriableError):
 
 
 class NotConnected(RetriableError):
-    """There is no agent at the moment; the client keeps trying."""
+    """No agent is connected; the client keeps trying."""
 
     code: ClassVar[str] = "broker_not_available"
 
@@ -62,7 +62,7 @@ class FrameFailed(RetriableError):
 
 
 class FrameRefused(InvalidError):
-    """The agent refused a frame for good."""
+    """The agent rejected a frame permanently."""
 
 
 class FrameTooLarge(InvalidError):

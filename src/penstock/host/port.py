@@ -27,7 +27,7 @@ NO_PARTITION: Final = -1
 
 
 class ChunkFormat(IntEnum):
-    """What the chunks of a frame are."""
+    """Content of the chunks of a frame."""
 
     OPAQUE = 0
     """Bytes that only the application knows; in the log one record's value each."""
@@ -42,7 +42,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The sink will settle the chunks later."""
+    """A verdict that the sink delivers later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +157,10 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction:
-    """What a sink tells a producer that says HELLO.
+    """The sink's answer about a producer that sent HELLO.
 
-    `partitions` has the number of partitions of every topic asked for; a sink that knows no topics
-    answers with none.
+    `partitions` has the number of partitions of every topic asked for; a sink without topics
+    returns none.
     """
 
     producer_id: int
@@ -168,7 +168,7 @@ class Introduction:
 
 
 class ChunkSink(Protocol):
-    """Where chunks go. All calls come from one event loop's thread."""
+    """Receiver of chunks. All calls come from one event loop's thread."""
 
     name: str
     stands_on: str
@@ -178,7 +178,7 @@ class ChunkSink(Protocol):
 
     @property
     def retained_bytes(self) -> int:
-        """Payload bytes of chunks that are not settled yet."""
+        """Payload bytes of chunks without a verdict."""
         ...
 
     async def start(self) -> None:
@@ -190,7 +190,8 @@ class ChunkSink(Protocol):
         ...
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Settle what is pending, at the latest after `deadline_seconds`; then let go of all."""
+        """Answer what is pending, at the latest after `deadline_seconds`; then release
+        everything."""
         ...
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
@@ -210,5 +211,5 @@ class ChunkSink(Protocol):
         ...
 
     def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
-        """Take a frame's chunks; `settle` is called exactly once, later, after `PENDING` only."""
+        """Accept a frame's chunks; `settle` is called exactly once, later, after `PENDING` only."""
         ...

@@ -1,19 +1,19 @@
-"""What is sent to one partition, in order, and numbered as the log counts records.
+"""Frames of a producer to one partition, in order, numbered as the log counts records.
 
-The log writes a producer's batches once and in order, as long as they come with a producer id, an
-epoch and the record sequence that follows the last one. It remembers five batches of a producer
-in a partition. So a producer partition
+The log writes a producer's batches once and in order, if they have a producer id, an epoch and the
+record sequence that follows the last one. It remembers five batches of a producer in a partition.
+A producer partition therefore
 
-- numbers a frame when it is sent first, and keeps the number over every repetition;
-- has at most five record batches without an answer, so that any of them may be repeated;
-- sends its first frame alone: a log that knows nothing of a producer takes any number, so a
-  second frame could overtake a first one that failed, which could then never be written;
-- stops numbering after a gap, which is a numbered frame that was given up, unless it was the last
-  one and its number is certainly free. When nothing that was numbered is without an answer any
-  more, the producer goes on with the next epoch, from 0.
+- numbers a frame when it is sent first, and keeps the number when it is sent again;
+- has at most five record batches without an answer, so that any of them can be repeated;
+- sends its first frame alone: a log that does not know a producer accepts any number, so a second
+  frame could overtake a first one that failed, which could then never be written;
+- stops numbering after a gap, which is a numbered frame that is not sent again, unless it was the
+  last one and its number is certainly free. Once all numbered frames are answered, the producer
+  continues with the next epoch, from 0.
 
-A frame that may stand in the log is never numbered anew. One that follows a frame which certainly
-does not stand in the log cannot stand there either, and may be.
+A frame that may be in the log is never renumbered. A frame that follows one which is certainly not
+in the log cannot be in the log either, and may be renumbered.
 
 Source: KIP-98 and KIP-360; `penstock.storage.producers` is the other side of this contract.
 """
@@ -66,7 +66,7 @@ class ProducerPartition:
         self._dead_after = _NOWHERE
 
     def head(self) -> Publication | None:
-        """What is to be sent next; those that have ended are dropped."""
+        """Return the frame to be sent next; drop ended ones."""
         again = self.again
         while again and again[-1].ended:
             again.pop()
@@ -123,7 +123,7 @@ class ProducerPartition:
             self.recovering = False
 
     def accepted(self, publication: Publication) -> None:
-        """It stands in the log, and so does everything before it."""
+        """Handle an accepted frame: it is in the log, and so is every frame before it."""
         self._known = True
         self._resolve(publication)
         if publication.first_sequence > self._gap_at:
@@ -131,14 +131,14 @@ class ProducerPartition:
             self._dead_after = _NOWHERE
 
     def returned(self, publication: Publication) -> None:
-        """It has to be sent again; it may stand in the log."""
+        """Queue a frame to be sent again; it may be in the log."""
         publication.in_doubt = True
         if publication.first_sequence > self._dead_after:
             self._unnumber(publication)
         insort(self.again, publication, key=_latest_first)
 
     def given_up(self, publication: Publication, *, refused: bool = False) -> None:
-        """It was sent and is not sent again; `refused` says that it was just refused for good."""
+        """Drop a frame that is not sent again; `refused` if it was just rejected permanently."""
         if publication.log_sequence == NO_LOG_SEQUENCE:
             return
         self._resolve(publication)
@@ -160,8 +160,8 @@ class ProducerPartition:
         self._known = self._known and known
 
     def _free_again(self, publication: Publication) -> bool:
-        """Whether a refused frame's number may be given to the next one: nothing comes after it,
-        it was sent once, and no part of it can stand in the log."""
+        """Return whether a rejected frame's number may be used again: it was the last one, was sent
+        once, and no part of it can be in the log."""
         return (
             not publication.in_doubt
             and publication.batches == 1
@@ -180,7 +180,7 @@ class ProducerPartition:
 
 
 class ProducerPartitions:
-    """All producer partitions of a producer."""
+    """Producer partitions of a producer."""
 
     def __init__(self, *, idempotent: bool) -> None:
         self._idempotent = idempotent
@@ -229,7 +229,7 @@ class ProducerPartitions:
 
     @property
     def stuck(self) -> bool:
-        """Whether a producer partition goes on with a new epoch only, and has something to send."""
+        """Return whether a producer partition needs a new epoch and has frames to send."""
         for producer_partition in [
             producer_partition
             for producer_partition in self.broken
@@ -246,7 +246,7 @@ class ProducerPartitions:
         )
 
     def restart(self, *, known: bool) -> None:
-        """All producer partitions begin at 0."""
+        """Restart all producer partitions at 0."""
         self.broken.clear()
         for producer_partition in self._producer_partitions.values():
             producer_partition.restart(known=known)

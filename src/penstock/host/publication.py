@@ -1,4 +1,4 @@
-"""One frame on its way from a producer to its agent.
+"""Frame on its way from a producer to its agent.
 
 A publication is made once and may be sent several times: its sequences are given to it when it is
 sent first, and it keeps them. What becomes of it is said exactly once, by `end`.
@@ -149,7 +149,7 @@ def single(
     partition: int = NO_PARTITION,
     format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
 ) -> Publication:
-    """One chunk, as a DATA frame.
+    """Create a DATA frame with one chunk.
 
     Raises:
         InvalidChunks: an event count out of range.

@@ -1,9 +1,10 @@
-"""A ring of shared memory between one producer and its agent: payloads lie in it, heads travel.
+"""Ring of shared memory between a producer and its agent: it holds payloads, the socket carries
+heads.
 
 The producer makes an anonymous file in memory, seals its size, maps it and passes its descriptor
 with the first bytes of the connection (`SCM_RIGHTS`). From then on it copies a payload to its
 place (`ring_space.py` says where) and only then sends the head. A producer that dies in the middle
-of a copy has sent no head, so nobody looks at half a payload.
+of a copy has sent no head, so half a payload is never read.
 
 The agent trusts nothing of a descriptor that was handed to it. A file that can shrink would let
 the producer make the agent's next look at the ring end in SIGBUS, so the seals against shrinking
@@ -147,10 +148,10 @@ def send_with_ring(sock: socket.socket, data: Readable, fd: int) -> int:
 
 
 def receive_with_ring(sock: socket.socket, size: int) -> tuple[bytes, int | None]:
-    """Receive up to `size` bytes, and the descriptor that came with them, which the caller owns.
+    """Receive up to `size` bytes and the descriptor that came with them, which the caller owns.
 
     More descriptors than one are closed. Once a connection has its ring, or will have none, plain
-    receives may be used: the kernel closes what nobody asks for.
+    receives may be used: the kernel closes descriptors that are not received.
     """
     data, ancillary, _, _ = sock.recvmsg(
         size,

@@ -1,8 +1,8 @@
-"""Where in the ring the next payload goes: first in, first out, each payload in one piece.
+"""Allocation of the ring: first in, first out, each payload in one piece.
 
-A payload keeps its place until its frame is settled. Frames may be settled out of order; space
-becomes free in the order in which it was taken. A payload that does not fit before the end of the
-ring starts at its beginning, and the rest of the end is left out until it is free again.
+A payload keeps its space until its frame is answered. Frames may be answered out of order; space
+becomes free in the order in which it was allocated. A payload that does not fit before the end of
+the ring starts at its beginning, and the rest of the end stays unused until then.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ from penstock.wire.frames import (
 
 
 class ServerState(Enum):
-    """Where a connection stands."""
+    """State of a connection."""
 
     HANDSHAKE = "handshake"
     """Waits for HELLO; a PING is answered, so that a health check needs no identity."""
@@ -72,7 +72,7 @@ class ServerState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTerms:
-    """What the agent offers to a producer."""
+    """The agent's offer to a producer."""
 
     credit: Credit
     frame_bytes_max: int
@@ -93,7 +93,7 @@ class Introduce:
 
 @dataclass(slots=True, eq=False)  # made for every frame: a frozen one costs three times as much
 class Deliver:
-    """Hand these chunks to the sink; call `settled` with its verdict, now or later."""
+    """Pass these chunks to the sink; call `settled` with its verdict, now or later."""
 
     chunks: Chunks
 
@@ -119,7 +119,7 @@ _ALLOWED: Final[Mapping[ServerState, tuple[int, ...]]] = {
 
 
 class ServerMachine:
-    """One producer's connection. Times are milliseconds of a monotonic clock."""
+    """Connection of one producer. Times are milliseconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class ServerMachine:
             self._send(_credit_update(more))
 
     def drain(self, deadline_ms: int, reason: str) -> None:
-        """Tell the producer that the agent goes away within `deadline_ms` from now."""
+        """Notify the producer that the agent ends within `deadline_ms`."""
         self._agent_draining = True
         drain = Header(type=DRAIN, deadline_ms=deadline_ms, reason=reason)
         if self.state is ServerState.OPEN:
@@ -283,10 +283,10 @@ class ServerMachine:
         return Close(reason)
 
     def disconnected(self) -> int:
-        """The connection has ended: all credit is free again.
+        """Free all credit of an ended connection.
 
         Returns:
-            The number of frames whose verdict nobody will hear.
+            The number of frames whose verdict cannot be delivered.
         """
         lost = len(self.in_flight)
         self.in_flight.clear()
@@ -301,7 +301,7 @@ class ServerMachine:
         silent_ms = now_ms - self._heard_ms
         if silent_ms >= self.terms.idle_timeout_ms:
             return self.violated(
-                f"nothing was heard for {silent_ms:.0f} ms (limit {self.terms.idle_timeout_ms})"
+                f"nothing was received for {silent_ms:.0f} ms (limit {self.terms.idle_timeout_ms})"
             )
         open_ = self.state in (ServerState.OPEN, ServerState.DRAINING)
         if open_ and now_ms - max(self._heard_ms, self._pinged_ms) >= self.terms.ping_interval_ms:

@@ -1,16 +1,15 @@
-"""Which replicas should lie elsewhere: moves that even out bytes and leaders over brokers.
+"""Advice on moves of replicas and leaders that balance bytes and leaders over brokers.
 
-The goals stand in their order; a later one undoes nothing of an earlier one:
+Goals, in order; a later goal does not undo an earlier one:
 
-1. Brokers that are to go hold nothing.
-2. The replicas of a partition lie in as many racks as there are.
-3. Each broker's bytes are within `TOLERANCE` of the mean: from the fullest broker to the emptiest
-   one goes the largest replica that makes both more even.
-4. Leaders are even but for one: another one of its replicas leads a partition. Nothing is copied.
+1. Excluded brokers hold no replica.
+2. The replicas of a partition are in as many racks as exist.
+3. The bytes of each broker are within `TOLERANCE` of the mean: the largest suitable replica moves
+   from the fullest broker to the emptiest one.
+4. The numbers of leaders differ by one at most: another replica leads. Nothing is copied.
 
-That is a greedy search, of so many moves as are asked for; what it leaves is the next one's.
-Brokers that are not there now keep what they have, and get nothing. Partitions that move already
-are the caller's to leave out.
+The search is greedy and bounded by the number of moves that the caller asks for. Brokers that are
+away keep their replicas and get no new ones. The caller leaves out partitions that are moving.
 
 Source: Cruise Control's goals (replica distribution on dead brokers, RackAwareGoal,
 DiskUsageDistributionGoal with its balance threshold of 1.10, LeaderReplicaDistributionGoal).
@@ -21,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, Literal
 
 from penstock.replication.placement import Replicas, Site
@@ -47,7 +47,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one broker has, and leads where each partition is led by its first replica."""
+    """Bytes and leaders of one broker, if the first replica of each partition leads."""
 
     broker_id: int
     copies: int
@@ -87,12 +87,12 @@ def advise(
     excluded: Collection[int] = (),
     moves_max: int = 100,
 ) -> Advice:
-    """Moves of at most so many partitions; see the module's text."""
+    """Return moves of at most `count` partitions."""
     search = _Search(
-        racks={one.broker_id: one.rack or "" for one in brokers},
-        targets=sorted(one.broker_id for one in brokers if one.broker_id not in excluded),
-        held={one.place: one for one in partitions},
-        now={one.place: one.replicas for one in partitions},
+        racks={broker.broker_id: broker.rack or "" for broker in brokers},
+        targets=sorted(broker.broker_id for broker in brokers if broker.broker_id not in excluded),
+        held={partition.place: partition for partition in partitions},
+        now={partition.place: partition.replicas for partition in partitions},
         moves_max=moves_max,
     )
     before = search.loads()
@@ -129,22 +129,22 @@ class _Search:
     size_bytes: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        for one in self.held.values():
-            self.size_bytes.update(dict.fromkeys(one.replicas, one.size_bytes))
+        for held in self.held.values():
+            self.size_bytes.update(dict.fromkeys(held.replicas, held.size_bytes))
 
     # -- what is found
 
     def loads(self) -> tuple[Load, ...]:
-        copies = Counter(one for replicas in self.now.values() for one in replicas)
+        copies = Counter(chain.from_iterable(self.now.values()))
         leads = Counter(replicas[0] for replicas in self.now.values() if replicas)
         return tuple(
             Load(
-                broker_id=one,
-                copies=copies[one],
-                leads=leads[one],
-                size_bytes=self.size_bytes[one],
+                broker_id=broker,
+                copies=copies[broker],
+                leads=leads[broker],
+                size_bytes=self.size_bytes[broker],
             )
-            for one in sorted({*self.racks, *copies})
+            for broker in sorted({*self.racks, *copies})
         )
 
     def moves(self) -> Iterator[Move]:
@@ -165,19 +165,19 @@ class _Search:
     def leave(self, excluded: Collection[int]) -> None:
         """Brokers that are to go hold nothing."""
         for place in sorted(self.now, key=self._smallest_first):
-            for one in self.now[place]:
-                if one in excluded:
-                    self._replace(place, one, "broker is to go")
+            for broker in self.now[place]:
+                if broker in excluded:
+                    self._replace(place, broker, "broker is to go")
 
     def spread_over_racks(self) -> None:
         """No two replicas of a partition are in one rack while another one has none."""
         for place in sorted(self.now, key=self._smallest_first):
-            for one in reversed(self.now[place]):  # who leads stays, if it can
+            for broker in reversed(self.now[place]):  # who leads stays, if it can
                 replicas = self.now[place]
-                others = [self._rack(other) for other in replicas if other != one]
-                free = {self.racks[it] for it in self.targets} - {*others, self._rack(one)}
-                if one in self.racks and self._rack(one) in others and free:
-                    self._replace(place, one, "racks")
+                others = [self._rack(other) for other in replicas if other != broker]
+                free = {self.racks[it] for it in self.targets} - {*others, self._rack(broker)}
+                if broker in self.racks and self._rack(broker) in others and free:
+                    self._replace(place, broker, "racks")
 
     def even_out_bytes(self) -> None:
         """Each broker's bytes are close to the mean."""
@@ -187,9 +187,9 @@ class _Search:
                 return
 
     def _next_step(self) -> tuple[Place, int, int] | None:
-        """What goes from the fullest broker that something can go from."""
-        order = sorted(self.targets, key=lambda one: (self.size_bytes[one], one))
-        slack = 2 * TOLERANCE * sum(self.size_bytes[one] for one in order) / len(order)
+        """Return the next move from the fullest broker that has a suitable replica."""
+        order = sorted(self.targets, key=lambda broker: (self.size_bytes[broker], broker))
+        slack = 2 * TOLERANCE * sum(self.size_bytes[broker] for broker in order) / len(order)
         for source in reversed(order):
             if self.size_bytes[source] - self.size_bytes[order[0]] <= slack:
                 return None
@@ -217,14 +217,14 @@ class _Search:
         for place in sorted(self.now):
             led.setdefault(self.now[place][0], []).append(place)
         stuck: set[int] = set()
-        while left := [one for one in self.targets if one not in stuck]:
-            most = max(left, key=lambda one: (leads[one], one))
+        while left := [target for target in self.targets if target not in stuck]:
+            most = max(left, key=lambda broker: (leads[broker], broker))
             found = self._other_leader(led.get(most, ()), leads, most)
             if found is None:
                 stuck.add(most)
                 continue
             place, leader = found
-            others = [one for one in self.now[place] if one != leader]
+            others = [replica for replica in self.now[place] if replica != leader]
             if not self._set(place, (leader, *others), "leaders"):
                 return
             led[most].remove(place)
@@ -239,9 +239,11 @@ class _Search:
         """A partition, and the replica of it that leads the fewest, at least two fewer."""
         found: tuple[int, int, Place] | None = None
         for place in led:
-            for one in self.now[place][1:]:
-                if one in self.targets and leads[one] < leads[most] - 1:
-                    found = min(found or (leads[one], one, place), (leads[one], one, place))
+            for replica in self.now[place][1:]:
+                if replica in self.targets and leads[replica] < leads[most] - 1:
+                    found = min(
+                        found or (leads[replica], replica, place), (leads[replica], replica, place)
+                    )
         return None if found is None else (found[2], found[1])
 
     # -- steps
@@ -261,11 +263,11 @@ class _Search:
         replicas = self.now[place]
         if target in replicas:
             return False
-        others = {self._rack(one) for one in replicas if one != source}
+        others = {self._rack(replica) for replica in replicas if replica != source}
         return self._rack(target) not in others or self._rack(source) in others
 
     def _put(self, place: Place, source: int, target: int, why: Why) -> bool:
-        replicas = tuple([target if one == source else one for one in self.now[place]])
+        replicas = tuple([target if replica == source else replica for replica in self.now[place]])
         if not self._set(place, replicas, why):
             return False
         size_bytes = self.held[place].size_bytes

@@ -27,7 +27,7 @@ A = TypeVar("A")
 
 
 class Calls(Generic[K, V, A]):
-    """What is asked for: a value by key, the last one counts. Belongs to the event loop."""
+    """Pending calls: one value for each key, the last one counts. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Calls(Generic[K, V, A]):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def drop(self, key: K) -> None:
-        """Nobody waits for this any more."""
+        """Drop a call that has no caller any more."""
         self._waiting.pop(key, None)
 
     async def close(self) -> None:

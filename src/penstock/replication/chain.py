@@ -1,17 +1,15 @@
-"""The chain of epochs, and where a log's own history parts from it.
+"""The chain of leader epochs, and the point at which a log departs from it.
 
-A chain has a link (epoch, start offset) for every epoch that was opened, both in rising order; an
-epoch ends where the next one starts, and the last one is open. An epoch in which nothing was
-written starts where the next one does. The chain that the control plane holds only grows, so any
-two that were read from it have the same beginning.
+A chain has a link (epoch, start offset) for every epoch that was opened, in rising order. An epoch
+ends where the next one starts; the last one is open. An epoch without records starts where the next
+one does. The chain in the control plane only grows, so any two copies of it share their beginning.
 
-A log's *history* has the same form: a link for every run of batches of one epoch, empty ones left
-out. Before a replica takes anything of an epoch it looks where its history parts from the chain,
-and cuts its log there: what lies above was written by a leader whose epoch was sealed below it.
+A log's *history* has the same form: a link for each run of batches of one epoch. Before a replica
+accepts records of an epoch, it finds where its history departs from the chain and truncates there:
+the records above were written by a leader whose epoch was sealed below them.
 
 A run may begin later than its link, and links may have no run: the log begins within the epoch, or
-what lay in between was compacted away, here or where it came from. A replica that took anything of
-an epoch had cut its log by the same chain before, so nothing else lies in between.
+compaction removed what was between. Such a replica truncated by the same chain before.
 
 Source: KIP-101 and KIP-279 (leader epochs in place of the high watermark).
 """
@@ -71,7 +69,7 @@ def history_from(history: Chain, base: int, end: int) -> Chain:
 
 
 def end_within(history: Chain, epoch: int, end: int) -> int:
-    """Where a log that ends at `end` ends within an epoch; 0 if it has nothing of it."""
+    """Return the end of an epoch in a log that ends at `end`; 0 if the log has nothing of it."""
     for place in range(len(history) - 1, -1, -1):
         if history[place].epoch == epoch:
             return end if end > history[place].start else 0

@@ -1,8 +1,8 @@
-"""Whether two copies of a range have other batches at an offset of the same epoch.
+"""Comparison of two copies of an offset range for different batches of one epoch.
 
-Copies of a compacted log agree on every record that both of them have, and on where batches begin
-and end. What only one of them has says nothing: the other has been compacted further. A batch that
-compaction has written anew has another checksum than it had.
+Copies of a compacted log agree on every record that both have, and on batch boundaries. A record
+that only one copy has is no difference: the other copy was compacted further. A batch that
+compaction has rewritten has another checksum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def differ(ours: Readable, theirs: Readable) -> bool:
 
 
 def _with_records(batches: Readable) -> list[BatchHeader]:
-    """Those that do not just stand for offsets without records."""
+    """Return the batches that have records."""
     return [header for header in split_batches(batches) if not header.is_filler]
 
 

@@ -1,11 +1,11 @@
-"""One copy of a partition on this broker: what its core decides, done to a log.
+"""Copy of a partition on this broker: applies the effects of its core to a log.
 
-What the core writes (`effects.py`) goes into the log at once, in its order, and is durable with the
-one sync of this turn of the loop; what then may be answered leaves after it. Batches that the log
-refuses, and a sync that fails, end this life of the copy: the next one begins with what is durable,
-after a rest, as what has failed may fail again.
+Effects (`effects.py`) are applied to the log at once and in order, and become durable with the sync
+of this turn of the event loop. Responses that depend on them are sent afterwards. If the log
+rejects a batch, or a sync fails, this life of the copy ends. The next life begins with what is
+durable, after a pause, because the failure may repeat.
 
-A copy may be read up to the commit mark that it knows.
+A copy can be read up to the high watermark that it knows.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ Tell = Callable[[int, Said, "list[Buffer]", int], None]
 
 
 def disk_of(log: ReplicaLog) -> Disk:
-    """What a log says of itself when it is opened; nothing in it waits for a sync.
+    """Return the state of a log that was just opened; nothing in it waits for a sync.
 
-    One whose end is lost ends where all is there, and says that something is lost.
+    A log whose end is lost ends where it is complete, and reports the loss.
     """
     log.load()
     if log.damage is not None:
@@ -84,13 +84,15 @@ def disk_of(log: ReplicaLog) -> Disk:
         promised=max(log.promised, 0),
         base=log.log_start_offset,
         end=log.log_end_offset,
-        history=tuple(Link(*one) for one in log.epochs.entries if one[1] < log.log_end_offset),
+        history=tuple(
+            Link(*entry) for entry in log.epochs.entries if entry[1] < log.log_end_offset
+        ),
         limbo=max(log.limbo, 0),
     )
 
 
 class Copy:
-    """See the module's text. Belongs to the event loop."""
+    """Shell of one copy. Belongs to the event loop."""
 
     __slots__ = (
         "_former", "_new_life", "_speakers", "_tell", "broken", "core", "failed", "log",
@@ -105,7 +107,8 @@ class Copy:
         tell: Tell,
         moved: Callable[[int], None],
     ) -> None:
-        """`new_life` gives incarnations that rise; `moved` is told of the commit mark."""
+        """Create a copy. `new_life` returns rising incarnations; `moved` is called with the high
+        watermark."""
         self.log = log
         self.moved = moved
         self.mark = 0
@@ -133,7 +136,7 @@ class Copy:
 
     @property
     def leader(self) -> tuple[int, int] | None:
-        """Who leads, and in which epoch, by the newest stream of an open one; None without it."""
+        """Return the leader and its epoch by the newest open stream; None without one."""
         core = self.core
         broker_id = self._speakers.get(core.authority)
         opened = core.authority and core.authority == core.epoch
@@ -153,33 +156,35 @@ class Copy:
         if core.halted:
             return f"below offset {core.end} it has other records than its leader: it takes no part"
         if self.silent:
-            return "the control plane has yet to tell what it may have promised"
+            return "the control plane has not reported what it may have promised"
         if self.failed or self.resting:
-            return "its log has refused something, or a sync has failed: it begins anew"
+            return "its log rejected a batch, or a sync failed: it restarts from what is durable"
         if core.limbo and core.limbo >= core.epoch:
             return "it may lack what it acknowledged, until it has all of its leader's log"
         return ""
 
     def may_lack(self, opened: int) -> str | None:
-        """Why this copy may lack what it promised or acknowledged, if it may.
+        """Return why this copy may lack records that it promised or acknowledged; empty if it
+        cannot.
 
-        `opened` is an epoch of the partition that has been opened: its first one is 0, in which
-        nobody leads and nothing is promised.
+        `opened` is an opened epoch of the partition. The first one is 0: it has no leader and no
+        promises.
         """
         if self.log.lost is not None:
             return self.log.lost
         return "it is new here, or its disk was lost" if opened > 0 > self.log.promised else None
 
     def lose(self, *, reserved: int, opened: int) -> None:
-        """The control plane has told which epochs it may have promised, and acknowledged in."""
+        """Learn from the control plane in which epochs this copy may have promised and
+        acknowledged."""
         self.silent = False
         self._perform(self.core.lose(reserved=reserved, opened=opened))
 
     def heard(self, sender: int, message: Said, data: memoryview, now_ms: int) -> None:
-        """What a leader says to this copy, or one that is becoming it.
+        """Handle a message of the leader, or of a replica that is becoming the leader.
 
         Raises:
-            PenstockError: the log refuses what was sent; this life is over.
+            PenstockError: the log rejects what was sent; this life is over.
         """
         if isinstance(message, AskCopy):
             self.mending.answer(sender, message, self.mark)
@@ -297,7 +302,9 @@ class Copy:
         elif isinstance(effect, TruncateTo):
             self._cut(effect.end)
         elif isinstance(effect, StartAt):
-            logger.info("%s: this copy begins anew at %d", log.topic_partition, effect.base)
+            logger.info(
+                "%s: this copy restarts, empty, at offset %d", log.topic_partition, effect.base
+            )
             log.start_at(effect.base, producers=bytes(data), floor=self.mark)
         else:
             log.move_start(effect.base)

@@ -1,7 +1,7 @@
-"""What a shell does for the cores, in the order in which they say it.
+"""Effects that shells perform for the cores, in order.
 
-What a replica writes (`PersistPromise`, `PersistLimbo`, `TruncateTo`, `StartAt`, `Write`) goes
-into one journal in this order, and one sync covers a beginning of it.
+Writes of a replica (`PersistPromise`, `PersistLimbo`, `TruncateTo`, `StartAt`, `Write`) go into one
+journal in this order; one sync covers a prefix of it.
 """
 
 from __future__ import annotations
@@ -76,10 +76,11 @@ class EndFound(NamedTuple):
 
 
 class SealAndOpen(NamedTuple):
-    """One compare-and-set: `target` ends at `end`, `epoch` starts there, with the claim's terms.
+    """Compare-and-set that seals `target` at `end` and opens `epoch` there with the terms of the
+    claim.
 
-    Only if `epoch` is still the highest that was reserved. Then call `opened` or `lost`.
-    `target` is 0 where there was no epoch before.
+    It succeeds only if `epoch` is still the highest reserved epoch. The shell then calls `opened`
+    or `lost`. `target` is 0 if there was no epoch before.
     """
 
     epoch: int
@@ -88,13 +89,13 @@ class SealAndOpen(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """All below `mark` is committed: answer producers, wake consumers, tell replicas."""
+    """Offsets below `mark` are committed: answer producers, wake consumers, notify replicas."""
 
     mark: int
 
 
 class Stopped(NamedTuple):
-    """Leadership is over for good; what became of the offsets [mark, end) is unknown here."""
+    """The leadership is over; whether the offsets [mark, end) will be kept is unknown here."""
 
     mark: int
     end: int

@@ -1,40 +1,40 @@
 """The leader's side of one partition, without I/O: from a claim to the end of a leadership.
 
-| phase   | what is done                                           | until                         |
-|---------|--------------------------------------------------------|-------------------------------|
-| CLAIMED | replicas of the last epoch are fenced                  | f answers, none in limbo      |
-| FOUND   | what was found is written back to that placement ¹     | it is durable on a replicas   |
-| SEALING | one compare-and-set ends that epoch and opens this one | its outcome                   |
-| LEADING | appends go to all replicas of the new placement        | a replica has promised more   |
-| STOPPED | nothing, for good: a new claim is a new object         |                               |
+| phase   | action                                                  | until                       |
+|---------|---------------------------------------------------------|-----------------------------|
+| CLAIMED | fences replicas of the last epoch                       | f answers, none in limbo    |
+| FOUND   | writes the records found back to that placement ¹       | durable on a replicas       |
+| SEALING | one compare-and-set seals that epoch and opens this one | its outcome                 |
+| LEADING | sends appends to all replicas of the new placement      | a replica has promised more |
+| STOPPED | nothing; a new claim is a new object                    |                             |
 
-¹ and to the new one, if that has other replicas: an ack quorum of each must hold all of it.
+¹ and to the new placement if it has other replicas: an ack quorum of each must hold everything.
 
 **Presence.** A batch of the epoch to be sealed is present if one replica has it durably. It is
-absent only if f fenced replicas lack it: one of them would have it, had it been acknowledged by a.
-Replicas in limbo, those that do not answer and copies that cannot be read are neither.
+absent only if f fenced replicas lack it: if a replicas had acknowledged it, one of those f would
+have it. Replicas in limbo, replicas that do not answer and unreadable copies count as neither.
 
-**Streams.** Every replica has its own stream, which begins where its log ends, also below the
-commit mark. A copy that is new, or whose disk was lost, gets all of the log, while the others carry
-the quorum; of a log whose beginning is deleted, all that is left. A copy is told where the log
-begins when it ends below that, or has as much durably. `to_send` says what may be sent next, the
-shell says when, and how much of it went out (`sent`); `rewind` begins a stream anew, after a lost
-connection or a silence. The leader's own copy is a replica like the others, and counts once it has
-acknowledged.
+**Streams.** Every replica has its own stream, which begins at the end of its log, also below the
+high watermark. A new copy, or one whose disk was lost, receives the whole log while the others form
+the quorum. If the beginning of the log was deleted, it receives what is left. `to_send` returns
+what may be sent next; the shell decides when, and reports with `sent`. `rewind` restarts a stream
+after a lost connection or a timeout. The leader's own copy is a replica like the others, and counts
+once it has acknowledged.
 
-**Learners** get the stream and count in no quorum: replicas of a placement to come. `learn` names
-those of a leader; a claimant of another placement has learners from what it found on, and opens its
-epoch once a quorum of them holds it all, so that the replicas that go are needed no more. Where
-they do not get that far, `keep_placement` opens it where the log lies.
+**Learners** receive the stream and count in no quorum: they are replicas of a future placement.
+`learn` sets those of a leader. A claimant with another placement has learners from FOUND on, and
+opens its epoch once a quorum of them holds everything, so that the old replicas are not needed any
+more. If they do not catch up, `keep_placement` opens the epoch on the old placement.
 
-**Giving up.** Where too few replicas are left for f answers, `settle` goes by those there are: the
-one step that may lose what was acknowledged, for whoever chose that.
+**Unclean election.** If too few replicas are left for f answers, those that answered decide. It
+is the only step that may lose acknowledged records, and only an operator or a setting chooses
+it.
 
-**Commit.** The commit mark is the highest offset below which a replicas hold everything durably.
-A claimant that does not get its compare-and-set, or hears that a replica has promised more, stops.
-What was appended above the mark is then unknown: a later epoch may keep or cut it.
+**Commit.** The high watermark is the highest offset below which a replicas hold everything durably.
+A claimant stops if its compare-and-set fails or a replica has promised a higher epoch. A later
+epoch may then keep or truncate what was appended above the high watermark.
 
-Source: BookKeeper (ledger recovery); `min.insync.replicas`; KIP-966 for what limbo is about.
+Source: BookKeeper (ledger recovery); `min.insync.replicas`; KIP-966 for the reason of limbo.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ NOTHING: Final[Effects] = ()
 
 
 class Phase(Enum):
-    """How far a claimant has come."""
+    """Progress of a claimant."""
 
     CLAIMED = "claimed"
     FOUND = "found"
@@ -80,7 +80,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Where the copies of an epoch lie, and how many acknowledgements commit.
+    """Placement of an epoch's copies, and the number of acknowledgements that commit.
 
     Raises:
         InvalidQuorum: see `Quorum`.
@@ -99,11 +99,11 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the control plane answered to a reservation.
+    """The control plane's answer to a reservation.
 
-    `chain` are the epochs opened so far; `before` are the terms of the last of them, None if there
-    is none. `terms` are those of the epoch to be opened, and `move` is the order that these carry
-    out, 0 where the replicas stay.
+    `chain` has the epochs opened so far; `before` the terms of the last one, None if there is none.
+    `terms` are those of the epoch to be opened. `move` is the order that they carry out, 0 if the
+    replicas stay.
     """
 
     epoch: int
@@ -114,7 +114,7 @@ class Claim:
 
 
 class Follower:
-    """What the leader knows of one replica. `next`: the offset that its stream goes on with."""
+    """The leader's state of one replica. `next` is the offset at which its stream continues."""
 
     __slots__ = (
         "answer",
@@ -144,7 +144,7 @@ class Follower:
 
 
 class Epoch:
-    """One claim. `end` and `mark` are offsets: the end of the log, and the commit mark."""
+    """Leadership claim. `end` and `mark` are offsets: the log end offset and the high watermark."""
 
     __slots__ = (
         "base",
@@ -202,13 +202,13 @@ class Epoch:
         ]
 
     def begin(self) -> Effects:
-        """The first event. Only a partition's first epoch has nobody to ask."""
+        """Begin with the first event. Only a partition's first epoch has no replicas to ask."""
         return NOTHING if self.chain else self._seal()
 
     # -- what replicas say
 
     def fence_answered(self, replica: int, answer: FenceAnswer) -> Effects:
-        """A replica has promised, and tells what it holds."""
+        """Handle a replica's promise and its report of what it holds."""
         follower = self._follower(replica, answer.authority)
         if follower is None or self.phase is not Phase.CLAIMED:
             return NOTHING
@@ -217,13 +217,14 @@ class Epoch:
         return self._find_end()
 
     def fenced(self, replica: int, refusal: Fenced) -> Effects:
-        """A replica has promised a higher epoch to somebody."""
+        """Handle a replica's report that it has promised a higher epoch."""
         if self._follower(replica, refusal.authority) is None:
             return NOTHING
         return self._stop()
 
     def positioned(self, replica: int, position: Position) -> Effects:
-        """A replica has joined, or tells where its log ends because something is missing."""
+        """Handle a replica that has joined, or that reports where its log ends because records are
+        missing."""
         follower = self._in_stream(replica, position)
         if follower is None or (follower.joined and follower.gap == position.end):
             return NOTHING  # every append that was under way meets the gap once more
@@ -268,9 +269,9 @@ class Epoch:
         return base
 
     def unreadable(self, replica: int) -> Effects:
-        """A copy that was found cannot be read after all: what that replica holds is unknown.
+        """Discard what a replica reported, as its copy cannot be read.
 
-        The end is found anew, from the other answers and those to come.
+        The end is determined again from the other answers and those to come.
         """
         if self.phase not in (Phase.CLAIMED, Phase.FOUND):
             return NOTHING
@@ -307,16 +308,19 @@ class Epoch:
 
     def has_learnt(self) -> bool:
         """Whether all learners have joined, and hold all that is committed."""
-        learners = [self.streams[one] for one in self.streams if one not in self.followers]
-        return all([one.joined and one.durable >= self.mark for one in learners])
+        learners = [self.streams[stream] for stream in self.streams if stream not in self.followers]
+        return all([learner.joined and learner.durable >= self.mark for learner in learners])
 
     def settle(self) -> Effects:
-        """Go by the replicas that have answered alone: an unclean election.
+        """Use only the replicas that have answered: an unclean election.
 
-        What only others hold is given up, acknowledged or not, of epochs sealed before as well. The
-        epoch is opened for those that answered, once a quorum of them holds what was found.
+        Records that only other replicas hold are lost, even acknowledged ones of sealed epochs. The
+        epoch is opened for the replicas that answered once a quorum of them holds the records
+        found.
         """
-        answered = tuple([one for one in self.followers if self.followers[one].answer])
+        answered = tuple(
+            [follower for follower in self.followers if self.followers[follower].answer]
+        )
         if self.phase is not Phase.CLAIMED or not answered:
             return NOTHING
         self.settled, self.move = True, 0
@@ -333,9 +337,10 @@ class Epoch:
         return self._advance() if self.phase is Phase.FOUND else NOTHING
 
     def to_send(self, replica: int) -> ToSend:
-        """What that replica needs next; a shell may send a shorter range, that ends with a batch.
+        """Return the next message for that replica; a shell may send a shorter range that ends with
+        a batch.
 
-        The same is said again until an answer, or `sent`, has changed it.
+        The same message is returned until an answer or `sent` has changed it.
         """
         follower = self.streams[replica]
         if self.phase is Phase.STOPPED or not self.chain:
@@ -368,24 +373,25 @@ class Epoch:
             follower.asks_end = False
 
     def extend(self, older: Chain) -> None:
-        """Epochs of before those that the claim knew; replicas that did not join are told."""
+        """Add older epochs than the claim knew; replicas that have not joined are sent them."""
         if self.chain and older[-1].epoch < self.chain[0].epoch:
             self.chain = (*older, *self.chain)
 
     def rewind(self, replica: int) -> None:
-        """Nothing is known of what that replica got: its stream begins anew."""
+        """Restart the stream of that replica, as it is unknown what it received."""
         self.streams[replica].joined = False
 
     # -- rules
 
     def _follower(self, replica: int, authority: int) -> Follower | None:
-        """Who answers, if it answers this claim, and the claim still stands."""
+        """Return the sender's state if it answers this claim and the claim is still valid."""
         if authority != self.epoch or self.phase is Phase.STOPPED:
             return None
         return self.streams.get(replica)
 
     def _in_stream(self, replica: int, message: Position | JoinFirst | Ack) -> Follower | None:
-        """Who says something about the stream of now; an earlier life's word does not count.
+        """Return the sender's state if it speaks of the present stream; messages of an earlier life
+        are dropped.
 
         A new life may lack what the one before has acknowledged, so it counts from the beginning.
         """
@@ -423,7 +429,7 @@ class Epoch:
         return (EndFound(end, holder), *self._advance())
 
     def _advance(self) -> Effects:
-        """Whether a quorum was reached by what was heard last."""
+        """Advance the high watermark; return whether the last answer completed a quorum."""
         if self.phase is Phase.SEALING:
             return NOTHING
         reached = self.quorum.reached([follower.durable for follower in self.followers.values()])
@@ -436,7 +442,8 @@ class Epoch:
         return (Committed(reached),)
 
     def _give_up(self) -> Effects:
-        """Where no log that is left reaches the epoch to be sealed, end where the longest does."""
+        """End the epoch to be sealed where the longest remaining log ends, if no log reaches its
+        end."""
         left = [self.streams[replica] for replica in self.terms.placement]
         end = max(follower.next for follower in left)
         if end < self.end and all([follower.joined for follower in left]):
@@ -453,7 +460,7 @@ class Epoch:
         return self.terms.quorum.reached(ends) >= self.end
 
     def _told_mark(self) -> int:
-        """The commit mark as replicas are told: none before the epoch is open."""
+        """Return the high watermark for replicas; none before the epoch is open."""
         return self.mark if self.phase is Phase.LEADING else 0
 
     def _seal(self) -> Effects:

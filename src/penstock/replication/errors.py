@@ -1,4 +1,4 @@
-"""What can be wrong with a replicated partition, as its clients are told."""
+"""Errors of replicated partitions, as clients see them."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
-"""What this broker does as the leader of one partition: streams to replicas, answers to producers.
+"""This broker as the leader of one partition: streams to replicas, responses to producers.
 
-The core (`epoch.py`) says what each replica needs next. What it needs of the log is read where it
-lies, also what is not durable yet, as much at a time as its link has room for. The leader's own
-copy is told everything as the others are, by a call.
+The core (`epoch.py`) determines what each replica needs next. The shell reads it from the log,
+durable or not, as much at a time as the link has room for. The leader's own copy receives the same
+messages by a call.
 
-A claimant whose own copy lacks something of what was found reads it from a replica that has it
-before it writes it back to the others; where that one's log begins above, its own begins there.
+A claimant whose own copy lacks records that were found reads them from a replica that has them
+before it writes them back to the others. If that replica's log begins above, the claimant's log
+begins there.
 
-Producers that ask for all are answered when the commit mark has passed what they sent. When the
-leadership ends, what was in flight is unknown: they are told to ask the next leader, to whom an
-idempotent producer's batches are no news.
+Producers with acks=all get their response when the high watermark has passed their records. When
+the leadership ends, the outcome of appends in flight is unknown: producers get an error that makes
+them ask the next leader, which recognises batches of idempotent producers.
 
-A leadership that is given away (`hand_over`) appends no more. Once all that it has appended is
-committed, and on the heir's disk, the heir is told to claim; nothing is in flight then. This is a
-courtesy and no promise: an heir that does nothing is forgotten after a while (`keep`). The heir may
-be this broker itself, for an epoch with other replicas: once those that learn have all of it, too.
+`hand_over` ends a leadership in favour of a successor. The leader appends no more. Once everything
+is committed and on the successor's disk, the leader asks the successor to claim. If the successor
+does not claim in time, the leader continues (`keep`). The successor may be this broker itself, for
+an epoch with other replicas, once the learners hold everything.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 class LeaderShell(Protocol):
-    """What a leadership asks of the broker, about its partition."""
+    """The parts of the broker that a leadership uses."""
 
     @property
     def broker_id(self) -> int: ...
@@ -72,7 +73,7 @@ class LeaderShell(Protocol):
         ...
 
     def room_bytes(self, broker_id: int) -> int:
-        """How much may be sent to a broker in this turn; 0 without a connection to it."""
+        """Return how many bytes may be sent to a broker in this turn; 0 without a connection."""
         ...
 
     def tell(
@@ -90,7 +91,7 @@ class LeaderShell(Protocol):
         ...
 
     def stopped(self) -> None:
-        """This leadership is over. Whoever claimed after it may have dropped that by now."""
+        """End this leadership. A later claimant may have truncated what is not committed."""
         ...
 
     def committed(self, mark: int) -> None:
@@ -99,7 +100,7 @@ class LeaderShell(Protocol):
 
 
 class Leadership:
-    """One claim of one partition, from its reservation on."""
+    """Claim of one partition, from its reservation on."""
 
     __slots__ = (
         "_begun", "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell",
@@ -155,7 +156,7 @@ class Leadership:
     # -- producers
 
     def appended(self, base: int, next_offset: int) -> Append:
-        """The log has taken [base, next) of a producer; as this broker's own copy is told."""
+        """Handle an append of [base, next) by a producer to the log."""
         self.core.append(next_offset - base)
         own = Append(self.core.epoch, self.core.epoch, base, next_offset, self.core.mark)
         self.core.sent(self._shell.broker_id, own)
@@ -169,20 +170,24 @@ class Leadership:
             self._pending.append((offset, done, result))
 
     def reachable(self) -> int:
-        """How many replicas can take what is appended, this broker's own among them."""
+        """Return how many replicas can receive appends, this broker's own included."""
         shell = self._shell
-        others = [one for one in self.core.followers if one != shell.broker_id]
+        others = [follower for follower in self.core.followers if follower != shell.broker_id]
         own = shell.broker_id in self.core.followers
-        return own + sum([shell.reaches(one) for one in others])
+        return own + sum([shell.reaches(other) for other in others])
 
     def begins_below(self, offset: int) -> list[int]:
         """The other replicas that live, and may still have what lies below an offset."""
         shell = self._shell
-        others = [one for one in self.core.followers if one != shell.broker_id and shell.lives(one)]
-        return [one for one in others if self._begins(one) < offset]
+        others = [
+            follower
+            for follower in self.core.followers
+            if follower != shell.broker_id and shell.lives(follower)
+        ]
+        return [other for other in others if self._begins(other) < offset]
 
     def _begins(self, replica: int) -> int:
-        """Where this life of a replica begins, as far as it has said so."""
+        """Return the start offset of this life of a replica, as far as it has reported it."""
         begun = self._begun.get(replica)
         known = begun is not None and begun.incarnation == self.core.followers[replica].incarnation
         return begun.base if begun is not None and known else 0
@@ -225,15 +230,15 @@ class Leadership:
     def holders(self, offset: int) -> list[int]:
         """The other replicas that can be reached and have all below an offset."""
         shell = self._shell
-        others = [one for one in self.core.followers if one != shell.broker_id]
-        return [one for one in others if self.has_up_to(one, offset) and shell.reaches(one)]
+        others = [follower for follower in self.core.followers if follower != shell.broker_id]
+        return [other for other in others if self.has_up_to(other, offset) and shell.reaches(other)]
 
     def hand_over(self, heir: int) -> None:
-        """Append no more, and let another replica claim; see the module's text."""
+        """Append no more, and let another replica claim."""
         self.heir, self._heir_told = heir, False
 
     def keep(self) -> None:
-        """The heir did not claim in time: go on, if nobody else leads."""
+        """Continue to lead if the successor did not claim in time and no other broker leads."""
         self.heir = None
 
     def _tell_heir(self, heir: int) -> None:
@@ -256,19 +261,19 @@ class Leadership:
         if not gone and core.streams.keys() >= {*replicas}:
             return False
         core.learn(replicas)
-        for one in gone:
-            self._said.pop(one, None)
+        for replica in gone:
+            self._said.pop(replica, None)
         return True
 
     def has_learnt(self) -> bool:
         """Whether all that learn can be reached, and hold what is committed."""
         core = self.core
         return core.has_learnt() and all(
-            [one in core.followers or self._shell.reaches(one) for one in core.streams]
+            [stream in core.followers or self._shell.reaches(stream) for stream in core.streams]
         )
 
     def keep_placement(self) -> None:
-        """Claim for the replicas of before: the others take too long."""
+        """Claim for the former replicas, as the new ones take too long."""
         if self.core.phase in (Phase.CLAIMED, Phase.FOUND) and self.core.moves:
             logger.warning(
                 "%s: a quorum of %s does not get all of the log in time; its replicas stay for now",
@@ -280,7 +285,7 @@ class Leadership:
         """Lead with the replicas that have answered alone; whether this claim may do so now."""
         core = self.core
         if core.phase is not Phase.CLAIMED or not any(
-            [one.answer is not None for one in core.followers.values()]
+            [follower.answer is not None for follower in core.followers.values()]
         ):
             return False
         self._perform(core.settle())
@@ -301,9 +306,11 @@ class Leadership:
         core, log, own = self.core, self._log, self._shell.broker_id
         if core.base != log.log_start_offset:
             core.base, core.floor = log.log_start_offset, log.boundary(log.log_start_offset)
-        replicas = sorted(core.streams, key=lambda one: one != own)
-        reached = [one for one in replicas if one == own or self._shell.reaches(one)]
-        short = [one for one in reached if self._fill(one)]
+        replicas = sorted(core.streams, key=lambda replica: replica != own)
+        reached = [
+            replica for replica in replicas if replica == own or self._shell.reaches(replica)
+        ]
+        short = [replica for replica in reached if self._fill(replica)]
         if self.heir is not None:
             self._tell_heir(self.heir)
         return short
@@ -324,7 +331,7 @@ class Leadership:
         return False
 
     def _tell_start(self, replica: int, start: LogStart) -> None:
-        """Tell where the log begins; who begins anew there gets the producers of before."""
+        """Send the log start offset; a copy that begins there also gets the producers below it."""
         anew = self.core.streams[replica].next < start.base
         producers = self._log.producers_below(start.base) if anew else b""
         self.core.sent(replica, start)
@@ -366,9 +373,10 @@ class Leadership:
         self._shell.tell(holder, asked)
 
     def _source(self, base: int) -> int | None:
-        """Who has the log from an offset on, as the chain says, and can be reached.
+        """Return a reachable broker that has the log from an offset on, by the chain.
 
-        That is who has what was found; or any replica that joined, and has cut its log by that.
+        That is a replica that has the records found, or one that joined and truncated its log by
+        the chain.
         """
         own, shell = self._shell.broker_id, self._shell
         ends = {
@@ -379,7 +387,7 @@ class Leadership:
         holder = self._holder
         if holder is not None and holder != own and shell.reaches(holder):
             return holder
-        return max(ends, key=lambda one: ends[one], default=None)
+        return max(ends, key=lambda replica: ends[replica], default=None)
 
     def read_answered(self, holder: int, answer: ReadAnswer, data: memoryview) -> None:
         """A part of what was found has come."""
@@ -426,9 +434,9 @@ class Leadership:
             self._perform(core.fenced(replica, message))
 
     def say_again(self) -> bool:
-        """Whether something is still to be answered: what was said may be said once more.
+        """Return whether an answer is missing, so that the message is sent again.
 
-        A broker may have heard it before it knew of the partition.
+        A broker may have received the message before it knew the partition.
         """
         self._tell_why_not()
         said, self._said = self._said, {}
@@ -441,20 +449,23 @@ class Leadership:
         if core.phase is not Phase.CLAIMED:
             return
         doubtful = sorted(core.doubtful)
-        silent = sorted([one for one in core.followers if core.followers[one].answer is None])
+        silent = sorted(
+            [follower for follower in core.followers if core.followers[follower].answer is None]
+        )
         waits = doubtful, silent
         if waits == self._waits and waits != self._told_waits:
             self._told_waits = waits
             logger.warning(
-                "%s: no leader before %d of %d copies have told all that they acknowledged; brokers"
-                " %s may have lost what they acknowledged, brokers %s do not answer",
+                "%s: waiting for %d of %d replicas to report their log end offsets before"
+                " electing a leader; brokers %s may have lost what they acknowledged, brokers"
+                " %s do not answer",
                 self._log.topic_partition, core.quorum.fences, len(core.followers),
                 ", ".join(map(str, doubtful)) or "none", ", ".join(map(str, silent)) or "none",
             )  # fmt: skip
         self._waits = waits
 
     def link_changed(self, replica: int) -> None:
-        """What was on its way to a replica, or from it, may be lost."""
+        """Handle a changed link: messages to a replica, and from it, may be lost."""
         core = self.core
         if replica in core.streams:
             self._said.pop(replica, None)
@@ -472,12 +483,12 @@ class Leadership:
         self._perform(self.core.opened())
         if self.core.settled:
             logger.error(
-                "%s: what only lost replicas have is given up, from offset %d of epoch %d on",
+                "%s: records that only lost replicas have are lost, from offset %d of epoch %d on",
                 self._log.topic_partition, self.core.start, self.core.chain[-2].epoch,
             )  # fmt: skip
 
     def lost(self) -> None:
-        """It has failed for good."""
+        """Handle the permanent failure of the leader's disk."""
         self._perform(self.core.lost())
 
     def _perform(self, effects: Effects) -> None:
@@ -501,7 +512,7 @@ class Leadership:
             done(result)
 
     def give_up(self, error: PenstockError) -> None:
-        """What became of the appends in flight is unknown: tell their producers."""
+        """Fail the appends in flight, as their outcome is unknown."""
         pending, self._pending = self._pending, deque()
         for _, done, _ in pending:
             done(error)

@@ -1,28 +1,26 @@
-"""One connection to every other broker, for what they tell each other of replicated partitions.
+"""Connections to all other brokers for the messages of replicated partitions.
 
-Of each pair the broker with the lower id dials the other one's replication address, and dials again
-when the connection is lost. A side greets with who it is, first the one that was dialled; one of
-another cluster, of another version, or that is not whom the other wanted is told why, and closed.
-Then each side proves that it knows the cluster's secret, first the one that dialled
-(`security/peers.py`), over TLS where the broker has it between brokers (`LinkTransport`). Where
-links are proven, a greeting names the cluster by a digest under that secret: a peer that only
-connects does not learn the cluster's id.
-So no connection counts, or takes the place of another one, that the other side does not want. A
-broker that comes back under a new incarnation takes the place of its former connection.
+Of each pair the broker with the lower id connects to the replication address of the other one, and
+reconnects when the connection is lost. Each side sends a greeting, the accepting side first. A
+broker of another cluster or version, or another broker than expected, gets the reason and is
+disconnected. Then each side proves that it knows the cluster's secret, the connecting side first
+(`security/peers.py`), over TLS if brokers use it (`LinkTransport`). With proofs, a greeting names
+the cluster by a digest under that secret, so an unauthenticated peer does not learn the cluster's
+id. A connection counts only if both sides accept it. A broker with a new incarnation replaces its
+former connection.
 
-A cut network tells nobody, and neither does a process that is stopped. So each side says something
-every `LOOK_SECONDS` at least; who has heard nothing for `silent_seconds` ends the connection, of
-which the other side is told as well if that can be.
+A cut network and a stopped process send no notice. Each side therefore sends something every
+`LOOK_SECONDS`; a side that has received nothing for `silent_seconds` closes the connection.
 
-Brokers of different releases speak the newest version that both know: what the other one does not
-know is not sent. What is sent while there is no connection is dropped: the cores say everything
-again, and whoever sends is told when a link comes up or goes down (`LinkUser`). Frames that cannot
-be trusted end a connection.
+Brokers of different releases use the newest version that both know, and do not send what the other
+one does not know. Messages without a connection are dropped: cores send everything again, and
+senders are notified when a link comes up or goes down (`LinkUser`). Invalid frames close a
+connection.
 
-Bounds: a frame has at most `FRAME_BYTES_MAX`, before the proof `GREETING_BYTES_MAX`, and no more
-than `UNPROVEN_MAX` connections are without one; who sends asks `room_bytes` first, so that no more
-than `WINDOW_BYTES` wait in a connection, and is told when there is room again; a connection is made
-within `CONNECT_SECONDS`, and a greeting must come within `GREETING_SECONDS`.
+Bounds: a frame has at most `FRAME_BYTES_MAX`, before the proof `GREETING_BYTES_MAX`; at most
+`UNPROVEN_MAX` connections are without a proof. Senders ask `room_bytes` first, so that at most
+`WINDOW_BYTES` wait in a connection, and are notified when there is room again. A connection is made
+within `CONNECT_SECONDS`, and a greeting must arrive within `GREETING_SECONDS`.
 """
 
 from __future__ import annotations
@@ -113,15 +111,15 @@ class LinkTransport:
         return await asyncio.get_running_loop().create_server(protocol, host, port)
 
     def name_of(self, address: Address) -> str | None:
-        """Whose certificate the other side has to show."""
+        """Return the name that the other side's certificate must have."""
         return None if self.context is None else address[0]
 
 
 class LinkUser(Protocol):
-    """Who talks over the links."""
+    """The receiver of messages and of changes of links."""
 
     def rows_came(self, broker_id: int, rows: Iterable[Row]) -> None:
-        """What another broker tells; iterating raises MalformedFrame where it tells nonsense."""
+        """Handle another broker's messages; iterating raises MalformedFrame for invalid ones."""
         ...
 
     def link_changed(self, broker_id: int, *, up: bool) -> None:
@@ -129,7 +127,7 @@ class LinkUser(Protocol):
         ...
 
     def refused(self, broker_id: int) -> None:
-        """The connection was lost, and nobody listens at the broker's address any more."""
+        """Handle a lost connection to a broker whose address refuses new ones."""
         ...
 
     def room_again(self, broker_id: int) -> None:
@@ -138,7 +136,7 @@ class LinkUser(Protocol):
 
 
 class Links:
-    """See the module's text; belongs to the event loop."""
+    """Connections of this broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -210,7 +208,7 @@ class Links:
                 self._dialling[broker_id] = address, task
 
     async def close(self) -> None:
-        """End all connections, for good."""
+        """Close all connections permanently."""
         self._closed = True
         tasks = [*self._looking.values(), *[task for _, task in self._dialling.values()]]
         self._dialling.clear()
@@ -223,7 +221,7 @@ class Links:
             link.close("the broker stops")
 
     def room_bytes(self, broker_id: int) -> int:
-        """How much may be sent to a broker now; 0 without a connection."""
+        """Return how many bytes may be sent to a broker now; 0 without a connection."""
         link = self.ready.get(broker_id)
         return 0 if link is None else max(0, WINDOW_BYTES - link.waiting_bytes)
 
@@ -258,16 +256,16 @@ class Links:
     # -- what connections ask
 
     def opened(self, link: Link) -> bool:
-        """There is a new connection; whether it may stay."""
+        """Register a new connection; return whether it may stay."""
         self._open.add(link)
         return len(self._open) - len(self.ready) <= UNPROVEN_MAX
 
     def nonce(self) -> bytes:
-        """What another side's proof is to be made of."""
+        """Return the nonce that the other side's proof is made of."""
         return self._randomness.bits(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "big")
 
     def greeting(self, nonce: bytes) -> bytes:
-        """Who this broker is, as the header of a frame."""
+        """Return this broker's greeting as the header of a frame."""
         mine = Greeting(
             self.broker_id,
             self._incarnation,
@@ -279,9 +277,9 @@ class Links:
         return encode_greeting(mine)
 
     def proof(self, other: Greeting, nonce: bytes, *, dialled: bool, own: bool) -> bytes:
-        """What a side of a link proves itself by.
+        """Return the proof of one side of a link.
 
-        `dialled` says whether this side was, `own` whether it is this side's proof.
+        `dialled` says whether this side connected, `own` whether the proof is this side's.
         """
         ids, nonces = (self.broker_id, other.broker_id), nonce + other.nonce
         if not dialled:
@@ -308,7 +306,7 @@ class Links:
         """The other side is who it should be."""
         former = self.ready.get(greeting.broker_id)
         if former is not None:
-            former.close("it has connected anew")
+            former.close("the broker has connected again")
         self.ready[greeting.broker_id] = link
         self.user.link_changed(greeting.broker_id, up=True)
 
@@ -323,7 +321,7 @@ class Links:
                 self._looking[link.peer] = looking
 
     async def _look_for(self, broker_id: int) -> None:
-        """Whether a broker whose connection was lost is still there."""
+        """Check whether a broker whose connection was lost still accepts connections."""
         address = self._addresses.get(broker_id)
         if address is None:
             return
@@ -360,7 +358,7 @@ class LinkRefused(Exception):
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection. What it receives lies in blocks of its own, which batches keep alive."""
+    """Connection to a broker. It receives into blocks of its own, which batches keep alive."""
 
     def __init__(self, links: Links, expected: int | None) -> None:
         self._links = links
@@ -386,7 +384,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """What was sent and has not left yet."""
+        """Return the bytes that were written and are still in the send buffer."""
         return int(self._transport.get_write_buffer_size())
 
     def send(self, rows: Sequence[Outgoing]) -> None:

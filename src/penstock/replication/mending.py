@@ -1,10 +1,9 @@
-"""Damaged records of one copy are fetched from another one, where they are committed.
+"""Repair of damaged committed records from another copy.
 
-What is committed at an offset is the same on every copy for all time, so whoever has it below a
-commit mark that it knows may give it, leader or not, in whatever epoch; nothing of the protocol is
-concerned. A follower asks its leader, a leader its followers in turn. One range is asked for at a
-time; what comes is verified, and put in its place (`MendedLog.mend`). Whoever reads there meanwhile
-is told to come again.
+Committed records at an offset are the same on every copy, so any broker that has them below a known
+high watermark may send them, leader or not. A follower asks its leader, a leader its
+followers in turn. One range is requested at a time; the answer is verified and replaces the damaged
+range (`MendedLog.mend`). Reads of that range are rejected as retriable meanwhile.
 
 Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
 """
@@ -38,7 +37,7 @@ class BeingMended(UnavailableError):
 
 
 class Mending:
-    """What is asked for of one copy's log. Belongs to the event loop."""
+    """The requests for damaged ranges of one copy's log. Belongs to the event loop."""
 
     __slots__ = ("_asked", "_asked_ms", "_damage", "_log", "_tell")
 
@@ -66,7 +65,7 @@ class Mending:
             self._damage, self._asked = damage, []
         elif self._asked and now_ms - self._asked_ms < ANSWER_MS:
             return True
-        following = [one for one in brokers if one not in self._asked]
+        following = [broker for broker in brokers if broker not in self._asked]
         if not following:
             self._asked = []
             following = list(brokers)
@@ -89,10 +88,10 @@ class Mending:
         self._tell(sender, answer, buffers, size_bytes)
 
     def heard(self, answer: CopyAnswer, data: memoryview, now_ms: int) -> bool:
-        """What was asked for has come, or a part of it; whether something is mended.
+        """Handle an answer, or a part of it; return whether a range was repaired.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the range cannot be written.
         """
         damage, broker = self._damage, self._asked[-1:]
         if damage is None or answer.base != damage.first_offset or not broker:

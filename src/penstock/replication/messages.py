@@ -1,11 +1,11 @@
-"""What the leader's side of a partition and its replicas tell each other.
+"""Messages between the leader of a partition and its replicas.
 
-Every message is a fact about what its sender did: it may come late, twice, after a later one, or
-never. `authority` is the epoch that a process has claimed and on whose behalf it speaks; `epoch`
-is the newest epoch of the chain that it goes by: the one that it recovers until its own is open,
-then its own. `incarnation` numbers the lives of a replica, in rising order.
+Every message is a fact about its sender: it may arrive late, twice, out of order, or never.
+`authority` is the epoch that a process has claimed and acts for; `epoch` is the newest epoch of the
+chain that it uses: the one that it recovers until its own is open, then its own. `incarnation`
+numbers the lives of a replica, in rising order.
 
-A range of a log travels without its bytes here: shells read and write them where they lie.
+Ranges of a log travel without their bytes here; shells read and write them in the log.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from penstock.replication.chain import Chain
 
 
 class Fence(NamedTuple):
-    """Refuse every lower authority from now on, and tell what you hold of epoch `target`."""
+    """Reject every lower authority from now on, and report what you hold of epoch `target`."""
 
     authority: int
     target: int
 
 
 class FenceAnswer(NamedTuple):
-    """The promise is durable, and so is all that the answer tells of.
+    """Report that the promise, and everything in this answer, is durable.
 
-    `end`: where the log ends within the target epoch, or begins if that is above; 0 if it has
-    nothing of it. `mark`: a known commit mark. `limbo`: of epochs up to this one, what is missing
-    may have been lost; 0: nothing is. The epoch 0 with which a topic is made has no leader, so
-    nothing of it can be lost.
+    `end`: the log end offset within the target epoch, or the log start offset if that is above; 0
+    if the log has nothing of it. `mark`: a known high watermark. `limbo`: records of epochs up to
+    this one may have been lost; 0 for none. Epoch 0, with which a topic is created, has no leader
+    and no records.
     """
 
     authority: int
@@ -39,17 +39,17 @@ class FenceAnswer(NamedTuple):
 
 
 class Fenced(NamedTuple):
-    """The replica has promised more: whoever speaks for `authority` has been replaced."""
+    """Report a higher promise: another process has replaced the one that acts for `authority`."""
 
     authority: int
     promised: int
 
 
 class Join(NamedTuple):
-    """Begin a stream: cut your log where it parts from the chain, then tell where it ends.
+    """Begin a stream: truncate where the log departs from the chain, then report the log end
+    offset.
 
-    The chain may leave out its oldest epochs. A replica whose log is older than what is left asks
-    for them, and takes no part before.
+    The chain may omit its oldest epochs. A replica with an older log asks for them first.
     """
 
     authority: int
@@ -61,9 +61,9 @@ class Join(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where the stream goes on; it says nothing about what is durable.
+    """Offset at which the stream continues; it does not say that anything is durable.
 
-    `asks_end`: this replica is in limbo, and must know where the leader's log ends.
+    `asks_end`: this replica is in limbo and needs the leader's log end offset.
     """
 
     authority: int
@@ -82,7 +82,7 @@ class JoinFirst(NamedTuple):
 
 
 class AskChain(NamedTuple):
-    """The replica's log is older than the chain that it was told: `newest` is its last epoch."""
+    """Report that the log is older than the received chain: `newest` is its last epoch."""
 
     authority: int
     epoch: int
@@ -91,9 +91,9 @@ class AskChain(NamedTuple):
 
 
 class Append(NamedTuple):
-    """The batches with the offsets [base, next) of the leader's log, and its commit mark.
+    """Batches with the offsets [base, next) of the leader's log, and its high watermark.
 
-    Nothing lies in it where base = next: it tells the mark alone.
+    Without batches, if base = next, only the high watermark counts.
     """
 
     authority: int
@@ -104,9 +104,9 @@ class Append(NamedTuple):
 
 
 class LogStart(NamedTuple):
-    """All below `base` was committed, and is deleted: the leader's log begins there.
+    """Start of the leader's log: everything below `base` was committed and is deleted.
 
-    A log that ends below is of no use: it begins there anew.
+    A log that ends below `base` begins there, empty.
     """
 
     authority: int
@@ -115,7 +115,8 @@ class LogStart(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """All of the leader's log below `durable` is durable here, but for what it has deleted."""
+    """Everything of the leader's log below `durable` is durable here, except what this replica
+    deleted."""
 
     authority: int
     epoch: int
@@ -124,7 +125,7 @@ class Ack(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where the leader's log ended after it had heard of this incarnation."""
+    """Log end offset of the leader after it had learned of this incarnation."""
 
     authority: int
     epoch: int

@@ -1,8 +1,8 @@
-"""What brokers tell each other of replicated partitions, in frames of `wire/frames`.
+"""Format of the messages between brokers about replicated partitions, in frames of `wire/frames`.
 
-A frame's header is rows back to back, its payload what rows have the bytes of, in their order:
-batches, or the producers of a log that begins, as `ReplicaLog.producers_below` says them. Big
-endian; a row begins with
+A frame's header has rows back to back, its payload the bytes that belong to rows, in order:
+batches, or the producers of a log start (`ReplicaLog.producers_below`). Integers are big endian.
+A row begins with
 
     at  bytes  field
      0      1  kind
@@ -30,15 +30,13 @@ endian; a row begins with
    18 AskCopy       base i64, next i64
    19 CopyAnswer    base i64, next i64, bytes of batches u32
 
-The first frame of either side is a greeting instead, of the side that was dialled before the other
-one's: "PSPR", the oldest version that it speaks u16, broker id i32, its incarnation 16, largest
-frame u32, name of its cluster u8 and its bytes, the newest version that it speaks u16, a nonce 32.
-Sides of the first version end behind that name, and read no further. Both speak the newest
-version that both know: of version 1 are the kinds up to 17, 18 and 19 are of version 2, and so are
-proofs: the next frame is the side's proof then, of the side that dialled before the other one's:
-"PSPF" and 32 bytes (`security/peers.py`). A side that refuses the other
-answers "PSNO" and the reason as UTF-8, and closes. A header of "PSUP" is a sign of life.
-"""
+The first frame of each side is a greeting, the accepting side's first: "PSPR", oldest version
+u16, broker id i32, incarnation 16, largest frame u32, cluster name (length u8, bytes), newest
+version u16, nonce 32. Version 1 ends after the cluster name. Both sides use the newest version
+that both know: version 1 has the kinds up to 17, version 2 adds 18, 19 and proofs. With version
+2 the next frame is a proof, the connecting side's first: "PSPF" and 32 bytes
+(`security/peers.py`). A side that rejects the other sends "PSNO" and the reason as UTF-8, and
+closes. A header "PSUP" is a keep-alive."""
 
 from __future__ import annotations
 
@@ -81,26 +79,27 @@ PROOF: Final = b"PSPF"
 
 
 class HandOver(NamedTuple):
-    """The leader in epoch `authority` appends no more: whoever is told this should claim."""
+    """The leader in epoch `authority` appends no more; the receiver should claim."""
 
     authority: int
 
 
 class GiveTo(NamedTuple):
-    """Whoever leads in epoch `authority` should hand over to the broker `heir`."""
+    """The leader in epoch `authority` should hand over to the broker `heir`."""
 
     authority: int
     heir: int
 
 
 class Settle(NamedTuple):
-    """Whoever cannot lead after epoch `authority` should go by the replicas that have answered."""
+    """A claimant that cannot lead after epoch `authority` should use the replicas that have
+    answered."""
 
     authority: int
 
 
 class Begun(NamedTuple):
-    """A copy has heard where its leader's log begins: so does it, at `base` or above."""
+    """The copy's log begins at `base` or above, as its leader's does."""
 
     authority: int
     epoch: int
@@ -131,7 +130,7 @@ class ReadAnswer(NamedTuple):
 
 
 class AskCopy(NamedTuple):
-    """What this broker has of the committed offsets [base, next) is damaged: send it yours."""
+    """The sender's committed offsets [base, next) are damaged: send yours."""
 
     base: int
     next: int
@@ -206,8 +205,7 @@ class Row(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """Who a side of a link is, the largest frame that it takes, in bytes, and which versions it
-    speaks."""
+    """Identity of a side of a link, its largest frame in bytes, and its versions."""
 
     broker_id: int
     incarnation: UUID
@@ -269,7 +267,7 @@ def is_known(row: bytes, version: int) -> bool:
 
 
 def encode_row(key: PartitionKey, message: Said, data_bytes: int = 0) -> bytes:
-    """One row; `data_bytes` are what it has in the payload."""
+    """Encode one row; `data_bytes` are its bytes in the payload."""
     if isinstance(message, Join):
         links = message.chain[-LINKS_MAX:]
         packed = b"".join([_LINK.pack(*link) for link in links])
@@ -336,10 +334,10 @@ def joined(data: Sequence[Buffer]) -> memoryview:
 
 
 def gather(rows: Iterable[tuple[bytes, int]], *, frame_bytes_max: int) -> Iterator[list[int]]:
-    """Which rows, by place, go into one frame; each is given as its bytes and those of its batches.
+    """Choose the rows of one frame by index; each row is given by its own bytes and those of its
+    batches.
 
-    A row that is too large for any frame gets one of its own: the caller sees to that there is
-    none.
+    A row that is too large for any frame gets a frame of its own; the caller prevents such rows.
     """
     places: list[int] = []
     header = payload = 0

@@ -1,15 +1,15 @@
-"""Which brokers hold a partition, and who leads it after whom: highest-random-weight hashing.
+"""Placement of partitions on brokers by highest random weight, and the order of their leaders.
 
-Every pair of a partition and a broker has a weight, which is a hash of the two. The brokers of a
-rack stand in the order of their weights; first comes the heaviest of every rack, then the second
-of every rack, and so on. The first n of this order hold the partition (`succession`). So replicas
-lie in as many racks as there are, every broker computes the same from the same list, and a broker
-that comes or goes changes at most one replica of a partition: its own.
+Each pair of a partition and a broker has a weight, a hash of the two. The brokers of a rack are
+sorted by weight; the order takes the heaviest of every rack first, then the second of every rack,
+and so on. The first n brokers hold the partition (`succession`). Replicas are therefore in as many
+racks as exist, every broker computes the same order, and a broker that joins or leaves changes at
+most one replica of a partition.
 
-The first of them would be the natural leader, and over many partitions that is even; over the few
-of one topic it is not. `place` therefore takes from the replicas the one that leads the fewest
-partitions of the topic. A partition of one replica is never placed again, as nobody else has its
-records, and so all brokers may be its leader: such topics are spread exactly.
+The first replica would be the natural leader, which is even over many partitions but not over the
+few of one topic. `place` therefore chooses the replica that leads the fewest partitions of the
+topic. A partition with one replica is never placed again, as no other broker has its records; any
+broker may lead it, so such topics are spread exactly.
 
 Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates" (1998); KIP-36
 for racks.
@@ -57,9 +57,10 @@ class Site(Protocol):
 
 
 def succession(brokers: Iterable[Site], topic_id: UUID, partition: int) -> Replicas:
-    """All brokers in the order in which they should hold a partition; the first n are n replicas.
+    """Return all brokers in the order in which they should hold a partition; the first n are n
+    replicas.
 
-    Brokers without a rack are one rack.
+    Brokers without a rack form one rack.
     """
     key = partition_hash(topic_id, partition)
     weighed = [
@@ -100,7 +101,7 @@ def place(
         replicas = order[:replication_factor]
         leader = min(replicas if replication_factor > 1 else order, key=led.__getitem__)
         led[leader] += 1
-        followers = [one for one in replicas if one != leader]
+        followers = [replica for replica in replicas if replica != leader]
         placed.append((leader, *followers[: replication_factor - 1]))
     return tuple(placed)
 
@@ -123,15 +124,17 @@ def placed_again(
     """
     if not 1 <= replication_factor <= len(brokers):
         raise BugError(f"{replication_factor} replicas are placed on {len(brokers)} brokers")
-    racks = {one.broker_id: one.rack or "" for one in brokers}
+    racks = {broker.broker_id: broker.rack or "" for broker in brokers}
     order = succession(brokers, topic_id, partition)
     made = list(replicas[:replication_factor])
     made += [-1] * (replication_factor - len(made))
     for place_in_all, broker_id in enumerate(made):
         if broker_id not in racks:
-            used = {racks[one] for one in made if one in racks}
-            left = [one for one in order if one not in made]
-            made[place_in_all] = next((one for one in left if racks[one] not in used), left[0])
+            used = {racks[broker] for broker in made if broker in racks}
+            left = [broker for broker in order if broker not in made]
+            made[place_in_all] = next(
+                (broker for broker in left if racks[broker] not in used), left[0]
+            )
     return tuple(made)
 
 

@@ -1,7 +1,7 @@
-"""How many copies make a quorum: n replicas, a acknowledgements, f fences.
+"""Quorum sizes: n replicas, a acknowledgements, f fences.
 
-With f = n − a + 1, any a replicas and any f replicas share one: what a of them have acknowledged,
-no f of them can all lack. With 2a > n, any two sets of a share one, too.
+With f = n − a + 1, any a replicas and any f replicas have one in common: f replicas cannot all lack
+what a replicas have acknowledged. With 2a > n, any two sets of a replicas have one in common, too.
 
 Source: BookKeeper's write, ack and fence quorums; Kafka's `min.insync.replicas`.
 """

@@ -1,4 +1,4 @@
-"""What replication asks of the control plane: a register of epochs, changed by compare-and-set."""
+"""The register of epochs in the control plane, changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """Who serves a replicated partition to clients."""
+    """The object that serves a replicated partition to clients."""
 
     def committed_to(self, offset: int) -> bool:
         """Everything below an offset is committed."""
@@ -51,7 +51,7 @@ class Register(Protocol):
         ...
 
     async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
-        """What is reserved and opened now; without partitions that are no more."""
+        """Return the reserved and opened epochs now, without deleted partitions."""
         ...
 
     def lives(self, broker_id: int) -> bool:
@@ -59,5 +59,5 @@ class Register(Protocol):
         ...
 
     async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
-        """Of each partition the newest epochs below one, as many as there are in a page."""
+        """Return the newest epochs of each partition below one, as many as a page has."""
         ...

@@ -1,27 +1,27 @@
-"""One copy of a partition, without I/O: what it promises, takes, cuts, and acknowledges.
+"""Core of one copy of a partition, without I/O: promises, appends, truncations, acknowledgements.
 
-The leader's own copy is one like any other: it passes the same checks, and its acknowledgement
+The leader's own copy is a copy like any other: it passes the same checks, and its acknowledgement
 counts after the same sync.
 
-**Promise.** A replica listens to the highest authority that it has promised, and answers lower
-ones that they are fenced. **Join.** A stream begins with the chain of epochs: the log is cut where
-it parts from it. Nothing is taken of a stream that was not joined, no commit mark either, so
-consumers never see what a mark does not speak of. **Append.** What comes is next to the log's end;
-what the log has already is compared. **Sync.** The shell takes a token with `begin_sync`, makes
-durable all that was written until then, and hands the token to `synced`: what it covers is
-acknowledged, and a fence is answered if the token was taken after it. So whatever had been taken
-before the promise is in the answer, or is never acknowledged.
+**Promise.** A replica obeys the highest authority that it has promised to, and reports to lower
+ones that they are fenced. **Join.** A stream begins with the chain of epochs: the log is truncated
+where it departs from the chain. Nothing is accepted from a stream that was not joined, no high
+watermark either. **Append.** A batch must follow the log's end; a batch that the log already has is
+compared. **Sync.** The shell takes a token with `begin_sync`, makes durable everything written
+until then, and passes the token to `synced`. What it covers is acknowledged, and a fence is
+answered if the token was taken after it. So an append before a promise is in the answer, or is
+never acknowledged.
 
-**Start.** What its leader's log has deleted was committed. A log that ends below begins there anew,
-empty: what that makes of it is durable before anything counts that is appended to it. The start is
-acknowledged and told to claimants as an end, so that no epoch ends below it when all is deleted.
+**Start.** What the leader's log has deleted was committed. A log that ends below begins there,
+empty; this is durable before any append to it counts. The start is acknowledged and reported to
+claimants as an end, so that no epoch ends below it when everything is deleted.
 
-**Limbo.** A replica that may have lost what was durable says so: what it holds counts, what it
-lacks does not. It ends when all is durable up to the end that the leader's log had after it had
-heard of this incarnation: nothing that was ever acknowledged here lies above.
+**Limbo.** A replica that may have lost durable records reports it: the records it holds count,
+those it lacks do not. Limbo ends when everything is durable up to the end that the leader's log had
+after it had learned of this incarnation: nothing that was ever acknowledged here is above that.
 
-The counters and offsets of a replica are plain values in slots: an append costs no more than the
-effect that it returns.
+Counters and offsets are plain values in slots: an append costs no more than the effect that it
+returns.
 
 Source: BookKeeper's fencing and recovery; KIP-101, KIP-279; Viewstamped Replication Revisited, 4.3.
 """
@@ -86,7 +86,7 @@ NOTHING: Final[Effects] = ()
 
 
 class Disk(NamedTuple):
-    """What a copy is found with: the log holds [base, end), of the epochs that `history` says."""
+    """State of a copy at its start: the log holds [base, end), of the epochs in `history`."""
 
     promised: int = 0
     base: int = 0
@@ -97,7 +97,7 @@ class Disk(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """What a sync makes durable: everything that was written before the token was taken."""
+    """Scope of a sync: everything that was written before the token was taken."""
 
     writes: int
     cuts: int
@@ -106,7 +106,7 @@ class Sync(NamedTuple):
 
 
 class Replica:
-    """One copy. `incarnation` is higher than that of any earlier life of this copy."""
+    """Core of a copy. `incarnation` is higher than that of any earlier life of this copy."""
 
     __slots__ = (
         "acked",
@@ -172,10 +172,10 @@ class Replica:
         return self.history[-1].epoch if self.history else 0
 
     def lose(self, *, reserved: int, opened: int) -> Effects:
-        """Something that was durable may be missing: the first event after such a start.
+        """Mark that durable records may be missing; the first event after such a start.
 
-        `reserved` and `opened` are the highest epochs that the control plane knows as reserved and
-        as opened, read after this incarnation began. Nobody is answered before that.
+        `reserved` and `opened` are the highest reserved and opened epochs in the control plane,
+        read after this incarnation began. Nothing is answered before that.
         """
         self.writes += 1
         self.limbo = max(self.limbo, opened)
@@ -256,11 +256,11 @@ class Replica:
     # -- what the shell reports
 
     def begin_sync(self) -> Sync:
-        """What a sync covers that begins now, after all that was written."""
+        """Return the token of a sync that begins now, after everything that was written."""
         return Sync(self.writes, self.cuts, self.end, self.mark)
 
     def synced(self, sync: Sync) -> Effects:
-        """That sync is complete."""
+        """Complete that sync."""
         if self.halted:
             return NOTHING
         writes, cuts, end, mark = sync
@@ -273,7 +273,8 @@ class Replica:
         return self._leave_limbo() + self._answers() if self.limbo else self._answers()
 
     def started(self, base: int) -> bool:
-        """All below an offset, which is committed and durable, is deleted; false if it was."""
+        """Delete everything below a committed and durable offset; return False if it was deleted
+        before."""
         if base <= self.base:
             return False
         self.base = base
@@ -281,7 +282,7 @@ class Replica:
         return True
 
     def differs(self) -> Effects:
-        """What a `Compare` found: another batch at an offset of the same epoch."""
+        """Record that a `Compare` found another batch at an offset of the same epoch."""
         self.halted = True
         self.authority = self.epoch = 0
         self.asked = self.owed = None
@@ -337,7 +338,7 @@ class Replica:
         return StartAt(base)
 
     def _take(self, base: int, next_offset: int) -> Effects:
-        """What a range of the stream that was joined means for the log."""
+        """Return the effects of a range of the joined stream on the log."""
         effects = NOTHING
         if base != self.end:
             if base > self.end:
@@ -372,7 +373,7 @@ class Replica:
         return (PersistLimbo(0),)
 
     def _answers(self) -> Effects:
-        """What may leave, now that `synced_writes` are durable."""
+        """Return the messages that may be sent, now that `synced_writes` are durable."""
         effects: Effects = NOTHING
         if self.owed is not None and self.owed_after <= self.synced_writes:
             effects += (self.owed,)

@@ -59,7 +59,7 @@ _ALL: Final = -1
 
 
 class ReplicatedLog:
-    """One partition on this broker. Belongs to the event loop."""
+    """Partition on this broker. Belongs to the event loop."""
 
     __slots__ = ("_service", "claiming", "copy", "key", "leading", "log", "owner")
 
@@ -132,12 +132,10 @@ class ReplicatedLog:
         return leading
 
     def check_reachable(self) -> None:
-        """As `Leadership.check_reachable`; nothing where nobody leads here."""
         if self.leading is not None:
             self.leading.check_reachable()
 
     def mend(self, error: PenstockError) -> bool:
-        """As `Copy.mend`."""
         return self.copy.mend(error, self.leading, self._service.now_ms())
 
     # -- what a leadership asks (`LeaderShell`)
@@ -179,7 +177,7 @@ class ReplicatedLog:
             self._service.advanced([self.owner])
 
     def heard(self, sender: int, message: Said, data: memoryview) -> None:
-        """What a broker says about this partition, this one included."""
+        """Handle a message of a broker, this one included, about this partition."""
         if isinstance(message, HEARD_BY_COPIES):
             self.copy.heard(sender, message, data, self._service.now_ms())
             if isinstance(message, Join):
@@ -207,7 +205,7 @@ class ReplicatedLog:
         self._service.stir(self)
 
     def log_moved(self) -> None:
-        """The log may begin at another offset: copies are told."""
+        """Notify copies that the log may begin at another offset."""
         leading = self.leading
         if leading is not None and leading.core.base != self.log.log_start_offset:
             self._service.stir(self)
@@ -218,7 +216,7 @@ class ReplicatedLog:
 
 
 class Replication:
-    """See the module's text. Belongs to the event loop."""
+    """Replicated partitions of this broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -229,7 +227,8 @@ class Replication:
         advanced: Callable[[Iterable[object]], None],
         clock: Clock,
     ) -> None:
-        """`flush` is told whom to call when all that was appended until then is durable."""
+        """Create the service. `flush` registers a callback for when everything appended until then
+        is durable."""
         self.broker_id = broker_id
         self.advanced = advanced
         self.links: Links
@@ -283,10 +282,10 @@ class Replication:
         return self._life
 
     def open(self, key: PartitionKey, log: ReplicaLog, *, opened: int) -> ReplicatedLog:
-        """Take part in a partition with this log; the one there is, if it has the same.
+        """Take part in a partition with this log; return the present part if it has the same log.
 
-        `opened` is the epoch that the image says is open. A copy that may lack what it has promised
-        or acknowledged answers nobody until the control plane has told how much that may be.
+        `opened` is the open epoch by the image. A copy that may lack what it has promised or
+        acknowledged answers nothing until the control plane has reported how much that may be.
         """
         known = self.logs.get(key)
         if known is not None and known.log is log:
@@ -325,7 +324,7 @@ class Replication:
         return max(log.copy.core.promised, led)
 
     def claim(self, keys: Iterable[PartitionKey]) -> None:
-        """Become the leader of partitions, if nobody is faster."""
+        """Claim the leadership of partitions."""
         for key in keys:
             self.logs[key].claiming = True
             self._claims.add(key, None)
@@ -361,7 +360,8 @@ class Replication:
         self._limited[log] = None
 
     def take_touched(self) -> Iterable[ReplicatedLog]:
-        """Partitions led here, or claimed, of which anything was heard or done since last asked."""
+        """Return and reset the partitions led or claimed here that had an event since the last
+        call."""
         touched, self._touched = self._touched, {}
         return touched
 
@@ -374,7 +374,7 @@ class Replication:
             self.give(self.logs[key], asked)
 
     def give(self, log: ReplicatedLog, asked: GiveTo) -> None:
-        """Somebody asks this broker to let another one lead."""
+        """Handle another broker's request to let a certain broker lead."""
         leading = log.leading
         if leading is None or leading.heir is not None or leading.core.epoch != asked.authority:
             return
@@ -387,7 +387,7 @@ class Replication:
             self.claim([log.key])
 
     def kept(self) -> list[ReplicatedLog]:
-        """What was given away, or lost to a claim, and is to be looked at: that took its time."""
+        """Return partitions whose successor did not claim in time, or that were lost to a claim."""
         now_ms, found = self.now_ms(), []
         for log in list(self._limited):
             leading = log.leading
@@ -422,13 +422,13 @@ class Replication:
     def _turn(self) -> None:
         self._scheduled = False
         stirred, self._stirred = self._stirred, {}
-        for one in stirred:
-            self._fill(one)
+        for log in stirred:
+            self._fill(log)
         self._send()
-        for broker_id in [one for one in self._short if self.links.room_bytes(one)]:
+        for broker_id in list(filter(self.links.room_bytes, self._short)):
             self.room_again(broker_id)
-        copies = [(one, one.copy.core) for one in stirred if one.copy.unsynced]
-        tokens = [(one, core, core.begin_sync()) for one, core in copies]
+        copies = [(log, log.copy.core) for log in stirred if log.copy.unsynced]
+        tokens = [(log, core, core.begin_sync()) for log, core in copies]
         if tokens:
             self._flush(partial(self._durable, tokens))
 
@@ -447,7 +447,7 @@ class Replication:
             one.mend(error)
 
     def room_bytes(self, broker_id: int) -> int:
-        """How much may be sent to a broker in this turn; 0 without a connection to it."""
+        """Return how many bytes may be sent to a broker in this turn; 0 without a connection."""
         return max(0, self.links.room_bytes(broker_id) - self._outgoing_bytes.get(broker_id, 0))
 
     def _durable(
@@ -472,14 +472,15 @@ class Replication:
         self._send()
 
     def end(self, error: StorageError) -> None:
-        """The disk has failed for good: others are to lead, also what nobody writes to."""
+        """Stop permanently after a disk failure: other brokers lead, also partitions without
+        appends."""
         if self.failed:
             return
         self.failed = True
         logger.critical("%d copies take no part until a restart: %s", len(self.logs), error)
-        for one in self.logs.values():
-            one.copy.broken = True
-            self._give_away(one)
+        for log in self.logs.values():
+            log.copy.broken = True
+            self._give_away(log)
         self._send()
 
     def pass_on(self, key: PartitionKey, heir: int, epoch: int) -> None:
@@ -511,7 +512,7 @@ class Replication:
         data: Sequence[Buffer],
         size_bytes: int,
     ) -> None:
-        """Say something about a partition to a broker; this one is told at once."""
+        """Send a message about a partition to a broker; this broker handles its own at once."""
         if broker_id == self.broker_id:
             log.heard(broker_id, message, joined(data))
             return

@@ -10,7 +10,7 @@ from penstock.host import HostClient
 
 def keepers() -> set[threading.Thread]:
     """Those of all clients in this process; other tests may have left some that end any time."""
-    return {thread for thread in threading.enumerate() if thread.name == "penstock-host-keeper"}
+    return {thread for thread in threading.enumerate() if thread.name == "penstock-host-background"}
 
 
 def keeper_of(client: HostClient) -> threading.Thread:

@@ -250,7 +250,7 @@ async def test_a_silent_producer_is_pinged_then_closed() -> None:
         headers = await silent.ended()
         assert {header.type for header in headers[:-1]} == {PING}
         assert headers[-1].type == FAILED
-        assert "nothing was heard" in headers[-1].reason
+        assert "nothing was received" in headers[-1].reason
         await awake.send(data(0))
         while (header := await awake.header()).type == PING:
             pass
@@ -273,7 +273,7 @@ async def test_nobody_is_silent_while_the_agent_itself_is_held_up() -> None:
         await one.expect(ACCEPTED, ranges=[0, 1])
         held_up()
         held_up()  # not put off for ever
-        assert "nothing was heard" in (await one.expect(FAILED)).reason
+        assert "nothing was received" in (await one.expect(FAILED)).reason
 
 
 async def test_one_that_never_says_hello_is_closed() -> None:

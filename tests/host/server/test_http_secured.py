@@ -108,7 +108,7 @@ async def test_signed_tokens(tmp_path: Path) -> None:
             assert (await publish(agent, tls, bearer(**said))).status == 401, said
         fixed = {"authorization": f"bearer {TOKEN}"}
         assert (await call(agent, "GET", "/metrics", headers=fixed, tls=tls)).status == 200
-    assert [(one.principal, one.reason) for one in noted.events] == [
+    assert [(event.principal, event.reason) for event in noted.events] == [
         ("User:clicks", ""),
         ("User:ANONYMOUS", "no rule of host.acl.file is for nobody"),
         ("User:ANONYMOUS", "no rule of host.acl.file is for web"),

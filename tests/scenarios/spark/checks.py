@@ -47,13 +47,13 @@ class Written:
 def source_of(records: Iterable[Mapping[str, Any]]) -> dict[Place, tuple[str, int, str]]:
     """The source's records by place."""
     found: dict[Place, tuple[str, int, str]] = {}
-    for one in records:
+    for record in records:
         try:
-            value = json.loads(one["value"])
+            value = json.loads(record["value"])
         except ValueError:
             value = {"n": -1, "kind": UNDECODABLE}
-        place = (one["partition"], one["offset"])
-        found[place] = (one["key"].decode(), value["n"], value["kind"])
+        place = (record["partition"], record["offset"])
+        found[place] = (record["key"].decode(), value["n"], value["kind"])
     return found
 
 

@@ -36,9 +36,9 @@ _DONTWAIT: Final = socket.MSG_DONTWAIT
 
 
 class AsyncHostClient(ProducerFacts):
-    """A producer that publishes to the agent behind a socket file; `HostClient` for event loops.
+    """Producer for event loops that publishes to the agent behind a socket file.
 
-    Options that are not named here stand in `ClientOptions`.
+    `ClientOptions` has the options that are not named here.
 
     Raises:
         InvalidSetting: an option that is unknown or out of its bounds.
@@ -82,7 +82,7 @@ class AsyncHostClient(ProducerFacts):
     # Life
 
     async def start(self) -> None:
-        """Begin to connect, which goes on until there is an agent; see `wait_started`.
+        """Begin to connect, until an agent answers; see `wait_started`.
 
         Raises:
             ClientClosed: the client has been stopped.
@@ -215,10 +215,10 @@ class AsyncHostClient(ProducerFacts):
         topic: str = "",
         partition: int | None = None,
     ) -> asyncio.Future[None]:
-        """As `publish_nowait`, for several chunks in one frame.
+        """Publish several chunks in one frame, as `publish_nowait`.
 
         Raises:
-            as `publish_nowait`.
+            PenstockError: as `publish_nowait`.
         """
         where = self._place(topic) if partition is None else partition
         return self._submit(many(payloads, event_counts, topic, where))
@@ -362,7 +362,8 @@ class AsyncHostClient(ProducerFacts):
         self._after(now_ms)
 
     def _after(self, now_ms: float) -> None:
-        """Set the timer and the watch on writing to what is needed next, and tell who waits."""
+        """Set the timer and the writability watch for what is due next, and notify waiting
+        callers."""
         loop = self._loop
         if loop is None:
             return

@@ -26,15 +26,15 @@ _CLOSE_SECONDS: Final = 30.0
 
 
 class HostClient(ProducerFacts):
-    """A producer that publishes to the agent behind a socket file.
+    """Producer that publishes to the agent behind a socket file.
 
     The client connects in the background and keeps trying; `wait_started` waits for the agent.
-    Options that are not named here stand in `ClientOptions`.
+    `ClientOptions` has the options that are not named here.
 
     With `resend` (the default) frames are kept until the agent has accepted them, and `publish`
-    waits when the buffer is full, unless it is told not to `block`. Without it, publishing fails at
-    once when there is no agent or no credit, and what is under way when the connection ends ends
-    with `LostOnDisconnect`.
+    waits while the buffer is full, unless `block` is False. Without it, publishing fails at once if
+    there is no agent or no credit, and frames in flight fail with `LostOnDisconnect` when the
+    connection ends.
 
     Raises:
         InvalidSetting: an option that is unknown or out of its bounds.
@@ -131,11 +131,11 @@ class HostClient(ProducerFacts):
 
         `data` is anything with Arrow's C stream; options as for `Client.write_arrow`: `key`,
         `value`, `timestamp`, `headers`, `partition`, `codec`, `level`, `batch_bytes`. The topic has
-        to be one that was named to the client, unless `partition` is a number.
+        to be one of the client's topics, unless `partition` is a number.
 
         Raises:
-            InvalidArgument: columns or options that cannot be.
-            PenstockError: as `publish`; what was published before goes on.
+            InvalidArgument: invalid columns or options.
+            PenstockError: as `publish`; frames published before continue.
         """
         from penstock.host.client.encoding import RecordOptions, record_frames
 
@@ -166,8 +166,8 @@ class HostClient(ProducerFacts):
         """Publish one chunk and return when the agent has accepted it.
 
         Raises:
-            TimeoutError: no answer in `timeout` seconds; the publication goes on.
-            PenstockError: as `publish`, or what became of the frame.
+            TimeoutError: no answer in `timeout` seconds; the publication continues.
+            PenstockError: as `publish`, or the outcome of the frame.
         """
         if partition is None:
             partition = self._partition(topic) if topic else -1

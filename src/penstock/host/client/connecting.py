@@ -39,7 +39,7 @@ _INBOX_BYTES: Final = 2 * (HEADER_BYTES_MAX + 1 + PRELUDE_BYTES)
 _DONTWAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _EXPLAINED: Final = {
     errno.ENOENT: "there is no such file: no agent runs, or it serves another path",
-    errno.ECONNREFUSED: "nobody serves it: no agent runs, or the path is not a socket",
+    errno.ECONNREFUSED: "no agent serves it, or the path is not a socket",
     errno.EACCES: "permission denied: the user has to be in the agent's group",
     errno.EAGAIN: "the agent does not accept connections at the moment",
     errno.EPROTOTYPE: "it is a socket of another kind",

@@ -41,7 +41,7 @@ _FRAME_HEADER_BYTES_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOptions:
-    """Which columns hold what, and how the records are encoded; as for `Client.write_arrow`."""
+    """Columns of a table, and the encoding of its records; as for `Client.write_arrow`."""
 
     key: str | None = "key"
     value: str = "value"

@@ -1,20 +1,20 @@
-"""The blocking client's threads: whoever waits for an answer receives it, without a hop.
+"""Threads of the blocking client: the thread that waits for an answer receives it itself.
 
 All state is guarded by one lock, under which nothing waits and no caller's code runs. Waiting is
 done by roles:
 
-- The *leader* is a thread that waits for a result of its own. It receives on the socket, takes in
-  whatever comes for anybody, and leaves when its result is there. So a round trip wakes up one
+- The *leader* is a thread that waits for a result of its own. It receives on the socket, reads
+  the answers for all threads, and leaves when its result is there. So a round trip wakes up one
   thread, the one that wants the answer.
 - *Followers* wait at gates while another thread leads. A follower's gate opens when its result is
   there, or when it has to lead next.
-- The *keeper*, a thread of the client's own, connects, keeps the time, sends what the kernel did
-  not take, and receives while nobody waits. After somebody has led it pauses for some milliseconds
-  before it looks at the socket again, so that it is not woken up with every answer of a thread
+- The *background thread* of the client connects, keeps the time, sends what the kernel did
+  not take, and receives while nobody waits. After a thread has led, it pauses for some milliseconds
+  before it reads the socket again, so that it is not woken up with every answer of a thread
   that publishes and waits in turn.
 
-Sending is done by the thread that publishes. When the kernel takes no more, that thread waits for
-room, and leads meanwhile if nobody does, because an agent whose answers are not read stops reading.
+The thread that publishes also sends. When the kernel takes no more, that thread waits for room, and
+leads meanwhile if no thread does, because an agent whose answers are not read stops reading.
 
 Source: leader/followers (Schmidt and others, "Leader/Followers", PLoP 2000).
 """
@@ -48,14 +48,14 @@ _LEADER_STEP_MS: Final = 100.0
 """A leader looks up as often when nothing comes."""
 
 _PAUSE_MS: Final = 5.0
-"""How long the keeper leaves the socket to a thread that has just led."""
+"""How long the background thread leaves the socket to a thread that has just led."""
 
 _UNREAD_MAX: Final = 8
 """Publications after which the thread that publishes looks for answers itself."""
 
 _KEEPER_STEP_MS: Final = 100.0
 _KEEPER_IDLE_STEP_MS: Final = 1_000.0
-"""The longest sleeps of the keeper, with something under way and without."""
+"""Longest sleeps of the background thread, with frames in flight and without."""
 
 _NOT_NOW: Final = (NoCredit, NotConnected, Draining)
 """What a publish that may block waits for to pass."""
@@ -65,7 +65,7 @@ _RECEIVE_TIMEOUT: Final = struct.pack("ll", 0, int(_LEADER_STEP_MS * 1000))
 
 
 class Engine:
-    """What a blocking client does; its methods may be called from any thread."""
+    """State and threads of a blocking client; methods may be called from any thread."""
 
     def __init__(
         self,
@@ -97,8 +97,10 @@ class Engine:
         self._patience_ms = (
             options.delivery_timeout_ms if options.resend else options.publish_timeout_ms
         )
-        self._keeper = threading.Thread(target=self._keep, name="penstock-host-keeper", daemon=True)
-        self._keeper.start()
+        self._background = threading.Thread(
+            target=self._run_background, name="penstock-host-background", daemon=True
+        )
+        self._background.start()
 
     def now_ms(self) -> float:
         return self._monotonic() * 1000
@@ -122,7 +124,7 @@ class Engine:
             try:
                 line.core.submit(publication, now_ms)
             except _NOT_NOW:
-                if not block or threading.current_thread() is self._keeper:
+                if not block or threading.current_thread() is self._background:
                     raise
                 waiting = submitted = False
             else:
@@ -143,10 +145,10 @@ class Engine:
         return future
 
     def _look_for_answers(self, now_ms: float) -> None:
-        """Take in what has come, as a leader would, and keep the keeper from waking up for it.
+        """Read available answers as a leader would, and keep the background thread from waking up.
 
-        A thread that publishes and does not wait would otherwise share the interpreter with a
-        keeper that is woken up by every answer.
+        A thread that publishes without waiting would otherwise compete with a background thread
+        that wakes up for every answer.
         """
         self._unread = 0
         line = self.line
@@ -188,7 +190,7 @@ class Engine:
         if self._to_call:
             self._call_back()
         if not finished and not self._drive(done, None, deadline_ms):
-            raise TimeoutError(f"no answer in {timeout} s; the publication goes on")
+            raise TimeoutError(f"no answer in {timeout} s; the publication continues")
         if publication.error is not None:
             raise publication.error
 
@@ -295,7 +297,7 @@ class Engine:
         """
         deadline_ms = inf if timeout is None else self.now_ms() + timeout * 1000
         if not self._drive(future.done, future, deadline_ms):
-            raise TimeoutError(f"no answer in {timeout} s; the publication goes on")
+            raise TimeoutError(f"no answer in {timeout} s; the publication continues")
 
     def wait_until(self, done: Callable[[], bool], deadline_ms: float) -> bool:
         """Wait for something that is looked at under the lock whenever anything has moved."""
@@ -332,7 +334,7 @@ class Engine:
         return finished
 
     def _wait_at(self, gate: Gate, future: PublishFuture | None, seconds: float) -> None:
-        if threading.current_thread() is self._keeper:
+        if threading.current_thread() is self._background:
             self._leave_and_hand_over(gate, future)
             raise RuntimeError("a callback cannot wait for another publication")
         try:
@@ -413,7 +415,7 @@ class Engine:
         return -1
 
     def _retime(self, now_ms: float) -> None:
-        """Wake the keeper up if something is due before it would look."""
+        """Wake the background thread if an event is due before its next check."""
         self.line.retimed = False
         if self.line.next_wake_ms(now_ms) < self._tick_at_ms:
             self._ring_bell()
@@ -425,19 +427,20 @@ class Engine:
                 retired.close()
             self._retired.clear()
 
-    # The keeper
+    # The background thread
 
     def _ring_bell(self) -> None:
-        """Wake up the keeper. Under the lock, so that the descriptor is what it was."""
+        """Wake the background thread. Called under the lock, so that the descriptor is valid."""
         if self._bell >= 0:
             os.eventfd_write(self._bell, 1)
 
     def orphan(self) -> None:
-        """Have the keeper end everything; takes no lock, so that a destructor may call it."""
+        """Let the background thread end everything; takes no lock, so that a destructor may call
+        it."""
         self.orphaned = True
         self._ring_bell()
 
-    def _keep(self) -> None:
+    def _run_background(self) -> None:
         try:
             while not self.stopped:
                 with self.lock:
@@ -457,7 +460,7 @@ class Engine:
                 self._look(current, descriptor, events, wait_ms)
                 self._call_back()
         except Exception as error:
-            logger.exception("the client's keeper failed")
+            logger.exception("the client's background thread failed")
             with self.lock:
                 self._shut_down(ClientClosed(f"the client failed: {error!r}"))
             self._call_back()
@@ -481,7 +484,7 @@ class Engine:
         self._hand_over()
 
     def _plan(self, now_ms: float) -> tuple[int, float]:
-        """Which events of the socket the keeper waits for, and how long."""
+        """Return the socket events that the background thread waits for, and how long."""
         line = self.line
         wake_ms = line.next_wake_ms(now_ms)
         step_ms = _KEEPER_STEP_MS if line.core.outstanding else _KEEPER_IDLE_STEP_MS
@@ -534,7 +537,7 @@ class Engine:
         self._refusal = error
 
     def close(self, deadline_ms: float) -> bool:
-        """Deliver what is left until the deadline, then end the rest and the keeper.
+        """Deliver what is left until the deadline, then end the rest and the background thread.
 
         Returns:
             Whether everything had ended by then.
@@ -547,8 +550,8 @@ class Engine:
         with self.lock:
             self._shut_down(ClientClosed("the client was closed before an answer came"))
         self._call_back()
-        if threading.current_thread() is not self._keeper:
-            self._keeper.join()
+        if threading.current_thread() is not self._background:
+            self._background.join()
         return delivered
 
     def _shut_down(self, error: PenstockError) -> None:
@@ -565,7 +568,7 @@ class Engine:
         self._close_retired()
 
     def after_fork_in_child(self) -> None:
-        """Give up everything that belongs to the parent, without a word to the agent."""
+        """Drop everything that belongs to the parent process, without a message to the agent."""
         self.lock = threading.Lock()
         self.stopped = self._forked = True
         self.refuse(

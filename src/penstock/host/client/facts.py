@@ -1,4 +1,4 @@
-"""What both clients can say of themselves, read from the core that they share."""
+"""Facts about a producer that both clients read from their core."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from penstock.host.delivery import Delivery
 
 
 class ProducerFacts:
-    """Who this producer is, and what it has under way."""
+    """Identity of this producer, and its frames in flight."""
 
     _core: Delivery
 
     @property
     def credit(self) -> Credit:
-        """What the agent takes now."""
+        """Return the credit that is left."""
         return self._core.machine.window.available
 
     @property
     def producer_id(self) -> int:
-        """Who this producer is, -1 until an agent has given it a name."""
+        """Return the producer id, -1 until an agent has assigned one."""
         return self._core.machine.producer_id
 
     @property
@@ -31,5 +31,5 @@ class ProducerFacts:
         return self._core.outstanding
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has that was named to the client; 0 when not known."""
+        """Return the number of partitions of one of the client's topics; 0 if it is unknown."""
         return self._core.machine.partitions.get(topic, 0)

@@ -1,11 +1,11 @@
-"""What a publish returns: a `concurrent.futures.Future` that is cheap until somebody waits.
+"""Futures of publications: `concurrent.futures.Future` without the cost of a condition.
 
-A standard future has a condition, which is a lock and a queue, made for each. Most publications
-are waited for by the thread that made them, or not at all, so here the condition is made when
-somebody asks for it (`concurrent.futures.wait`, `as_completed`). `result` and `exception` do not:
-they have the engine drive the socket until the answer is there.
+A standard future creates a condition, which is a lock and a queue. Most publications are waited
+for by the thread that made them, or not at all, so the condition is created only when it is needed
+(`concurrent.futures.wait`, `as_completed`). `result` and `exception` do not need it: they let the
+engine drive the socket until the answer is there.
 
-A publication cannot be taken back, so `cancel` says no.
+A publication cannot be withdrawn, so `cancel` returns False.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def after_fork_in_child() -> None:
 
 
 class Waits(Protocol):
-    """Who brings a future to its end."""
+    """The engine that completes a future."""
 
     def wait_for(self, future: PublishFuture, timeout: float | None) -> None:
         """Return when the future has ended.
@@ -88,8 +88,8 @@ class PublishFuture(Future[None]):
         """Return when the frame was accepted.
 
         Raises:
-            TimeoutError: not in `timeout` seconds; the publication goes on.
-            PenstockError: what became of the frame instead.
+            TimeoutError: not in `timeout` seconds; the publication continues.
+            PenstockError: the outcome of the frame.
         """
         if self._state != _FINISHED:
             self._engine.wait_for(self, timeout)
@@ -100,10 +100,10 @@ class PublishFuture(Future[None]):
                 self = None  # type: ignore[assignment]  # no cycle with the traceback
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What went wrong, or None when the frame was accepted.
+        """Return the error of the frame, or None when it was accepted.
 
         Raises:
-            TimeoutError: it is not known in `timeout` seconds.
+            TimeoutError: the outcome is unknown after `timeout` seconds.
         """
         if self._state != _FINISHED:
             self._engine.wait_for(self, timeout)
@@ -154,7 +154,7 @@ class PublishFuture(Future[None]):
         self._done_callbacks = []
 
     def call_back(self) -> None:
-        """Call the callbacks, each once, whoever else does the same."""
+        """Call the callbacks, each once, even if several threads call this."""
         callbacks = self._done_callbacks
         while callbacks:
             try:

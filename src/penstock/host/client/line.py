@@ -1,10 +1,10 @@
-"""One client's line to its agent: the core, a socket at a time, and nothing that waits.
+"""A client's line to its agent: the core, one socket at a time, and no waiting.
 
-Both clients call this and only differ in how they wait: `BlockingEngine` with threads, under its
+Both clients use this and differ only in how they wait: `BlockingEngine` with threads, under its
 lock, `AsyncHostClient` on its loop. Times are milliseconds of a monotonic clock.
 
-An agent may close the connection with answers still unread on this side. So when sending fails
-the line only stops sending; it ends when everything that the agent said has been read.
+The agent may close the connection with answers still unread on this side. If sending fails, the
+line therefore only stops sending; it ends when all received bytes have been read.
 """
 
 from __future__ import annotations
@@ -218,7 +218,8 @@ class Line:
 
 
 def receive_from(current: socket.socket, room: memoryview, flags: int = 0) -> int:
-    """How many bytes came, 0 when the connection is over, -1 when there is nothing now."""
+    """Return how many bytes were received, 0 at the end of the connection, -1 if there are none
+    now."""
     try:
         return current.recv_into(room, 0, flags)
     except (BlockingIOError, InterruptedError):

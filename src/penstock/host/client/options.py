@@ -1,4 +1,4 @@
-"""What a client of the host agent can be told, with bounds; both clients take the same words."""
+"""Options of a client of the host agent, with bounds; both clients have the same."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ClientOptions:
     )  # fmt: skip
 
     def terms(self) -> ClientTerms:
-        """What the agent is asked for."""
+        """Return the requirements that are sent to the agent."""
         return ClientTerms(
             topics=self.topics,
             client_name=self.client_name,

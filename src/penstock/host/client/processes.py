@@ -1,4 +1,4 @@
-"""What happens to blocking clients when their process forks, and when it ends.
+"""Handling of blocking clients when their process forks, and when it ends.
 
 A forked child has the parent's socket, but not the parent's threads, and two processes that write
 frames to one stream would ruin it. So in the child every client is closed, without a word to the

@@ -1,6 +1,6 @@
-"""Which thread of a blocking client leads, and at which gates the others wait.
+"""Roles of the threads of a blocking client: which thread leads, and the gates of the others.
 
-All of it is guarded by the engine's lock; only `Gate.wait` is called without.
+The engine's lock guards everything; only `Gate.wait` is called without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from penstock.host.client.futures import PublishFuture
 
 
 class Gate:
-    """Where one thread waits. Opened once."""
+    """Gate at which one thread waits. Opened once."""
 
     __slots__ = ("_lock", "opened")
 
@@ -31,7 +31,7 @@ class Gate:
 
 
 class Roles:
-    """One leader at most, and followers in the order in which they came."""
+    """The leader, at most one, and the waiting threads in the order in which they came."""
 
     def __init__(self) -> None:
         self.leading = False

@@ -68,7 +68,8 @@ class Access:
         return True
 
     def of_peer(self, connected: socket.socket) -> tuple[Permission | None, str]:
-        """What the process at the other end of a Unix socket may do, and why nothing at all.
+        """Return the permission of the process at the other end of a Unix socket, or the reason for
+        none.
 
         Without rules there is no permission, and no reason.
         """

@@ -55,7 +55,7 @@ SINK_STOP_SECONDS_MIN: Final = 1.0
 
 
 class HostAgent:
-    """One agent on one socket: `start`, `stop`. Its sink is started and stopped with it."""
+    """Agent on one socket: `start`, `stop`. Its sink is started and stopped with it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How much credit each connection of an agent gets, out of one total; without I/O.
+"""Distribution of one total of credit over the connections of an agent; without I/O.
 
 Every connection gets a floor, enough for the largest frame, or it could never send one. What it
 gets beyond comes out of the total, and of that only one half is handed out while others may still
@@ -47,12 +47,13 @@ class CreditBudget:
 
     @property
     def floor(self) -> Credit:
-        """What every connection gets, however many there are."""
+        """Return the credit that every connection gets."""
         return self._portion(self._floor_bytes)
 
     @property
     def free_bytes(self) -> int:
-        """What may be handed out beyond floors, without touching those of connections to come."""
+        """Return the bytes that may be granted beyond floors, without those of connections to
+        come."""
         to_come = self._floor_bytes * max(0, self.connections_max - len(self._grants))
         reserved = min(self.total_bytes // 2, to_come)
         return max(0, self.total_bytes - self.granted_bytes - reserved)

@@ -1,9 +1,9 @@
-"""One accepted socket of an agent: bytes to frames, verdicts to bytes, within bounds.
+"""Accepted socket of an agent: frames from bytes, bytes from verdicts, within bounds.
 
-Receiving. The loop says that bytes are there, and the connection has its turn: it receives until
-nothing more is there, or a bound is reached, and hands every whole frame to the core where it lies
-(`receiving.py`). A sink that keeps a payload gets a copy in a recycled buffer. The event loop's
-own transports are not used, because they drop the descriptor that comes with HELLO.
+Receiving. When the socket is readable, the connection receives until no bytes are left or a bound
+is reached, and passes every whole frame to the core without a copy (`receiving.py`). A sink that
+keeps a payload gets a copy in a recycled buffer. The event loop's own transports are not used,
+because they drop the descriptor that comes with HELLO.
 
 Sending. Answers go out at the end of a turn, so many frames share one ACCEPTED.
 What the kernel does not take waits here; above a bound nothing more is read from this producer, and
@@ -68,13 +68,13 @@ class ConnectionOwner(Protocol):
         """Monotonic milliseconds."""
 
     def terms(self, *, refused: bool) -> ServerTerms:
-        """What a new producer is offered; nothing, if it is refused."""
+        """Return the offer to a new producer; None if it is rejected."""
 
     def opened(self, connection: HostConnection) -> bool:
         """A connection begins; False when there are too many, or it is refused."""
 
     def closed(self, connection: HostConnection, lost_frames: int, reason: str) -> None:
-        """A connection has ended; nobody hears the verdicts of its `lost_frames` any more."""
+        """Handle an ended connection; the verdicts of its `lost_frames` cannot be delivered."""
 
     def rejected(self, connection: HostConnection, error: Exception) -> None:
         """A producer sent what it may not."""
@@ -160,7 +160,7 @@ class HostConnection:
         return limits.FRAME_GRACE_MS + size / limits.FRAME_BYTES_PER_MS_MIN
 
     def rules_changed(self) -> None:
-        """Go on with what the producer may do now, or end."""
+        """Apply changed rules to the producer, or end the connection."""
         if self.closed or self._closing_by_ms:
             return
         self.machine.permission, self.refusal = self._owner.access.of_peer(self._socket)
@@ -169,7 +169,7 @@ class HostConnection:
             self._send_output()
 
     def drain(self, deadline_ms: int, reason: str) -> None:
-        """Tell the producer that the agent goes away."""
+        """Notify the producer that the agent is draining."""
         self.machine.drain(deadline_ms, reason)
         self._send_output()
 
@@ -201,7 +201,7 @@ class HostConnection:
     # Receiving
 
     def _resume(self) -> None:
-        """Read, unless answers or memory stand in the way."""
+        """Read again, unless unsent answers or the memory limit prevent it."""
         if self.closed or self._reading or self._closing_by_ms:
             return
         if len(self._backlog) > limits.ANSWER_BACKLOG_BYTES_MAX:

@@ -100,7 +100,8 @@ class Connections:
         return len(self._slots)
 
     def __iter__(self) -> Iterator[HostConnection]:
-        """Those that are open now, the oldest first; they may end while they are gone through."""
+        """Iterate over the open connections, the oldest first; they may end during the
+        iteration."""
         return iter(tuple(self._slots))
 
     @property
@@ -117,7 +118,7 @@ class Connections:
         self._ticked_ms = self.now_ms()
 
     def drain(self) -> None:
-        """Take in no more, and tell those that are there when the agent goes away."""
+        """Accept no more connections, and notify the present ones when the agent ends."""
         timeout_ms = self.settings.drain_timeout_ms
         self.drain_by_ms = self.now_ms() + timeout_ms
         self.serving = False
@@ -163,10 +164,11 @@ class Connections:
         self._look()
 
     def _after_a_stall(self, now_ms: float) -> bool:
-        """Whether this process stood still until now, so that what has come is yet to be read.
+        """Return whether this process was stalled until now, so that received bytes are still
+        unread.
 
-        Nobody is called silent, slow or idle before that. It is so for one tick at a time, or a
-        process that is always late would never look.
+        No connection counts as silent, slow or idle before that. It holds for one tick at a time,
+        so that a process that is always late still checks.
         """
         late = now_ms - self._ticked_ms >= HELD_UP_MS
         self._ticked_ms = now_ms

@@ -9,7 +9,7 @@
 | GET /v1/status    | the agent's state as JSON                                          |
 
 `POST /v1/ingest?topic=&partition=` takes `application/octet-stream`, one chunk, or
-`application/x-ndjson`, a chunk a line, each of which must be JSON. What it says no with:
+`application/x-ndjson`, a chunk a line, each of which must be JSON. Errors:
 
 | status, error                  | when                                        | again?      |
 |--------------------------------|---------------------------------------------|-------------|
@@ -24,7 +24,7 @@
 | 408 request_timeout            | the body took too long                      | yes         |
 | 413 content_too_large          | the body or a line is over the limit        | never       |
 | 415 unsupported_media_type     | another content type, or an encoding        | never       |
-| 422 sink_refused               | the sink has refused it for good            | never       |
+| 422 sink_refused               | the sink has rejected it permanently        | never       |
 | 429 throttling_quota_exceeded  | no credit                                   | Retry-After |
 | 429 sink_busy                  | the sink could not take it now              | Retry-After |
 | 503 sink_unavailable           | the sink does not say, or what it stands on | Retry-After |
@@ -180,9 +180,9 @@ class HttpFront:
         )
 
     def drain(self) -> None:
-        """Leave new connections to the next agent, if there is to be one on the same port.
+        """Leave new connections to the next agent if one will listen on the same port.
 
-        Otherwise they are still taken, to be told that the agent is draining.
+        Otherwise they are accepted and get the answer that the agent is draining.
         """
         if self._settings.socket_takeover:
             self._listener.leave()
@@ -339,9 +339,9 @@ class HttpFront:
     async def _deliver(
         self, body: memoryview, parts: list[Part], topic: str, partition: int
     ) -> Outcome:
-        """Hand the parts over and wait for the sink, but not for ever.
+        """Pass the parts to the sink and wait for its verdict within the time limit.
 
-        What the sink was handed it keeps, and the credit with it, also when nobody waits any more.
+        The sink keeps what it was given, and the credit with it, also after the time limit.
         """
         timeout_ms = self._settings.http_timeout_ms
         handed = False

@@ -1,8 +1,8 @@
-"""Who asks the agent's HTTP front, by the agent's rules: users, tokens, certificates.
+"""Authentication of the agent's HTTP front by its rules: users, tokens, certificates.
 
-Without rules every request that names this listener may do everything, as at the socket. With
-rules requests need credentials: only `/livez` and `/readyz` stay open. From this machine passwords
-and tokens are taken without TLS too.
+Without rules, every request that names this listener may do everything, as at the socket. With
+rules, requests need credentials, except `/livez` and `/readyz`. Passwords and tokens from this
+machine are accepted without TLS too.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class HttpAccess:
         )
 
     async def permission(self, request: Request) -> Permission | None:
-        """What the client of a request may do; None where there are no rules.
+        """Return the permission of a request's client; None if there are no rules.
 
         Raises:
-            NotAuthenticated: nobody knows who it is.
+            NotAuthenticated: the credentials match no rule.
             TooManyLogins: too many passwords wait to be verified, or too many were wrong.
         """
         return None if self._access.rules is None else await self._authentication.who(request)

@@ -3,7 +3,7 @@
 The front has one credit window, of the size of one connection's, for all requests together. A body
 takes its bytes from it while it arrives, so what is read of unfinished bodies is bounded too, and
 its chunks and events before it is handed to the sink. Nothing waits for credit: without it the
-request is refused, and told when to come again.
+request is rejected with a time to retry after.
 
 Frames of HTTP carry no log sequence: a request that is sent again after a lost answer is written
 again. That is at-least-once; exactly once takes the socket.
@@ -84,7 +84,7 @@ class OutOfCredit(NoCredit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a request's frames."""
+    """Outcome of a request's frames."""
 
     accepted_chunks: int = 0
     accepted_events: int = 0
@@ -94,7 +94,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One frame's worth of a body: a stretch of it, and the chunks in that."""
+    """Part of a body that becomes one frame, with its chunks."""
 
     start: int
     end: int

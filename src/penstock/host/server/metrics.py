@@ -58,17 +58,15 @@ CREDIT_IN_USE: Final = _gauge(
     "credit_in_use", "Credit that unanswered frames take, by dimension.", ("dimension",)
 )
 RETAINED_BYTES: Final = _gauge("sink_retained_bytes", "Payload bytes that the sink holds.")
-SINK_ACCEPTS: Final = _gauge(
-    "sink_accepts", "1 while the sink accepts, as far as the last look at it tells."
-)
+SINK_ACCEPTS: Final = _gauge("sink_accepts", "1 while the sink accepts, by its last check.")
 SINK_FRAMES: Final = _counter(
     "sink_frames_total",
-    "Frames that the sink has settled, those of HTTP among them: accepted, failed (may be sent"
-    " again) or refused for good.",
+    "Frames that the sink has answered, those of HTTP included: accepted, failed (may be sent"
+    " again) or rejected permanently.",
     ("verdict",),
 )
 QUEUED_BYTES: Final = _gauge(
-    "queued_bytes", "Received bytes of frames that are not settled or not whole."
+    "queued_bytes", "Received bytes of frames that have no answer or are incomplete."
 )
 DRAINING: Final = _gauge("draining", "1 while the agent goes away.")
 HTTP_REQUESTS: Final = _counter(

@@ -1,11 +1,11 @@
-"""Bytes of one connection to frames, with as few copies as can be.
+"""Frames from the bytes of one connection, with as few copies as possible.
 
 All connections of an agent receive into one block, because each uses up what it received before
 the next has its turn. What is asked for ends where a frame of the size seen last would end, so a
 steady stream leaves nothing cut off. A frame that is cut off at the end of a turn
 
 - is copied out when it is small;
-- takes the block along when it is large, and the agent goes on with another one (a few can be on
+- takes the block along when it is large, and the agent continues with another one (a few can be on
   loan);
 - gets a buffer of exactly its size when it is larger than a block, or when too many are on loan.
 """
@@ -39,7 +39,8 @@ class Scratch:
         self.view = memoryview(bytearray(block_bytes))
 
     def lend(self) -> bool:
-        """Leave the present block to the caller and go on with another; False when none is left."""
+        """Lend the present block to the caller and continue with another; False when none is
+        left."""
         if self.on_loan >= limits.BLOCKS_ON_LOAN_MAX:
             return False
         self.on_loan += 1
@@ -182,7 +183,7 @@ class FrameReader:
             self._move_out(part, self._need)
 
     def _move_out(self, part: memoryview, size: int) -> None:
-        """Go on in a buffer of the frame's own."""
+        """Continue in a buffer of the frame's own."""
         body_bytes = size - PRELUDE_BYTES
         self._prelude = decode_prelude(part, 0, body_bytes)
         lease = self._lease = self._pool.take(body_bytes)
@@ -198,7 +199,7 @@ class FrameReader:
             self._scratch.give_back(block)
 
     def drop(self) -> None:
-        """Let go of everything."""
+        """Release all buffers."""
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.release()

@@ -25,7 +25,7 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """Everything a host agent is told; a change takes a restart."""
+    """Settings of a host agent; a change requires a restart."""
 
     PREFIX: ClassVar = "host."
 
@@ -82,7 +82,7 @@ class HostSettings:
         1024, "Connections at a time; more are refused with a reason.", 1, 65_536
     )
     idle_timeout_ms: int = setting(
-        30_000, "A connection of which nothing was heard for so long is closed.", 100, INT_MAX
+        30_000, "A connection that has sent nothing for this time is closed.", 100, INT_MAX
     )
     ping_interval_ms: int = setting(
         10_000, "A connection that was quiet for so long is sent a PING.", 50, INT_MAX
@@ -151,7 +151,7 @@ class HostSettings:
 
     @property
     def credit(self) -> Credit:
-        """What one connection gets where there is enough for all."""
+        """Return the credit of a connection while there is enough for all."""
         return Credit(self.credit_chunks, self.credit_events, self.credit_bytes)
 
     @property
@@ -165,7 +165,7 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSecuritySettings(ListenerSettings):
-    """How the HTTP front is encrypted, and what certificates and signed tokens it takes."""
+    """TLS of the HTTP front, and the certificates and signed tokens that it accepts."""
 
     PREFIX: ClassVar = "host.http."
 
@@ -180,7 +180,7 @@ class HttpSecuritySettings(ListenerSettings):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether tokens are taken that somebody signs."""
+        """Return whether signed tokens are accepted."""
         return bool(self.sasl_oauthbearer_jwks_endpoint_url) or (
             self.sasl_oauthbearer_unsecured_tokens
         )
@@ -188,7 +188,7 @@ class HttpSecuritySettings(ListenerSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """What the agent's sink stands on."""
+    """Settings of the agent's sink."""
 
     PREFIX: ClassVar = "host."
 

@@ -1,8 +1,8 @@
-"""Asking an agent's sink, within bounds: whether it accepts, and about a producer.
+"""Bounded checks of an agent's sink, and bounded questions about producers.
 
-A health check must be answered at once, also while what the sink stands on hangs. So the sink is
-looked at again and again, one look at a time, and each has a bound; who asks is told what the last
-one found. A look that hangs is not joined by a second one: the next waits for the same answer.
+A health check must be answered at once, also while the sink hangs. The sink is therefore checked
+periodically, one check at a time and within a bound, and callers get the result of the last check.
+A check that hangs is not repeated: the next one waits for the same answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The socket file of an agent: whose it is, when it may be replaced, who may remove it.
+"""The socket file of an agent: ownership, replacement and removal.
 
 A file that is left behind by an agent that was killed looks like one that is served. So a starting
 agent connects to it: an answer means that the file is alive and the start is refused, "nobody
@@ -6,8 +6,9 @@ listens" means that it is dead and may be deleted. Anything else than a socket i
 
 Two agents that start at the same time would both find the same dead file, and the slower one would
 delete the file of the faster. The decision is therefore made under a lock on the directory, which
-is held from the look at the path until the new socket listens, a few milliseconds, and which needs
-no file of its own. A socket accepts nobody before it listens, so its permissions are set by then.
+is held from the check of the path until the new socket listens, a few milliseconds, and which needs
+no file of its own. A socket accepts no connection before it listens, so its permissions are set by
+then.
 
 An agent that ends removes the file only if it is still its own, by device and inode; with the
 listener still open the inode cannot have been given to another file.
@@ -163,7 +164,7 @@ class SocketFile:
 
 
 def _give(path: str, name: str, directory: int, group: str) -> None:
-    """Give the file to a group; nobody is let in before."""
+    """Give the file to a group, before anybody can connect."""
     try:
         number = whole_number(group)
         if number is None:
@@ -236,7 +237,7 @@ def _look(path: str, name: str, directory: int, *, takeover: bool) -> bool:
 
 
 def probe(path: str) -> int:
-    """Connect to a socket file and hang up; the error's number, 0 when somebody listens."""
+    """Connect to a socket file and disconnect; return the error number, 0 if an agent listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
         return client.connect_ex(path)
 

@@ -1,4 +1,4 @@
-"""What an agent says of itself, for people and programs."""
+"""Status of an agent, for people and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent has seen, as plain integers; what open connections have counted comes on top."""
+"""Counters of an agent as plain integers; counters of open connections are added on top."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where an agent's chunks go: nowhere, memory, an outbox, or the log."""
+"""Sinks of an agent: null, memory, outbox and log."""

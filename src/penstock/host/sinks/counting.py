@@ -1,4 +1,4 @@
-"""What a sink has done, as plain counters that its owner reads when metrics are asked for."""
+"""Counters of a sink, which its owner reads for metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from penstock.host.port import Accepted, Chunks, Settled
 
 @dataclass(slots=True)
 class Counts:
-    """Frames, chunks, events and payload bytes accepted; frames sent back, by whether for good."""
+    """Frames, chunks, events and payload bytes accepted; frames returned, retriable and
+    permanent."""
 
     accepted_frames: int = 0
     accepted_chunks: int = 0

@@ -66,7 +66,7 @@ def frame_bytes_max(message_bytes_max: int) -> int:
 
 
 def encode_opaque(chunks: Chunks, *, now_ms: int, message_bytes_max: int) -> list[Pieces]:
-    """One batch of one record per chunk, timestamped `now_ms`.
+    """Encode one batch with one record for each chunk, timestamped `now_ms`.
 
     Raises:
         RecordTooLarge: it is larger than `message_bytes_max`.

@@ -61,7 +61,7 @@ _EPOCH_MAX: Final = 2**15 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSinkOptions:
-    """Where the log is, and how long and how much the sink holds for it."""
+    """Brokers of the sink, its time limits, and the frames that it may hold."""
 
     bootstrap: str
     client_id: str = "penstock-host"

@@ -72,17 +72,17 @@ class MemorySink:
 
     @property
     def retained_bytes(self) -> int:
-        """0: every frame is settled at once; `held_bytes` are what waits to be drained."""
+        """Return 0: every frame is answered at once; `held_bytes` wait to be drained."""
         return 0
 
     async def start(self) -> None:
-        """There is nothing to get ready."""
+        """Do nothing."""
 
     async def stop(self, deadline_seconds: float) -> None:
-        """There is nothing to wait for; what is held stays until it is drained."""
+        """Keep what is held until it is drained."""
 
     async def check(self) -> None:
-        """Whether there is room.
+        """Check that there is room.
 
         Raises:
             SinkUnavailable: the last frame found none, and nothing was drained since.

@@ -34,10 +34,10 @@ class NullSink:
         return 0
 
     async def start(self) -> None:
-        """There is nothing to get ready."""
+        """Do nothing."""
 
     async def stop(self, deadline_seconds: float) -> None:
-        """There is nothing to wait for."""
+        """Do nothing."""
 
     async def check(self) -> None:
         """It takes everything."""

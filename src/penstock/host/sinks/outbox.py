@@ -48,7 +48,7 @@ _UNSIGNED: Final = 2**64 - 1
 
 
 class OutboxSender(Protocol):
-    """What the sink needs of an outbox writer, which is started and stopped by whoever made it."""
+    """The part of an outbox writer that the sink uses; its creator starts and stops it."""
 
     async def send(
         self,
@@ -135,10 +135,10 @@ class OutboxSink:
         return len(self._pending)
 
     async def start(self) -> None:
-        """There is nothing to get ready; the writer's owner starts it."""
+        """Do nothing: the writer's owner starts it."""
 
     async def check(self) -> None:
-        """Whether there is room here; what the writer stands on is its owner's to check.
+        """Check that there is room here; the writer's owner checks its file system.
 
         Raises:
             SinkUnavailable: there is none.
@@ -234,7 +234,7 @@ class OutboxSink:
         return ACCEPTED
 
     def _sent(self, batch_id: str, task: asyncio.Task[Settled]) -> None:
-        """A write has ended, or was given up before it began."""
+        """Handle a write that has ended, or was cancelled before it began."""
         self._tasks.discard(task)
         pending = self._pending.pop(batch_id)
         self._retained_bytes -= pending.size_bytes
