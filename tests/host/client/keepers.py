@@ -15,7 +15,7 @@ def keepers() -> set[threading.Thread]:
 
 def keeper_of(client: HostClient) -> threading.Thread:
     assert client._engine is not None
-    return client._engine._keeper
+    return client._engine._background
 
 
 def cpu_seconds(*threads: threading.Thread) -> float:
