@@ -121,4 +121,7 @@ class DisklessHouse(House):
 
     async def objects_by_state(self) -> dict[str, int]:
         """How many of them are of each state; keys that were never written to are PENDING."""
-        return {one.state: one.objects for one in await self.control.object_totals()}
+        return {
+            object_total.state: object_total.objects
+            for object_total in await self.control.object_totals()
+        }

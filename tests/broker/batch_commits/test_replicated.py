@@ -84,7 +84,7 @@ async def test_any_broker_takes_batches(cluster: SinkCluster, leads: bool) -> No
     assert (await cluster.post(node_id, 1, second)).outcome == "appended"
     assert await cluster.records() == [*VALUES, "more"]
     row = await cluster.sinks(node_id).commit_of("q")
-    assert [one.next_sequence for one in row.targets] == [101], "with one producer"
+    assert [target.next_sequence for target in row.targets] == [101], "with one producer"
 
 
 async def test_the_leader_goes_between_stage_and_commit(cluster: SinkCluster) -> None:

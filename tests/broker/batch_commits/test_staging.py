@@ -87,7 +87,7 @@ async def test_a_name_is_taken_once(tmp_path: Path) -> None:
     results = await asyncio.gather(
         *(area.upload("b", pieces(bytes([n]) * 9)) for n in range(8)), return_exceptions=True
     )
-    assert sorted(type(one).__name__ for one in results) == ["BlobExists"] * 7 + ["Uploaded"]
+    assert sorted(type(result).__name__ for result in results) == ["BlobExists"] * 7 + ["Uploaded"]
     winner = next(n for n, one in enumerate(results) if not isinstance(one, BaseException))
     assert (tmp_path / "b").read_bytes() == bytes([winner]) * 9
     with pytest.raises(BlobExists):

@@ -121,7 +121,7 @@ async def test_a_failure_is_told_and_the_next_request_goes_on(house: House) -> N
     house.source.away = True
     waiting = [asyncio.create_task(house.loads.load(key)) for key in ("g1", "g2", None)]
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(one) for one in outcomes] == [ControlUnavailable] * 3
+    assert [type(outcome) for outcome in outcomes] == [ControlUnavailable] * 3
     house.source.away = False
     await house.loads.load("g2")
     await house.loads.load(None)

@@ -196,8 +196,8 @@ async def test_leader_epoch_0_is_the_only_one(filled: WireClient) -> None:
         },
     )
     assert [
-        (int(one.error_code), one.leader_epoch, one.end_offset)
-        for one in answer.topics[0].partitions
+        (int(partition.error_code), partition.leader_epoch, partition.end_offset)
+        for partition in answer.topics[0].partitions
     ] == [(0, 0, 9), (0, 0, 9), (75, -1, -1)]  # UNKNOWN_LEADER_EPOCH
 
 

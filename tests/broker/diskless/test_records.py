@@ -136,7 +136,7 @@ async def test_one_request_has_local_and_diskless_partitions_and_errors_of_both(
     found = await client.call(
         "Fetch", 12, fetch_request({("d", 0): 0, ("l", 0): 0}, **WAIT, min_bytes=140)
     )
-    got = {one.topic: offsets(one.partitions[0].records) for one in found.responses}
+    got = {response.topic: offsets(response.partitions[0].records) for response in found.responses}
     assert got == {"d": [0, 1], "l": [0]}
 
 

@@ -317,7 +317,7 @@ async def test_a_running_broker_is_not_ready_while_its_store_is_another(cluster:
     async with asyncio.timeout(60):
         while service.mismatch is None:
             await asyncio.sleep(0.005)
-    causes = {one.name: one.cause for one in (await health(broker)).checks if one.cause}
+    causes = {check.name: check.cause for check in (await health(broker)).checks if check.cause}
     assert set(causes) == {"diskless", "object store"}
     assert all("has no identity" in cause for cause in causes.values())
     assert Readiness(parts_of(Parts, broker)).alive().good

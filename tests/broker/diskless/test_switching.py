@@ -114,7 +114,11 @@ async def test_retry_across_the_switch_is_a_duplicate(client: WireClient, local:
         assert (await client.produce("t", bytes(one))).error_code == 0
     await switched(client)
     answers = [await client.produce("t", bytes(one)) for one in (second, first, third)]
-    assert [(one.error_code, one.base_offset) for one in answers] == [(0, 3), (0, 0), (0, 5)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [
+        (0, 3),
+        (0, 0),
+        (0, 5),
+    ]
     assert await records(client) == [0, 1, 2, 3, 4, 5]
     gap = numbered(1, producer_id=7, epoch=0, sequence=9)
     assert (await client.produce("t", bytes(gap))).error_code == 45
@@ -140,7 +144,9 @@ async def test_deleted_prefix_stays_deleted(client: WireClient, local: Create, s
         while (found := await client.fetch("t", start, max_wait=200)).high_watermark < 0:
             """The broker does not know it yet."""
     assert (found.error_code, found.log_start_offset, found.high_watermark) == (0, start, 8)
-    assert [one for one in await records(client, start) if one >= start] == list(range(start, 8))
+    assert [record for record in await records(client, start) if record >= start] == list(
+        range(start, 8)
+    )
     assert (await client.fetch("t", start - 1)).error_code == 1
     assert (await client.produce("t", batch(b"c"))).base_offset == 8
 

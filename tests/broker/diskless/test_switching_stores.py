@@ -152,7 +152,11 @@ async def test_retry_across_the_switch_is_a_duplicate(serve: Serve, stores: Stor
         assert (await client.produce("t", one)).error_code == 0
     assert await to_thread(become_diskless, broker.bootstrap) is None
     answers = [await client.produce("t", batches[index]) for index in (1, 0, 2)]
-    assert [(one.error_code, one.base_offset) for one in answers] == [(0, 3), (0, 0), (0, 5)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [
+        (0, 3),
+        (0, 0),
+        (0, 5),
+    ]
     assert (await client.produce("t", batches[3])).error_code == OUT_OF_ORDER
     assert (await client.fetch("t")).high_watermark == 6
     await client.close()

@@ -45,7 +45,10 @@ class House:
         await self.add()
         for broker in self.brokers:
             await broker.cluster.refresh()
-        leaders = [one.leader for one in self.brokers[0].partitions.topics["t"].topic.partitions]
+        leaders = [
+            partition.leader
+            for partition in self.brokers[0].partitions.topics["t"].topic.partitions
+        ]
         assert sorted(leaders) == [1, 1, 2, 2]
         self.leaders = leaders
 
@@ -126,7 +129,7 @@ async def test_any_broker_may_be_asked(house: House, asked: int) -> None:
     await house.assert_diskless(2)
     topic = house.brokers[1].partitions.topics["t"].topic
     assert topic.configs["retention.ms"] == "77"
-    assert {one.leader_epoch for one in topic.partitions} == {1}
+    assert {partition.leader_epoch for partition in topic.partitions} == {1}
     assert not any(broker.store.partitions for broker in house.brokers)
 
 
@@ -134,7 +137,7 @@ async def test_two_that_are_asked_do_it_once(house: House) -> None:
     answers = await asyncio.gather(
         *[altered(client, "t", diskless_enable="true") for client in house.clients]
     )
-    assert [(one.error_code, one.error_message) for one in answers] == [(0, None)] * 3
+    assert [(answer.error_code, answer.error_message) for answer in answers] == [(0, None)] * 3
     await house.assert_diskless(2)
 
 

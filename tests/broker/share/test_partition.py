@@ -335,7 +335,7 @@ class Agrees(RuleBasedStateMachine):
         assert (share.start, share.end) == (self.plain.start, self.plain.end)
         assert share.locks <= 8
         waiting = [at for at, one in self.plain.records.items() if one.state == ARCHIVING]
-        found = [at for one in share.letters() for at in range(one.first, one.last + 1)]
+        found = [at for letter in share.letters() for at in range(letter.first, letter.last + 1)]
         assert found == sorted(waiting)
         deadlines = [run.deadline_ms for run in share.runs if run.state == ACQUIRED]
         assert share.next_deadline_ms() == min(deadlines, default=None)

@@ -140,7 +140,7 @@ async def test_of_two_leaders_one_acquires(broker: Brokers) -> None:
     first, second = await opened(one), await opened(two)
     acquire(one, first, "a"), acquire(two, second, "b")
     outcomes = await asyncio.gather(first.store(), second.store(), return_exceptions=True)
-    assert [type(one) for one in outcomes if one] == [ShareStateLost]
+    assert [type(outcome) for outcome in outcomes if outcome] == [ShareStateLost]
     loser, member = (one, "a") if isinstance(outcomes[0], ShareStateLost) else (two, "b")
     assert len(loser) == 0, "what it had in memory is not true"
     again = await opened(loser)

@@ -250,13 +250,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
             blob.size_bytes,
             [
                 [
-                    topics.setdefault((one.topic, one.topic_id.hex), len(topics)),
-                    one.partition,
-                    one.position,
-                    one.size_bytes,
-                    one.records,
+                    topics.setdefault((section.topic, section.topic_id.hex), len(topics)),
+                    section.partition,
+                    section.position,
+                    section.size_bytes,
+                    section.records,
                 ]
-                for one in blob.sections
+                for section in blob.sections
             ],
         ]
         for blob in manifest.blobs

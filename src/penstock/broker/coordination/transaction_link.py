@@ -197,7 +197,7 @@ class TransactionLink:
             for one in batch:
                 _answer(one, [error] * len(one.partitions))
             return
-        found = {one.transactional_id: one for one in answer.results_by_transaction}
+        found = {result.transactional_id: result for result in answer.results_by_transaction}
         for one in batch:
             _answer(one, _read(one, found.get(one.transactional_id), broker_id))
 
@@ -213,7 +213,10 @@ def _answers(transactional_id: str, response: Any, partitions: Sequence[TopicPar
     if isinstance(response, Refused):
         return [refused_error(response)] * len(partitions)
     missing = response.missing if isinstance(response, Verified) else frozenset()
-    return [_missing(transactional_id, one) if one in missing else None for one in partitions]
+    return [
+        _missing(transactional_id, partition) if partition in missing else None
+        for partition in partitions
+    ]
 
 
 def _missing(transactional_id: str, where: TopicPartition) -> PenstockError:

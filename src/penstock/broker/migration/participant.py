@@ -187,7 +187,7 @@ class LocalParticipant(Participant["TopicCopy"]):
 
     def brokers(self) -> set[int]:
         """All that lead a partition."""
-        return {one.leader for one in self.topic.partitions}
+        return {partition.leader for partition in self.topic.partitions}
 
     def is_made(self, topic: Topic) -> bool:
         return is_diskless(topic)
@@ -198,9 +198,9 @@ class LocalParticipant(Participant["TopicCopy"]):
     async def begin(self) -> TopicCopy:
         name, me = self.topic.name, self._parts.node_id
         self._partitions = [
-            self._parts.partitions.with_log(name, one.index)
-            for one in self.topic.partitions
-            if one.leader == me
+            self._parts.partitions.with_log(name, partition.index)
+            for partition in self.topic.partitions
+            if partition.leader == me
         ]
         return await self.part.copy_of(self.topic, self._partitions)
 
@@ -209,7 +209,7 @@ class LocalParticipant(Participant["TopicCopy"]):
         name, copy = self.topic.name, self.work
         fence = NotLeader(f"topic {name!r} is becoming diskless: ask for its leader again")
         async with self.fenced():
-            copy.fenced_in([one.fence(fence) for one in self._partitions])
+            copy.fenced_in([partition.fence(fence) for partition in self._partitions])
             await self._parts.posts_ended()
             await asyncio.gather(*map(_settled, self._partitions))
             await copy.catch_up(at_once=True)
@@ -228,8 +228,8 @@ class LocalParticipant(Participant["TopicCopy"]):
         """Lift the fence if it can never take effect any more."""
         self.state = self.goal if made else "copying"
         if not made:
-            for one in self._partitions:
-                one.unfence()
+            for partition in self._partitions:
+                partition.unfence()
 
 
 async def _settled(partition: LocalPartition) -> None:

@@ -177,9 +177,9 @@ class Shares:
         """Nobody gets what the log has no more."""
         share, begin = stored.share, source.log_start_offset
         if begin > share.start:
-            before = sum(one.records for one in share.letters())
+            before = sum(letter.records for letter in share.letters())
             share.log_begins(begin)
-            self.deleted += before - sum(one.records for one in share.letters())
+            self.deleted += before - sum(letter.records for letter in share.letters())
 
     def _stored(
         self, share: SharePartition, key: str, rows: Sequence[CoordinationRecord]

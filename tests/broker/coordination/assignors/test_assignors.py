@@ -149,7 +149,7 @@ def test_racks_cost_nobody_a_partition(
 
 
 def with_targets(members: list[MemberSpec], targets: dict[str, Partitions]) -> list[MemberSpec]:
-    return [replace(one, assigned=targets.get(one.member_id, NOTHING)) for one in members]
+    return [replace(member, assigned=targets.get(member.member_id, NOTHING)) for member in members]
 
 
 def test_members_get_what_has_a_replica_in_their_rack() -> None:

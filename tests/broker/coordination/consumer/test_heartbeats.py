@@ -214,8 +214,8 @@ def test_members_that_start_together_share_the_first_target() -> None:
         assert not driver.answers.keys() & set(tokens)
         driver.advance(1)
         shares = [driver.answers[token].assigned for token in tokens]
-        assert sorted(number for one in shares for number in numbers(one) or ()) == ALL
-        assert {len(numbers(one) or ()) for one in shares} == {2}
+        assert sorted(number for share in shares for number in numbers(share) or ()) == ALL
+        assert {len(numbers(share) or ()) for share in shares} == {2}
         for name in "abc":
             driver.beat(name, -1)
         driver.advance(1_000)

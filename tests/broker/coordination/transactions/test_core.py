@@ -207,7 +207,9 @@ def test_nothing_leaves_before_its_save(driver: Driver) -> None:
     driver.holding = True
     assert driver.init() is None
     driver.store()
-    [producer] = [one.producer for one in driver.answers.values() if isinstance(one, Initialised)]
+    [producer] = [
+        answer.producer for answer in driver.answers.values() if isinstance(answer, Initialised)
+    ]
     assert driver.add(producer, P0) is None
     driver.store()
     assert driver.end(producer) is None
