@@ -19,7 +19,7 @@ from penstock.broker.coordination.consumer import (
 )
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.settings import BrokerSettings
 from penstock.control import SqliteControlPlane
@@ -103,7 +103,7 @@ class Member:
             self.fenced += 1
             self.epoch, self.owned = 0, NOTHING
             return
-        assert isinstance(answer, Beaten)
+        assert isinstance(answer, HeartbeatResponse)
         self.epoch = answer.epoch
         if answer.assigned is not None:
             self.owned = answer.assigned

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.coordination.limits import HEARD_MS
+from penstock.broker.coordination.limits import CATCH_UP_MS
 from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
 from penstock.broker.server import BrokerServer
 from penstock.control import (
@@ -236,7 +236,7 @@ async def test_members_are_heard_before_they_expire_where_the_broker_was_held_up
     clock.ms += 60_000
     ticker.ring()  # before the heartbeats that lie in the sockets are read
     assert await heartbeat(broker, "heard", 1, members["heard"].member_id) == "none"
-    clock.ms += HEARD_MS
+    clock.ms += CATCH_UP_MS
     ticker.ring()
     heard, silent = await describe(broker, "heard", "silent")
     assert (heard.group_state, silent.group_state) == ("Stable", "Empty")

@@ -33,12 +33,12 @@ from penstock.broker.coordination.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
 )
-from penstock.broker.coordination.modern.events import JOIN, Beaten
+from penstock.broker.coordination.modern.events import JOIN, HeartbeatResponse
+from penstock.broker.coordination.turn import Turn
 
 BUSY: Final = "the group is just being saved as another kind"
 
@@ -46,8 +46,8 @@ BUSY: Final = "the group is just being saved as another kind"
 class Conversion:
     """Converts groups between the two kinds."""
 
-    def __init__(self, desk: Desk, classic: ClassicGroups, consumer: ConsumerGroups) -> None:
-        self._desk = desk
+    def __init__(self, turn: Turn, classic: ClassicGroups, consumer: ConsumerGroups) -> None:
+        self._turn = turn
         self._classic = classic
         self._consumer = consumer
         classic.foreign[ConsumerHeartbeat] = self.heartbeat_to_classic
@@ -61,20 +61,20 @@ class Conversion:
         group = self._classic.group(event.group_id)
         refusal = refuse_heartbeat(event, self._consumer.limits.assignors)
         if refusal is not None:
-            self._desk.reply(token, refusal)
+            self._turn.reply(token, refusal)
             return
         why = self._not_upgraded(group, event)
         if why:
-            self._desk.refuse(
+            self._turn.refuse(
                 token, GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group: {why}"
             )
         elif group.store_busy:
-            self._desk.refuse(token, COORDINATOR_NOT_AVAILABLE, BUSY)
+            self._turn.refuse(token, COORDINATOR_NOT_AVAILABLE, BUSY)
         else:
             try:
                 made = self._consumer_group(group)
             except ValueError as error:
-                self._desk.refuse(token, GROUP_ID_NOT_FOUND, str(error))
+                self._turn.refuse(token, GROUP_ID_NOT_FOUND, str(error))
                 return
             self._classic.release(group)
             self._take(made)
@@ -102,7 +102,7 @@ class Conversion:
         Raises:
             ValueError: what a member says of itself, or was assigned, is not the consumer's.
         """
-        made = ConsumerGroup(group.group_id, touched_ms=self._desk.now_ms)
+        made = ConsumerGroup(group.group_id, touched_ms=self._turn.now_ms)
         made.assignment_epoch = group.generation
         made.epoch = group.generation + group.generation_gap - 1
         made.has_offsets = group.has_offsets
@@ -141,11 +141,11 @@ class Conversion:
         group = self._consumer.groups[event.group_id]
         refusal = refuse_malformed(self._classic.limits, event)
         if refusal is not None:
-            self._desk.reply(token, refusal)
+            self._turn.reply(token, refusal)
         elif group.members:
             classic_requests.join(self._consumer, event, token)
         elif group.saving is not None:
-            self._desk.refuse(token, COORDINATOR_NOT_AVAILABLE, BUSY)
+            self._turn.refuse(token, COORDINATOR_NOT_AVAILABLE, BUSY)
         else:
             self._consumer.forget(group)
             self._classic.adopt(self._classic_group(group))
@@ -153,7 +153,7 @@ class Conversion:
 
     def _classic_group(self, group: ConsumerGroup) -> Group:
         """The classic group that a consumer one becomes; its members speak the classic protocol."""
-        made = Group(group.group_id, touched_ms=self._desk.now_ms)
+        made = Group(group.group_id, touched_ms=self._turn.now_ms)
         epochs = [member.epoch for member in group.members.values()]
         made.generation = max(epochs, default=group.epoch)
         made.generation_gap += group.epoch - made.generation
@@ -171,11 +171,11 @@ class Conversion:
             return False
         if any(member.classic is None for member in members):
             return False
-        for one in group.owed:
-            if isinstance(one.response, Beaten):  # who has left, has left
-                self._desk.reply(one.token, one.response)
+        for one in group.pending_responses:
+            if isinstance(one.response, HeartbeatResponse):  # who has left, has left
+                self._turn.reply(one.token, one.response)
             else:
-                self._desk.refuse(one.token, REBALANCE_IN_PROGRESS)
+                self._turn.refuse(one.token, REBALANCE_IN_PROGRESS)
         for member in members:
             self._consumer.unpark(member, REBALANCE_IN_PROGRESS, "the group is a classic one now")
         made = self._classic_group(group)

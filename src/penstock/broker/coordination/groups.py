@@ -28,7 +28,6 @@ from penstock.broker.coordination.consumer import (
 from penstock.broker.coordination.conversion import Conversion
 from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     CommitCheck,
     DescribedGroup,
@@ -52,6 +51,7 @@ from penstock.broker.coordination.share import (
     ShareGroupLimits,
     ShareGroups,
 )
+from penstock.broker.coordination.turn import Turn
 from penstock.broker.group_configs import ConfigsOfGroups, GroupConfigs
 from penstock.broker.metadata.delta import delta_of
 from penstock.broker.settings import BrokerSettings
@@ -156,9 +156,9 @@ class GroupCoordinator(Coordinator):
     def _core(self) -> Groups:
         settings = self._settings
         registered = self._cluster.image.broker(self.ownership.node_id)
-        desk = Desk()
+        turn = Turn()
         classic = ClassicGroups(
-            desk,
+            turn,
             GroupLimits(
                 groups_max=settings.groups_max,
                 group_max_size=settings.group_max_size,
@@ -168,13 +168,13 @@ class GroupCoordinator(Coordinator):
             ),
             epoch=0 if registered is None else registered.epoch,
         )
-        consumer = ConsumerGroups(desk, self._consumer_limits())
+        consumer = ConsumerGroups(turn, self._consumer_limits())
         self._seen = self._cluster.image
-        share = ShareGroups(desk, self._share_limits())
+        share = ShareGroups(turn, self._share_limits())
         consumer.topics = share.topics = self._seen.topics
         consumer.racks = share.racks = _racks(self._seen)
-        Conversion(desk, classic, consumer)
-        return Groups(desk, [classic, consumer, share])
+        Conversion(turn, classic, consumer)
+        return Groups(turn, [classic, consumer, share])
 
     def _share_limits(self) -> ShareGroupLimits:
         settings = self._settings

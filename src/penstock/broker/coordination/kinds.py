@@ -4,7 +4,7 @@
     request to a known group  its kind decides; what the kind does not serve, it refuses
     request to a new id       the first kind that serves such requests
 
-Each kind decides of its own groups. Timers, time and effects are shared (`desk.py`), and so is all
+Each kind decides of its own groups. Timers, time and effects are shared (`turn.py`), and so is all
 that the runtime does: loading, saving, fencing and waiting.
 
 Source: Kafka's `Group.GroupType` and `GroupMetadataManager`.
@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Final, Protocol
 
 from penstock.base.errors import CorruptError
 from penstock.broker.coordination.core import NO_TOKEN, Effect, Stored, Tick
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import ListedGroup, ListedGroups, ListGroups, Prune
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 
 Handler = Callable[[Any, int], None]
 """Handles an event, whose answer goes to a token."""
@@ -88,20 +88,20 @@ class Kind(Protocol):
 class Groups:
     """The groups of all kinds, as one core of coordination."""
 
-    def __init__(self, desk: Desk, kinds: Sequence[Kind]) -> None:
+    def __init__(self, turn: Turn, kinds: Sequence[Kind]) -> None:
         """`kinds` begin with the classic one, which also has groups of offsets alone."""
-        self._desk = desk
+        self._turn = turn
         self._kinds = kinds
         self._by_name = {kind.name: kind for kind in kinds}
-        desk.count = lambda: sum(len(kind.ids) for kind in kinds)
+        turn.count = lambda: sum(len(kind.ids) for kind in kinds)
 
     def handle(self, event: Any, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
-        effects = self._desk.begin(now_ms)
+        effects = self._turn.begin(now_ms)
         if isinstance(event, Tick):
-            for timer in self._desk.timers.due(now_ms):
+            for timer in self._turn.timers.due(now_ms):
                 timer.fire()
         elif isinstance(event, ListGroups):
-            self._desk.reply(token, self._listed(event))
+            self._turn.reply(token, self._listed(event))
         elif isinstance(event, Prune):
             for kind in self._kinds:
                 kind.prune(event)
@@ -153,7 +153,7 @@ class Groups:
         Raises:
             CorruptGroup: the rows cannot be read; nothing has changed.
         """
-        effects = self._desk.begin(now_ms)
+        effects = self._turn.begin(now_ms)
         holder = self._kind_of(stored.key)
         if stored.rows is None:
             (holder or self._kinds[0]).load(stored)
@@ -174,7 +174,7 @@ class Groups:
             raise CorruptGroup(f"the saved group {key!r} cannot be read: {error!r}") from error
 
     def forget(self, key: str) -> list[Effect]:
-        effects = self._desk.begin(self._desk.now_ms)
+        effects = self._turn.begin(self._turn.now_ms)
         kind = self._kind_of(key)
         if kind is not None:
             kind.hand_over(key, f"another broker coordinates group {key!r} now")
@@ -184,4 +184,4 @@ class Groups:
         return {key for kind in self._kinds for key in kind.ids}
 
     def next_deadline_ms(self) -> int | None:
-        return self._desk.timers.next_deadline_ms()
+        return self._turn.timers.next_deadline_ms()

@@ -19,7 +19,7 @@ LOAD_KEYS_MAX: Final = 500
 LOADS_WAITING_MAX: Final = 10_000
 """Requests that wait until their key is loaded; others are told to come again."""
 
-HEARD_MS: Final = 1000
+CATCH_UP_MS: Final = 1000
 """How long members are listened to after the process was held up, before any is expired."""
 
 WORK_INLINE_MAX: Final = 2_000

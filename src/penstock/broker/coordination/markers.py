@@ -189,10 +189,10 @@ class Markers:
         if not self._is_current(end) or self._stopped:
             return
         if not self._acknowledged:
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._report)
         self._acknowledged.setdefault(end, []).append(where)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         acknowledged, self._acknowledged = self._acknowledged, {}
         for end, partitions in acknowledged.items():
             if not self._is_current(end):

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.base.system import Clock
-from penstock.broker.coordination.limits import HEARD_MS
+from penstock.broker.coordination.limits import CATCH_UP_MS
 from penstock.broker.limits import HELD_UP_SECONDS
 
 
@@ -49,7 +49,7 @@ class Ticker:
         if now_ms - self._deadline_ms < HELD_UP_SECONDS * 1000:
             self._tick()
         else:
-            self._not_before_ms = now_ms + HEARD_MS
+            self._not_before_ms = now_ms + CATCH_UP_MS
             self.arm(self._not_before_ms)
 
     def stop(self) -> None:

@@ -21,9 +21,9 @@ from penstock.broker.coordination.classic import (
 )
 from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.core import Effect, Refused, Reply, Save, Saved, Stored, Tick
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import DescribedGroup, DescribeGroup
 from penstock.broker.coordination.kinds import GROUP_ROW, Groups
+from penstock.broker.coordination.turn import Turn
 
 RANGE = (Protocol(name="range", metadata=b"range-subscription"),)
 LIMITS = GroupLimits(group_initial_rebalance_delay_ms=0)
@@ -33,10 +33,10 @@ class Core(Groups):
     """A core of classic groups alone."""
 
     def __init__(self, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
-        desk = Desk()
-        self.timers = desk.timers
-        self.classic = ClassicGroups(desk, limits, epoch=epoch)
-        super().__init__(desk, [self.classic])
+        turn = Turn()
+        self.timers = turn.timers
+        self.classic = ClassicGroups(turn, limits, epoch=epoch)
+        super().__init__(turn, [self.classic])
 
     @property
     def rebalancer(self) -> Rebalancer:

@@ -27,10 +27,10 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 from penstock.control import Partition, Topic
 
 LIMITS = ConsumerLimits(assignment_interval=0)
@@ -70,12 +70,12 @@ class Driver:
         self._start()
 
     def _start(self) -> None:
-        desk = Desk()
-        self.consumer = ConsumerGroups(desk, self.limits)
+        turn = Turn()
+        self.consumer = ConsumerGroups(turn, self.limits)
         self.consumer.topics = dict(self.topics)
-        self.classic = ClassicGroups(desk, CLASSIC_LIMITS)
-        Conversion(desk, self.classic, self.consumer)
-        self.core = Groups(desk, [self.classic, self.consumer])
+        self.classic = ClassicGroups(turn, CLASSIC_LIMITS)
+        Conversion(turn, self.classic, self.consumer)
+        self.core = Groups(turn, [self.classic, self.consumer])
 
     def send(self, event: Any) -> int:
         self._token += 1
@@ -150,9 +150,9 @@ class Driver:
     def beat(self, member_id: str, epoch: int, **fields: Any) -> Any:
         return self.ask(heartbeat(member_id, epoch, **fields))
 
-    def join(self, member_id: str, *topics: str, **fields: Any) -> Beaten:
+    def join(self, member_id: str, *topics: str, **fields: Any) -> HeartbeatResponse:
         answer = self.ask(joining(member_id, *topics, **fields))
-        assert isinstance(answer, Beaten), answer
+        assert isinstance(answer, HeartbeatResponse), answer
         return answer
 
     def refusal(self, event: Any) -> str:

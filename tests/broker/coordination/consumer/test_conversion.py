@@ -28,7 +28,7 @@ from penstock.broker.coordination.consumer_protocol import (
 )
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import Accepted, CommitCheck, ListGroups
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from tests.broker.coordination.consumer.driver import (
     LIMITS,
     Driver,
@@ -119,7 +119,7 @@ def classic_group(driver: Driver) -> Joined:
     return joined
 
 
-def converted(driver: Driver) -> tuple[Joined, Beaten]:
+def converted(driver: Driver) -> tuple[Joined, HeartbeatResponse]:
     """A group of one classic member, and one of the new protocol, each with a half."""
     old = classic_group(driver)
     new = driver.join("new")
@@ -203,7 +203,7 @@ def test_settings_say_what_is_converted(policy: MigrationPolicy, up: bool, down:
     driver = Driver(replace(LIMITS, migration=policy))
     classic_group(driver)
     answer = driver.ask(joining("new"))
-    assert isinstance(answer, Beaten) is up
+    assert isinstance(answer, HeartbeatResponse) is up
     driver = Driver(replace(LIMITS, migration=policy))
     driver.join("new")
     assert isinstance(join(driver), Joined)

@@ -22,7 +22,6 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     CommitCheck,
     DeleteGroup,
@@ -30,7 +29,7 @@ from penstock.broker.coordination.group_events import (
     ListGroups,
 )
 from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.broker.coordination.share import (
     DescribedShareGroup,
@@ -39,6 +38,7 @@ from penstock.broker.coordination.share import (
     ShareGroups,
     ShareHeartbeat,
 )
+from penstock.broker.coordination.turn import Turn
 from penstock.broker.group_configs import GroupConfigs
 from penstock.control import Partition, Topic
 
@@ -61,13 +61,13 @@ class House:
     """A core, a store of rows, and a clock."""
 
     def __init__(self, rows: dict[str, dict[str, bytes]] | None = None, max_size: int = 3) -> None:
-        desk = Desk()
+        turn = Turn()
         limits = ShareGroupLimits(
             configs=lambda _: GroupConfigs(), max_size=max_size, assignment_interval=0
         )
-        self.kind = ShareGroups(desk, limits)
+        self.kind = ShareGroups(turn, limits)
         self.kind.topics = TOPICS
-        self.core = Groups(desk, [self.kind])
+        self.core = Groups(turn, [self.kind])
         self.now_ms = 0
         self.token = 0
         self.rows = rows or {}
@@ -135,7 +135,7 @@ def numbers(assigned: Partitions | None, topic_id: bytes = ONE) -> set[int]:
 
 def test_a_member_joins_and_has_all(house: House) -> None:
     answer = house.beat("a", 0, "t")
-    assert isinstance(answer, Beaten)
+    assert isinstance(answer, HeartbeatResponse)
     assert (answer.epoch, answer.heartbeat_interval_ms) == (1, 5_000)
     assert numbers(answer.assigned) == {0, 1, 2, 3}
     assert house.beat("a", 1).assigned is None, "as it was told"
@@ -183,9 +183,9 @@ def test_malformed_heartbeats(
 
 def test_a_group_is_as_large_as_it_may_be(house: House) -> None:
     for name in "abc":
-        assert isinstance(house.beat(name, 0, "t"), Beaten)
+        assert isinstance(house.beat(name, 0, "t"), HeartbeatResponse)
     assert house.beat("d", 0, "t").error == "group_max_size_reached"
-    assert isinstance(house.beat("a", 0, "t"), Beaten)
+    assert isinstance(house.beat("a", 0, "t"), HeartbeatResponse)
 
 
 @pytest.mark.parametrize("says", [True, False])
@@ -194,7 +194,7 @@ def test_a_member_leaves_or_is_not_heard_of(house: House, says: bool) -> None:
     house.passes(SESSION_MS - 1)
     house.beat("b", 0, "t")
     if says:
-        assert house.beat("a", -1) == Beaten(member_id="a", epoch=-1)
+        assert house.beat("a", -1) == HeartbeatResponse(member_id="a", epoch=-1)
     else:
         house.passes(1)
     assert set(house.kind.groups["g"].members) == {"b"}
@@ -237,7 +237,7 @@ def test_new_partitions_are_assigned(house: House) -> None:
     house.beat("a", 0, "t")
     topics = {**TOPICS, "t": topic("t", 1, 6)}
     house.kind.topics_changed(NewTopics(topics=topics, changed={"t"}))
-    effects, house.kind.desk.effects = house.kind.desk.effects, []
+    effects, house.kind.turn.effects = house.kind.turn.effects, []
     house.perform(effects)
     answer = house.beat("a", 1)
     assert (answer.epoch, numbers(answer.assigned)) == (2, set(range(6)))
@@ -271,7 +271,7 @@ def test_a_group_is_created_without_members(house: House) -> None:
     house.holds = False
     other = House(house.rows)
     assert other.ask(EnsureShareGroup(group_id="g")) == described, "it is loaded as it was saved"
-    assert isinstance(other.beat("a", 0, "t"), Beaten)
+    assert isinstance(other.beat("a", 0, "t"), HeartbeatResponse)
     assert isinstance(other.ask(DescribeGroup(group_id="g")), DescribedShareGroup)
 
 

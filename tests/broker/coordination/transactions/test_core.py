@@ -20,7 +20,7 @@ from penstock.broker.coordination.core import (
     Tick,
 )
 from penstock.broker.coordination.transactions import (
-    NOBODY,
+    NO_PRODUCER,
     Added,
     AddToTransaction,
     DescribedTransaction,
@@ -130,7 +130,7 @@ class Driver:
 
     # Requests
 
-    def init(self, producer: ProducerIdentity = NOBODY, timeout_ms: int = 60_000) -> Any:
+    def init(self, producer: ProducerIdentity = NO_PRODUCER, timeout_ms: int = 60_000) -> Any:
         return self.ask(
             InitProducerId(transactional_id=ID, timeout_ms=timeout_ms, producer=producer)
         )

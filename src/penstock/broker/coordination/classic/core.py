@@ -20,7 +20,6 @@ from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.classic.record import decode_group
 from penstock.broker.coordination.classic.states import REBALANCE_IN_PROGRESS, GroupState
 from penstock.broker.coordination.core import Saved, SaveFailed, Stored
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     GROUP_ID_NOT_FOUND,
     CommitCheck,
@@ -33,6 +32,7 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.kinds import Handler
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 
 _HANDLERS: Final[Mapping[type, Callable[[Rebalancer, Any, int], None]]] = {
     JoinGroup: joining.join,
@@ -57,8 +57,8 @@ class ClassicGroups:
 
     name: ClassVar[str] = administration.CLASSIC
 
-    def __init__(self, desk: Desk, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
-        self._rebalancer = Rebalancer(desk, limits or GroupLimits(), epoch=epoch)
+    def __init__(self, turn: Turn, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
+        self._rebalancer = Rebalancer(turn, limits or GroupLimits(), epoch=epoch)
         self.handlers: Mapping[type, Handler] = {
             event: partial(handler, self._rebalancer) for event, handler in _HANDLERS.items()
         }

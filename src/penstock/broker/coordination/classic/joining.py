@@ -51,11 +51,11 @@ def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
         if event.member_id:
             rebalancer.refuse(token, UNKNOWN_MEMBER_ID, f"there is no group {event.group_id!r}")
             return
-        if rebalancer.desk.count() >= rebalancer.limits.groups_max:
+        if rebalancer.turn.count() >= rebalancer.limits.groups_max:
             rebalancer.refuse(
                 token,
                 COORDINATOR_NOT_AVAILABLE,
-                f"there are {rebalancer.desk.count()} groups, which is groups.max",
+                f"there are {rebalancer.turn.count()} groups, which is groups.max",
             )
             return
         group = rebalancer.groups[event.group_id] = Group(

@@ -207,11 +207,11 @@ def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> No
     if event.generation >= 0:
         rebalancer.refuse(token, ILLEGAL_GENERATION, f"there is no group {event.group_id!r}")
         return
-    if rebalancer.desk.count() >= rebalancer.limits.groups_max:
+    if rebalancer.turn.count() >= rebalancer.limits.groups_max:
         rebalancer.refuse(
             token,
             COORDINATOR_NOT_AVAILABLE,
-            f"there are {rebalancer.desk.count()} groups, which is groups.max",
+            f"there are {rebalancer.turn.count()} groups, which is groups.max",
         )
         return
     group = Group(event.group_id, touched_ms=rebalancer.now_ms)

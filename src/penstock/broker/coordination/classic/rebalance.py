@@ -1,6 +1,6 @@
 """The rebalance: from the first member that joins to the generation that all are in.
 
-`Rebalancer` holds what all requests share, beside the desk: the groups. Its methods are the steps
+`Rebalancer` holds what all requests share, beside the turn: the groups. Its methods are the steps
 of a rebalance, called by requests (`joining`, `membership`) and by timers:
 
     prepare ──▶ (initial delay | everyone joined | rebalance timeout) ──▶ complete_join
@@ -28,26 +28,26 @@ from penstock.broker.coordination.classic.states import (
     GroupState,
 )
 from penstock.broker.coordination.core import Refused, Save
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import NOT_COORDINATOR
 from penstock.broker.coordination.timers import Timer
+from penstock.broker.coordination.turn import Turn
 
 
 class Rebalancer:
     """The steps of a rebalance over all groups; see the module's text."""
 
-    def __init__(self, desk: Desk, limits: GroupLimits, *, epoch: int) -> None:
-        self.desk = desk
+    def __init__(self, turn: Turn, limits: GroupLimits, *, epoch: int) -> None:
+        self.turn = turn
         self.limits = limits
         self.epoch = epoch
         self.groups: dict[str, Group] = {}
-        self.timers = desk.timers
-        self.reply = desk.reply
-        self.refuse = desk.refuse
+        self.timers = turn.timers
+        self.reply = turn.reply
+        self.refuse = turn.refuse
 
     @property
     def now_ms(self) -> int:
-        return self.desk.now_ms
+        return self.turn.now_ms
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -274,13 +274,13 @@ class Rebalancer:
         self.timers.stop(group.save_timer)
         group.save_waiters = waiters
         group.store_busy = True
-        self.desk.effects.append(Save(key=group.group_id, rows=encode_group(group)))
+        self.turn.effects.append(Save(key=group.group_id, rows=encode_group(group)))
 
     def remove(self, group: Group) -> None:
         """Remove a group that is Dead, now or when the save that is under way is done."""
         if not group.store_busy:
             group.store_busy = group.removing = True
-            self.desk.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
+            self.turn.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
 
     def save_emptiness(self, group: Group) -> None:
         """Have the store know that the last member has left; nobody waits for it."""

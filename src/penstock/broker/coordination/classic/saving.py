@@ -38,7 +38,7 @@ def saved(rebalancer: Rebalancer, event: Saved, token: int) -> None:
     for waiter in _finished(group):
         if group.is_current(waiter):
             _fulfil(rebalancer, group, waiter)
-    _go_on(rebalancer, group)
+    _start_next_save(rebalancer, group)
 
 
 def save_failed(rebalancer: Rebalancer, event: SaveFailed, token: int) -> None:
@@ -51,8 +51,8 @@ def save_failed(rebalancer: Rebalancer, event: SaveFailed, token: int) -> None:
         return
     for waiter in _finished(group):
         if group.is_current(waiter):
-            _disappoint(rebalancer, group, waiter, event.reason)
-    _go_on(rebalancer, group)
+            _fail_waiter(rebalancer, group, waiter, event.reason)
+    _start_next_save(rebalancer, group)
 
 
 def _remove_failed(rebalancer: Rebalancer, group: Group, reason: str) -> None:
@@ -70,7 +70,7 @@ def _finished(group: Group) -> list[SaveWaiter]:
     return waiters
 
 
-def _go_on(rebalancer: Rebalancer, group: Group) -> None:
+def _start_next_save(rebalancer: Rebalancer, group: Group) -> None:
     if group.state is GroupState.DEAD:
         rebalancer.remove(group)
     elif rebalancer.groups.get(group.group_id) is group:
@@ -104,7 +104,7 @@ def _rejoined(rebalancer: Rebalancer, group: Group, member: Member, waiter: Save
     return replace(response, leader=waiter.previous_leader, members=(), skip_assignment=False)
 
 
-def _disappoint(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter, reason: str) -> None:
+def _fail_waiter(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter, reason: str) -> None:
     if waiter.purpose is Purpose.ASSIGNMENT:
         rebalancer.refuse_syncs(group, COORDINATOR_NOT_AVAILABLE)
         rebalancer.rebalance(group)

@@ -54,7 +54,7 @@ from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE,
 from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
 from penstock.broker.coordination.modern.events import JOIN
 from penstock.broker.coordination.modern.group import Parked
-from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.group_saver import outdate
 
 if TYPE_CHECKING:
     from penstock.control import Topic
@@ -91,20 +91,20 @@ def join(groups: ConsumerState, event: JoinGroup, token: int) -> None:
     group = groups.groups[event.group_id]
     found = _joining(groups, group, event)
     if isinstance(found, Refused):
-        groups.desk.reply(token, found)
+        groups.turn.reply(token, found)
         return
     member, subscription = found
     groups.unpark(member, REBALANCE_IN_PROGRESS, "a newer JoinGroup replaces this one")
     if _update(groups, group, member, event, subscription):
         groups.bump(group)
-    groups.desk.timers.stop(member.rebalance_timer)
+    groups.turn.timers.stop(member.rebalance_timer)
     groups.start_session(group, member)
     rejoin = Rejoin(member.member_id, by_id(subscription.owned, groups.topics))
     if group.assignment_epoch < group.epoch:
         groups.park(group, member, token, rejoin)
     else:
         _answer(groups, group, rejoin, token)
-    groups.settle(group)
+    groups.finish_event(group)
 
 
 def _joining(
@@ -217,7 +217,7 @@ def _answer(groups: ConsumerState, group: ConsumerGroup, rejoin: Rejoin, token: 
         leader="",
         member_id=member.member_id,
     )
-    groups.keeper.answer(group, token, response)
+    groups.saver.answer(group, token, response)
 
 
 # -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------
@@ -228,15 +228,15 @@ def sync(groups: ConsumerState, event: SyncGroup, token: int) -> None:
     group = groups.groups[event.group_id]
     member = _member(group, event.member_id, event.group_instance_id, event.generation)
     if isinstance(member, Refused):
-        groups.desk.reply(token, member)
+        groups.turn.reply(token, member)
         return
     side = member.classic
     if side is None:
-        groups.desk.refuse(token, UNKNOWN_MEMBER_ID, "the member speaks the consumer protocol")
+        groups.turn.refuse(token, UNKNOWN_MEMBER_ID, "the member speaks the consumer protocol")
         return
     name = side.protocols[0].name
     if event.protocol_type not in (None, CONSUMER) or event.protocol not in (None, name):
-        groups.desk.refuse(token, INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {name!r}")
+        groups.turn.refuse(token, INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {name!r}")
         return
     groups.start_session(group, member)
     if member.epoch < group.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
@@ -245,7 +245,7 @@ def sync(groups: ConsumerState, event: SyncGroup, token: int) -> None:
     version = decode_subscription(side.protocols[0].metadata).version
     assignment = encode_assignment(by_name(member.assigned, groups.topics), version)
     response = Synced(protocol_type=CONSUMER, protocol=name, assignment=assignment)
-    groups.keeper.answer(group, token, response)
+    groups.saver.answer(group, token, response)
 
 
 def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
@@ -253,7 +253,7 @@ def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
     group = groups.groups[event.group_id]
     member = _member(group, event.member_id, event.group_instance_id, event.generation)
     if isinstance(member, Refused):
-        groups.desk.reply(token, member)
+        groups.turn.reply(token, member)
         return
     groups.start_session(group, member)
     if (
@@ -263,16 +263,16 @@ def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
     ):
         _must_rejoin(groups, member, token)
     else:
-        groups.desk.reply(token, Accepted())
+        groups.turn.reply(token, Accepted())
 
 
 def _must_rejoin(groups: ConsumerState, member: ConsumerMember, token: int) -> None:
     """Tell a member to join again, which it has its rebalance timeout for."""
-    timer, timers = member.rebalance_timer, groups.desk.timers
+    timer, timers = member.rebalance_timer, groups.turn.timers
     if timer.deadline_ms is None:
         timer.fire = member.timer.fire
-        timers.start(timer, groups.desk.now_ms + member.rebalance_timeout_ms)
-    groups.desk.refuse(token, REBALANCE_IN_PROGRESS)
+        timers.start(timer, groups.turn.now_ms + member.rebalance_timeout_ms)
+    groups.turn.refuse(token, REBALANCE_IN_PROGRESS)
 
 
 def _member(
@@ -296,7 +296,7 @@ def leave(groups: ConsumerState, event: LeaveGroup, token: int) -> None:
     group = groups.groups[event.group_id]
     busy = groups.busy(group)
     if busy:
-        groups.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+        groups.turn.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
         return
     left = tuple(
         LeftMember(
@@ -306,9 +306,9 @@ def leave(groups: ConsumerState, event: LeaveGroup, token: int) -> None:
         )
         for leaving in event.members
     )
-    groups.keeper.answer(group, token, Left(members=left))
+    groups.saver.answer(group, token, Left(members=left))
     groups.regexes.look(group)
-    groups.settle(group)
+    groups.finish_event(group)
 
 
 def _leave(groups: ConsumerState, group: ConsumerGroup, leaving: LeavingMember) -> str:

@@ -13,7 +13,7 @@ from penstock.base.errors import BugError
 from penstock.broker.coordination.assignors import NOTHING, Partitions
 from penstock.broker.coordination.consumer.reconciliation import Current, MemberState
 from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, idle
-from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.group_saver import outdate
 from penstock.broker.coordination.timers import Timer
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ConsumerMember(ModernMember):
             state=self.state, epoch=self.epoch, assigned=self.assigned, revoking=self.revoking
         )
 
-    def is_settled(self, target_epoch: int) -> bool:
+    def is_reconciled(self, target_epoch: int) -> bool:
         """Whether the member has all of its target, and nothing else."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
@@ -87,7 +87,9 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             return GroupState.EMPTY
         if self.assignment_epoch < self.epoch:
             return GroupState.ASSIGNING
-        settled = all(member.is_settled(self.assignment_epoch) for member in self.members.values())
+        settled = all(
+            member.is_reconciled(self.assignment_epoch) for member in self.members.values()
+        )
         return GroupState.STABLE if settled else GroupState.RECONCILING
 
     # -- who has what -----------------------------------------------------------------------
@@ -158,7 +160,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
                 if topic in self.owners and not self.owners[topic]:
                     del self.owners[topic]
 
-    # -- questions --------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     def votes(self) -> str:
         """The assignor that most members ask for; empty if none does."""

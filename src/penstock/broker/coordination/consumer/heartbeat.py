@@ -34,9 +34,9 @@ from penstock.broker.coordination.consumer.state import ConsumerState
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, GROUP_ID_NOT_FOUND
 from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
-from penstock.broker.coordination.modern.events import JOIN, LEAVE, Beaten
+from penstock.broker.coordination.modern.events import JOIN, LEAVE, HeartbeatResponse
 from penstock.broker.coordination.modern.group import NO_TOPICS, Parked
-from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.group_saver import outdate
 from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
 from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
 
@@ -73,9 +73,9 @@ def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> No
             refusal = member
         else:
             _beat(groups, group, member, event, token)
-            groups.settle(group)
+            groups.finish_event(group)
             return
-    groups.desk.reply(token, refusal)
+    groups.turn.reply(token, refusal)
 
 
 def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Refused | None:
@@ -145,10 +145,10 @@ def refuse_group(
     if group is None:
         if event.epoch != JOIN:
             return Refused(error=GROUP_ID_NOT_FOUND, message=f"Group {event.group_id} not found.")
-        if groups.desk.count() >= limits.groups_max:
+        if groups.turn.count() >= limits.groups_max:
             return Refused(
                 error=COORDINATOR_NOT_AVAILABLE,
-                message=f"there are {groups.desk.count()} groups, which is groups.max",
+                message=f"there are {groups.turn.count()} groups, which is groups.max",
             )
         return None
     busy = groups.busy(group)
@@ -319,15 +319,15 @@ def _answer(
 ) -> None:
     event = beat.event
     step(groups, group, member, event.owned)
-    told = event.epoch == JOIN or event.is_full or member.assigned != beat.before
-    groups.keeper.answer(
+    changed = event.epoch == JOIN or event.is_full or member.assigned != beat.before
+    groups.saver.answer(
         group,
         token,
-        Beaten(
+        HeartbeatResponse(
             member_id=member.member_id,
             epoch=member.epoch,
             heartbeat_interval_ms=_interval_ms(groups, group, member),
-            assigned=member.assigned if told else None,
+            assigned=member.assigned if changed else None,
         ),
     )
 
@@ -366,28 +366,28 @@ def _move(
     if now.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
         groups.await_revocation(group, member)
     else:
-        groups.desk.timers.stop(member.rebalance_timer)
+        groups.turn.timers.stop(member.rebalance_timer)
 
 
 def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
     """A member leaves, or, if it is static, says that it will be back."""
-    desk, group = groups.desk, groups.groups.get(event.group_id)
+    turn, group = groups.turn, groups.groups.get(event.group_id)
     if group is None:
         groups.missing(event, token)
         return
     busy = groups.busy(group)
     if busy:
-        desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+        turn.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
         return
     member = group.members.get(event.member_id)
     if event.instance_id is not None:
         holder = group.static.get(event.instance_id)
         if holder is not None and holder != event.member_id:
-            desk.refuse(token, FENCED_INSTANCE_ID, f"{holder} is instance {event.instance_id}")
+            turn.refuse(token, FENCED_INSTANCE_ID, f"{holder} is instance {event.instance_id}")
             return
         member = None if holder is None else member
     if member is None:
-        desk.refuse(
+        turn.refuse(
             token, UNKNOWN_MEMBER_ID, f"{event.member_id} is not a member of {group.group_id!r}"
         )
         return
@@ -400,5 +400,7 @@ def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
             state=MemberState.STABLE, epoch=LEAVE_FOR_A_WHILE, assigned=member.assigned
         )
         _move(groups, group, member, current)
-    groups.keeper.answer(group, token, Beaten(member_id=event.member_id, epoch=event.epoch))
-    groups.settle(group)
+    groups.saver.answer(
+        group, token, HeartbeatResponse(member_id=event.member_id, epoch=event.epoch)
+    )
+    groups.finish_event(group)

@@ -17,8 +17,8 @@ from typing import Final
 from penstock.broker.coordination.consumer.group import ConsumerGroup
 from penstock.broker.coordination.consumer.limits import REGEX_RETRY_MS
 from penstock.broker.coordination.core import Compute, Computed
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.topic_regex import compile_regex
+from penstock.broker.coordination.turn import Turn
 
 _STEPS_PER_TOPIC: Final = 20
 """What matching a topic costs, in the unit of `Work.size`."""
@@ -55,14 +55,14 @@ class Regexes:
 
     def __init__(
         self,
-        desk: Desk,
+        turn: Turn,
         *,
         refresh_ms: int,
         topics: Callable[[], Collection[str]],
         resolved: Callable[[ConsumerGroup, str | None], None],
     ) -> None:
         """`resolved` is told of a group, and what the fingerprint of its topics was before."""
-        self._desk = desk
+        self._turn = turn
         self._refresh_ms = refresh_ms
         self._topics = topics
         self._resolved = resolved
@@ -100,7 +100,7 @@ class Regexes:
             group.regex_stale = True
         elif not group.resolved:
             return
-        elif group.next_regex_ms <= self._desk.now_ms:
+        elif group.next_regex_ms <= self._turn.now_ms:
             self._start(group)
         else:
             self._plan(group, group.next_regex_ms)
@@ -114,15 +114,15 @@ class Regexes:
         topics, visible = self._topics(), group.visible
         seen = topics if visible is None else filter(visible, topics)
         work = RegexWork(regexes=sorted(used), topics=tuple(seen))
-        self._desk.effects.append(Compute(key=group.group_id, ticket=group.regex_ticket, work=work))
+        self._turn.effects.append(Compute(key=group.group_id, ticket=group.regex_ticket, work=work))
 
     def _plan(self, group: ConsumerGroup, at_ms: int) -> None:
         group.regex_timer.fire = partial(self._start, group)
-        self._desk.timers.start(group.regex_timer, at_ms)
+        self._turn.timers.start(group.regex_timer, at_ms)
 
     def resolved(self, group: ConsumerGroup, event: Computed) -> None:
         """The expressions are resolved: what members read may not be what it was."""
-        now_ms = self._desk.now_ms
+        now_ms = self._turn.now_ms
         group.regex_ticket = 0
         group.next_regex_ms = now_ms + REGEX_RETRY_MS
         failed = not isinstance(event.result, Resolved)

@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from penstock.broker.coordination.core import Compute, Computed, Saved, SaveFailed, Stored
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
@@ -31,7 +30,7 @@ from penstock.broker.coordination.group_events import (
     Prune,
 )
 from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, Parked
-from penstock.broker.coordination.modern.keeping import Keeper
+from penstock.broker.coordination.modern.group_saver import GroupSaver
 from penstock.broker.coordination.modern.limits import (
     EMPTY_GROUP_GRACE_MS,
     GATHERING_MS,
@@ -39,6 +38,7 @@ from penstock.broker.coordination.modern.limits import (
 )
 from penstock.broker.coordination.modern.targets import Target, TargetWork
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 
 if TYPE_CHECKING:
     from penstock.broker.coordination.kinds import Handler
@@ -59,14 +59,14 @@ class ModernGroups(ABC, Generic[G, M]):
     protocol_type: ClassVar[str]
     handlers: Mapping[type, Handler]
 
-    def __init__(self, desk: Desk, limits: ModernLimits) -> None:
-        self.desk = desk
+    def __init__(self, turn: Turn, limits: ModernLimits) -> None:
+        self.turn = turn
         self.limits = limits
         self.groups: dict[str, G] = {}
         self.foreign: dict[type, Handler] = {}
         self.topics: Mapping[str, Topic] = {}
         self.racks: Mapping[int, str] = {}
-        self.keeper = Keeper(desk, self.groups, rows=self.encode, gone=self.forget)
+        self.saver = GroupSaver(turn, self.groups, rows=self.encode, gone=self.forget)
         self._ticket = 0
 
     @property
@@ -116,18 +116,18 @@ class ModernGroups(ABC, Generic[G, M]):
         """Ask for a new target; a group without members needs none."""
         first, _ = group.asked_ms
         settled = group.assignment_epoch >= group.epoch
-        group.asked_ms = self.desk.now_ms if settled else first, self.desk.now_ms
+        group.asked_ms = self.turn.now_ms if settled else first, self.turn.now_ms
         group.epoch += 1
         self.changed(group)
 
-    def settle(self, group: G) -> None:
+    def finish_event(self, group: G) -> None:
         """Save what has changed and have a target computed, if need be: the end of each event."""
         if self.groups.get(group.group_id) is not group:
             return
         if not group.members and group.assignment_epoch < group.epoch:
             group.assignment_epoch = group.epoch
         self._want_target(group)
-        self.keeper.save(group)
+        self.saver.save(group)
 
     def park(self, group: G, member: M, token: int, event: Any) -> None:
         """Answer a heartbeat when the target that it asks for is there."""
@@ -137,7 +137,7 @@ class ModernGroups(ABC, Generic[G, M]):
         """Refuse the heartbeat that a member has parked, if it has."""
         parked, member.parked = member.parked, None
         if parked is not None:
-            self.desk.refuse(parked.token, error, message)
+            self.turn.refuse(parked.token, error, message)
 
     def expel(self, group: G, member: M) -> None:
         """Take a member out; what it read is free, and a new target is wanted."""
@@ -145,10 +145,10 @@ class ModernGroups(ABC, Generic[G, M]):
         self.stop_timers(member)
         group.remove(member)
         self.bump(group)
-        group.touched_ms = self.desk.now_ms
+        group.touched_ms = self.turn.now_ms
 
     def stop_timers(self, member: M) -> None:
-        self.desk.timers.stop(member.timer)
+        self.turn.timers.stop(member.timer)
 
     # -- targets ----------------------------------------------------------------------------
 
@@ -156,9 +156,9 @@ class ModernGroups(ABC, Generic[G, M]):
         if group.ticket or group.assignment_epoch >= group.epoch:
             return
         due_ms = self._due_ms(group)
-        if due_ms > self.desk.now_ms:
-            group.target_timer.fire = partial(self.settle, group)
-            self.desk.timers.start(group.target_timer, due_ms)
+        if due_ms > self.turn.now_ms:
+            group.target_timer.fire = partial(self.finish_event, group)
+            self.turn.timers.start(group.target_timer, due_ms)
             return
         if not self.ready(group):
             return
@@ -170,7 +170,7 @@ class ModernGroups(ABC, Generic[G, M]):
             assignor=self.assignor(group),
             spec=group.spec(self.topics, self.racks),
         )
-        self.desk.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
+        self.turn.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
 
     def _due_ms(self, group: G) -> int:
         """When the next target may be computed."""
@@ -186,14 +186,14 @@ class ModernGroups(ABC, Generic[G, M]):
         if group is None or group.ticket != event.ticket:
             return
         group.ticket = 0
-        group.next_target_ms = self.desk.now_ms + self.limits.assignment_interval_ms(event.key)
+        group.next_target_ms = self.turn.now_ms + self.limits.assignment_interval_ms(event.key)
         if isinstance(event.result, Target):
             self._take_target(group, event.result)
         else:
-            group.next_target_ms = max(group.next_target_ms, self.desk.now_ms + 1_000)
+            group.next_target_ms = max(group.next_target_ms, self.turn.now_ms + 1_000)
             for member in group.members.values():
                 self.unpark(member, COORDINATOR_NOT_AVAILABLE, f"no target: {event.reason}")
-        self.settle(group)
+        self.finish_event(group)
 
     def _take_target(self, group: G, target: Target) -> None:
         group.assignment_epoch, group.assignor = target.epoch, target.assignor
@@ -220,7 +220,7 @@ class ModernGroups(ABC, Generic[G, M]):
         for group in list(self.groups.values()):
             if event.changed is None or not group.readers.keys().isdisjoint(event.changed):
                 self.look_again(group)
-                self.settle(group)
+                self.finish_event(group)
 
     def look_again(self, group: G) -> None:
         """Want a new target if the topics that the group reads are not as they were."""
@@ -237,13 +237,13 @@ class ModernGroups(ABC, Generic[G, M]):
     def saved(self, event: Saved, token: int) -> None:
         group = self.groups.get(event.key)
         if group is not None:
-            self.keeper.saved(group)
-            self.settle(group)
+            self.saver.saved(group)
+            self.finish_event(group)
 
     def save_failed(self, event: SaveFailed, token: int) -> None:
         group = self.groups.get(event.key)
         if group is not None:
-            self.keeper.failed(group, event.reason)
+            self.saver.failed(group, event.reason)
 
     def load(self, stored: Stored) -> None:
         """See `Kind.load`; the sessions of members start anew."""
@@ -252,7 +252,7 @@ class ModernGroups(ABC, Generic[G, M]):
             group, seen = self.decode(group_id, stored.rows)
             if group_id in self.groups:
                 self.hand_over(group_id, f"another broker has coordinated group {group_id!r}")
-            group.touched_ms = self.desk.now_ms
+            group.touched_ms = self.turn.now_ms
             self.groups[group_id] = group
             for member in group.members.values():
                 self.watch(group, member)
@@ -261,18 +261,18 @@ class ModernGroups(ABC, Generic[G, M]):
                 self.look_again(group)
             else:
                 self.prepare(group)
-            self.settle(group)
+            self.finish_event(group)
         if stored.has_offsets and group_id in self.groups:
             self.groups[group_id].has_offsets = True
 
     def hand_over(self, group_id: str, reason: str) -> None:
         """See `Kind.hand_over`."""
         group = self.groups[group_id]
-        tokens = [*(group.removal_tokens or ()), *(one.token for one in group.owed)]
+        tokens = [*(group.removal_tokens or ()), *(one.token for one in group.pending_responses)]
         for member in group.members.values():
             self.unpark(member, NOT_COORDINATOR, reason)
         for token in tokens:
-            self.desk.refuse(token, NOT_COORDINATOR, reason)
+            self.turn.refuse(token, NOT_COORDINATOR, reason)
         self.forget(group)
 
     def forget(self, group: G) -> None:
@@ -280,7 +280,7 @@ class ModernGroups(ABC, Generic[G, M]):
         for member in group.members.values():
             self.stop_timers(member)
         for timer in group.timers:
-            self.desk.timers.stop(timer)
+            self.turn.timers.stop(timer)
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
@@ -293,13 +293,13 @@ class ModernGroups(ABC, Generic[G, M]):
         return group.failing
 
     def refuse(self, event: Any, token: int) -> None:
-        self.desk.refuse(
+        self.turn.refuse(
             token, GROUP_ID_NOT_FOUND, f"group {event.group_id!r} is a {self.name} group"
         )
 
     def missing(self, event: Any, token: int) -> None:
         """Refuse a request to a group that is not there."""
-        self.desk.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
+        self.turn.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
 
     def listed(self) -> Iterable[ListedGroup]:
         for group_id, group in self.groups.items():
@@ -316,13 +316,13 @@ class ModernGroups(ABC, Generic[G, M]):
         if group is None:
             self.missing(event, token)
         elif group.members:
-            self.desk.refuse(
+            self.turn.refuse(
                 token, NON_EMPTY_GROUP, f"group {group.group_id!r} is {self.state(group)}"
             )
         elif group.failing:
-            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, group.failing)
+            self.turn.refuse(token, COORDINATOR_NOT_AVAILABLE, group.failing)
         else:
-            self.keeper.remove(group, [token])
+            self.saver.remove(group, [token])
 
     def check_offset_delete(self, event: OffsetDeleteCheck, token: int) -> None:
         """Handle an OffsetDeleteCheck."""
@@ -331,12 +331,12 @@ class ModernGroups(ABC, Generic[G, M]):
             self.missing(event, token)
             return
         subscribed = frozenset([topic for topic in event.topics if topic in group.readers])
-        self.desk.reply(token, OffsetsDeletable(subscribed=subscribed))
+        self.turn.reply(token, OffsetsDeletable(subscribed=subscribed))
 
     def prune(self, event: Prune) -> None:
         """See `Kind.prune`."""
         for group_id, group in list(self.groups.items()):
             group.has_offsets = group_id in event.with_offsets
             unused = not group.members and not group.has_offsets and not self.busy(group)
-            if unused and group.touched_ms + EMPTY_GROUP_GRACE_MS <= self.desk.now_ms:
-                self.keeper.remove(group, [])
+            if unused and group.touched_ms + EMPTY_GROUP_GRACE_MS <= self.turn.now_ms:
+                self.saver.remove(group, [])

@@ -13,7 +13,7 @@ LEAVE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beaten:
+class HeartbeatResponse:
     """A member's epoch, and what it may read, unless that is as it was (None)."""
 
     member_id: str

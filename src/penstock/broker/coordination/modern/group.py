@@ -75,7 +75,7 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class PendingResponse:
     """An answer that may be given once all changes up to this one are durable."""
 
     version: int
@@ -112,7 +112,7 @@ class ModernGroup(Generic[M]):
         self.saving: int | None = None
         self.failing = ""
         """Why the last save failed, until one succeeds."""
-        self.owed: list[Owed] = []
+        self.pending_responses: list[PendingResponse] = []
         self.save_timer = Timer(idle)
         self.removal_tokens: list[int] | None = None
         """Who waits for the group's removal, while that is under way."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from penstock.base.errors import BugError
 from penstock.broker.coordination.kinds import GROUP_ROW, KIND_FIELD, CorruptGroup
 from penstock.broker.coordination.modern.group import ModernGroup, ModernMember
-from penstock.broker.coordination.modern.keeping import member_row
+from penstock.broker.coordination.modern.group_saver import member_row
 from penstock.broker.coordination.modern.targets import encode_partitions
 
 G = TypeVar("G", bound=ModernGroup[Any])

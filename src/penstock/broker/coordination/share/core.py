@@ -18,7 +18,6 @@ from typing import ClassVar, Final
 
 from penstock.broker.coordination.assignors import SIMPLE
 from penstock.broker.coordination.core import Computed, Refused, Saved, SaveFailed
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
@@ -28,9 +27,9 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.kinds import Handler
 from penstock.broker.coordination.modern.core import EMPTY, UNKNOWN_MEMBER_ID, ModernGroups
-from penstock.broker.coordination.modern.events import JOIN, LEAVE, Beaten
+from penstock.broker.coordination.modern.events import JOIN, LEAVE, HeartbeatResponse
 from penstock.broker.coordination.modern.group import Parked
-from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.group_saver import outdate
 from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
 from penstock.broker.coordination.share.events import (
     DescribedShareGroup,
@@ -41,6 +40,7 @@ from penstock.broker.coordination.share.events import (
 from penstock.broker.coordination.share.group import ShareGroup, ShareMember
 from penstock.broker.coordination.share.limits import ShareGroupLimits
 from penstock.broker.coordination.share.record import KIND, decode_group, encode_group
+from penstock.broker.coordination.turn import Turn
 
 FENCED_MEMBER_EPOCH: Final = "fenced_member_epoch"
 GROUP_MAX_SIZE_REACHED: Final = "group_max_size_reached"
@@ -54,9 +54,9 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = "share"
 
-    def __init__(self, desk: Desk, limits: ShareGroupLimits) -> None:
+    def __init__(self, turn: Turn, limits: ShareGroupLimits) -> None:
         self.limits: ShareGroupLimits = limits
-        super().__init__(desk, limits)
+        super().__init__(turn, limits)
         self.handlers: Mapping[type, Handler] = {
             ShareHeartbeat: self.heartbeat,
             DescribeGroup: self.describe,
@@ -105,19 +105,19 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         if refusal is None and group is not None:
             refusal = _refuse_epoch(group.members.get(event.member_id), event)
         if refusal is not None:
-            self.desk.reply(token, refusal)
+            self.turn.reply(token, refusal)
             return
         if group is None:
             group = self._create(event.group_id)
         self._beat(group, event, token)
-        self.settle(group)
+        self.finish_event(group)
 
     def _create(self, group_id: str) -> ShareGroup:
-        group = self.groups[group_id] = ShareGroup(group_id, touched_ms=self.desk.now_ms)
+        group = self.groups[group_id] = ShareGroup(group_id, touched_ms=self.turn.now_ms)
         return group
 
     def _refuse_creation(self) -> Refused | None:
-        count = self.desk.count()
+        count = self.turn.count()
         if count < self.limits.groups_max:
             return None
         message = f"there are {count} groups, which is groups.max"
@@ -181,15 +181,17 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
     ) -> None:
         if member.epoch != group.assignment_epoch:
             self._move(group, member, group.assignment_epoch)
-        tells = event.epoch == JOIN or event.topics is not None or member.told != member.target
-        member.told = member.target
-        response = Beaten(
+        changed = (
+            event.epoch == JOIN or event.topics is not None or member.last_sent != member.target
+        )
+        member.last_sent = member.target
+        response = HeartbeatResponse(
             member_id=member.member_id,
             epoch=member.epoch,
             heartbeat_interval_ms=self.limits.heartbeat_interval_ms(group.group_id),
-            assigned=member.target if tells else None,
+            assigned=member.target if changed else None,
         )
-        self.keeper.answer(group, token, response)
+        self.saver.answer(group, token, response)
 
     def _move(self, group: ShareGroup, member: ShareMember, epoch: int) -> None:
         member.previous_epoch, member.epoch = member.epoch, epoch
@@ -203,32 +205,32 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             return
         busy, member = self.busy(group), group.members.get(event.member_id)
         if busy:
-            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+            self.turn.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
         elif member is None:
-            self.desk.refuse(token, UNKNOWN_MEMBER_ID, _unknown(event))
+            self.turn.refuse(token, UNKNOWN_MEMBER_ID, _unknown(event))
         else:
             self.expel(group, member)
-            left = Beaten(member_id=event.member_id, epoch=LEAVE)
-            self.keeper.answer(group, token, left)
-            self.settle(group)
+            left = HeartbeatResponse(member_id=event.member_id, epoch=LEAVE)
+            self.saver.answer(group, token, left)
+            self.finish_event(group)
 
     # -- time -------------------------------------------------------------------------------
 
     def _start_session(self, group: ShareGroup, member: ShareMember) -> None:
         timeout_ms = self.limits.session_timeout_ms(group.group_id)
-        self.desk.timers.start(member.timer, self.desk.now_ms + timeout_ms)
+        self.turn.timers.start(member.timer, self.turn.now_ms + timeout_ms)
 
     def _expire(self, group: ShareGroup, member: ShareMember) -> None:
         """A member has not been heard of for too long."""
         if group.members.get(member.member_id) is member:
             self.expel(group, member)
-            self.settle(group)
+            self.finish_event(group)
 
-    # -- questions --------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     def describe(self, event: DescribeGroup, token: int) -> None:
         """Handle a DescribeGroup."""
-        self.desk.reply(token, self._described(self.groups[event.group_id]))
+        self.turn.reply(token, self._described(self.groups[event.group_id]))
 
     def ensure(self, event: EnsureShareGroup, token: int) -> None:
         """Handle an EnsureShareGroup: answered once the group is durable."""
@@ -236,16 +238,16 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         if group is None:
             refusal = self._refuse_creation()
             if refusal is not None:
-                self.desk.reply(token, refusal)
+                self.turn.reply(token, refusal)
                 return
             group = self._create(event.group_id)
             self.changed(group)
         busy = self.busy(group)
         if busy:
-            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+            self.turn.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
             return
-        self.keeper.answer(group, token, self._described(group))
-        self.settle(group)
+        self.saver.answer(group, token, self._described(group))
+        self.finish_event(group)
 
     def _described(self, group: ShareGroup) -> DescribedShareGroup:
         members = tuple(

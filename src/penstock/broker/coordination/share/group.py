@@ -12,11 +12,11 @@ from penstock.broker.coordination.modern.group import ModernGroup, ModernMember
 class ShareMember(ModernMember):
     """A member. `told` is what it was told last to read; None: it is told with the next answer."""
 
-    __slots__ = ("told",)
+    __slots__ = ("last_sent",)
 
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
-        self.told: Partitions | None = None
+        self.last_sent: Partitions | None = None
 
 
 ShareGroup = ModernGroup[ShareMember]

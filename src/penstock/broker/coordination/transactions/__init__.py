@@ -23,9 +23,9 @@ from penstock.broker.coordination.transactions.limits import (
     TransactionLimits,
 )
 from penstock.broker.coordination.transactions.metadata import (
+    NO_PRODUCER,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    NOBODY,
     PRODUCER_EPOCH_MAX,
     ProducerIdentity,
     TransactionMetadata,
@@ -47,7 +47,7 @@ from penstock.broker.coordination.transactions.responses import (
 from penstock.broker.coordination.transactions.states import TransactionState
 
 __all__ = [
-    "NOBODY",
+    "NO_PRODUCER",
     "NO_PRODUCER_EPOCH",
     "NO_PRODUCER_ID",
     "PEER_WAIT_MS",

@@ -13,8 +13,8 @@ from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.core import Saved, SaveFailed, Tick
 from penstock.broker.coordination.transactions.limits import WAIT_MS
 from penstock.broker.coordination.transactions.metadata import (
+    NO_PRODUCER,
     NO_PRODUCER_ID,
-    NOBODY,
     ProducerIdentity,
 )
 
@@ -28,7 +28,7 @@ class InitProducerId:
 
     transactional_id: str
     timeout_ms: int
-    producer: ProducerIdentity = NOBODY
+    producer: ProducerIdentity = NO_PRODUCER
     fresh_producer_id: int = NO_PRODUCER_ID
 
 

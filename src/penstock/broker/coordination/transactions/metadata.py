@@ -43,7 +43,7 @@ class ProducerIdentity(NamedTuple):
         return ProducerIdentity(self.producer_id, self.producer_epoch + 1)
 
 
-NOBODY: Final = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class TransactionMetadata:
     """
 
     producer: ProducerIdentity
-    last: ProducerIdentity = NOBODY
+    last: ProducerIdentity = NO_PRODUCER
     next_producer_id: int = NO_PRODUCER_ID
     state: TransactionState = TransactionState.EMPTY
     marker_version: int = FIRST_VERSION
@@ -130,7 +130,7 @@ class TransactionMetadata:
                 self,
                 state=TransactionState.PREPARE_ABORT,
                 producer=self.producer.raised,
-                last=self.producer if asked_by_itself else NOBODY,
+                last=self.producer if asked_by_itself else NO_PRODUCER,
                 marker_version=EPOCH_VERSION,
                 updated_ms=now_ms,
                 groups=frozenset(),

@@ -33,8 +33,8 @@ from penstock.broker.coordination.transactions.events import (
 )
 from penstock.broker.coordination.transactions.limits import TransactionLimits
 from penstock.broker.coordination.transactions.metadata import (
+    NO_PRODUCER,
     NO_PRODUCER_ID,
-    NOBODY,
     PRODUCER_EPOCH_MAX,
     ProducerIdentity,
     TransactionMetadata,
@@ -105,14 +105,14 @@ def initialise(
             TransactionMetadata(producer=producer, timeout_ms=request.timeout_ms, updated_ms=now_ms)
         )
     if known.state is TransactionState.ONGOING:
-        if request.producer not in (NOBODY, known.producer):
+        if request.producer not in (NO_PRODUCER, known.producer):
             return _fenced(request.transactional_id, request.producer, known)
         asked_by_itself = request.producer == known.producer
         return Change(
             after=known.fenced(asked_by_itself=asked_by_itself, now_ms=now_ms), answer=None
         )
     if known.state.prepared:
-        if request.producer in (NOBODY, known.last, known.producer, known.next_producer):
+        if request.producer in (NO_PRODUCER, known.last, known.producer, known.next_producer):
             return WAIT
         return _fenced(request.transactional_id, request.producer, known)
     return _begin_anew(known, request, now_ms=now_ms)
@@ -120,9 +120,9 @@ def initialise(
 
 def _begin_anew(known: TransactionMetadata, request: InitProducerId, *, now_ms: int) -> Decision:
     """A producer of an id that has no open transaction."""
-    if request.producer not in (NOBODY, known.producer, known.last):
+    if request.producer not in (NO_PRODUCER, known.producer, known.last):
         return _fenced(request.transactional_id, request.producer, known)
-    retried = request.producer == known.last != NOBODY
+    retried = request.producer == known.last != NO_PRODUCER
     if retried and known.producer.producer_epoch <= PRODUCER_EPOCH_MAX:
         producer = known.producer
     elif not known.producer.exhausted:
@@ -191,7 +191,7 @@ def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: i
     present = known.next_producer if raises else known.producer
     retried = known.last if raises else known.producer
     if not (state is TransactionState.ONGOING or state is TransactionState.EMPTY):
-        if request.producer == retried != NOBODY:
+        if request.producer == retried != NO_PRODUCER:
             if state.commits == request.commit:
                 return Ended(producer=known.next_producer)
             return _not_now(request, known)

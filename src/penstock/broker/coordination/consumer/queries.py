@@ -39,7 +39,7 @@ def describe(groups: ConsumerState, event: DescribeGroup, token: int) -> None:
         assignor=group.votes() or groups.limits.assignors[0],
         members=tuple(map(_described, group.members.values())),
     )
-    groups.desk.reply(token, response)
+    groups.turn.reply(token, response)
 
 
 def _described(member: ConsumerMember) -> DescribedConsumer:
@@ -66,11 +66,11 @@ def check_commit(groups: ConsumerState, event: CommitCheck, token: int) -> None:
     group = groups.groups[event.group_id]
     refusal = _refuse_commit(groups, group, event)
     if refusal is not None:
-        groups.desk.reply(token, refusal)
+        groups.turn.reply(token, refusal)
         return
     group.has_offsets = True
-    group.touched_ms = groups.desk.now_ms
-    groups.desk.reply(token, Accepted())
+    group.touched_ms = groups.turn.now_ms
+    groups.turn.reply(token, Accepted())
 
 
 def _refuse_commit(
@@ -113,4 +113,4 @@ def check_fetch(groups: ConsumerState, event: FetchCheck, token: int) -> None:
     refusal = None
     if event.member_id is not None or event.epoch >= 0:
         refusal = _refuse_epoch(group, event.member_id or "", event.epoch)
-    groups.desk.reply(token, refusal or Accepted())
+    groups.turn.reply(token, refusal or Accepted())

@@ -9,7 +9,7 @@ from penstock.broker.coordination.core import Effect, Refused, Reply
 from penstock.broker.coordination.timers import Timers
 
 
-class Desk:
+class Turn:
     """The effects of the event being handled, its time, and everybody's timers."""
 
     def __init__(self) -> None:

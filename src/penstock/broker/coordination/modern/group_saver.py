@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.broker.coordination.core import Save
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, Accepted
-from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, Owed
+from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, PendingResponse
+from penstock.broker.coordination.turn import Turn
 
 SAVE_RETRY_MS: Final = 1_000
 """Pause before a failed save is tried again."""
@@ -28,19 +28,19 @@ G = TypeVar("G", bound=ModernGroup[Any])
 Rows = Mapping[str, bytes]
 
 
-class Keeper(Generic[G]):
+class GroupSaver(Generic[G]):
     """Saves groups of one kind, and gives the answers that rest on that."""
 
     def __init__(
         self,
-        desk: Desk,
+        turn: Turn,
         groups: dict[str, G],
         *,
         rows: Callable[[G], Rows],
         gone: Callable[[G], None],
     ) -> None:
         """`rows` are those of a group; `gone` is called when one has been removed."""
-        self._desk = desk
+        self._turn = turn
         self._groups = groups
         self._rows = rows
         self._gone = gone
@@ -48,9 +48,9 @@ class Keeper(Generic[G]):
     def answer(self, group: G, token: int, response: Any) -> None:
         """Answer once all that has changed so far is durable."""
         if group.saved == group.version:
-            self._desk.reply(token, response)
+            self._turn.reply(token, response)
         else:
-            group.owed.append(Owed(group.version, token, response))
+            group.pending_responses.append(PendingResponse(group.version, token, response))
 
     def save(self, group: G) -> None:
         """See to it that what has changed is saved."""
@@ -58,13 +58,13 @@ class Keeper(Generic[G]):
             return
         if group.removal_tokens is not None:
             group.saving = _REMOVAL
-            self._desk.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
+            self._turn.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
         elif group.saved < group.version:
             self._start(group)
 
     def _start(self, group: G) -> None:
         group.saving = group.version
-        self._desk.effects.append(Save(key=group.group_id, rows=self._rows(group)))
+        self._turn.effects.append(Save(key=group.group_id, rows=self._rows(group)))
 
     def remove(self, group: G, tokens: list[int]) -> None:
         """Remove a group with its offsets, once no other save is under way."""
@@ -79,15 +79,15 @@ class Keeper(Generic[G]):
         if done == _REMOVAL:
             self._gone(group)
             for token in group.removal_tokens or ():
-                self._desk.reply(token, Accepted())
+                self._turn.reply(token, Accepted())
             return
         group.saved = group.saved if done is None else done
-        owed, group.owed = group.owed, []
+        owed, group.pending_responses = group.pending_responses, []
         for one in owed:
             if one.version <= group.saved:
-                self._desk.reply(one.token, one.response)
+                self._turn.reply(one.token, one.response)
             else:
-                group.owed.append(one)
+                group.pending_responses.append(one)
 
     def failed(self, group: G, reason: str) -> None:
         """The save under way is not durable, or not known to be."""
@@ -95,12 +95,12 @@ class Keeper(Generic[G]):
         if done == _REMOVAL:
             tokens, group.removal_tokens = group.removal_tokens or [], None
         else:
-            tokens, group.owed = [one.token for one in group.owed], []
+            tokens, group.pending_responses = [one.token for one in group.pending_responses], []
             group.failing = reason or "the group could not be saved"
             group.save_timer.fire = partial(self._again, group)
-            self._desk.timers.start(group.save_timer, self._desk.now_ms + SAVE_RETRY_MS)
+            self._turn.timers.start(group.save_timer, self._turn.now_ms + SAVE_RETRY_MS)
         for token in tokens:
-            self._desk.refuse(token, COORDINATOR_NOT_AVAILABLE, reason)
+            self._turn.refuse(token, COORDINATOR_NOT_AVAILABLE, reason)
 
     def _again(self, group: G) -> None:
         if self._groups.get(group.group_id) is group and group.saving is None:
