@@ -121,7 +121,7 @@ class _Group:
         self.turns.append(_milliseconds(start))
         self._left += effects
 
-    def finish_event(self) -> None:
+    def settle(self) -> None:
         while self._left:
             effect = self._left.pop(0)
             if isinstance(effect, Save):
