@@ -1,10 +1,8 @@
-"""The range assignor: of each topic, every member gets one run of partitions.
+"""Range assignor: each member gets one range of partitions of each topic.
 
-Members stand in the order of their instance ids, then of their member ids; topics with the same
-readers and as many partitions are cut at the same places, so that one member gets the partitions of
-equal numbers of all of them.
-
-Racks are not looked at: they would part the partitions of equal numbers.
+Members are ordered by instance id, then by member id. Topics with the same readers and partition
+count are split alike, so that a member gets partitions of equal numbers. Racks are ignored, because
+they would separate partitions of equal numbers.
 
 Source: Kafka 4's `RangeAssignor`.
 """
@@ -18,7 +16,6 @@ from penstock.broker.coordination.assignors.spec import GroupSpec, MemberSpec
 
 
 def assign_ranges(group: GroupSpec) -> Mapping[str, Partitions]:
-    """Assign every partition to a reader of its topic."""
     assigned: dict[str, dict[bytes, frozenset[int]]] = {
         member.member_id: {} for member in group.members
     }
@@ -41,7 +38,7 @@ def assign_ranges(group: GroupSpec) -> Mapping[str, Partitions]:
 
 
 def _place(member: MemberSpec) -> tuple[bool, str]:
-    """Static members first, by their instance: their order outlives restarts."""
+    """Sort key: static members first, because their order survives restarts."""
     if member.instance_id is None:
         return True, member.member_id
     return False, member.instance_id

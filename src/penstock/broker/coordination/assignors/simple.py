@@ -1,9 +1,9 @@
-"""The simple assignor of share groups: partitions are shared by as few members as need be.
+"""Simple assignor of share groups: each partition has as few members as possible.
 
-Members who read the same topics are assigned together: where they are no more than partitions, each
-partition is one member's, and all have as many, give or take one; where they are more, each has one
-partition, and all partitions have as many members. What a member has stays its own as far as that
-goes.
+Members with the same topics are assigned together. If partitions outnumber them, each partition has
+one member, and members have equally many, give or take one. Otherwise each member has one
+partition, and partitions have equally many members. Members keep what they have as far as that
+allows.
 
 Source: Kafka's `SimpleAssignor`; KIP-932.
 """
@@ -36,7 +36,7 @@ def assign_simply(group: GroupSpec) -> Mapping[str, Partitions]:
 
 
 def _spread(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Partitions]:
-    """Each partition is one member's."""
+    """Assign each partition to one member."""
     least, longer = divmod(len(places), len(members))
     free = dict.fromkeys(places)
     kept: list[list[Place]] = []
@@ -59,7 +59,7 @@ def _spread(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Part
 
 
 def _shared(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Partitions]:
-    """Each member has one partition."""
+    """Assign each member to one partition."""
     least, longer = divmod(len(members), len(places))
     counts = dict.fromkeys(places, 0)
     kept: dict[str, Place] = {}

@@ -1,17 +1,17 @@
-"""The uniform assignor: members get as many partitions as each other, and keep what they have.
+"""Uniform assignor: balanced assignments that keep partitions where they are.
 
-    all read the same topics   everybody keeps up to a fair share, the rest is dealt out in turn
-    they read different ones   each partition goes to the reader that has fewest; then partitions
-                               move from readers with more to readers with fewer, topic by topic
+    same topics for all   each member keeps up to a fair share, the rest is dealt in turn
+    different topics      each partition goes to the reader that has fewest; then partitions move
+                          from readers with more to readers with fewer, topic by topic
 
-Partitions are dealt in the order of their topics, so that the partitions of one topic come to
-different members. Of what a member has, it keeps the lowest numbers.
+Partitions are dealt in the order of their topics, so that different members get the partitions of
+one topic. A member keeps its lowest partition numbers.
 
-Where all read the same topics, what is dealt out goes to members that have a replica of it in their
-rack, as far as their share reaches: they read from there (KIP-392). Nobody has more, gives anything
-up, or gets nothing for it.
+If all members read the same topics, dealt partitions go to members in the rack of a replica, as far
+as their share allows, which read from there (KIP-392). Racks change neither the balance nor which
+partitions members keep.
 
-Source: Kafka 4's `UniformAssignor`; racks are KIP-881's, which that one does not look at.
+Source: Kafka 4's `UniformAssignor`; racks are KIP-881's, which Kafka's assignor ignores.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from penstock.broker.coordination.assignors.partitions import Partitions
 from penstock.broker.coordination.assignors.spec import GroupSpec, MemberSpec
 
 BALANCING_PASSES_MAX: Final = 16
-"""How often all topics are looked at for partitions to move, where members read different ones."""
+"""Passes over all topics to move partitions, if members read different topics."""
 
 _Held = dict[bytes, set[int]]
 
 
 def assign_uniformly(group: GroupSpec) -> Mapping[str, Partitions]:
-    """Assign every partition to a reader of its topic."""
     members = sorted(group.members, key=lambda member: member.member_id)
     if not members:
         return {}
@@ -45,7 +44,7 @@ def assign_uniformly(group: GroupSpec) -> Mapping[str, Partitions]:
 
 
 class _Free:
-    """Which partitions nobody has taken."""
+    """Partitions that are not assigned yet."""
 
     def __init__(self, group: GroupSpec) -> None:
         self._taken = {topic: bytearray(count) for topic, count in group.partitions.items()}
@@ -67,7 +66,7 @@ class _Free:
 
 
 def _kept(member: MemberSpec, free: _Free, group: GroupSpec, most: int) -> _Held:
-    """What a member keeps of what it had, `most` partitions at most."""
+    """Return what a member keeps of its last assignment, `most` partitions at most."""
     has: _Held = {}
     for topic in sorted(member.assigned.keys() & member.topics & group.partitions.keys()):
         numbers = has[topic] = set()
@@ -97,7 +96,7 @@ def _alike(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
         held.append(has)
         wants.append(share - size)
     for place, want in enumerate(wants):
-        if longer and want >= 0:  # it has no more than a share, and may have one more
+        if longer and want >= 0:  # it has at most a share, and may have one more
             wants[place] += 1
             longer -= 1
     left: Iterable[tuple[bytes, int]] = free.left(topics)
@@ -125,17 +124,17 @@ def _deal_near(
     held: list[_Held],
     wants: list[int],
 ) -> list[tuple[bytes, int]]:
-    """Give partitions to members in their racks; returns those that are left.
+    """Assign partitions to members in their racks; return the rest.
 
-    Those with fewest racks come first, as others have more to choose from.
+    Partitions with fewest racks come first, because others have more choice.
     """
     hungry: dict[str, deque[int]] = {}
     for place, member in enumerate(members):
         if wants[place] > 0 and member.rack_id is not None:
             hungry.setdefault(member.rack_id, deque()).append(place)
-    racks = {one: group.racks[one[0]][one[1]] if one[0] in group.racks else () for one in left}
+    racks = {(t, n): group.racks[t][n] if t in group.racks else () for t, n in left}
     far = []
-    for topic, number in sorted(racks, key=lambda one: len(racks[one])):
+    for topic, number in sorted(racks, key=lambda partition: len(racks[partition])):
         near = [rack for rack in racks[topic, number] if hungry.get(rack)]
         if not near:
             far.append((topic, number))
@@ -174,7 +173,7 @@ def _deal(
     held: list[_Held],
     sizes: list[int],
 ) -> None:
-    """Give each partition to the reader that has fewest."""
+    """Assign each partition to the reader that has fewest."""
     if not numbers:
         return
     heap = [(sizes[place], place) for place in readers]
@@ -187,7 +186,7 @@ def _deal(
 
 
 def _level(topic: bytes, readers: Sequence[int], held: list[_Held], sizes: list[int]) -> int:
-    """Move partitions of one topic from readers with more to those with fewer; how many."""
+    """Move partitions of a topic from readers with more to readers with fewer; return the count."""
     poor = [(sizes[place], place) for place in readers]
     rich = [(-sizes[place], place) for place in readers if held[place].get(topic)]
     heapify(poor)
@@ -196,7 +195,7 @@ def _level(topic: bytes, readers: Sequence[int], held: list[_Held], sizes: list[
     while rich:
         most, giver = rich[0]
         fewest, taker = poor[0]
-        if sizes[taker] != fewest:  # it has given since
+        if sizes[taker] != fewest:  # it gave one away since
             heappop(poor)
             heappush(poor, (sizes[taker], taker))
         elif -most != sizes[giver] or not held[giver][topic]:

@@ -1,4 +1,4 @@
-"""Consumer groups, as one of the kinds of groups: one entrance for all that happens to them.
+"""Core of consumer groups: dispatch of events.
 
 Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, consumer protocol; KIP-848.
 """
@@ -28,8 +28,6 @@ from penstock.broker.coordination.turn import Turn
 
 
 class ConsumerGroups(ConsumerState):
-    """The consumer groups that this broker coordinates."""
-
     def __init__(self, turn: Turn, limits: ConsumerLimits | None = None) -> None:
         super().__init__(turn, limits)
         self.handlers: Mapping[type, Handler] = {

@@ -1,9 +1,9 @@
-"""ConsumerGroupHeartbeat: members join, live and leave.
+"""ConsumerGroupHeartbeat: members join, stay and leave.
 
-    epoch 0    joins, or joins again with nothing
-    epoch > 0  lives; whose epoch is another's is fenced, but for an answer that was lost
-    epoch −1   leaves
-    epoch −2   a static member will be back: its place is kept for the session timeout
+    epoch 0    the member joins, or rejoins without partitions
+    epoch > 0  heartbeat; an epoch other than the current or the previous one is fenced
+    epoch −1   the member leaves
+    epoch −2   a static member leaves and keeps its partitions for the session timeout
 
 Source: Kafka's `GroupMetadataManager.consumerGroupHeartbeat`; KIP-848.
 """
@@ -51,14 +51,13 @@ UNSUPPORTED_ASSIGNOR: Final = "unsupported_assignor"
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat, and what its member had before it."""
+    """Heartbeat, and the assignment of its member before it."""
 
     event: ConsumerHeartbeat
     before: Partitions
 
 
 def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
-    """Handle a heartbeat."""
     refusal = refuse_malformed(event, groups.limits.assignors)
     if refusal is None and event.epoch < 0:
         leave(groups, event, token)
@@ -79,7 +78,7 @@ def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> No
 
 
 def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Refused | None:
-    """What is wrong with a heartbeat, whatever the group."""
+    """Return the error of a malformed heartbeat, regardless of the group."""
     for name, text in (
         ("GroupId", event.group_id),
         ("InstanceId", event.instance_id),
@@ -105,7 +104,7 @@ def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Re
 
 
 def _missing(event: ConsumerHeartbeat) -> str:
-    """What is not there that must be, by what the epoch says; empty if nothing is."""
+    """Return which field is missing or invalid for the epoch; empty if none is."""
     if event.epoch < LEAVE_FOR_A_WHILE:
         return f"MemberEpoch {event.epoch} is invalid."
     if event.epoch == LEAVE_FOR_A_WHILE and event.instance_id is None:
@@ -140,7 +139,7 @@ def _invalid(message: str) -> Refused:
 def refuse_group(
     groups: ConsumerState, group: ConsumerGroup | None, event: ConsumerHeartbeat
 ) -> Refused | None:
-    """Why a group takes no heartbeat of this member, if it does not."""
+    """Return why a group refuses a member's heartbeat, if it does."""
     limits = groups.limits
     if group is None:
         if event.epoch != JOIN:
@@ -171,7 +170,7 @@ def refuse_group(
 def find_member(
     groups: ConsumerState, group: ConsumerGroup, event: ConsumerHeartbeat
 ) -> ConsumerMember | Refused:
-    """The member that a heartbeat is of: a known one, one that returns, or a new one."""
+    """Return the known, returning or new member of a heartbeat."""
     member_id = event.member_id or event.fresh_id
     if event.instance_id is not None:
         holder_id = group.static.get(event.instance_id)
@@ -205,7 +204,7 @@ def _replace(
     event: ConsumerHeartbeat,
     member_id: str,
 ) -> ConsumerMember | Refused:
-    """Another process comes as an instance that the group knows."""
+    """Let another process take over a known instance, or fence it."""
     if event.epoch != JOIN:
         return Refused(
             error=FENCED_INSTANCE_ID,
@@ -222,14 +221,14 @@ def _replace(
         return Refused(error=INVALID_REQUEST, message=f"{member_id} is another member's id.")
     groups.unpark(holder, FENCED_INSTANCE_ID, "another process joined as this instance")
     group.rename(holder, member_id)
-    if group.ticket:  # the target that is just computed is for the former id
+    if group.ticket:  # the target under computation is for the former id
         groups.bump(group)
     groups.changed(group)
     return holder
 
 
 def _refuse_epoch(member: ConsumerMember, event: ConsumerHeartbeat) -> Refused | None:
-    """Fence a member whose epoch is not its own; that before counts where an answer was lost."""
+    """Fence a stale or foreign epoch; the previous one is valid, as a response may be lost."""
     if event.epoch == member.epoch:
         return None
     if event.epoch > member.epoch:
@@ -276,7 +275,7 @@ def _beat(
 def update(
     groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbeat
 ) -> bool:
-    """Take over what a member says of itself; whether a new target is needed."""
+    """Store what a heartbeat says about its member; return whether a new target is needed."""
     known = (
         member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id,
         member.client_host, member.topics, member.regex, member.classic,
@@ -289,7 +288,7 @@ def update(
         member.assignor = event.assignor
     member.client_id, member.client_host = event.client_id, event.client_host
     member.classic = None
-    joins = event.epoch == JOIN  # who joins says all: a static member may read something else now
+    joins = event.epoch == JOIN  # a join has the full subscription, also of a static member
     topics = (NO_TOPICS if joins else member.topics) if event.topics is None else event.topics
     regex = ("" if joins else member.regex) if event.regex is None else event.regex
     if regex and event.visible is not None:
@@ -308,7 +307,6 @@ def update(
 
 
 def resume(groups: ConsumerState, group: ConsumerGroup, parked: Parked) -> None:
-    """Answer a heartbeat whose target is there."""
     beat: Beat = parked.event
     member = group.members[beat.event.member_id or beat.event.fresh_id]
     _answer(groups, group, member, beat, parked.token)
@@ -333,7 +331,7 @@ def _answer(
 
 
 def _interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember) -> int:
-    """When a member is to come again: soon, while what it is to read is still another's."""
+    """Return the heartbeat interval: short while a member waits for revocations by others."""
     usual = groups.limits.heartbeat_interval_ms(group.group_id)
     if member.current.state is not MemberState.UNRELEASED_PARTITIONS:
         return usual
@@ -344,7 +342,7 @@ def _interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMe
 def step(
     groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None
 ) -> None:
-    """Bring a member one step nearer to its target."""
+    """Advance a member by one step towards its target."""
     before = member.current
     now = reconcile(
         before,
@@ -370,7 +368,7 @@ def _move(
 
 
 def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
-    """A member leaves, or, if it is static, says that it will be back."""
+    """Remove a member, or keep a static member's partitions until it returns."""
     turn, group = groups.turn, groups.groups.get(event.group_id)
     if group is None:
         groups.missing(event, token)

@@ -1,8 +1,8 @@
-"""Which topics match the regular expressions that members subscribe by.
+"""Resolution of the regular expressions by which members subscribe.
 
-All expressions of a group are resolved at once, apart from requests: when a new one is in use, when
-topics have come or gone, and from time to time. No target is computed while one in use has never
-been resolved.
+All expressions of a group are resolved together, apart from requests: when a new one is used, after
+topics were created or deleted, and periodically. No target is computed before each expression has
+been resolved once.
 
 Source: Kafka's `GroupMetadataManager.maybeUpdateRegularExpressions`; KIP-848.
 """
@@ -21,20 +21,18 @@ from penstock.broker.coordination.topic_regex import compile_regex
 from penstock.broker.coordination.turn import Turn
 
 _STEPS_PER_TOPIC: Final = 20
-"""What matching a topic costs, in the unit of `Work.size`."""
+"""Cost of matching one topic, in units of `Work.size`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The topics that match each expression."""
+    """Topics that match each expression."""
 
     topics: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegexWork:
-    """Matches the names of topics."""
-
     regexes: Sequence[str]
     topics: Sequence[str]
 
@@ -51,8 +49,6 @@ class RegexWork:
 
 
 class Regexes:
-    """Has the regular expressions of groups resolved."""
-
     def __init__(
         self,
         turn: Turn,
@@ -61,7 +57,7 @@ class Regexes:
         topics: Callable[[], Collection[str]],
         resolved: Callable[[ConsumerGroup, str | None], None],
     ) -> None:
-        """`resolved` is told of a group, and what the fingerprint of its topics was before."""
+        """Take the parts; `resolved` receives a group and its topics' fingerprint from before."""
         self._turn = turn
         self._refresh_ms = refresh_ms
         self._topics = topics
@@ -76,7 +72,7 @@ class Regexes:
         return self.in_use(group) <= group.resolved.keys()
 
     def look(self, group: ConsumerGroup) -> None:
-        """Members subscribe to something else: resolve what is new, forget what is not in use."""
+        """Resolve new expressions and drop unused ones after a change of subscriptions."""
         if not group.resolved and not any(m.regex for m in group.members.values()):
             return
         used = self.in_use(group)
@@ -86,16 +82,16 @@ class Regexes:
             self._start(group)
 
     def seen_by(self, group: ConsumerGroup, visible: Callable[[str], bool]) -> None:
-        """From now on only topics match that a member may describe, as in Kafka the one that asks.
+        """Limit matches to topics that a member may describe, as Kafka does for the requesting one.
 
-        What was resolved without asking, after the group was loaded, is resolved anew.
+        Expressions resolved without a limit, after a load, are resolved again.
         """
         unasked, group.visible = group.visible is None, visible
         if unasked:
             self.refresh(group)
 
     def refresh(self, group: ConsumerGroup) -> None:
-        """Resolve all anew, when the last time is long enough ago."""
+        """Resolve all expressions again, unless the last resolution is too recent."""
         if group.regex_ticket:
             group.regex_stale = True
         elif not group.resolved:
@@ -121,7 +117,7 @@ class Regexes:
         self._turn.timers.start(group.regex_timer, at_ms)
 
     def resolved(self, group: ConsumerGroup, event: Computed) -> None:
-        """The expressions are resolved: what members read may not be what it was."""
+        """Take over the outcome of a resolution."""
         now_ms = self._turn.now_ms
         group.regex_ticket = 0
         group.next_regex_ms = now_ms + REGEX_RETRY_MS

@@ -1,4 +1,4 @@
-"""Consumer groups as they are held: rows, timers, regular expressions.
+"""State of all consumer groups: rows, timers, regular expressions.
 
 Source: Kafka's `GroupMetadataManager`, consumer protocol; KIP-848.
 """
@@ -21,7 +21,7 @@ from penstock.broker.coordination.turn import Turn
 
 
 class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
-    """The consumer groups that this broker coordinates, before any request."""
+    """Base of `ConsumerGroups`: the parts below request handling."""
 
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = "consumer"
@@ -30,7 +30,7 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
         self.limits: ConsumerLimits = limits or ConsumerLimits()
         super().__init__(turn, self.limits)
         self.may_be_classic: Callable[[ConsumerGroup], bool] = lambda group: False
-        """Makes a group that has none but classic members a classic one, if that may be."""
+        """Converts a group that has only classic members; returns whether it did."""
         self.regexes = Regexes(
             turn,
             refresh_ms=self.limits.regex_refresh_ms,
@@ -44,11 +44,10 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
             super().finish_event(group)
 
     def create(self, group_id: str) -> ConsumerGroup:
-        """Make a group, which its first member is about to join."""
         group = self.groups[group_id] = ConsumerGroup(group_id, touched_ms=self.turn.now_ms)
         return group
 
-    # -- what differs from other kinds ------------------------------------------------------
+    # -- kind-specific parts ----------------------------------------------------------------
 
     def encode(self, group: ConsumerGroup) -> Mapping[str, bytes]:
         return encode_group(group)
@@ -76,7 +75,7 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
             super().computed(event, token)
 
     def _resolved(self, group: ConsumerGroup, before: str | None) -> None:
-        """Regular expressions are resolved; `before` is what the group's topics were before."""
+        """Handle resolved expressions; `before` is the previous fingerprint of the topics."""
         if self.ready(group):
             self.look_since(group, before)
         self.finish_event(group)
@@ -99,14 +98,13 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
             self.await_revocation(group, member)
 
     def start_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Expect the next sign of life within the session timeout."""
         timeout_ms = self.limits.session_timeout_ms(group.group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self.turn.timers.start(member.timer, self.turn.now_ms + timeout_ms)
 
     def await_revocation(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Expect a member to give up what it was told to, within its rebalance timeout."""
+        """Start the rebalance timeout, within which a member must revoke partitions."""
         timer = member.rebalance_timer
         timer.fire = partial(self.expire, group, member)
         self.turn.timers.start(timer, self.turn.now_ms + member.rebalance_timeout_ms)
@@ -116,7 +114,7 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
         self.turn.timers.stop(member.rebalance_timer)
 
     def expire(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """A member has not been heard of, or has not given up what it was told to."""
+        """Remove a member whose session or rebalance timeout passed."""
         if group.members.get(member.member_id) is member:
             self.expel(group, member)
             self.regexes.look(group)

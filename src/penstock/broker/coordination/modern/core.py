@@ -1,12 +1,12 @@
-"""The part of a kind of groups that is alike for all whose members heartbeat.
+"""Base of the kinds of groups whose members heartbeat and get computed targets.
 
-    a change ──▶ group epoch + 1 ──▶ a target is computed, apart ──▶ assignment epoch
+    a change ──▶ group epoch + 1 ──▶ a computation of a target ──▶ assignment epoch
                       ▲                                                   │
                       └──── changes meanwhile: one more computation ◀─────┘
 
-A heartbeat that asks for a new target is parked until it is there; all others are answered by what
-is there. Between two targets of a group lies the assignment interval, so that many members that
-come at once share one; the first one waits until nobody has joined for a moment.
+A heartbeat that needs a new target is parked until the target is computed; others are answered from
+the current one. Targets of a group are at least the assignment interval apart, so that members that
+join together share one; the first target waits until joins pause.
 
 Source: Kafka's `GroupMetadataManager`; KIP-848, KIP-1263 (targets in batches, apart from requests).
 """
@@ -53,7 +53,7 @@ G = TypeVar("G", bound=ModernGroup[Any])
 
 
 class ModernGroups(ABC, Generic[G, M]):
-    """Groups of one kind; see the module's text."""
+    """Groups of one kind that this broker coordinates."""
 
     name: ClassVar[str]
     protocol_type: ClassVar[str]
@@ -73,47 +73,46 @@ class ModernGroups(ABC, Generic[G, M]):
     def ids(self) -> Collection[str]:
         return self.groups
 
-    # -- what differs -----------------------------------------------------------------------
+    # -- kind-specific parts ----------------------------------------------------------------
 
     @abstractmethod
-    def encode(self, group: G) -> Mapping[str, bytes]:
-        """The rows of a group."""
+    def encode(self, group: G) -> Mapping[str, bytes]: ...
 
     @abstractmethod
     def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[G, str]:
-        """The group of its rows, and the fingerprint of its topics; no timer runs."""
+        """Decode a group and the fingerprint of its topics; no timer runs."""
 
     @abstractmethod
     def watch(self, group: G, member: M) -> None:
-        """Start the timers of a member that was loaded."""
+        """Start the timers of a loaded member."""
 
     @abstractmethod
     def state(self, group: G) -> str:
-        """The state as lists show it."""
+        """Return the state as lists show it."""
 
     @abstractmethod
     def assignor(self, group: G) -> str:
-        """The assignor that computes the next target."""
+        """Return the name of the assignor of the next target."""
 
     @abstractmethod
     def resume(self, group: G, parked: Parked) -> None:
-        """Answer a heartbeat whose target is there."""
+        """Answer a parked heartbeat whose target is computed."""
 
     def ready(self, group: G) -> bool:
-        """Whether all is known that a target rests on."""
+        """Whether everything that a target depends on is known."""
         return True
 
     def prepare(self, group: G) -> None:
-        """Find out what a target rests on and is not known."""
+        """Obtain what a target depends on, if it is not known."""
 
     # -- changes ----------------------------------------------------------------------------
 
     def changed(self, group: G) -> None:
-        """Something of the group is to be saved."""
+        """Mark the group as changed, so that it is saved."""
         group.version += 1
 
     def bump(self, group: G) -> None:
-        """Ask for a new target; a group without members needs none."""
+        """Request a new target."""
         first, _ = group.asked_ms
         settled = group.assignment_epoch >= group.epoch
         group.asked_ms = self.turn.now_ms if settled else first, self.turn.now_ms
@@ -121,7 +120,7 @@ class ModernGroups(ABC, Generic[G, M]):
         self.changed(group)
 
     def finish_event(self, group: G) -> None:
-        """Save what has changed and have a target computed, if need be: the end of each event."""
+        """Save changes and start the computation of a due target: the end of each event."""
         if self.groups.get(group.group_id) is not group:
             return
         if not group.members and group.assignment_epoch < group.epoch:
@@ -130,17 +129,17 @@ class ModernGroups(ABC, Generic[G, M]):
         self.saver.save(group)
 
     def park(self, group: G, member: M, token: int, event: Any) -> None:
-        """Answer a heartbeat when the target that it asks for is there."""
+        """Hold a heartbeat until the target that it needs is computed."""
         member.parked = Parked(epoch=group.epoch, token=token, event=event)
 
     def unpark(self, member: M, error: str, message: str) -> None:
-        """Refuse the heartbeat that a member has parked, if it has."""
+        """Refuse the parked heartbeat of a member, if any."""
         parked, member.parked = member.parked, None
         if parked is not None:
             self.turn.refuse(parked.token, error, message)
 
     def expel(self, group: G, member: M) -> None:
-        """Take a member out; what it read is free, and a new target is wanted."""
+        """Remove a member, release its partitions, and request a new target."""
         self.unpark(member, UNKNOWN_MEMBER_ID, "the member left the group or expired")
         self.stop_timers(member)
         group.remove(member)
@@ -173,7 +172,7 @@ class ModernGroups(ABC, Generic[G, M]):
         self.turn.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
 
     def _due_ms(self, group: G) -> int:
-        """When the next target may be computed."""
+        """Return the time at which the next target may be computed."""
         if not group.gathers:
             return group.next_target_ms
         first, last = group.asked_ms
@@ -181,7 +180,7 @@ class ModernGroups(ABC, Generic[G, M]):
         return max(group.next_target_ms, min(last + GATHERING_MS, latest))
 
     def computed(self, event: Computed, token: int) -> None:
-        """A target is there, or cannot be computed."""
+        """Handle the outcome of a computation of a target."""
         group = self.groups.get(event.key)
         if group is None or group.ticket != event.ticket:
             return
@@ -212,10 +211,7 @@ class ModernGroups(ABC, Generic[G, M]):
                 self.resume(group, parked)
 
     def topics_changed(self, event: NewTopics) -> None:
-        """Topics came, went or grew: groups that read them want new targets.
-
-        Racks are those of the moment when a target is computed.
-        """
+        """Request new targets of the groups that read changed topics."""
         self.topics, self.racks = event.topics, event.racks
         for group in list(self.groups.values()):
             if event.changed is None or not group.readers.keys().isdisjoint(event.changed):
@@ -223,11 +219,11 @@ class ModernGroups(ABC, Generic[G, M]):
                 self.finish_event(group)
 
     def look_again(self, group: G) -> None:
-        """Want a new target if the topics that the group reads are not as they were."""
+        """Request a new target if the topics of the group have changed."""
         self.look_since(group, group.fingerprint)
 
     def look_since(self, group: G, before: str | None) -> None:
-        """As `look_again`, compared with what was seen before; None where it is not known."""
+        """Request a new target if the topics differ from fingerprint `before`; None is unknown."""
         group.fingerprint = None
         if group.look(self.topics) != before and before is not None and group.members:
             self.bump(group)
@@ -246,7 +242,7 @@ class ModernGroups(ABC, Generic[G, M]):
             self.saver.failed(group, event.reason)
 
     def load(self, stored: Stored) -> None:
-        """See `Kind.load`; the sessions of members start anew."""
+        """Take over a stored group; sessions of members restart."""
         group_id = stored.key
         if stored.rows:
             group, seen = self.decode(group_id, stored.rows)
@@ -266,9 +262,11 @@ class ModernGroups(ABC, Generic[G, M]):
             self.groups[group_id].has_offsets = True
 
     def hand_over(self, group_id: str, reason: str) -> None:
-        """See `Kind.hand_over`."""
         group = self.groups[group_id]
-        tokens = [*(group.removal_tokens or ()), *(one.token for one in group.pending_responses)]
+        tokens = [
+            *(group.removal_tokens or ()),
+            *(pending.token for pending in group.pending_responses),
+        ]
         for member in group.members.values():
             self.unpark(member, NOT_COORDINATOR, reason)
         for token in tokens:
@@ -276,7 +274,7 @@ class ModernGroups(ABC, Generic[G, M]):
         self.forget(group)
 
     def forget(self, group: G) -> None:
-        """Take a group off the list and stop its timers."""
+        """Remove a group and stop its timers."""
         for member in group.members.values():
             self.stop_timers(member)
         for timer in group.timers:
@@ -287,7 +285,7 @@ class ModernGroups(ABC, Generic[G, M]):
     # -- administration ---------------------------------------------------------------------
 
     def busy(self, group: G) -> str:
-        """Why no member is served now; empty if all are."""
+        """Return why no member is served at present; empty if members are served."""
         if group.removal_tokens is not None:
             return f"group {group.group_id!r} is being deleted"
         return group.failing
@@ -298,7 +296,6 @@ class ModernGroups(ABC, Generic[G, M]):
         )
 
     def missing(self, event: Any, token: int) -> None:
-        """Refuse a request to a group that is not there."""
         self.turn.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
 
     def listed(self) -> Iterable[ListedGroup]:
@@ -311,7 +308,7 @@ class ModernGroups(ABC, Generic[G, M]):
             )
 
     def delete(self, event: DeleteGroup, token: int) -> None:
-        """Handle a DeleteGroup: answered once the removal is durable."""
+        """Delete a group; the response waits until the removal is durable."""
         group = self.groups.get(event.group_id)
         if group is None:
             self.missing(event, token)
@@ -325,7 +322,6 @@ class ModernGroups(ABC, Generic[G, M]):
             self.saver.remove(group, [token])
 
     def check_offset_delete(self, event: OffsetDeleteCheck, token: int) -> None:
-        """Handle an OffsetDeleteCheck."""
         group = self.groups.get(event.group_id)
         if group is None:
             self.missing(event, token)
@@ -334,7 +330,6 @@ class ModernGroups(ABC, Generic[G, M]):
         self.turn.reply(token, OffsetsDeletable(subscribed=subscribed))
 
     def prune(self, event: Prune) -> None:
-        """See `Kind.prune`."""
         for group_id, group in list(self.groups.items()):
             group.has_offsets = group_id in event.with_offsets
             unused = not group.members and not group.has_offsets and not self.busy(group)

@@ -1,11 +1,11 @@
-"""Share groups, as one of the kinds of groups: members join, live, leave, and are assigned.
+"""Core of share groups: members join, heartbeat, leave and get assignments.
 
-    epoch 0    joins, or joins again
-    epoch > 0  lives; whose epoch is another's is fenced, but for an answer that was lost
-    epoch −1   leaves
+    epoch 0    the member joins or rejoins
+    epoch > 0  heartbeat; an epoch other than the current or the previous one is fenced
+    epoch −1   the member leaves
 
-A member has its target with its next heartbeat: partitions are shared, so none has to be given up
-first. What members acquire of them is not this module's business (`broker/share/`).
+A member gets its target with its next heartbeat: partitions are shared, so none is revoked first.
+`broker/share/` tracks the records that members acquire.
 
 Source: Kafka's `GroupMetadataManager.shareGroupHeartbeat`; KIP-932.
 """
@@ -49,8 +49,6 @@ STABLE: Final = "Stable"
 
 
 class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
-    """The share groups that this broker coordinates."""
-
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = "share"
 
@@ -67,7 +65,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             SaveFailed: self.save_failed,
         }
 
-    # -- what differs from other kinds ------------------------------------------------------
+    # -- kind-specific parts ----------------------------------------------------------------
 
     def encode(self, group: ShareGroup) -> Mapping[str, bytes]:
         return encode_group(group)
@@ -82,7 +80,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         return SIMPLE
 
     def prune(self, event: Prune) -> None:
-        """Share groups stay until they are deleted: their partitions know where they stand."""
+        """Do nothing: share groups with partition state stay until they are deleted."""
 
     def watch(self, group: ShareGroup, member: ShareMember) -> None:
         member.timer.fire = partial(self._expire, group, member)
@@ -95,7 +93,6 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
     # -- heartbeats -------------------------------------------------------------------------
 
     def heartbeat(self, event: ShareHeartbeat, token: int) -> None:
-        """Handle a heartbeat."""
         refusal = _refuse_malformed(event)
         if refusal is None and event.epoch == LEAVE:
             self._leave(event, token)
@@ -124,7 +121,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         return Refused(error=COORDINATOR_NOT_AVAILABLE, message=message)
 
     def _refuse_group(self, group: ShareGroup | None, event: ShareHeartbeat) -> Refused | None:
-        """Why a group takes no heartbeat of this member, if it does not."""
+        """Return why a group refuses a member's heartbeat, if it does."""
         if group is None:
             if event.epoch != JOIN:
                 message = f"Group {event.group_id} not found."
@@ -163,7 +160,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             self._answer(group, member, event, token)
 
     def _update(self, group: ShareGroup, member: ShareMember, event: ShareHeartbeat) -> bool:
-        """Take over what a member says of itself; whether a new target is needed."""
+        """Store what a heartbeat says about its member; return whether a new target is needed."""
         known = (member.rack_id, member.client_id, member.client_host, member.topics)
         if event.rack_id is not None:
             member.rack_id = event.rack_id
@@ -221,7 +218,6 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         self.turn.timers.start(member.timer, self.turn.now_ms + timeout_ms)
 
     def _expire(self, group: ShareGroup, member: ShareMember) -> None:
-        """A member has not been heard of for too long."""
         if group.members.get(member.member_id) is member:
             self.expel(group, member)
             self.finish_event(group)
@@ -229,11 +225,10 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
     # -- queries ----------------------------------------------------------------------------
 
     def describe(self, event: DescribeGroup, token: int) -> None:
-        """Handle a DescribeGroup."""
         self.turn.reply(token, self._described(self.groups[event.group_id]))
 
     def ensure(self, event: EnsureShareGroup, token: int) -> None:
-        """Handle an EnsureShareGroup: answered once the group is durable."""
+        """Create a share group if needed; the response waits until it is durable."""
         group = self.groups.get(event.group_id)
         if group is None:
             refusal = self._refuse_creation()
@@ -273,7 +268,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
 
 
 def _refuse_malformed(event: ShareHeartbeat) -> Refused | None:
-    """What is wrong with a heartbeat, whatever the group."""
+    """Return the error of a malformed heartbeat, regardless of the group."""
     for name, text in (
         ("GroupId", event.group_id), ("MemberId", event.member_id), ("RackId", event.rack_id)
     ):  # fmt: skip
@@ -291,7 +286,7 @@ def _refuse_malformed(event: ShareHeartbeat) -> Refused | None:
 
 
 def _refuse_epoch(member: ShareMember | None, event: ShareHeartbeat) -> Refused | None:
-    """Fence a member whose epoch is not its own; that before counts where an answer was lost."""
+    """Fence a stale or foreign epoch; the previous one is valid, as a response may be lost."""
     if event.epoch == JOIN:
         return None
     if member is None:

@@ -1,7 +1,4 @@
-"""Transactions: which producer has a transactional id, and how its transactions end.
-
-The core decides (`core.py`, by `rules.py`) and says what is to be saved, and which markers to be
-written.
+"""Core of transactions: producers of transactional ids, and the ends of their transactions.
 
 Source: KIP-98, KIP-360 (fencing), KIP-890 (version 2).
 """

@@ -1,22 +1,22 @@
-"""What a request leads to, by what is stored of its transactional id: pure functions.
+"""Decisions about requests, by the metadata of their transactional id: pure functions.
 
-Each takes the metadata (None: the id is not known) and the request, and says one of four things: a
-`Change`, to be saved before anybody hears of it; an answer that changes nothing, which may be a
-refusal; `WAIT`, until what is under way has ended; or that a new producer id is needed.
+Each takes the metadata (None for an unknown id) and the request. It returns a `Change` to be saved
+before its response; a response without a change, possibly a refusal; `WAIT`, until the change under
+way has ended; or `ProducerIdNeeded`.
 
-| the producer's end comes to | as the producer that is known  | as the one that it was before  |
-|-----------------------------|--------------------------------|--------------------------------|
-| Ongoing                     | decides                        | fenced                         |
-| Empty                       | abort: version 2; else refused | fenced                         |
-| PrepareX                    | waits: it is about the next    | answered again if of X         |
-| CompleteX                   | as Empty                       | answered again if of X         |
+| EndTxn in state | of the present producer         | of its previous identity     |
+|-----------------|---------------------------------|------------------------------|
+| Ongoing         | decides                         | fenced                       |
+| Empty           | abort: version 2; else refused  | fenced                       |
+| PrepareX        | waits: it ends the next one     | same response if it asks X   |
+| CompleteX       | as Empty                        | same response if it asks X   |
 
-In version 1 the epoch stays, and with it the producer: there the left column's PrepareX and
-CompleteX are retries, as in the right one.
+In version 1 the epoch and thus the producer stay: there, PrepareX and CompleteX of the present
+producer are retries, as in the right column.
 
-Source: Kafka's `TransactionCoordinator`; KIP-98, KIP-360, KIP-890. Three things are other than
-there: who begins anew while its transaction is open must be its present producer, or name none;
-ends that are prepared already are answered again at once; and an abort fences by one epoch.
+Source: Kafka's `TransactionCoordinator`; KIP-98, KIP-360, KIP-890. Three differences: a producer
+that restarts with an open transaction must be the present one or name none; retries of prepared
+ends are answered at once; and an abort fences by one epoch.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from penstock.broker.coordination.transactions.states import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What is to be stored, and the answer then; without one the request is looked at again."""
+    """Metadata to store, and the response then; without a response the request is decided again."""
 
     after: TransactionMetadata
     answer: Response | None
 
 
 class Wait:
-    """The request is looked at again when what is under way has ended."""
+    """The request is decided again when the change under way has ended."""
 
 
 WAIT: Final = Wait()
@@ -83,7 +83,7 @@ def initialise(
     limits: TransactionLimits,
     now_ms: int,
 ) -> Decision:
-    """A producer begins, or begins anew."""
+    """Start or restart a producer."""
     limit_ms = limits.transaction_max_timeout_ms
     if not 0 < request.timeout_ms <= limit_ms:
         return Refused(
@@ -95,7 +95,7 @@ def initialise(
         return Refused(
             error=INVALID_REQUEST,
             message=f"producer id {request.producer.producer_id} and epoch"
-            f" {request.producer.producer_epoch} of {request.transactional_id!r}: both, or none",
+            f" {request.producer.producer_epoch} of {request.transactional_id!r}: set both or none",
         )
     if known is None:
         if request.fresh_producer_id == NO_PRODUCER_ID:
@@ -119,7 +119,7 @@ def initialise(
 
 
 def _begin_anew(known: TransactionMetadata, request: InitProducerId, *, now_ms: int) -> Decision:
-    """A producer of an id that has no open transaction."""
+    """Restart a producer of an id without an open transaction."""
     if request.producer not in (NO_PRODUCER, known.producer, known.last):
         return _fenced(request.transactional_id, request.producer, known)
     retried = request.producer == known.last != NO_PRODUCER
@@ -147,7 +147,7 @@ def add(
     limits: TransactionLimits,
     now_ms: int,
 ) -> Decision:
-    """Partitions and groups become part of the transaction, which begins with the first."""
+    """Add partitions and groups to the transaction, which the first one begins."""
     if known is None:
         return _unknown(request.transactional_id, request.producer)
     if known.state.prepared and request.producer == known.next_producer:
@@ -170,7 +170,7 @@ def add(
 
 
 def verify(known: TransactionMetadata | None, request: VerifyPartitions) -> Response:
-    """Whether partitions are part of the open transaction."""
+    """Return which partitions do not belong to the open transaction."""
     if known is None:
         return _unknown(request.transactional_id, request.producer)
     if request.producer != known.producer:
@@ -178,13 +178,13 @@ def verify(known: TransactionMetadata | None, request: VerifyPartitions) -> Resp
     if known.state.prepared:
         return Refused(
             error=CONCURRENT_TRANSACTIONS,
-            message=f"the transaction of {request.transactional_id!r} is just ended",
+            message=f"the transaction of {request.transactional_id!r} is ending",
         )
     return Verified(missing=request.partitions - known.partitions)
 
 
 def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: int) -> Decision:
-    """The producer commits or aborts; see the table above."""
+    """Commit or abort; see the table above."""
     if known is None:
         return _unknown(request.transactional_id, request.producer)
     state, raises = known.state, request.raises_epoch
@@ -218,15 +218,15 @@ def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: i
 def _unknown(transactional_id: str, producer: ProducerIdentity) -> Refused:
     return Refused(
         error=INVALID_PRODUCER_ID_MAPPING,
-        message=f"transactional id {transactional_id!r} is not known,"
-        f" producer id {producer.producer_id} is not its",
+        message=f"transactional id {transactional_id!r} with producer id"
+        f" {producer.producer_id} is not known",
     )
 
 
 def _other(
     transactional_id: str, producer: ProducerIdentity, known: TransactionMetadata
 ) -> Refused:
-    """Somebody else than the producer that is known."""
+    """Refuse a producer other than the present one."""
     if producer.producer_id in (known.producer.producer_id, known.next_producer.producer_id):
         return _fenced(transactional_id, producer, known)
     return Refused(
