@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.broker.share.values import Acknowledge, Acknowledged, Cause, RecordState, Run
 
-AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
+AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 
 
 @dataclass
@@ -19,21 +19,21 @@ class Record:
     deadline_ms: int = 0
     cause: int = 0
 
-    def let_go(self, limit: int, *, letters: bool, delivered: bool = True) -> None:
+    def let_go(self, limit: int, *, dead_letters: bool, delivered: bool = True) -> None:
         deliveries = self.deliveries - (not delivered)
         if deliveries >= limit:
-            self.give_up(deliveries, Cause.DELIVERIES, letters=letters)
+            self.give_up(deliveries, Cause.DELIVERIES, dead_letters=dead_letters)
         else:
             self.__init__(AVAILABLE, deliveries)  # type: ignore[misc]
 
-    def give_up(self, deliveries: int, cause: Cause, *, letters: bool) -> None:
-        if letters:
+    def give_up(self, deliveries: int, cause: Cause, *, dead_letters: bool) -> None:
+        if dead_letters:
             self.__init__(ARCHIVING, deliveries, cause=cause)  # type: ignore[misc]
         else:
             self.settle()
 
     def settle(self) -> None:
-        self.__init__(SETTLED)  # type: ignore[misc]
+        self.__init__(RESOLVED)  # type: ignore[misc]
 
 
 @dataclass
@@ -42,7 +42,7 @@ class PerRecord:
 
     limit: int
     lock_ms: int
-    letters: bool = False
+    dead_letters: bool = False
     start: int = 0
     records: dict[int, Record] = field(default_factory=dict)
 
@@ -75,9 +75,9 @@ class PerRecord:
             if said.kind == Acknowledge.RENEW:
                 record.deadline_ms = now_ms + self.lock_ms
             elif said.kind == Acknowledge.RELEASE:
-                record.let_go(self.limit, letters=self.letters)
+                record.let_go(self.limit, dead_letters=self.dead_letters)
             elif said.kind == Acknowledge.REJECT:
-                record.give_up(record.deliveries, Cause.REJECTED, letters=self.letters)
+                record.give_up(record.deliveries, Cause.REJECTED, dead_letters=self.dead_letters)
             else:
                 record.settle()
         self.move()
@@ -96,13 +96,13 @@ class PerRecord:
     def expire(self, now_ms: int) -> None:
         for record in self.records.values():
             if record.state == ACQUIRED and record.deadline_ms <= now_ms:
-                record.let_go(self.limit, letters=self.letters)
+                record.let_go(self.limit, dead_letters=self.dead_letters)
         self.move()
 
     def release(self, member: str, *, delivered: bool) -> None:
         for record in self.records.values():
             if record.state == ACQUIRED and record.member == member:
-                record.let_go(self.limit, letters=self.letters, delivered=delivered)
+                record.let_go(self.limit, dead_letters=self.dead_letters, delivered=delivered)
         self.move()
 
     def log_begins(self, offset: int) -> None:
@@ -112,7 +112,7 @@ class PerRecord:
         self.move()
 
     def move(self) -> None:
-        while self.start in self.records and self.records[self.start].state == SETTLED:
+        while self.start in self.records and self.records[self.start].state == RESOLVED:
             del self.records[self.start]
             self.start += 1
 

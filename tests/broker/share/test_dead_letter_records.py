@@ -19,7 +19,7 @@ from penstock.broker.share.dead_letters.records import (
     Writing,
     dead_letters,
 )
-from penstock.broker.share.values import Cause, GivenUp
+from penstock.broker.share.values import Cause, Undeliverable
 from penstock.records import columnar
 from penstock.records.columnar.schema import HEADERS_TYPE
 from penstock.records.transactions import AbortedTransaction
@@ -79,7 +79,7 @@ def test_letters_are_their_records_with_where_and_why(
     runs, at = [], 10
     for index, (gap, count) in enumerate(cuts):
         cause = Cause.REJECTED if index % 2 else Cause.DELIVERIES
-        runs.append(GivenUp(at + gap, at + gap + count - 1, index + 1, cause))
+        runs.append(Undeliverable(at + gap, at + gap + count - 1, index + 1, cause))
         at += gap + count
     end = 10 + len(rows)
     read = Read(data=log(rows), begin=runs[0].first, end=max(end, runs[0].first + 1))
@@ -116,7 +116,7 @@ def test_what_is_deleted_or_aborted_is_counted_and_gets_none() -> None:
     rows = [row(number) for number in range(1, 3)]
     data = log(rows, base=10) + log(rows, base=14, producer_id=5, producer_epoch=0,
                                     base_sequence=0, transactional=True)  # fmt: skip
-    runs = [GivenUp(11, 15, 2, Cause.REJECTED)]
+    runs = [Undeliverable(11, 15, 2, Cause.REJECTED)]
     aborted = [AbortedTransaction(5, 14, 16, 17)]
     letters = dead_letters(
         Read(data=data, begin=11, end=16, aborted=aborted), runs, SOURCE, WRITING
@@ -130,7 +130,7 @@ def test_what_is_deleted_or_aborted_is_counted_and_gets_none() -> None:
 
 def test_what_is_too_large_waits_and_holds_nobody_up() -> None:
     rows = [row(1), row(2), row(3)]
-    runs = [GivenUp(10, 12, 1, Cause.REJECTED)]
+    runs = [Undeliverable(10, 12, 1, Cause.REJECTED)]
     small = replace(WRITING, batch_bytes_max=200)
     letters = dead_letters(Read(data=log(rows), begin=10, end=13), runs, SOURCE, small)
     assert not read_back(letters)
@@ -142,7 +142,7 @@ def test_what_is_too_large_waits_and_holds_nobody_up() -> None:
 def test_a_dead_letter_that_its_topic_does_not_take_is_compressed_or_cut() -> None:
     noise = random.Random(1).randbytes(3000)
     rows = [row(1), {**row(2), "value": b"v" * 3000}, {**row(3), "value": noise}, row(5)]
-    runs = [GivenUp(10, 13, 1, Cause.REJECTED)]
+    runs = [Undeliverable(10, 13, 1, Cause.REJECTED)]
     small = replace(WRITING, batch_bytes_max=2000)
     letters = dead_letters(Read(data=log(rows), begin=10, end=14), runs, SOURCE, small)
     found = read_back(letters)
@@ -160,7 +160,7 @@ def test_a_dead_letter_that_its_topic_does_not_take_is_compressed_or_cut() -> No
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_compressed_batches_are_opened(codec: int) -> None:
     rows = [row(number) for number in range(6)]
-    runs = [GivenUp(12, 12, 1, Cause.REJECTED), GivenUp(15, 15, 4, Cause.DELIVERIES)]
+    runs = [Undeliverable(12, 12, 1, Cause.REJECTED), Undeliverable(15, 15, 4, Cause.DELIVERIES)]
     read = Read(data=log(rows, codec=codec), begin=12, end=16)
     letters = dead_letters(read, runs, SOURCE, WRITING)
     assert [one["value"] for one in read_back(letters)] == [b"v2", b"v5"]

@@ -17,16 +17,16 @@ from penstock.broker.share.values import (
     Acquired,
     Batch,
     Cause,
-    GivenUp,
     InvalidAcknowledgement,
     InvalidRecordState,
     RecordState,
     Run,
     ShareLimits,
+    Undeliverable,
 )
 from tests.broker.share.per_record import PerRecord
 
-AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
+AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 A, B = "member-a", "member-b"
 LIMITS = ShareLimits(delivery_count_limit=5, lock_duration_ms=100, record_locks_max=20)
 LOG = [Batch(0, 4), Batch(5, 9), Batch(10, 29)]
@@ -50,7 +50,7 @@ def acquire(
 def say(
     share: SharePartition, kind: Acknowledge, first: int, last: int, *, member: str = A,
     now_ms: int = 1,
-) -> list[GivenUp]:  # fmt: skip
+) -> list[Undeliverable]:  # fmt: skip
     return share.acknowledge(member, [Acknowledged(first, last, kind)], now_ms=now_ms)
 
 
@@ -105,10 +105,10 @@ def test_a_released_record_is_delivered_again_and_counted() -> None:
 
 def test_what_is_rejected_or_delivered_too_often_is_given_up() -> None:
     share = partition(Run(0, 1, ACQUIRED, 5, A, 50), Run(2, 3, ACQUIRED, 4, A, 50))
-    assert say(share, Acknowledge.REJECT, 3, 3) == [GivenUp(3, 3, 4, Cause.REJECTED)]
+    assert say(share, Acknowledge.REJECT, 3, 3) == [Undeliverable(3, 3, 4, Cause.REJECTED)]
     assert share.expire(49) == []
-    assert share.expire(50) == [GivenUp(0, 1, 5, Cause.DELIVERIES)]
-    assert share.runs == [Run(2, 2, AVAILABLE, 4), Run(3, 3, SETTLED)]
+    assert share.expire(50) == [Undeliverable(0, 1, 5, Cause.DELIVERIES)]
+    assert share.runs == [Run(2, 2, AVAILABLE, 4), Run(3, 3, RESOLVED)]
 
 
 def test_a_lock_that_ended_is_nobodys() -> None:
@@ -175,19 +175,21 @@ def test_what_is_given_up_waits_for_its_dead_letter() -> None:
     share = partition(Run(0, 3, AVAILABLE, 4), limits=LETTERS)
     assert acquire(share, most=1, exact=True) == [Acquired(0, 0, 5)]
     assert acquire(share, B, most=1) == [Acquired(1, 1, 5)]
-    assert say(share, Acknowledge.RELEASE, 0, 0) == [GivenUp(0, 0, 5, Cause.DELIVERIES)]
-    assert say(share, Acknowledge.REJECT, 1, 1, member=B) == [GivenUp(1, 1, 5, Cause.REJECTED)]
-    waiting = [GivenUp(0, 0, 5, Cause.DELIVERIES), GivenUp(1, 1, 5, Cause.REJECTED)]
-    assert (share.letters(), share.start, share.locks) == (waiting, 0, 4)
+    assert say(share, Acknowledge.RELEASE, 0, 0) == [Undeliverable(0, 0, 5, Cause.DELIVERIES)]
+    assert say(share, Acknowledge.REJECT, 1, 1, member=B) == [
+        Undeliverable(1, 1, 5, Cause.REJECTED)
+    ]
+    waiting = [Undeliverable(0, 0, 5, Cause.DELIVERIES), Undeliverable(1, 1, 5, Cause.REJECTED)]
+    assert (share.awaiting_dead_letters(), share.start, share.locks) == (waiting, 0, 4)
     for kind in (Acknowledge.ACCEPT, Acknowledge.RELEASE, Acknowledge.RENEW):
         with pytest.raises(InvalidRecordState):
             say(share, kind, 0, 0)
     assert share.release(A, delivered=True) == share.expire(10**6) == []
     assert acquire(share, B, most=1) == [Acquired(2, 2, 5)], "they are nobody's"
     assert share.archived(1, 3) == 1, "what another member has stays as it is"
-    assert (share.letters(), share.start) == (waiting[:1], 0)
+    assert (share.awaiting_dead_letters(), share.start) == (waiting[:1], 0)
     assert share.archived(0, 0) == 1
-    assert (share.letters(), share.start) == ([], 2)
+    assert (share.awaiting_dead_letters(), share.start) == ([], 2)
 
 
 def test_what_the_log_lost_is_forgotten() -> None:
@@ -216,7 +218,7 @@ def test_a_long_run_costs_what_a_short_one_does() -> None:
     log = [Batch(0, 10**11 - 1)]
     assert acquire(share, most=1, log=log) == [Acquired(0, 10**11 - 1, 1)]
     say(share, Acknowledge.ACCEPT, 10, 10**11 - 1)
-    assert share.runs == [Run(0, 9, ACQUIRED, 1, A, 30_000), Run(10, 10**11 - 1, SETTLED)]
+    assert share.runs == [Run(0, 9, ACQUIRED, 1, A, 30_000), Run(10, 10**11 - 1, RESOLVED)]
 
 
 class Agrees(RuleBasedStateMachine):
@@ -227,13 +229,16 @@ class Agrees(RuleBasedStateMachine):
         self.now_ms = 0
         self.has_letters(False)
 
-    @initialize(letters=st.booleans())
-    def has_letters(self, letters: bool) -> None:
+    @initialize(dead_letters=st.booleans())
+    def has_letters(self, dead_letters: bool) -> None:
         limits = ShareLimits(
-            delivery_count_limit=3, lock_duration_ms=10, record_locks_max=8, dead_letters=letters
+            delivery_count_limit=3,
+            lock_duration_ms=10,
+            record_locks_max=8,
+            dead_letters=dead_letters,
         )
         self.share = partition(limits=limits)
-        self.plain = PerRecord(limit=3, lock_ms=10, letters=letters)
+        self.plain = PerRecord(limit=3, lock_ms=10, dead_letters=dead_letters)
 
     @rule(
         member=st.sampled_from([A, B]), most=st.integers(1, 6), exact=st.booleans(),
@@ -266,7 +271,7 @@ class Agrees(RuleBasedStateMachine):
         for run in self.share.runs:  # what is settled is none of the records
             for offset in range(max(run.first, begin), run.last + 1):
                 known = self.plain.records.get(offset)
-                if run.state == SETTLED and (known is None or known.state == AVAILABLE):
+                if run.state == RESOLVED and (known is None or known.state == AVAILABLE):
                     assert offset not in allowed
                     self.plain.skipped(offset)
         for offset in range(begin, self.share.start):
@@ -335,7 +340,11 @@ class Agrees(RuleBasedStateMachine):
         assert (share.start, share.end) == (self.plain.start, self.plain.end)
         assert share.locks <= 8
         waiting = [at for at, one in self.plain.records.items() if one.state == ARCHIVING]
-        found = [at for letter in share.letters() for at in range(letter.first, letter.last + 1)]
+        found = [
+            at
+            for letter in share.awaiting_dead_letters()
+            for at in range(letter.first, letter.last + 1)
+        ]
         assert found == sorted(waiting)
         deadlines = [run.deadline_ms for run in share.runs if run.state == ACQUIRED]
         assert share.next_deadline_ms() == min(deadlines, default=None)
