@@ -124,10 +124,10 @@ def test_lanes_go_on_where_the_row_ended() -> None:
         TopicIdPartition(T, 1): None,  # expired
         TopicIdPartition(T, 2): 40,  # one record was lost
     }
-    going_on = continued(known, posted, lasts)
-    assert sorted(key.partition for key in going_on) == [0, 1]
+    continuing = continued(known, posted, lasts)
+    assert sorted(key.partition for key in continuing) == [0, 1]
     planned = plan_targets(
-        known, posted, going_on=going_on, new_producers=count(100), topic_ids=frozenset([T])
+        known, posted, continuing=continuing, new_producers=count(100), topic_ids=frozenset([T])
     )
     assert [
         (one.partition, one.producer_id, one.base_sequence, one.records) for one in planned
@@ -145,7 +145,7 @@ def test_lanes_that_rest_are_kept_while_their_topic_lives() -> None:
     known = row(1, "done", targets=(gone, rests))
     posted = manifest([(0, 1)])
     planned = plan_targets(
-        known, posted, going_on={}, new_producers=count(50), topic_ids=frozenset([T])
+        known, posted, continuing={}, new_producers=count(50), topic_ids=frozenset([T])
     )
     assert planned == (target(0, 1, 0, producer_id=50), target(10, 0, 8))
 
@@ -154,7 +154,7 @@ def test_a_dropped_target_gets_a_new_producer(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("penstock.broker.batch_commits.commit.SINK_TARGETS_MAX", 2)
     known = row(1, "done", targets=tuple(target(5, 5, n) for n in range(4)))
     planned = plan_targets(
-        known, manifest([(9, 1)]), going_on={}, new_producers=count(50), topic_ids=frozenset([T])
+        known, manifest([(9, 1)]), continuing={}, new_producers=count(50), topic_ids=frozenset([T])
     )
     assert [one.partition for one in planned] == [9, 0]
 

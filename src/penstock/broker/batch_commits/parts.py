@@ -1,4 +1,4 @@
-"""What the exactly-once sink uses of its broker."""
+"""Dependencies of the exactly-once sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkParts:
-    """Made by the broker; the same for all commits."""
+    """Parts of the broker that all commits share."""
 
     settings: BrokerSettings
     control: ControlPlane

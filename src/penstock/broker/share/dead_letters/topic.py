@@ -63,8 +63,7 @@ def target_of(
     """Return the target of a group's dead letters.
 
     Raises:
-        DeadLettersRefused: the topic is missing or does not allow them; the message names the group,
-            the topic and the remedy.
+        DeadLettersRefused: the topic is missing or does not allow them.
     """
     subject = f"dead letters of group {group!r}"
     try:

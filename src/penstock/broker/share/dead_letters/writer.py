@@ -137,8 +137,7 @@ class DeadLetterWriter:
         """Causes of failed writes, by share partition."""
         self.written = dict.fromkeys(Cause, 0)
         self.deleted = self.aborted = self.unwanted = self.failures = 0
-        """Records without a letter, because they are gone, of an aborted transaction, or because
-        their group has no dead letter topic any more, or they lie in it; attempts that failed."""
+        """Records without a dead letter by cause, and failed attempts."""
 
     @property
     def waiting(self) -> int:
