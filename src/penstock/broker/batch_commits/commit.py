@@ -57,8 +57,6 @@ _BEHIND_FROM: Final = SEQUENCES - TARGET_RECORDS_MAX
 
 
 class Decision(Enum):
-    """Decision about a posted commit."""
-
     BEGIN = "begin"
     FINISH = "finish"
     REPLAYED = "replayed"
@@ -79,7 +77,6 @@ def decide(row: SinkCommit | None, *, batch_id: int, owner: str | None) -> Decis
 
 
 def key_of(target: SinkTarget) -> TopicIdPartition:
-    """Return the partition of a target."""
     return TopicIdPartition(target.topic_id, target.partition)
 
 
@@ -186,7 +183,6 @@ def renewed(
     behind: frozenset[TopicIdPartition],
     new_producers: Iterator[int],
 ) -> tuple[SinkTarget, ...]:
-    """Return the targets with a new producer for each one that is behind."""
     return tuple(
         dataclasses.replace(target, producer_id=next(new_producers), base_sequence=0)
         if key_of(target) in behind
@@ -207,7 +203,6 @@ class Run:
     skip: int
     producer_id: int
     base_sequence: int
-    """Sequence of the section's first record."""
 
 
 def schedule(
@@ -244,7 +239,6 @@ def schedule(
 
 
 def runs_to_verify(manifest: Manifest) -> list[Run]:
-    """Return all sections, for the check before the intent."""
     return [
         Run(
             blob=blob.name,

@@ -14,8 +14,6 @@ from penstock.base.errors import (
 
 
 class InvalidCommit(InvalidError):
-    """The manifest of a commit, or its staged blobs, are invalid."""
-
     code: ClassVar[str] = "invalid_request"
 
 
@@ -46,8 +44,6 @@ class SinkOwnerChanged(FencedError):
 
 
 class CommitUnderWay(FencedError):
-    """The query has an unfinished commit."""
-
     code: ClassVar[str] = "concurrent_transactions"
 
 
@@ -70,8 +66,6 @@ class StagingFull(UnavailableError):
 
 
 class StagingUnavailable(UnavailableError):
-    """The staging directory cannot be used."""
-
     code: ClassVar[str] = "kafka_storage_error"
 
 

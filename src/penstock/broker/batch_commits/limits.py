@@ -7,8 +7,6 @@ from typing import Final
 from penstock.base.retry import Backoff
 
 MANIFEST_BYTES_MAX: Final = 16 << 20
-"""Bytes of one posted commit, as JSON."""
-
 PIECE_BYTES_MAX: Final = 4 << 20
 """Staged bytes that are read, stamped and appended together; a single batch may be larger."""
 
@@ -34,19 +32,11 @@ RENEWALS_MAX: Final = 3
 """Renewals of producers in one attempt, for partitions whose logs lost records."""
 
 UPLOAD_BUFFER_BYTES: Final = 1 << 20
-"""Bytes of an upload that are gathered before a write."""
-
 STAGED_FILES_MAX: Final = 200_000
-"""Files in the staging directory; more are refused."""
-
 STAGED_LOOK_SECONDS: Final = 1.0
 """Maximum age of a count of the staging directory."""
 
 SWEEP_SECONDS: Final = 60.0
-"""Interval of the search for orphaned blobs."""
-
 REDRIVE_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000)
-"""Pauses before an interrupted commit is retried."""
-
 QUERY_LENGTH_MAX: Final = 249
 OWNER_LENGTH_MAX: Final = 1024

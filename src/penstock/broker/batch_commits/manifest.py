@@ -51,8 +51,6 @@ class TopicIdPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Record batches of one partition in a blob."""
-
     topic: str
     topic_id: UUID
     partition: int
@@ -88,7 +86,6 @@ class Manifest:
         return sum(blob.size_bytes for blob in self.blobs)
 
     def size_of(self, targets: Collection[TopicIdPartition]) -> int:
-        """Return the bytes of the sections of these partitions."""
         return sum(
             section.size_bytes
             for blob in self.blobs
@@ -236,7 +233,6 @@ def _check(manifest: Manifest) -> None:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Encode the stored form."""
     topics: dict[tuple[str, str], int] = {}
     blobs = [
         [

@@ -60,8 +60,6 @@ ORPHANS: Final = Metric(
 
 @dataclass(slots=True, kw_only=True)
 class SinkCounters:
-    """Counters of the sinks; one object per broker."""
-
     commits: dict[str, int] = field(
         default_factory=lambda: {"appended": 0, "replayed": 0, "refused": 0, "failed": 0}
     )

@@ -45,7 +45,6 @@ def service_of(parts: SinkParts) -> DisklessService:
 
 
 def check_size(parts: SinkParts, manifest: Manifest, remotes: Collection[TopicIdPartition]) -> None:
-    """Raise InvalidCommit for a commit that exceeds the objects of one transaction."""
     if not remotes:
         return
     size_bytes, most = manifest.size_of(remotes), service_of(parts).sink_bytes_max

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkParts:
-    """Parts of the broker that all commits share."""
-
     settings: BrokerSettings
     control: ControlPlane
     store: LogStore

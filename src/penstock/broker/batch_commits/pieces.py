@@ -47,8 +47,6 @@ _PRODUCER_EPOCH: Final = 0
 
 
 class Piece(NamedTuple):
-    """Whole batches of one run, appended together."""
-
     run: Run
     data: memoryview
     records: int
@@ -56,8 +54,6 @@ class Piece(NamedTuple):
 
 
 class PieceReader:
-    """Reads the pieces of runs, in order."""
-
     def __init__(
         self,
         directory: Path,
@@ -126,7 +122,6 @@ class PieceReader:
         return pieces
 
     def _piece(self, descriptor: int, run: Run, *, stamp: bool) -> Piece | None:
-        """Return the next whole batches of a run; None if the log has all that were read."""
         if self._position < 0:
             self._position, self._counted = run.position, 0
         limit = min(PIECE_BYTES_MAX, self._configs[run.target].segment_bytes)
@@ -165,7 +160,6 @@ class PieceReader:
             at += header.size_bytes
 
     def _skip(self, headers: list[BatchHeader], run: Run) -> tuple[int, int]:
-        """Return the count and bytes of the batches that the log already has."""
         size_bytes = 0
         for place, header in enumerate(headers):
             if self._counted >= run.skip:

@@ -31,8 +31,6 @@ CLIENT_ID: Final = "penstock-sink"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedTarget:
-    """Partition that any broker may lead."""
-
     topic: str
     partition: int
     config: LogConfig
@@ -40,7 +38,6 @@ class ReplicatedTarget:
     transactional_id: str | None = None
 
     def producer(self, producer_id: int) -> ProducerPartition:
-        """Return one of the commit's producers for this partition."""
         return ProducerPartition(
             producer_id,
             self.producer_epoch,
@@ -92,12 +89,10 @@ class ReplicatedAppends:
         return ended
 
     async def close(self) -> None:
-        """Close the client without waiting."""
         if self._appender is not None:
             await self._appender.stop(0)
 
     async def start(self) -> Appender:
-        """Start the client, if it is not running."""
         if self._appender is None:
             self._appender = Appender(
                 own_address(self._identity),

@@ -61,8 +61,6 @@ class AppendsUndone(RetriableError):
 
 
 class _Survey:
-    """Positions of an intent's partitions."""
-
     __slots__ = ("appended", "behind", "logs", "remotes", "replicated", "transaction_epoch")
 
     def __init__(self) -> None:
@@ -156,7 +154,6 @@ class RollForward:
         return survey
 
     def _lacking(self, manifest: Manifest) -> InvalidCommit | None:
-        """Return the error of missing blobs, if any."""
         try:
             check_blobs(self._directory, manifest.blobs)
         except InvalidCommit as error:
@@ -166,7 +163,6 @@ class RollForward:
     def _in_transaction(
         self, row: SinkCommit, producer: ProducerIdentity, survey: _Survey
     ) -> SinkCommit:
-        """Find the existing partitions, and set the transaction's producer in the row."""
         survey.transaction_epoch = producer.epoch
         written = [target for target in row.targets if target.records]
         for target in written:

@@ -135,7 +135,6 @@ class SinkService:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def posts_ended(self) -> None:
-        """Wait until the posts under way have ended, with any outcome."""
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -261,7 +260,6 @@ class SinkService:
         owner: str | None,
         manifest: Manifest,
     ) -> SinkCommit:
-        """Check everything, save the intent, and finish it."""
         now_ms = self._parts.clock.now_ms()
         async with self.area.guard:
             self._held[query] = manifest.names
@@ -360,7 +358,6 @@ class SinkService:
         return found, remotes
 
     async def _verify(self, manifest: Manifest, now_ms: int) -> None:
-        """Check that every section can be appended, and that the blobs are durable."""
         partitions = self._partitions(manifest)
         directory = self.area.directory
         try:
@@ -439,7 +436,6 @@ class SinkService:
         )
 
     async def _finish(self, row: SinkCommit) -> SinkCommit:
-        """Roll an intent forward to its end, and remove its blobs."""
         query = row.query_id
         try:
             names = self._held.get(query, frozenset())
@@ -458,7 +454,6 @@ class SinkService:
         return done
 
     async def _save(self, row: SinkCommit) -> SinkCommit:
-        """Store the next version of a row, and protect its producers from expiry."""
         self._pin(row)
         version = await self._parts.control.save_sink_commit(row, expected_version=row.version)
         return dataclasses.replace(row, version=version)
@@ -481,7 +476,6 @@ class SinkService:
         kept |= now
 
     def _close(self, query: str) -> None:
-        """Drop the state of a query without an open commit."""
         self._held.pop(query, None)
         self._due.pop(query, None)
         self._parts.store.kept_producers.difference_update(self._open.pop(query, ()))
@@ -513,14 +507,12 @@ class SinkService:
                 del self._turns[query]
 
     def _schedule_retry(self, query: str) -> None:
-        """Schedule a retry of a query's intent after a pause."""
         attempts = self._due.get(query, (0, 0.0))[0] + 1
         pause = REDRIVE_BACKOFF.pause_seconds(attempts)
         self._due[query] = attempts, self._parts.clock.monotonic() + pause
         self._wake.set()
 
     async def _keep_up(self) -> None:
-        """Roll forward due intents and remove orphans, until cancelled."""
         sweep_at = self._parts.clock.monotonic()
         while True:
             self._wake.clear()
@@ -560,7 +552,6 @@ class SinkService:
 
 
 def _at_once(manifest: Manifest, remotes: Collection[TopicIdPartition], count: int) -> bool:
-    """Whether all partitions of a commit are diskless, so that no intent is needed."""
     return 0 < len(remotes) == count
 
 

@@ -52,15 +52,11 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Staged(NamedTuple):
-    """Usage of the directory."""
-
     files: int = 0
     size_bytes: int = 0
 
 
 class Uploaded(NamedTuple):
-    """A durable blob."""
-
     size_bytes: int
     crc32c: int
 
@@ -84,7 +80,6 @@ class StagingArea:
         self._looked = float("-inf")
         self._uploading = 0
         self._owners: dict[str, tuple[str, int]] = {}
-        """Principal and size of each uploaded blob."""
         self._owned: Counter[str] = Counter()
         """Bytes by principal, uploads under way included."""
 
@@ -139,7 +134,6 @@ class StagingArea:
             )
 
     async def _look(self) -> None:
-        """Count the files; removed blobs no longer count for their principals."""
         self._known, gone = await asyncio.to_thread(_look, self.directory, [*self._owners])
         for name in gone:
             principal, size_bytes = self._owners.pop(name)
@@ -249,7 +243,6 @@ class _Upload:
         sync_directory(MACHINE_FILES, target.parent)
 
     def discard(self) -> None:
-        """Close the file and remove its temporary name."""
         if self._descriptor >= 0:
             MACHINE_FILES.close(self._descriptor)
             self._descriptor = -1
@@ -289,7 +282,6 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 
 
 def _look(directory: Path, owned: Iterable[str]) -> tuple[Staged, set[str]]:
-    """Count files and bytes; return the owned blobs that are missing."""
     files, size_bytes, gone = 0, 0, set(owned)
     for entry in _entries(directory):
         gone.discard(entry.name)

@@ -71,7 +71,6 @@ class SinkTransaction:
         await self._call(self._producer.begin)
 
     def lend(self) -> ProducerIdentity:
-        """Return the identity for appends, after `begin`."""
         return self._producer.lend()
 
     async def is_committed(self) -> bool:
@@ -98,7 +97,6 @@ class SinkTransaction:
             return
 
     def close(self) -> None:
-        """Close the connections; a call under way ends in its thread."""
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 

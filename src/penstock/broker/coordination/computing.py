@@ -14,8 +14,6 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Runs the computations of one core. Belongs to the event loop."""
-
     def __init__(self, report: Callable[[Computed], None]) -> None:
         self._report = report
         self._wanted: deque[Compute] = deque()

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from typing import Final
 
 Owned = Mapping[str, frozenset[int]]
-"""Partition numbers by topic name."""
-
 VERSION_MAX: Final = 3
 OWNED_VERSION: Final = 1
 RACK_VERSION: Final = 3
@@ -120,7 +118,6 @@ def decode_assignment(assignment: bytes) -> Owned:
 
 
 def encode_assignment(partitions: Owned, version: int) -> bytes:
-    """Encode an assignment without user data."""
     pieces = [struct.pack(">hi", min(version, VERSION_MAX), len(partitions))]
     for topic in sorted(partitions):
         name, numbers = topic.encode(), sorted(partitions[topic])

@@ -79,7 +79,6 @@ class Conversion:
             self._consumer.handlers[ConsumerHeartbeat](event, token)
 
     def _not_upgraded(self, group: Group, event: ConsumerHeartbeat) -> str:
-        """Return why a group stays classic; empty if it can be converted."""
         if event.epoch != JOIN:
             return "it is classic"
         if group.state is GroupState.DEAD:

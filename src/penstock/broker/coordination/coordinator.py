@@ -48,11 +48,9 @@ class Coordinator:
         )
 
     def image_changed(self) -> None:
-        """Take over keys that this broker owns now, and hand over those it owns no longer."""
         self.runtime.image_changed()
 
     def start(self) -> None:
-        """Begin to load the keys of this broker, so that their timers run."""
         self.runtime.start()
 
     async def stop(self) -> None:

@@ -126,8 +126,6 @@ class Stored:
 
 
 class Core(Protocol):
-    """Decisions about one kind of keys."""
-
     def handle(self, event: Any, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
         """Return the effects of an event.
 
@@ -153,6 +151,4 @@ class Core(Protocol):
 
     def keys(self) -> Collection[str]: ...
 
-    def next_deadline_ms(self) -> int | None:
-        """Return the time of the next `Tick`; None without timers."""
-        ...
+    def next_deadline_ms(self) -> int | None: ...

@@ -60,8 +60,6 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteCheck:
-    """Check for which of these topics the offsets of the group may be deleted."""
-
     group_id: str
     topics: tuple[str, ...]
 
@@ -116,6 +114,4 @@ class ListedGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsDeletable:
-    """Offsets may be deleted, except those of the `subscribed` topics."""
-
     subscribed: frozenset[str]

@@ -74,7 +74,6 @@ AnyGroup = DescribedGroup | DescribedConsumerGroup | DescribedShareGroup
 
 
 def _racks(image: MetadataImage) -> dict[int, str]:
-    """Return the rack of each broker that has one."""
     return {broker.broker_id: broker.rack for broker in image.brokers if broker.rack is not None}
 
 
@@ -103,8 +102,6 @@ def _unanswered(response: object) -> PenstockError:
 
 
 class GroupSource:
-    """Source of the stored groups: those with records, and those with offsets only."""
-
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
@@ -193,7 +190,6 @@ class GroupCoordinator(Coordinator):
         )
 
     def image_changed(self) -> None:
-        """Report changed topics and racks to the core, and changed brokers to the runtime."""
         seen, image = self._seen, self._cluster.image
         if seen is not None and not self.runtime.stopped:
             self._seen = image

@@ -27,8 +27,6 @@ GROUP_ROW: Final = ""
 
 
 class CorruptGroup(CorruptError):
-    """A saved group cannot be decoded."""
-
     code: ClassVar[str] = "coordinator_not_available"
 
 
@@ -36,7 +34,6 @@ class Kind(Protocol):
     """Decisions about groups of one kind; the methods have the semantics of `Core`."""
 
     name: ClassVar[str]
-    """Name in lists and in the rows of groups."""
 
     @property
     def handlers(self) -> Mapping[type, Handler]:
@@ -77,8 +74,6 @@ class Kind(Protocol):
 
 
 class Groups:
-    """Core of the groups of all kinds."""
-
     def __init__(self, turn: Turn, kinds: Sequence[Kind]) -> None:
         """Take the kinds, the classic one first."""
         self._turn = turn
@@ -122,7 +117,6 @@ class Groups:
         return None
 
     def _serving(self, event: type) -> Kind:
-        """Return the kind of a group that such a request creates."""
         return next((kind for kind in self._kinds if event in kind.handlers), self._kinds[0])
 
     def _listed(self, event: ListGroups) -> ListedGroups:

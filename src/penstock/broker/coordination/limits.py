@@ -11,11 +11,7 @@ SAVE_BYTES_MAX: Final = 32 << 20
 """Bytes of rows that one transaction saves, unless a single key has more."""
 
 SAVE_ATTEMPTS_MAX: Final = 5
-"""Attempts to save a key while brokers come and go."""
-
 LOAD_KEYS_MAX: Final = 500
-"""Keys that one read loads."""
-
 LOADS_WAITING_MAX: Final = 10_000
 """Requests that may wait for the load of their key; more get COORDINATOR_LOAD_IN_PROGRESS."""
 
@@ -26,4 +22,3 @@ WORK_INLINE_MAX: Final = 2_000
 """Size of the largest computation that runs on the event loop: a few milliseconds."""
 
 PRODUCER_ID_TRIES_MAX: Final = 3
-"""Attempts of a request that needs a new producer id."""

@@ -43,8 +43,6 @@ NOTHING = FoundKey()
 
 
 class Source(Protocol):
-    """Store from which keys are read."""
-
     async def keys(self) -> Collection[str]: ...
 
     async def read(self, keys: Sequence[str]) -> Mapping[str, FoundKey]:
@@ -118,7 +116,6 @@ class Loads:
             self._waiting -= 1
 
     async def stop(self) -> None:
-        """Cancel reads. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -158,7 +155,6 @@ class Loads:
             self._task = None
 
     async def _step(self) -> None:
-        """Read requested keys first, then the rest of the round."""
         if self._asked:
             await self._read(list(self._asked)[:LOAD_KEYS_MAX])
         elif self._backlog is None:

@@ -108,7 +108,6 @@ class Markers:
             self._route(end, partition)
 
     def leave(self, transactional_id: str) -> None:
-        """Drop the markers of an id that another broker coordinates now."""
         self._ends.pop(transactional_id, None)
 
     async def stop(self) -> None:
@@ -217,7 +216,6 @@ class Markers:
         self._look = asyncio.get_running_loop().create_task(self._look_and_retry())
 
     async def _look_and_retry(self) -> None:
-        """Refresh the image, then retry markers and drop those of deleted partitions."""
         try:
             await self._parts.cluster.refresh()
             known = True
@@ -257,7 +255,6 @@ def _requested(batch: Iterable[_Due], coordinator_epoch: int) -> list[dict[str, 
 
 
 def _answered(answer: Any) -> Mapping[tuple[int, TopicPartition], int]:
-    """Index error codes by producer id and partition."""
     return {
         (int(marker.producer_id), TopicPartition(topic.name, int(row.partition_index))): int(
             row.error_code

@@ -53,8 +53,6 @@ def _owner(brokers: Sequence[Broker], key: str) -> Broker:
 
 
 class Ownership:
-    """Keys of this broker, by the newest image."""
-
     def __init__(self, node_id: int, cluster: Cluster) -> None:
         self.node_id = node_id
         self._cluster = cluster

@@ -111,7 +111,6 @@ class OffsetsRetention:
         )
 
     async def stop(self) -> None:
-        """Start no further pass and wait for the one under way. Idempotent."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -13,12 +13,9 @@ from penstock.broker.coordination.core import Save
 from penstock.control import KEY_ROW, CoordinationRecord, RecordChange
 
 NOT_STORED = 0
-"""Version of a key without stored rows."""
 
 
 class Recognised(Enum):
-    """Origin of the rows found after a failed save."""
-
     WANTED = "rows of the save that failed"
     KNOWN = "rows from before the save"
     FOREIGN = "rows of another coordinator"
@@ -43,7 +40,6 @@ class KeyRows:
         return (self.version, self._hashes) == _known(found)
 
     def change(self, kind: str, save: Save) -> RecordChange:
-        """Return the change that makes the rows of a save the only ones."""
         known = self._hashes
         rows: dict[str, bytes | None] = {
             member: value
@@ -62,7 +58,6 @@ class KeyRows:
         )
 
     def stored(self, save: Save, version: int) -> None:
-        """Record a durable save and its version."""
         self.version = version if save.rows else NOT_STORED
         self._hashes, self._doubtful = _hashes(save.rows), None
 

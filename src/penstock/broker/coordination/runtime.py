@@ -170,7 +170,6 @@ class Runtime:
             self.handle(computed)
 
     def _reported(self, rows: KeyRows, outcome: Outcome) -> None:
-        """Handle the outcome of a save, unless its key was dropped since."""
         key = rows.key
         if self._stored.get(key) is not rows:
             return
@@ -192,7 +191,6 @@ class Runtime:
         self._loads.start()
 
     async def load_all(self) -> None:
-        """Wait until all keys of this broker are loaded; raises as `call`."""
         self.start()
         await self._loads.load(None)
 

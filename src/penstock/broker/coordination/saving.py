@@ -114,7 +114,6 @@ class Saver:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def finish(self) -> None:
-        """Wait until no save is under way."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -126,7 +125,6 @@ class Saver:
             self._task = None
 
     def _take(self) -> list[tuple[Pending, RecordChange]]:
-        """Return the next transaction: one save of each owned key, within bounds."""
         taken: dict[RecordKey, tuple[Pending, RecordChange]] = {}
         left: list[Pending] = []
         size = 0

@@ -15,8 +15,6 @@ from penstock.broker.limits import HELD_UP_SECONDS
 
 
 class Ticker:
-    """Calls `tick` when its armed deadline passes."""
-
     def __init__(self, clock: Clock, tick: Callable[[], None]) -> None:
         self._monotonic = clock.monotonic
         self._wall_offset_ms = clock.now_ms() - int(clock.monotonic() * 1000)
@@ -52,7 +50,6 @@ class Ticker:
             self.arm(self._not_before_ms)
 
     def stop(self) -> None:
-        """Cancel the tick until armed again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

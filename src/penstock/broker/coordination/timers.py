@@ -12,7 +12,6 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 STALE_ENTRIES_MIN: Final = 64
-"""Stale entries below which the heap is not rebuilt."""
 
 
 class Timer:
@@ -51,7 +50,6 @@ class Timers:
             self._compact()
 
     def stop(self, timer: Timer) -> None:
-        """Stop a timer; it may be started again."""
         timer.deadline_ms = None
         if timer.entry is not None:
             timer.entry = None
@@ -69,7 +67,6 @@ class Timers:
         return None
 
     def due(self, now_ms: int) -> Iterator[Timer]:
-        """Remove and yield timers whose deadline has passed, earliest first."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             when, sequence, timer = heappop(heap)

@@ -31,11 +31,7 @@ STATES_MAX: Final = 1_000
 
 NESTING_MAX: Final = 100
 REPEATS_MAX: Final = 1_000
-"""Largest repetition count, as in RE2."""
-
 SETS_MAX: Final = 2_000
-"""Cached sets of states of one automaton; the cache is cleared above."""
-
 COMPILED_MAX: Final = 512
 
 
@@ -256,7 +252,6 @@ class _Parser:
         return _ALL ^ mask if negated else mask
 
     def _span(self) -> int:
-        """Read a character of a set, or a range of characters."""
         at = self._at
         low = self._of_set()
         if self._next() != "-" or self._next(2) in ("-", "-]"):
@@ -322,7 +317,6 @@ class _Builder:
         self.states = [_State()]
 
     def build(self, node: _Node, then: int) -> int:
-        """Return the first state of a part that continues at `then`."""
         if isinstance(node, _Characters):
             return self._state(then, mask=node.mask)
         if isinstance(node, _Border):

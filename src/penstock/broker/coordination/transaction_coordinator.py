@@ -57,8 +57,6 @@ class TransactionParts:
 
 
 class TransactionSource:
-    """Source of the stored transactional ids."""
-
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
@@ -141,11 +139,9 @@ class TransactionCoordinator(Coordinator):
         return self.runtime.ask(request, request.transactional_id)
 
     async def list(self, request: ListTransactions) -> Any:
-        """List the ids of this coordinator that match the filters; raises as `call`."""
         return await self.runtime.call(request, None)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the number of loaded ids by state, and of transactions without all markers."""
         counts = {} if self._transactions is None else self._transactions.counts()
         for state, count in counts.items():
             if state not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):

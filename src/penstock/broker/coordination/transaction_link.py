@@ -36,15 +36,12 @@ if TYPE_CHECKING:
 QUESTIONS_PER_REQUEST_MAX: Final = 500
 """Transactions of one request; the rest waits for the next."""
 QUESTIONS_WAITING_MAX: Final = 20_000
-"""Checks at all brokers that may wait for a response."""
 TRANSACTION_ABORTABLE: Final = "transaction_abortable"
 
 Answers = Sequence[PenstockError | None]
 
 
 class _Question(NamedTuple):
-    """Check of one transaction, and the future of its result."""
-
     transactional_id: str
     producer: ProducerIdentity
     partitions: Sequence[TopicPartition]
@@ -70,7 +67,6 @@ class TransactionLink:
         self._waiting = 0
 
     async def stop(self) -> None:
-        """Cancel requests. Idempotent."""
         await self._batches.stop()
 
     async def verify(

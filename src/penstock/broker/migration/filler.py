@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class FillingParticipant(Participant["TopicFilling"]):
-    """Logs of a diskless topic that this broker fills."""
-
     goal: ClassVar[str] = "replicated"
     needs_request: ClassVar[bool] = True
 
@@ -46,7 +44,6 @@ class FillingParticipant(Participant["TopicFilling"]):
         self._logs: list[TopicPartition] = []
 
     def brokers(self) -> set[int]:
-        """Return the brokers that are to have a log."""
         return {broker_id for row in self._now().partitions for broker_id in row.target}
 
     def is_made(self, topic: Topic) -> bool:
@@ -77,7 +74,6 @@ class FillingParticipant(Participant["TopicFilling"]):
         return filling
 
     async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Fence the topic and fill the rest of the logs."""
         if request is None:
             raise BugError(f"topic {self.topic.name!r} is to get replicas without a request")
         async with self.fenced():
@@ -87,7 +83,6 @@ class FillingParticipant(Participant["TopicFilling"]):
             self._parts.partitions.finish_log(where)
 
     def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
-        """Return the progress of this broker; the logs are not part of it."""
         return self.part.participant(state, reason)
 
     async def commit(

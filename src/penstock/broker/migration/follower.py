@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 
 class MigrationFollower:
-    """Migration of one topic under another broker's coordination."""
-
     def __init__(
         self, parts: MigrationParts, participant: Participant[Any], request: MigrationRequest
     ) -> None:
@@ -122,7 +120,6 @@ class MigrationFollower:
         await retry_until_known(self._name, partial(self._plane.close_migration, self._request))
 
     async def _report_failure(self, reason: str) -> None:
-        """Report that this broker failed, after which its part is ignored."""
         report = partial(self._report, "failed", reason)
         try:
             await retry_until_known(self._name, report, refusals=(StaleMigration,))
@@ -130,7 +127,6 @@ class MigrationFollower:
             logger.info("topic %s: its switch ended before this broker failed", self._name)
 
     async def _finish(self) -> None:
-        """Set the final state of the topic from the newest image."""
         await retry_until_known(self._name, self._parts.cluster.refresh)
         found = self._parts.partitions.topics_by_id.get(self._request.topic_id.bytes)
         made = found is not None and self.participant.is_made(found.topic)

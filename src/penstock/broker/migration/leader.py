@@ -65,8 +65,6 @@ REFUSALS: Final = (
 
 
 class MigrationLeader:
-    """Migration of one topic that this broker coordinates."""
-
     def __init__(
         self, parts: MigrationParts, participant: Participant[Any], changed: Changed
     ) -> None:
@@ -119,7 +117,6 @@ class MigrationLeader:
         await self._commit()
 
     async def _ready(self, others: set[int]) -> None:
-        """Report that this broker is ready, and wait until all others are."""
         if self._request is None:
             return
         await self._plane.join_migration(self._request, self.participant.share("ready"))

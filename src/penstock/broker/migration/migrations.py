@@ -175,7 +175,6 @@ class TopicMigrations:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def view(self, topic_id: UUID) -> dict[str, Any] | None:
-        """Return the progress of a topic's migration for the admin interface; None without one."""
         found = self._running.get(topic_id)
         if found is None:
             return None

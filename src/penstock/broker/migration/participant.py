@@ -55,8 +55,6 @@ def is_of_living(parts: MigrationParts, participant: MigrationParticipant) -> bo
 
 
 class Work(Protocol):
-    """Copy of partitions from or into logs."""
-
     copied_bytes: int
 
     async def catch_up(self, *, at_once: bool = False) -> int: ...
@@ -131,7 +129,6 @@ class Participant(ABC, Generic[WorkT]):
         )
 
     async def keep_up(self) -> int:
-        """Copy one more pass; return its bytes."""
         self.passes += 1
         return await self.work.catch_up()
 
@@ -173,8 +170,6 @@ class Participant(ABC, Generic[WorkT]):
 
 
 class LocalParticipant(Participant["TopicCopy"]):
-    """Partitions of a local topic that this broker leads."""
-
     goal: ClassVar[str] = "diskless"
 
     def __init__(self, parts: MigrationParts, part: MigrationPart, topic: Topic) -> None:
@@ -186,7 +181,6 @@ class LocalParticipant(Participant["TopicCopy"]):
         return bool(self.brokers() - {self._parts.node_id})
 
     def brokers(self) -> set[int]:
-        """Return the leaders of all partitions."""
         return {partition.leader for partition in self.topic.partitions}
 
     def is_made(self, topic: Topic) -> bool:

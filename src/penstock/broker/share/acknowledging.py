@@ -71,8 +71,6 @@ def _kind(number: int) -> Acknowledge:
 
 
 class Answers:
-    """Partition responses of one request, and the saves that they wait for."""
-
     def __init__(
         self,
         group_id: str,
@@ -108,7 +106,6 @@ class Answers:
         return self._partitions.partition_of(topic, index)
 
     async def open(self, places: Sequence[Place]) -> None:
-        """Load partitions; report an error for each one that cannot be loaded."""
         wanted = []
         for place in places:
             try:
@@ -124,7 +121,6 @@ class Answers:
                     self.failed(place, outcome)
 
     def acknowledge(self, place: Place, batches: Iterable[Any]) -> None:
-        """Apply the acknowledgements of an opened partition."""
         answer = self.answer(place)
         if answer.error:
             answer.acknowledge_error, answer.acknowledge_message = answer.error, answer.message

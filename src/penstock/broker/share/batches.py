@@ -18,16 +18,12 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """A batch and its byte range in the read."""
-
     header: BatchHeader
     begin: int
     end: int
 
 
 class _Bytes:
-    """Consecutive buffers as one sequence of bytes."""
-
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._views = [memoryview(buffer) for buffer in buffers]
         self._place = self._before = 0

@@ -135,7 +135,6 @@ class ShareFetching:
         return sources
 
     def _available(self, sources: list[object]) -> int:
-        """Count bytes that can be acquired now, until they suffice."""
         size = 0
         for place in self._session.partitions:
             try:
@@ -149,7 +148,6 @@ class ShareFetching:
         return size
 
     def _find(self, place: Place, sources: list[object]) -> _Available | None:
-        """Read a partition from its first available record on."""
         source = self._answers.source(place)
         stored = self._shares.held(self._answers.group_id, source)
         if stored is None:
@@ -229,7 +227,6 @@ class ShareFetching:
         self._session.asked_last(place)
 
     def _load(self) -> None:
-        """Start loads of missing data, one call per loader."""
         wants: dict[Callable[[Sequence[Any], int], None], list[Any]] = {}
         for load, want in self._later:
             wants.setdefault(load, []).append(want)
@@ -238,7 +235,6 @@ class ShareFetching:
             load(wanted, self._max_bytes)
 
     async def _stored(self) -> None:
-        """Wait until acquisitions are stored; drop records whose save fails."""
         for place, saved in self._acquired:
             try:
                 await asyncio.shield(saved)

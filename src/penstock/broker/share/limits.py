@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 LOAD_KEYS_MAX: Final = 500
-"""Share partitions that one read loads."""
-
 SHARES_HELD_MAX: Final = 50_000
 """Share partitions in memory; the least recently used one is dropped above."""
 
@@ -20,8 +18,6 @@ READ_BYTES: Final = 256 << 10
 """Bytes of a partition's first read, before the size of its records is known."""
 
 READ_BYTES_MIN: Final = 16 << 10
-"""Minimum bytes of a read."""
-
 READ_SPARE: Final = 1.25
 """Factor by which a read exceeds the estimated size of the requested records."""
 

@@ -31,12 +31,9 @@ Changed = Callable[[str, CoordinationRecord | None], bytes | None]
 """Function from a key's stored row to its new value; None deletes the row."""
 
 BEFORE_ANY: Final = -1
-"""Leader epoch of a row that no leader has stored."""
 
 
 class ShareOffsets:
-    """Stored states of all share groups."""
-
     def __init__(self, control: ControlPlane, forget: Callable[[Collection[str]], None]) -> None:
         """Take the control plane; `forget` receives keys whose rows were changed."""
         self._control = control
@@ -117,7 +114,6 @@ class ShareOffsets:
         return len(left)
 
     async def _change(self, keys: Sequence[str], changed: Changed) -> None:
-        """Compare and set the rows of some keys, with retries on conflict."""
         for some in _pieces(keys, SAVE_KEYS_MAX):
             left: Iterable[str] = some
             for _ in range(CHANGE_ATTEMPTS_MAX):

@@ -58,12 +58,9 @@ AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 
 
 class SharePartition:
-    """One partition for one share group."""
-
     __slots__ = ("_deadline_ms", "end", "limits", "runs", "start")
 
     def __init__(self, *, limits: ShareLimits, start: int, runs: Iterable[Run] = ()) -> None:
-        """Take consecutive `runs` that begin at `start`."""
         self.limits = limits
         self.start = start
         self.runs = list(runs)
@@ -74,7 +71,6 @@ class SharePartition:
 
     @property
     def locks(self) -> int:
-        """Number of unresolved records in the window."""
         return sum(run.records for run in self.runs if run.state != RESOLVED)
 
     def awaiting_dead_letters(self) -> list[Undeliverable]:
@@ -93,7 +89,6 @@ class SharePartition:
         return self.end if self.locks < self.limits.record_locks_max else None
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time at which the next lock expires."""
         if self._deadline_ms == 0:
             deadlines = [run.deadline_ms for run in self.runs if run.state == ACQUIRED]
             self._deadline_ms = min(deadlines, default=None)
@@ -236,7 +231,6 @@ class SharePartition:
         return undeliverable
 
     def _in_order(self, said: Sequence[Acknowledged]) -> list[Span[Acknowledge]]:
-        """Return the acknowledgements within the window."""
         behind = -1
         for first, last, _ in said:
             if not behind < first <= last:
@@ -252,7 +246,6 @@ class SharePartition:
     def _released(
         self, run: Run, undeliverable: list[Undeliverable], *, delivered: bool = True
     ) -> Run:
-        """Return the state of an acquired run after its release."""
         count = run.deliveries if delivered else run.deliveries - 1
         if count < self.limits.delivery_count_limit:
             return Run(run.first, run.last, AVAILABLE, count)
@@ -292,7 +285,6 @@ class SharePartition:
         )
 
     def expire(self, now_ms: int) -> list[Undeliverable]:
-        """Release records whose locks have expired."""
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is None or deadline_ms > now_ms:
             return []
@@ -330,7 +322,6 @@ class SharePartition:
         self._take(run_lists.changed(self.runs, spans, change), begin=self.start)
 
     def _take(self, left: list[Run], *, begin: int) -> None:
-        """Set the runs, without resolved ones in front."""
         if left and left[0].state == RESOLVED:
             del left[0]
         self.end = max(self.end, begin)

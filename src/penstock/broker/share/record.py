@@ -32,15 +32,11 @@ _VARINT_BITS_MAX: Final = 63
 
 
 class CorruptShareState(CorruptError):
-    """The stored row of a share partition cannot be decoded."""
-
     code: ClassVar[str] = "unknown_server_error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareState:
-    """Stored state of a share partition."""
-
     state_epoch: int
     leader_epoch: int
     start: int

@@ -23,7 +23,6 @@ _FIRST: Final = attrgetter("first")
 
 
 def index_of(runs: Sequence[Run], offset: int) -> int:
-    """Return the index of the run that holds an offset."""
     return bisect_right(runs, offset, key=_FIRST) - 1
 
 
@@ -34,7 +33,6 @@ def clipped(run: Run, first: int, last: int) -> Run:
 
 
 def append(runs: list[Run], run: Run) -> None:
-    """Append a run, joined with the last one if they are equal."""
     if runs and runs[-1][2:] == run[2:]:
         runs[-1] = runs[-1]._replace(last=run.last)
     else:
@@ -54,7 +52,6 @@ def within(runs: Sequence[Run], first: int, last: int) -> Iterable[Run]:
 
 
 def changed(runs: Sequence[Run], spans: Sequence[Span[Tag]], change: Change[Tag]) -> list[Run]:
-    """Apply `change` to ordered spans within the runs; return the new runs."""
     low, high = index_of(runs, spans[0][0]), index_of(runs, spans[-1][1])
     result = list(runs[:low])
     number = 0

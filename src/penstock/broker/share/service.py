@@ -108,7 +108,6 @@ class ShareService:
         self.dead_letters.look(stored)
 
     async def _look(self) -> None:
-        """Open share partitions with unwritten dead letters periodically."""
         while not self._stopped:
             try:
                 await self.resume()
@@ -117,7 +116,6 @@ class ShareService:
             await pause(DEAD_LETTER_LOOK_SECONDS)
 
     async def resume(self) -> None:
-        """Open share partitions of this broker with unwritten dead letters."""
         if not any(kind == GROUP_KIND for kind, _ in self._cluster.image.entity_configs):
             return
         places = {key: place_of(key) for key in await self.offsets.keys()}
@@ -133,7 +131,6 @@ class ShareService:
                 await self.shares.open(group, source)
 
     def _source(self, group: str, topic_id: UUID, index: int) -> Partition | None:
-        """Return a partition that this broker serves for a group."""
         served = self._partitions.topics_by_id.get(topic_id.bytes)
         if served is None or index >= len(served.partitions):
             return None

@@ -50,8 +50,6 @@ class ShareSessionLimitReached(RetriableError):
 
 
 class InvalidShareRequest(InvalidError):
-    """The request contradicts itself."""
-
     code: ClassVar[str] = "invalid_request"
 
 
@@ -75,7 +73,6 @@ class ShareSession:
             self.partitions.pop(place, None)
 
     def asked_last(self, place: Place) -> None:
-        """Move a partition that yielded records to the end of the order."""
         if place in self.partitions:
             del self.partitions[place]
             self.partitions[place] = None
@@ -145,7 +142,6 @@ class ShareSessions:
             self._ended(session, said)
 
     def disconnected(self, connection: object) -> None:
-        """End the sessions of a closed connection."""
         for key in list(self._by_connection.get(connection, ())):
             self.end(self._sessions[key])
 

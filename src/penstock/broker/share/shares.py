@@ -39,11 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SharePlace = tuple[str, UUID, int]
-"""Group id, topic id and partition index."""
 
 
 def share_key(group_id: str, topic_id: UUID, index: int) -> str:
-    """Return the key of a share partition's row."""
     return f"{group_id}/{topic_id}/{index}"
 
 
@@ -97,7 +95,6 @@ class Shares:
         self._reading: asyncio.Task[None] | None = None
         self._timers = Timers()
         self.acquired = 0
-        """Records acquired by members."""
         self._ticker = Ticker(parts.clock, self._tick)
         self.undeliverable = dict.fromkeys(Cause, 0)
         """Archived records by cause."""
@@ -127,7 +124,6 @@ class Shares:
         return stored
 
     def _set(self, stored: StoredShare) -> None:
-        """Update the limits from the settings of the group."""
         stored.share.limits = self._settings_of(place_of(stored.key)[0]).limits
 
     async def open(self, group_id: str, source: Partition) -> StoredShare:
@@ -201,7 +197,6 @@ class Shares:
         self.watch(stored)
 
     async def _read(self, key: str) -> list[CoordinationRecord]:
-        """Read the rows of a key, batched with other keys."""
         future = self._wanted.get(key)
         if future is None:
             loop = asyncio.get_running_loop()
@@ -234,7 +229,6 @@ class Shares:
     # Changes
 
     def watch(self, stored: StoredShare) -> None:
-        """Set the timer to the next expiry of a lock."""
         deadline_ms = stored.share.next_deadline_ms()
         if deadline_ms is None:
             self._timers.stop(stored.timer)
@@ -276,7 +270,6 @@ class Shares:
                 self.released(stored, stored.share.release(member, delivered=delivered))
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop share partitions whose rows were changed elsewhere."""
         for key in keys:
             stored = self._held.get(key)
             if stored is not None:
@@ -307,7 +300,6 @@ def _no_later(run: Run, latest_ms: int) -> Run:
 
 
 async def _position(source: Partition, settings: ShareSettings, now_ms: int) -> int:
-    """Return the start offset of a new share partition; raises PenstockError."""
     if source.look_up is not None:
         await source.look_up([source])
     if settings.begins_before_ms is not None:

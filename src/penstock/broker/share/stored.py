@@ -116,7 +116,6 @@ class StoredShare:
         self.close(error)
 
     def close(self, error: ShareStateLost) -> None:
-        """Close the share partition. Idempotent."""
         if not self.lost:
             self.lost = True
             self._on_lost(self)

@@ -56,8 +56,6 @@ class Acknowledge(IntEnum):
 
 
 class Acknowledged(NamedTuple):
-    """Acknowledgement of all records from `first` to `last`."""
-
     first: int
     last: int
     kind: Acknowledge
@@ -87,8 +85,6 @@ class Cause(IntEnum):
 
 
 class Undeliverable(NamedTuple):
-    """Archived records."""
-
     first: int
     last: int
     deliveries: int
@@ -116,6 +112,4 @@ class InvalidRecordState(InvalidError):
 
 
 class InvalidAcknowledgement(InvalidError):
-    """The acknowledgements contradict themselves."""
-
     code: ClassVar[str] = "invalid_request"

@@ -36,7 +36,6 @@ def assign_simply(group: GroupSpec) -> Mapping[str, Partitions]:
 
 
 def _spread(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Partitions]:
-    """Assign each partition to one member."""
     least, longer = divmod(len(places), len(members))
     free = dict.fromkeys(places)
     kept: list[list[Place]] = []
@@ -59,7 +58,6 @@ def _spread(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Part
 
 
 def _shared(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Partitions]:
-    """Assign each member to one partition."""
     least, longer = divmod(len(members), len(places))
     counts = dict.fromkeys(places, 0)
     kept: dict[str, Place] = {}

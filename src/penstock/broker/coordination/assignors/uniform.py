@@ -44,8 +44,6 @@ def assign_uniformly(group: GroupSpec) -> Mapping[str, Partitions]:
 
 
 class _Free:
-    """Partitions that are not assigned yet."""
-
     def __init__(self, group: GroupSpec) -> None:
         self._taken = {topic: bytearray(count) for topic, count in group.partitions.items()}
 
@@ -173,7 +171,6 @@ def _deal(
     held: list[_Held],
     sizes: list[int],
 ) -> None:
-    """Assign each partition to the reader that has fewest."""
     if not numbers:
         return
     heap = [(sizes[place], place) for place in readers]

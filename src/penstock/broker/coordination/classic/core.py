@@ -121,7 +121,6 @@ class ClassicGroups:
         """Do nothing: members of classic groups watch topics themselves."""
 
     def counts(self) -> dict[GroupState, int]:
-        """Count groups by state."""
         counts = dict.fromkeys(GroupState, 0)
         for group in self._rebalancer.groups.values():
             counts[group.state] += 1

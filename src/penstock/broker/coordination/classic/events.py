@@ -38,8 +38,6 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Opaque assignment of one member by the leader."""
-
     member_id: str
     assignment: bytes
 
@@ -79,8 +77,6 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroup:
-    """Members leave, or an administrator removes static members."""
-
     group_id: str
     members: tuple[LeavingMember, ...]
 

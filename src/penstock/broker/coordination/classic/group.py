@@ -30,8 +30,6 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 class Purpose(Enum):
-    """Purpose of a save."""
-
     ASSIGNMENT = "the leader's assignment"
     REJOIN = "the return of a static member"
     EMPTINESS = "the last member has left"
@@ -116,7 +114,6 @@ class Member:
 
     @classmethod
     def of(cls, event: JoinGroup, member_id: str) -> Member:
-        """Make the member that a JoinGroup describes."""
         return cls(
             member_id=member_id,
             group_instance_id=event.group_instance_id,
@@ -194,7 +191,6 @@ class Group:
         self.state = state
 
     def begin_generation(self, epoch: int) -> None:
-        """Start the next generation with the present members, if any."""
         self.epoch = epoch
         self.generation += self.generation_gap
         self.generation_gap = 1
@@ -208,7 +204,6 @@ class Group:
             self.enter(GroupState.EMPTY)
 
     def is_current(self, waiter: SaveWaiter) -> bool:
-        """Whether the purpose of a save still holds."""
         if self.state is not _STATE_OF_PURPOSE[waiter.purpose]:
             return False
         if self.generation != waiter.generation:
@@ -257,7 +252,6 @@ class Group:
         return member
 
     def update(self, member: Member, event: JoinGroup) -> None:
-        """Store the parameters of a repeated JoinGroup."""
         self._count(member, -1)
         member.protocols = event.protocols
         member.size_bytes = protocols_bytes(event.protocols)
@@ -303,11 +297,9 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def not_rejoined(self) -> list[Member]:
-        """Return members without a parked JoinGroup."""
         return [member for member in self.members.values() if member.join_token is None]
 
     def elect_joined_leader(self) -> bool:
@@ -322,7 +314,6 @@ class Group:
         return False
 
     def member_list(self) -> tuple[JoinedMember, ...]:
-        """Return the members as the leader receives them."""
         return tuple(
             JoinedMember(
                 member_id=member.member_id,

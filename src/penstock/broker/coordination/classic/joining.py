@@ -201,7 +201,6 @@ def _join_known(rebalancer: Rebalancer, group: Group, event: JoinGroup, token: i
 
 
 def _same_again(group: Group, member: Member, event: JoinGroup, action: OnRejoin) -> bool:
-    """Whether a member repeats itself, as after a lost response."""
     if action is OnRejoin.REBALANCE or member.protocols != event.protocols:
         return False
     return action is OnRejoin.REBALANCE_IF_CHANGED or group.leader != member.member_id

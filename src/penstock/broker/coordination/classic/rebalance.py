@@ -59,7 +59,6 @@ class Rebalancer:
         self.start_session(member)
 
     def answer_sync(self, member: Member, response: Response) -> None:
-        """Answer a parked SyncGroup, if any, and restart the session."""
         token = member.sync_token
         if token is not None:
             member.sync_token = None
@@ -80,7 +79,6 @@ class Rebalancer:
             self.timers.start(member.timer, self.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
 
     def park_sync(self, member: Member, token: int) -> None:
-        """Park a SyncGroup and suspend the session of its member."""
         if member.sync_token is not None:
             self.refuse(
                 member.sync_token, REBALANCE_IN_PROGRESS, "a newer SyncGroup replaces this one"
@@ -91,7 +89,6 @@ class Rebalancer:
     # -- sessions ---------------------------------------------------------------------------
 
     def start_session(self, member: Member) -> None:
-        """Restart the session timeout, unless a request is parked."""
         if not member.waits:
             self.timers.start(member.timer, self.now_ms + member.session_timeout_ms)
 
@@ -109,7 +106,6 @@ class Rebalancer:
         self.members_left(group)
 
     def drop(self, group: Group, member: Member) -> None:
-        """Remove a member and refuse its parked requests."""
         self.timers.stop(member.timer)
         join_token, sync_token = member.join_token, member.sync_token
         group.remove(member.member_id)
@@ -119,7 +115,6 @@ class Rebalancer:
         member.join_token = member.sync_token = None
 
     def members_left(self, group: Group) -> None:
-        """Rebalance after members left or expired."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group)
         else:
@@ -141,7 +136,6 @@ class Rebalancer:
     # -- the rebalance ----------------------------------------------------------------------
 
     def rebalance(self, group: Group) -> None:
-        """Start a rebalance, or advance the one under way."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self.complete_if_all_joined(group)
         else:
@@ -223,7 +217,6 @@ class Rebalancer:
         self.timers.start(group.sync_timer, self.now_ms + group.rebalance_timeout_ms)
 
     def joined(self, group: Group, member: Member, *, skip_assignment: bool = False) -> Joined:
-        """Return the JoinGroup response of the current generation."""
         leads = group.leader == member.member_id
         return Joined(
             generation=group.generation,
@@ -236,7 +229,6 @@ class Rebalancer:
         )
 
     def refuse_syncs(self, group: Group, error: str) -> None:
-        """Refuse all parked SyncGroups and drop the assignments."""
         group.proposed = None
         for member in group.members.values():
             member.assignment = b""
@@ -255,7 +247,6 @@ class Rebalancer:
     # -- saves ------------------------------------------------------------------------------
 
     def save(self, group: Group, waiter: SaveWaiter) -> None:
-        """Save a group now, or after the save under way."""
         group.next_waiters.append(waiter)
         self.start_save(group)
 
@@ -274,7 +265,6 @@ class Rebalancer:
         self.turn.effects.append(Save(key=group.group_id, rows=encode_group(group)))
 
     def remove(self, group: Group) -> None:
-        """Delete a Dead group now, or after the save under way."""
         if not group.store_busy:
             group.store_busy = group.removing = True
             self.turn.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
@@ -332,7 +322,6 @@ class Rebalancer:
             self.prepare(group)
 
     def forget(self, group: Group) -> None:
-        """Remove a group and stop its timers."""
         for timer in (group.join_timer, group.sync_timer, group.save_timer):
             self.timers.stop(timer)
         for timer in group.pending.values():

@@ -48,8 +48,6 @@ class LeftMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Outcomes in the order of the request."""
-
     members: tuple[LeftMember, ...]
 
 

@@ -88,8 +88,6 @@ DELETE_ERRORS: Final[Mapping[GroupState, str]] = {
 
 
 class OnSync(Enum):
-    """Effect of a valid member's SyncGroup."""
-
     UNKNOWN = UNKNOWN_MEMBER_ID
     REJOIN = REBALANCE_IN_PROGRESS
     NOT_AVAILABLE = COORDINATOR_NOT_AVAILABLE
@@ -107,8 +105,6 @@ SYNC: Final[Mapping[GroupState, OnSync]] = {
 
 
 class OnRejoin(Enum):
-    """Effect of a known member's JoinGroup."""
-
     UNKNOWN = UNKNOWN_MEMBER_ID
     NOT_AVAILABLE = COORDINATOR_NOT_AVAILABLE
     REBALANCE = "take part in the rebalance, starting one if needed"

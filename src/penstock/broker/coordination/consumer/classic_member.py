@@ -12,7 +12,5 @@ from penstock.broker.coordination.classic import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSide:
-    """Session timeout and supported protocols, with their subscriptions."""
-
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]

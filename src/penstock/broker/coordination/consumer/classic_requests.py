@@ -64,8 +64,6 @@ CONSUMER: Final = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """JoinGroup that waits for a target, and the partitions that its member owns."""
-
     member_id: str
     owned: Partitions
 
@@ -87,7 +85,6 @@ def by_name(partitions: Partitions, topics: Mapping[str, Topic]) -> Owned:
 
 
 def join(groups: ConsumerState, event: JoinGroup, token: int) -> None:
-    """Handle a well-formed JoinGroup to a group that has members."""
     group = groups.groups[event.group_id]
     found = _joining(groups, group, event)
     if isinstance(found, Refused):
@@ -166,7 +163,6 @@ def _new(
 def _returning(
     groups: ConsumerState, group: ConsumerGroup, holder: ConsumerMember, event: JoinGroup
 ) -> ConsumerMember:
-    """Return a static member, renamed if another process takes its place."""
     if not event.member_id:
         groups.unpark(holder, FENCED_INSTANCE_ID, "another process joined as this instance")
         group.rename(holder, f"{event.group_instance_id}-{event.fresh_id}")
@@ -263,7 +259,6 @@ def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
 
 
 def _must_rejoin(groups: ConsumerState, member: ConsumerMember, token: int) -> None:
-    """Ask a member to rejoin within its rebalance timeout."""
     timer, timers = member.rebalance_timer, groups.turn.timers
     if timer.deadline_ms is None:
         timer.fire = member.timer.fire

@@ -59,7 +59,6 @@ class ConsumerMember(ModernMember):
         )
 
     def is_reconciled(self, target_epoch: int) -> bool:
-        """Whether the member has exactly its target."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
 
@@ -102,7 +101,6 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         self._disown(member)
 
     def move(self, member: ConsumerMember, current: Current) -> None:
-        """Set the assignment and epoch of a member."""
         self._disown(member)
         if current.epoch != member.epoch:
             member.previous_epoch, member.epoch = member.epoch, current.epoch
@@ -113,7 +111,6 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         outdate(member, "current")
 
     def rename(self, member: ConsumerMember, member_id: str) -> None:
-        """Give a static member a new id; its partitions stay."""
         self.remove(member)
         member.member_id = member_id
         self.add(member)

@@ -51,8 +51,6 @@ UNSUPPORTED_ASSIGNOR: Final = "unsupported_assignor"
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Heartbeat, and the assignment of its member before it."""
-
     event: ConsumerHeartbeat
     before: Partitions
 
@@ -139,7 +137,6 @@ def _invalid(message: str) -> Refused:
 def refuse_group(
     groups: ConsumerState, group: ConsumerGroup | None, event: ConsumerHeartbeat
 ) -> Refused | None:
-    """Return why a group refuses a member's heartbeat, if it does."""
     limits = groups.limits
     if group is None:
         if event.epoch != JOIN:
@@ -170,7 +167,6 @@ def refuse_group(
 def find_member(
     groups: ConsumerState, group: ConsumerGroup, event: ConsumerHeartbeat
 ) -> ConsumerMember | Refused:
-    """Return the known, returning or new member of a heartbeat."""
     member_id = event.member_id or event.fresh_id
     if event.instance_id is not None:
         holder_id = group.static.get(event.instance_id)
@@ -204,7 +200,6 @@ def _replace(
     event: ConsumerHeartbeat,
     member_id: str,
 ) -> ConsumerMember | Refused:
-    """Let another process take over a known instance, or fence it."""
     if event.epoch != JOIN:
         return Refused(
             error=FENCED_INSTANCE_ID,
@@ -342,7 +337,6 @@ def _interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMe
 def step(
     groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None
 ) -> None:
-    """Advance a member by one step towards its target."""
     before = member.current
     now = reconcile(
         before,

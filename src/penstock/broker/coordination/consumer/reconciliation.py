@@ -42,7 +42,6 @@ class Current:
 
 
 Taken = Callable[[Partitions], Partitions]
-"""Function that returns the given partitions that have an owner."""
 
 
 def reconcile(

@@ -26,8 +26,6 @@ _STEPS_PER_TOPIC: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Topics that match each expression."""
-
     topics: Mapping[str, frozenset[str]]
 
 
@@ -68,7 +66,6 @@ class Regexes:
         return frozenset([m.regex for m in group.members.values() if m.regex])
 
     def ready(self, group: ConsumerGroup) -> bool:
-        """Whether each expression in use has been resolved once."""
         return self.in_use(group) <= group.resolved.keys()
 
     def look(self, group: ConsumerGroup) -> None:
@@ -117,7 +114,6 @@ class Regexes:
         self._turn.timers.start(group.regex_timer, at_ms)
 
     def resolved(self, group: ConsumerGroup, event: Computed) -> None:
-        """Take over the outcome of a resolution."""
         now_ms = self._turn.now_ms
         group.regex_ticket = 0
         group.next_regex_ms = now_ms + REGEX_RETRY_MS

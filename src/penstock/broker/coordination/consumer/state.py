@@ -75,7 +75,6 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
             super().computed(event, token)
 
     def _resolved(self, group: ConsumerGroup, before: str | None) -> None:
-        """Handle resolved expressions; `before` is the previous fingerprint of the topics."""
         if self.ready(group):
             self.look_since(group, before)
         self.finish_event(group)
@@ -104,7 +103,6 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
         self.turn.timers.start(member.timer, self.turn.now_ms + timeout_ms)
 
     def await_revocation(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Start the rebalance timeout, within which a member must revoke partitions."""
         timer = member.rebalance_timer
         timer.fire = partial(self.expire, group, member)
         self.turn.timers.start(timer, self.turn.now_ms + member.rebalance_timeout_ms)
@@ -114,7 +112,6 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
         self.turn.timers.stop(member.rebalance_timer)
 
     def expire(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Remove a member whose session or rebalance timeout passed."""
         if group.members.get(member.member_id) is member:
             self.expel(group, member)
             self.regexes.look(group)

@@ -53,8 +53,6 @@ G = TypeVar("G", bound=ModernGroup[Any])
 
 
 class ModernGroups(ABC, Generic[G, M]):
-    """Groups of one kind that this broker coordinates."""
-
     name: ClassVar[str]
     protocol_type: ClassVar[str]
     handlers: Mapping[type, Handler]
@@ -108,11 +106,9 @@ class ModernGroups(ABC, Generic[G, M]):
     # -- changes ----------------------------------------------------------------------------
 
     def changed(self, group: G) -> None:
-        """Mark the group as changed, so that it is saved."""
         group.version += 1
 
     def bump(self, group: G) -> None:
-        """Request a new target."""
         first, _ = group.asked_ms
         settled = group.assignment_epoch >= group.epoch
         group.asked_ms = self.turn.now_ms if settled else first, self.turn.now_ms
@@ -133,13 +129,11 @@ class ModernGroups(ABC, Generic[G, M]):
         member.parked = Parked(epoch=group.epoch, token=token, event=event)
 
     def unpark(self, member: M, error: str, message: str) -> None:
-        """Refuse the parked heartbeat of a member, if any."""
         parked, member.parked = member.parked, None
         if parked is not None:
             self.turn.refuse(parked.token, error, message)
 
     def expel(self, group: G, member: M) -> None:
-        """Remove a member, release its partitions, and request a new target."""
         self.unpark(member, UNKNOWN_MEMBER_ID, "the member left the group or expired")
         self.stop_timers(member)
         group.remove(member)
@@ -172,7 +166,6 @@ class ModernGroups(ABC, Generic[G, M]):
         self.turn.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
 
     def _due_ms(self, group: G) -> int:
-        """Return the time at which the next target may be computed."""
         if not group.gathers:
             return group.next_target_ms
         first, last = group.asked_ms
@@ -180,7 +173,6 @@ class ModernGroups(ABC, Generic[G, M]):
         return max(group.next_target_ms, min(last + GATHERING_MS, latest))
 
     def computed(self, event: Computed, token: int) -> None:
-        """Handle the outcome of a computation of a target."""
         group = self.groups.get(event.key)
         if group is None or group.ticket != event.ticket:
             return
@@ -219,7 +211,6 @@ class ModernGroups(ABC, Generic[G, M]):
                 self.finish_event(group)
 
     def look_again(self, group: G) -> None:
-        """Request a new target if the topics of the group have changed."""
         self.look_since(group, group.fingerprint)
 
     def look_since(self, group: G, before: str | None) -> None:
@@ -274,7 +265,6 @@ class ModernGroups(ABC, Generic[G, M]):
         self.forget(group)
 
     def forget(self, group: G) -> None:
-        """Remove a group and stop its timers."""
         for member in group.members.values():
             self.stop_timers(member)
         for timer in group.timers:

@@ -117,7 +117,6 @@ class ModernGroup(Generic[M]):
         self.removal_tokens: list[int] | None = None
         """Tokens of requests that wait for the group's removal, while it is under way."""
         self.ticket = 0
-        """Ticket of the computation under way; 0 without one."""
         self.target_timer = Timer(idle)
         self.next_target_ms = 0
         self.gathers = False
@@ -146,7 +145,6 @@ class ModernGroup(Generic[M]):
         self.count(member.topics, member.regex, -1)
 
     def subscribe(self, member: M, topics: frozenset[str], regex: str) -> bool:
-        """Replace the subscription of a member; return whether it changed."""
         if topics == member.topics and regex == member.regex:
             return False
         self.count(member.topics, member.regex, -1)
@@ -155,13 +153,11 @@ class ModernGroup(Generic[M]):
         return True
 
     def _same(self, topics: frozenset[str]) -> frozenset[str]:
-        """Return one object for equal sets, so that they compare quickly."""
         if len(self._subscriptions) > 2 * len(self.members) + 16:
             self._subscriptions.clear()
         return self._subscriptions.setdefault(topics, topics)
 
     def count(self, topics: Collection[str], regex: str, sign: int) -> None:
-        """Count readers of these topics up or down."""
         readers = self.readers
         for name in self._names(topics, regex):
             count = readers.get(name, 0) + sign
@@ -195,7 +191,6 @@ class ModernGroup(Generic[M]):
     # -- targets ----------------------------------------------------------------------------
 
     def look(self, topics: Mapping[str, Topic]) -> str:
-        """Return the fingerprint of the topics that members read."""
         if self.fingerprint is None:
             self.fingerprint = fingerprint(topics, self.readers)
         return self.fingerprint

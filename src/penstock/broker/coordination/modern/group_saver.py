@@ -20,8 +20,6 @@ from penstock.broker.coordination.modern.group import ModernGroup, ModernMember,
 from penstock.broker.coordination.turn import Turn
 
 SAVE_RETRY_MS: Final = 1_000
-"""Pause before a failed save is retried."""
-
 _REMOVAL: Final = -1
 
 G = TypeVar("G", bound=ModernGroup[Any])
@@ -74,7 +72,6 @@ class GroupSaver(Generic[G]):
         self.save(group)
 
     def saved(self, group: G) -> None:
-        """Handle a durable save; the caller saves later changes."""
         done, group.saving, group.failing = group.saving, None, ""
         if done == _REMOVAL:
             self._gone(group)
@@ -125,6 +122,5 @@ def member_row(member: ModernMember, parts: Mapping[str, Callable[[], bytes]]) -
 
 
 def outdate(member: ModernMember, part: str) -> None:
-    """Drop a cached part of a member's row, because it changed."""
     member.rows.pop(part, None)
     member.rows.pop("", None)

@@ -19,8 +19,6 @@ Members that start together share that target; otherwise the first one would soo
 
 
 class ModernLimits(Protocol):
-    """Settings, per group."""
-
     def assignment_interval_ms(self, group_id: str) -> int: ...
 
     def session_timeout_ms(self, group_id: str) -> int: ...

@@ -26,8 +26,6 @@ def decode_partitions(saved: Mapping[str, list[int]]) -> Partitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Target of each member for a group epoch, with the encoded row part."""
-
     epoch: int
     assignor: str
     members: Mapping[str, tuple[Partitions, bytes | None]]
@@ -42,7 +40,6 @@ class TargetWork:
 
     @property
     def size(self) -> int:
-        """Estimated cost: members and partitions."""
         return len(self.spec.members) + sum(self.spec.partitions.values())
 
     def __call__(self) -> Target:

@@ -23,7 +23,6 @@ class NewTopics:
 
 
 def racks_of(topic: Topic, racks: Mapping[int, str]) -> list[frozenset[str]]:
-    """Return the racks of the replicas of each partition."""
     known: dict[tuple[int, ...], frozenset[str]] = {}
     found = []
     for row in topic.partitions:

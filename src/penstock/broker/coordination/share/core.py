@@ -121,7 +121,6 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         return Refused(error=COORDINATOR_NOT_AVAILABLE, message=message)
 
     def _refuse_group(self, group: ShareGroup | None, event: ShareHeartbeat) -> Refused | None:
-        """Return why a group refuses a member's heartbeat, if it does."""
         if group is None:
             if event.epoch != JOIN:
                 message = f"Group {event.group_id} not found."
@@ -160,7 +159,6 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             self._answer(group, member, event, token)
 
     def _update(self, group: ShareGroup, member: ShareMember, event: ShareHeartbeat) -> bool:
-        """Store what a heartbeat says about its member; return whether a new target is needed."""
         known = (member.rack_id, member.client_id, member.client_host, member.topics)
         if event.rack_id is not None:
             member.rack_id = event.rack_id

@@ -43,8 +43,6 @@ class DescribedShareMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedShareGroup:
-    """A share group; topics in assignments are ids."""
-
     group_id: str
     state: str
     epoch: int

@@ -76,8 +76,6 @@ from penstock.broker.coordination.transactions.transaction import Pending, Reque
 
 
 class Transactions:
-    """Transactional ids that this broker coordinates."""
-
     def __init__(self, limits: TransactionLimits | None = None) -> None:
         self.limits = limits or TransactionLimits()
         self.now_ms = 0
@@ -123,7 +121,6 @@ class Transactions:
         return self._timers.next_deadline_ms()
 
     def counts(self) -> dict[TransactionState, int]:
-        """Count ids by state."""
         counts = dict.fromkeys(TransactionState, 0)
         for transaction in self._transactions.values():
             if transaction.metadata is not None:
@@ -138,7 +135,6 @@ class Transactions:
         return self._effects
 
     def _finish(self) -> None:
-        """Start the saves of touched ids and set their timers."""
         touched, self._touched = self._touched, {}
         for transaction in touched.values():
             if self._transactions.get(transaction.transactional_id) is not transaction:
@@ -282,7 +278,6 @@ class Transactions:
     # Markers
 
     def _mark(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
-        """Write the markers of a prepared end."""
         if not metadata.state.prepared:
             transaction.unmarked = set()
             return
@@ -317,7 +312,6 @@ class Transactions:
             timer.fire()
 
     def _due(self, transaction: Transaction) -> None:
-        """Handle the deadline of a transaction."""
         self._touch(transaction.transactional_id)
         pending, metadata = transaction.pending, transaction.metadata
         if pending is not None:
@@ -374,7 +368,6 @@ class Transactions:
         return None if transaction is None else transaction.metadata
 
     def _hand_over(self, transactional_id: str, reason: str) -> None:
-        """Drop an id and refuse its waiting requests."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             return

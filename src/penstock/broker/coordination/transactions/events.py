@@ -47,8 +47,6 @@ class AddToTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """Verify that partitions belong to the producer's open transaction."""
-
     transactional_id: str
     producer: ProducerIdentity
     partitions: frozenset[TopicPartition]
@@ -97,6 +95,4 @@ class MarkersWritten:
 TransactionRequest = (
     InitProducerId | AddToTransaction | VerifyPartitions | EndTransaction | DescribeTransaction
 )
-"""Request to one transactional id."""
-
 Event = TransactionRequest | ListTransactions | MarkersWritten | Saved | SaveFailed | Tick

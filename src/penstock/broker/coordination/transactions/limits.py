@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 SAVE_RETRY_MS: Final = 1_000
-"""Pause before a failed save is retried."""
-
 WAIT_MS: Final = 500
 """Time that a request waits for changes under way before its client must retry.
 
@@ -28,7 +26,6 @@ in between the markers are written again.
 """
 
 WAITING_MAX: Final = 1_000
-"""Requests of one transactional id that may wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

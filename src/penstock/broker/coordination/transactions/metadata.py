@@ -26,8 +26,6 @@ FIRST_VERSION: Final = 1
 
 
 class ProducerIdentity(NamedTuple):
-    """A producer id and its epoch."""
-
     producer_id: int
     producer_epoch: int
 
@@ -38,7 +36,6 @@ class ProducerIdentity(NamedTuple):
 
     @property
     def raised(self) -> ProducerIdentity:
-        """Same producer id in its next epoch."""
         return ProducerIdentity(self.producer_id, self.producer_epoch + 1)
 
 
@@ -78,7 +75,6 @@ class TransactionMetadata:
     def began(
         self, producer: ProducerIdentity, *, last: ProducerIdentity, timeout_ms: int, now_ms: int
     ) -> TransactionMetadata:
-        """Return the metadata after a producer started with this identity."""
         return self._to(
             TransactionMetadata(
                 producer=producer, last=last, timeout_ms=timeout_ms, updated_ms=now_ms
@@ -137,7 +133,6 @@ class TransactionMetadata:
         )
 
     def complete(self, now_ms: int) -> TransactionMetadata:
-        """Return the metadata after all partitions have the marker of the prepared end."""
         commits = self.state is TransactionState.PREPARE_COMMIT
         return self._to(
             replace(
@@ -153,7 +148,6 @@ class TransactionMetadata:
         )
 
     def dead(self) -> TransactionMetadata:
-        """Return the metadata of an expired id."""
         return self._to(replace(self, state=TransactionState.DEAD))
 
     def _ended(self, prepared: TransactionMetadata) -> TransactionMetadata:

@@ -31,8 +31,6 @@ PARTITION_MEMBER: Final = "partition/"
 
 
 class CorruptTransaction(CorruptError):
-    """A saved transaction cannot be decoded."""
-
     code: ClassVar[str] = "coordinator_not_available"
 
 

@@ -83,7 +83,6 @@ def initialise(
     limits: TransactionLimits,
     now_ms: int,
 ) -> Decision:
-    """Start or restart a producer."""
     limit_ms = limits.transaction_max_timeout_ms
     if not 0 < request.timeout_ms <= limit_ms:
         return Refused(
@@ -119,7 +118,6 @@ def initialise(
 
 
 def _begin_anew(known: TransactionMetadata, request: InitProducerId, *, now_ms: int) -> Decision:
-    """Restart a producer of an id without an open transaction."""
     if request.producer not in (NO_PRODUCER, known.producer, known.last):
         return _fenced(request.transactional_id, request.producer, known)
     retried = request.producer == known.last != NO_PRODUCER
@@ -184,7 +182,6 @@ def verify(known: TransactionMetadata | None, request: VerifyPartitions) -> Resp
 
 
 def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: int) -> Decision:
-    """Commit or abort; see the table above."""
     if known is None:
         return _unknown(request.transactional_id, request.producer)
     state, raises = known.state, request.raises_epoch
@@ -226,7 +223,6 @@ def _unknown(transactional_id: str, producer: ProducerIdentity) -> Refused:
 def _other(
     transactional_id: str, producer: ProducerIdentity, known: TransactionMetadata
 ) -> Refused:
-    """Refuse a producer other than the present one."""
     if producer.producer_id in (known.producer.producer_id, known.next_producer.producer_id):
         return _fenced(transactional_id, producer, known)
     return Refused(

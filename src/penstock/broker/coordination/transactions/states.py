@@ -57,7 +57,6 @@ class TransactionState(Enum):
 
     @property
     def commits(self) -> bool:
-        """Whether the decided transaction is committed."""
         return self in (_PREPARE_COMMIT, _COMPLETE_COMMIT)
 
 

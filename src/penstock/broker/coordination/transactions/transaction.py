@@ -23,8 +23,6 @@ NEVER_MS = 1 << 62
 
 
 class Request(NamedTuple):
-    """Request that may change state, and the time until which it may wait."""
-
     event: Any
     token: int
     until_ms: int
@@ -94,7 +92,6 @@ class Transaction:
         self.timer = Timer(partial(due, self))
 
     def completed(self, metadata: TransactionMetadata, now_ms: int) -> None:
-        """Record that all markers are written."""
         self.metadata = self.unsaved = metadata
         self.save_at_ms = now_ms + COMPLETION_LINGER_MS
 

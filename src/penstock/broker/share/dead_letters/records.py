@@ -95,8 +95,6 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """Parameters of the batches: time, size limit, producer and first sequence."""
-
     now_ms: int
     batch_bytes_max: int
     producer_id: int
@@ -155,7 +153,6 @@ def dead_letters(
 
 
 def _committed(read: Read, offsets: _Offsets) -> Any:
-    """Return a mask of the records outside aborted transactions."""
     if not read.aborted:
         return np.ones(len(offsets), np.bool_)
     ranges = [
@@ -208,7 +205,6 @@ def _own(table: Any, given: Sequence[Undeliverable], run_of: Any, source: Source
 
 
 def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
-    """Append the own headers to those of each record."""
     count = len(own)
     lengths = np.zeros(size, np.int64)
     if len(theirs):
@@ -233,7 +229,6 @@ def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
 
 
 def _without(given: Sequence[Undeliverable], left: _Offsets) -> list[Undeliverable]:
-    """Remove a few offsets from runs."""
     done: list[Undeliverable] = []
     for run in given:
         first = run.first

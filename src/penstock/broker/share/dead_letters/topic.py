@@ -34,21 +34,16 @@ class DeadLetterTopicMissing(DeadLettersRefused):
 
 
 class DeadLetterTooLarge(DeadLettersRefused):
-    """Dead letters exceed the batch size limit of their topic."""
-
     code: ClassVar[str] = "message_too_large"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Dead letter topic of a group."""
-
     topic: str
     partitions: int
     batch_bytes_max: int
 
     def partition(self, of_source: int) -> int:
-        """Return the partition for dead letters of a source partition."""
         return of_source % self.partitions
 
 

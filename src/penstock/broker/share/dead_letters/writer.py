@@ -69,8 +69,6 @@ _BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000, steady=0.5)
 
 
 class NotReadable(RetriableError):
-    """The records to copy cannot be read at present."""
-
     code: ClassVar[str] = "not_leader_or_follower"
 
 
@@ -98,8 +96,6 @@ class Trouble:
 
 
 class _Arrival:
-    """Waiter of the fetch hub for loaded data of a partition."""
-
     def __init__(self) -> None:
         self.there = asyncio.Event()
 
@@ -141,11 +137,9 @@ class DeadLetterWriter:
 
     @property
     def waiting(self) -> int:
-        """Number of share partitions with dead letters to write."""
         return len(self._tasks)
 
     def look(self, stored: StoredShare) -> None:
-        """Start to write the dead letters of a share partition."""
         if self._stopped:
             return
         key = stored.key
@@ -190,7 +184,6 @@ class DeadLetterWriter:
                 kept.pop(key, None)
 
     async def _pause(self, failures: int) -> None:
-        """Wait for the backoff to end or the image to change."""
         news = asyncio.ensure_future(self._news.wait())
         over = asyncio.ensure_future(pause(_BACKOFF.pause_seconds(failures)))
         try:
@@ -215,7 +208,6 @@ class DeadLetterWriter:
             logger.warning("dead letters of %s wait: %s", stored.key, error)
 
     async def _write(self, stored: StoredShare) -> None:
-        """Write the dead letters that wait now; raises PenstockError."""
         given = stored.share.awaiting_dead_letters()
         await stored.all_stored()
         group, topic_id, index = place_of(stored.key)
@@ -293,7 +285,6 @@ class DeadLetterWriter:
         return Read(data=b"".join(found.buffers), begin=at, end=found.next_offset, aborted=aborted)
 
     async def _loaded(self, source: Partition, later: Later) -> None:
-        """Load data from the object store, within a time limit."""
         hub, arrival = self._parts.fetch_hub, _Arrival()
         sources: list[object] = [source]
         timer = hub.add(arrival, sources, DEAD_LETTER_WAIT_SECONDS)
@@ -313,7 +304,6 @@ class DeadLetterWriter:
         target: Target,
         settings: ShareSettings,
     ) -> DeadLetters:
-        """Write the dead letters of one read, and resolve its records."""
         from penstock.broker.share.dead_letters.records import Source, Writing, dead_letters
 
         group, topic_id, index = place_of(stored.key)
