@@ -1,4 +1,4 @@
-"""Manifests: what is read, what is refused and where, and the stored form."""
+"""Manifests: accepted ones, positions in refusals, and the stored form."""
 
 from __future__ import annotations
 

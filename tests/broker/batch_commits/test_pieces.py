@@ -1,4 +1,4 @@
-"""Sections are read in pieces of whole batches, from any batch on, whatever the limit."""
+"""Sections read in pieces of whole batches, from any batch on, under any limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of exactly-once sinks for topics with three replicas, whoever leads and dies."""
+"""Batches of exactly-once sinks for topics with three replicas, through failovers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SinkCluster(Cluster):
         )
 
     async def finished(self, node_id: int, batch: int, entry: dict[str, Any]) -> Committed:
-        """Post until it is done, as a driver does."""
+        """Repeat the post until it is done, as a driver does."""
         async with asyncio.timeout(120):
             while True:
                 try:
@@ -103,7 +103,7 @@ async def test_the_leader_goes_between_stage_and_commit(cluster: SinkCluster) ->
 async def test_what_was_appended_before_a_crash_is_not_appended_again(
     cluster: SinkCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker appends all, and cannot say so; another one leads when it comes back."""
+    """The broker crashes after its appends; another one leads when it restarts."""
     leader = await cluster.create()
     node_id = leader % 3 + 1
     control = cluster.brokers[node_id].control

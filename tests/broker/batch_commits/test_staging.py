@@ -88,7 +88,7 @@ async def test_a_name_is_taken_once(tmp_path: Path) -> None:
         *(area.upload("b", pieces(bytes([n]) * 9)) for n in range(8)), return_exceptions=True
     )
     assert sorted(type(result).__name__ for result in results) == ["BlobExists"] * 7 + ["Uploaded"]
-    winner = next(n for n, one in enumerate(results) if not isinstance(one, BaseException))
+    winner = next(n for n, outcome in enumerate(results) if not isinstance(outcome, BaseException))
     assert (tmp_path / "b").read_bytes() == bytes([winner]) * 9
     with pytest.raises(BlobExists):
         await area.upload("b", pieces(b"x"))

@@ -1,4 +1,4 @@
-"""Loading: a key alone where it is asked for, all in time, anew when brokers come or go."""
+"""Loading: single keys on demand, all keys in rounds, and again after a change of brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def found(key: str) -> FoundKey:
 
 
 class Source:
-    """Keys in memory, with a gate before each read, and the reads that there were."""
+    """Keys in memory, with a gate before each read, and a list of reads."""
 
     def __init__(self, *keys: str) -> None:
         self.stored = set(keys)
@@ -52,7 +52,7 @@ class Source:
 
 
 class House:
-    """The loads of a source; of what is taken over it knows the keys."""
+    """The loads of a source, and the keys that were taken over."""
 
     def __init__(self, *keys: str) -> None:
         self.source = Source(*keys)

@@ -1,4 +1,4 @@
-"""Expressions over topics' names: RE2's syntax, its refusals, and linear time."""
+"""Regular expressions over topic names: RE2's syntax, rejected syntax, and linear time."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""Who leads a diskless partition: by rack, evenly, and moving little."""
+"""Leaders of diskless partitions: by rack, evenly, and with few moves."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ async def test_metadata_depends_on_the_rack_of_the_client(cluster: Cluster) -> N
         near = await shown(client, b"diskless_az=a", "t")
         far = await shown(client, b"diskless_az=b", "t")
         anyone = await shown(client, b"app", "t")
-        assert {one[0] for one in near} == {1}
-        assert {one[0] for one in far} == {2, 3}
-        assert {one[0] for one in anyone} == {1, 2, 3}
+        assert {replicas[0] for replicas in near} == {1}
+        assert {replicas[0] for replicas in far} == {2, 3}
+        assert {replicas[0] for replicas in anyone} == {1, 2, 3}
     pages = await client.call(
         "DescribeTopicPartitions",
         0,

@@ -1,4 +1,4 @@
-"""Two brokers over one plane and one store: any of them serves any partition."""
+"""Two brokers over one plane and one store: each serves every partition."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_who_waits_at_the_other_broker_is_woken_by_a_look(pair: Pair) -> N
 
 
 async def test_a_notice_wakes_who_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plane tells others of commits, as a database does; nobody looks by himself."""
+    """The plane notifies other brokers of commits, as a database does; none polls."""
     monkeypatch.setattr("penstock.diskless.service.MARKS_SECONDS", 3600.0)
     listeners: list[Callable[..., None]] = []
     plane = cluster.control
@@ -136,7 +136,7 @@ async def test_a_broker_that_stops_is_no_leader_any_more(pair: Pair) -> None:
     await pair.brokers[1].cluster.refresh()
     left = pair.brokers[1]
     shown = left.cluster.shown(left.partitions.topics["t"].topic)
-    assert [one.leader for one in shown] == [2]
+    assert [partition.leader for partition in shown] == [2]
     assert (await pair.clients[1].produce("t", batch(b"a"))).error_code == 0
 
 
@@ -155,4 +155,4 @@ async def test_a_broker_that_was_taken_for_dead_goes_on_once_it_is_registered(
     for number in range(1, 8):  # more objects than there are keys in hand
         done = await client.produce("t", batch(b"x"))
         assert (done.error_code, done.base_offset) == (0, number)
-    assert [one.broker_id for one in (await cluster.control.image()).brokers] == [1]
+    assert [found.broker_id for found in (await cluster.control.image()).brokers] == [1]

@@ -41,7 +41,7 @@ def test_producer_and_consumer_go_on() -> None:
 
 
 class Dying:
-    """A broker's process that ends itself at a step."""
+    """A broker process that ends itself at a step."""
 
     def __init__(self, directory: Path, step: str) -> None:
         self._process = subprocess.Popen(
@@ -68,7 +68,7 @@ class Dying:
 
 
 async def asked_in_vain(bootstrap: str) -> None:
-    """Ask a broker that dies over it."""
+    """Request the switch at a broker that dies during it."""
     host, port = bootstrap.rsplit(":", 1)
     client = await WireClient.connect((host, int(port)))
     with pytest.raises((OSError, asyncio.IncompleteReadError)):

@@ -59,16 +59,16 @@ class House:
     async def produce(
         self, partition: int, data: bytes | None = None, at: int | None = None
     ) -> Any:
-        """At the partition's leader, or at a broker by its index."""
+        """Produce at the partition's leader, or at a broker by its index."""
         client = self.clients[self.leaders[partition] - 1 if at is None else at]
         return await client.produce("t", data or batch(b"v"), partition=partition)
 
     async def other_clients(self) -> list[WireClient]:
-        """One more for each broker: a connection has one request at a time."""
+        """Return another client for each broker: a connection has one request at a time."""
         return [await self.cluster.connect(broker) for broker in self.brokers]
 
     async def records(self, partition: int, at: int, count: int) -> list[int]:
-        """All offsets, of which there are to be so many: brokers hear late of each other."""
+        """Wait for so many offsets and return all: brokers learn of commits with a delay."""
         client, offset = self.clients[at], 0
         found: list[int] = []
         async with asyncio.timeout(60):
@@ -87,14 +87,14 @@ class House:
         return [broker.partitions.topics["t"].diskless for broker in self.brokers]
 
     async def settled(self) -> None:
-        """Wait until no broker is at a switch any more."""
+        """Wait until no broker runs a switch."""
         topic_id = self.brokers[0].partitions.topics["t"].topic.topic_id
         async with asyncio.timeout(60):
             while any(broker.migrations.view(topic_id) for broker in self.brokers):
                 await self.clients[0].fetch("t", max_wait=10)
 
     async def assert_local(self) -> None:
-        """All partitions take records at their leaders, and nothing of a switch is left."""
+        """Assert that all leaders accept records, and no trace of a switch is left."""
         await self.settled()
         assert await self.diskless() == [False] * 3
         assert await self.cluster.control.running_migrations() == []
@@ -102,7 +102,7 @@ class House:
             assert (await self.produce(partition)).error_code == 0
 
     async def assert_diskless(self, count: int) -> None:
-        """All partitions have so many records, and any broker takes more."""
+        """Assert that all partitions have so many records, and any broker accepts more."""
         await self.settled()
         assert await self.diskless() == [True] * 3
         for partition in range(PARTITIONS):
@@ -123,7 +123,7 @@ async def house(cluster: Cluster) -> House:
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
 async def test_any_broker_may_be_asked(house: House, asked: int) -> None:
-    """The third leads nothing."""
+    """The third one leads no partition."""
     answer = await altered(house.clients[asked], "t", diskless_enable="true", retention_ms="77")
     assert (answer.error_code, answer.error_message) == (0, None)
     await house.assert_diskless(2)
@@ -144,11 +144,11 @@ async def test_two_that_are_asked_do_it_once(house: House) -> None:
 async def test_broker_that_has_not_heard_of_the_switch_may_be_asked(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not wait for shares that nobody would bring any more."""
+    """It does not wait for shares that no broker would add."""
     third = house.brokers[2]
 
     async def nothing() -> None:
-        """Nothing."""
+        """Do nothing."""
 
     monkeypatch.setattr(third.migrations, "look", nothing)
     assert (await altered(house.clients[0], "t", diskless_enable="true")).error_code == 0
@@ -160,7 +160,7 @@ async def test_broker_that_has_not_heard_of_the_switch_may_be_asked(
 
 
 async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: House) -> None:
-    """As one that was stored when the broker had given up; producers are not kept out for it."""
+    """It was stored after its broker had failed; producers are not fenced for it."""
     broker = house.brokers[0]
     assert broker.diskless is not None
     request = broker.diskless.migration.request(broker.partitions.topics["t"].topic)
@@ -174,7 +174,7 @@ async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: Ho
 
 
 async def test_producers_go_on_through_the_switch(house: House) -> None:
-    """Each retries while it is refused, at the brokers in turn, with its sequence."""
+    """Each retries at the brokers in turn, with its sequence."""
     over = asyncio.Event()
     sent = [0] * PARTITIONS
 
@@ -246,14 +246,14 @@ def patched(house: House, monkeypatch: pytest.MonkeyPatch) -> Patched:
 
 
 async def test_fences_hold_until_the_commit_is_known(house: House, patched: Patched) -> None:
-    """The first commit is lost, the second takes effect without an answer."""
+    """The first commit is lost, the second takes effect without a response."""
     real = house.cluster.control.migrate_topic
     refused: list[int] = []
     commits: list[TopicMigration] = []
 
     async def lossy(migration: TopicMigration) -> Any:
         commits.append(migration)
-        refused.extend([(await house.produce(one)).error_code for one in range(PARTITIONS)])
+        refused.extend([(await house.produce(index)).error_code for index in range(PARTITIONS)])
         if len(commits) == 1:
             raise ControlUnavailable("nothing came back")
         answer = await real(migration)
@@ -277,7 +277,7 @@ async def test_fences_hold_until_the_commit_is_known(house: House, patched: Patc
 async def test_fenced_broker_gives_up_a_switch_that_does_not_end(
     house: House, patched: Patched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit hangs, and comes when the others have let their producers in again."""
+    """The commit hangs, and arrives after the others have lifted their fences."""
     real = house.cluster.control.migrate_topic
     go_on = asyncio.Event()
 
@@ -319,7 +319,7 @@ async def test_share_whose_answer_is_lost_is_brought_again(house: House, patched
 
 
 async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
-    """Its successor, or anybody else, lets the producers in."""
+    """Its successor, or any other broker, lifts the fence."""
     topic_id = house.brokers[0].partitions.topics["t"].topic.topic_id
     plane = house.cluster.control
     await plane.register_broker(broker_id=9, host="h", port=9, rack=None, incarnation=topic_id)
@@ -341,10 +341,10 @@ async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
 
 @pytest.fixture
 def joins_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second broker looks at no switch, and is waited for a moment."""
+    """Keep the second broker from joining switches, with a short time limit."""
 
     async def nothing() -> None:
-        """Nothing."""
+        """Do nothing."""
 
     monkeypatch.setattr(house.brokers[1].migrations, "look", nothing)
     monkeypatch.setattr(leader, "SWITCH_JOIN_SECONDS", 0.3)
@@ -362,7 +362,7 @@ async def test_broker_that_never_joins_is_named(house: House) -> None:
 async def test_nobody_stops_producers_for_a_share_of_a_process_that_died(
     house: House, patched: Patched
 ) -> None:
-    """The broker was started again after it had told that it was ready."""
+    """The broker was restarted after it had reported that it was ready."""
     real = house.cluster.control.join_migration
 
     async def join(request: MigrationRequest, participant: MigrationParticipant) -> None:

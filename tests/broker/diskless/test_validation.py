@@ -1,4 +1,4 @@
-"""Diskless topics look inside batches as local ones do, before an object holds them."""
+"""Diskless topics validate batches as local ones do, before an object contains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A share partition that keeps an entry for every record: slow, plain, and to be agreed with."""
+"""Oracle of `SharePartition`: a slow, plain one that keeps an entry for every record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 
 @dataclass
 class Record:
-    """One offset within the window."""
+    """State of one offset within the window."""
 
     state: RecordState = AVAILABLE
     deliveries: int = 0
@@ -38,7 +38,7 @@ class Record:
 
 @dataclass
 class PerRecord:
-    """What `SharePartition` is, without runs; it is told what was acquired."""
+    """`SharePartition` without runs; the test passes it the acquired records."""
 
     limit: int
     lock_ms: int
@@ -63,10 +63,10 @@ class PerRecord:
     def may_acknowledge(self, member: str, said: Acknowledged, now_ms: int) -> bool:
         held = [self.records.get(at) for at in range(max(said.first, self.start), said.last + 1)]
         return all(
-            one is not None
-            and (one.state, one.member) == (ACQUIRED, member)
-            and one.deadline_ms > now_ms
-            for one in held
+            record is not None
+            and (record.state, record.member) == (ACQUIRED, member)
+            and record.deadline_ms > now_ms
+            for record in held
         )
 
     def acknowledge(self, said: Acknowledged, now_ms: int) -> None:
@@ -84,12 +84,12 @@ class PerRecord:
 
     def archived(self, first: int, last: int) -> int:
         held = [
-            one
-            for at, one in self.records.items()
-            if first <= at <= last and one.state == ARCHIVING
+            record
+            for at, record in self.records.items()
+            if first <= at <= last and record.state == ARCHIVING
         ]
-        for one in held:
-            one.settle()
+        for record in held:
+            record.settle()
         self.move()
         return len(held)
 
@@ -118,8 +118,14 @@ class PerRecord:
 
     def runs(self) -> list[Run]:
         found: list[Run] = []
-        for offset, one in sorted(self.records.items()):
-            rest = (one.state, one.deliveries, one.member, one.deadline_ms, one.cause)
+        for offset, record in sorted(self.records.items()):
+            rest = (
+                record.state,
+                record.deliveries,
+                record.member,
+                record.deadline_ms,
+                record.cause,
+            )
             if found and found[-1][2:] == rest:
                 found[-1] = found[-1]._replace(last=offset)
             else:

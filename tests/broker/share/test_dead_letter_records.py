@@ -1,4 +1,4 @@
-"""Dead letters by columns: what is copied, what is left out, and what is too large."""
+"""Dead letters as columns: copied, skipped and too large records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITING = Writing(now_ms=99, batch_bytes_max=1 << 20, producer_id=7, base_sequen
 
 
 def log(rows: list[dict[str, Any]], *, base: int = 10, **options: Any) -> bytes:
-    """A log of these records from offset `base` on, two to a batch."""
+    """Make a log of these records from offset `base` on, two to a batch."""
     table = pa.Table.from_pylist(
         rows,
         schema=pa.schema([
@@ -98,12 +98,16 @@ def test_letters_are_their_records_with_where_and_why(
                 (one["key"], one["value"], theirs + mine) if copies else (None, None, mine)
             )
     found = [
-        (one["key"], one["value"], [(pair["key"], pair["value"]) for pair in one["headers"]])
-        for one in read_back(letters)
+        (
+            letter["key"],
+            letter["value"],
+            [(pair["key"], pair["value"]) for pair in letter["headers"]],
+        )
+        for letter in read_back(letters)
     ]
     assert found == wanted
     assert sum(letters.written.values()) == len(wanted)
-    done = [at for one in letters.done for at in range(one.first, one.last + 1)]
+    done = [at for resolved in letters.done for at in range(resolved.first, resolved.last + 1)]
     asked = [at for run in runs for at in range(run.first, run.last + 1) if at < read.end]
     assert done == asked
     assert letters.deleted == len(asked) - len(wanted)
@@ -121,7 +125,7 @@ def test_what_is_deleted_or_aborted_is_counted_and_gets_none() -> None:
     letters = dead_letters(
         Read(data=data, begin=11, end=16, aborted=aborted), runs, SOURCE, WRITING
     )
-    assert [one["value"] for one in read_back(letters)] == [b"v2"]
+    assert [letter["value"] for letter in read_back(letters)] == [b"v2"]
     assert (letters.deleted, letters.aborted, letters.written[Cause.REJECTED]) == (2, 2, 1)
     assert list(letters.done) == runs
     letters = dead_letters(Read(data=data, begin=11, end=16), runs, SOURCE, WRITING)
@@ -163,6 +167,6 @@ def test_compressed_batches_are_opened(codec: int) -> None:
     runs = [Undeliverable(12, 12, 1, Cause.REJECTED), Undeliverable(15, 15, 4, Cause.DELIVERIES)]
     read = Read(data=log(rows, codec=codec), begin=12, end=16)
     letters = dead_letters(read, runs, SOURCE, WRITING)
-    assert [one["value"] for one in read_back(letters)] == [b"v2", b"v5"]
+    assert [letter["value"] for letter in read_back(letters)] == [b"v2", b"v5"]
     assert letters.written == {Cause.REJECTED: 1, Cause.DELIVERIES: 1}
     assert [batch.header.base_sequence for batch in letters.batches] == [40]

@@ -1,4 +1,4 @@
-"""Dead letters of share groups on a real broker: written, waited for, taken up again."""
+"""Dead letters of share groups on a real broker: written, delayed and resumed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def create(
 
 
 async def letters(client: WireClient, count: int, partition: int = 0) -> list[dict[str, Any]]:
-    """The first dead letters of a partition, once there are so many."""
+    """Wait for so many dead letters of a partition and return them."""
     async with asyncio.timeout(60):
         while True:
             answer = await client.fetch(TOPIC, partition=partition)
@@ -57,13 +57,14 @@ async def letters(client: WireClient, count: int, partition: int = 0) -> list[di
 
 def headers(letter: dict[str, Any]) -> dict[str, str]:
     return {
-        one["key"].removeprefix("__dlq.errors."): one["value"].decode() for one in letter["headers"]
+        header["key"].removeprefix("__dlq.errors."): header["value"].decode()
+        for header in letter["headers"]
     }
 
 
 @pytest.fixture
 async def place(client: WireClient) -> Place:
-    """A partition of two batches: offsets 0 to 2, and 3 to 4."""
+    """Make a partition of two batches: offsets 0 to 2, and 3 to 4."""
     await client.create("t", 2)
     await client.produce("t", batch(b"a", b"b", b"c"), partition=1)
     await client.produce("t", batch(b"d", b"e"), partition=1)
@@ -124,7 +125,7 @@ async def test_what_cannot_be_copied_waits_and_is_told(
     assert ENABLE + "=true" in trouble.reason
     assert TOPIC in trouble.reason
     [state] = (await broker.share.offsets.of_group("g")).values()
-    assert state.start == 0, "nothing is settled"
+    assert state.start == 0, "nothing is resolved"
     if missing:
         await create(client, TOPIC, ALLOWED)
     else:

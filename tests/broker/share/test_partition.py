@@ -1,4 +1,4 @@
-"""One share partition: by cases, and against one that keeps an entry for every record."""
+"""State machine of a share partition: by cases, and compared with one that keeps every record."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_what_is_given_up_waits_for_its_dead_letter() -> None:
         with pytest.raises(InvalidRecordState):
             say(share, kind, 0, 0)
     assert share.release(A, delivered=True) == share.expire(10**6) == []
-    assert acquire(share, B, most=1) == [Acquired(2, 2, 5)], "they are nobody's"
+    assert acquire(share, B, most=1) == [Acquired(2, 2, 5)], "no member holds them"
     assert share.archived(1, 3) == 1, "what another member has stays as it is"
     assert (share.awaiting_dead_letters(), share.start) == (waiting[:1], 0)
     assert share.archived(0, 0) == 1
@@ -222,7 +222,7 @@ def test_a_long_run_costs_what_a_short_one_does() -> None:
 
 
 class Agrees(RuleBasedStateMachine):
-    """The partition and the one of entries, through the same events."""
+    """A share partition and its oracle, under the same events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,14 +259,18 @@ class Agrees(RuleBasedStateMachine):
         got = self.share.acquire(
             member, batches, begin=begin, records_max=most, exact=exact, now_ms=self.now_ms
         )
-        given = {offset for one in got for offset in range(one.first, one.last + 1)}
+        given = {offset for acquired in got for offset in range(acquired.first, acquired.last + 1)}
         assert not exact or len(given) <= most
         allowed = {at for batch in batches if batch.records for at in range(*batch[:2])}
         allowed |= {batch.last for batch in batches if batch.records}
         assert given <= allowed
         for offset in given:
             self.plain.acquired(member, offset, self.now_ms)
-        counts = {at: one.deliveries for one in got for at in range(one.first, one.last + 1)}
+        counts = {
+            at: acquired.deliveries
+            for acquired in got
+            for at in range(acquired.first, acquired.last + 1)
+        }
         assert all(self.plain.records[at].deliveries == count for at, count in counts.items())
         for run in self.share.runs:  # what is settled is none of the records
             for offset in range(max(run.first, begin), run.last + 1):
@@ -290,15 +294,17 @@ class Agrees(RuleBasedStateMachine):
             Acknowledged(first, last, data.draw(kinds))
             for first, last in zip(cuts[::2], cuts[1::2], strict=False)
         ]
-        fine = all(self.plain.may_acknowledge(member, one, self.now_ms) for one in said)
+        fine = all(
+            self.plain.may_acknowledge(member, acknowledged, self.now_ms) for acknowledged in said
+        )
         try:
             self.share.acknowledge(member, said, now_ms=self.now_ms)
         except InvalidRecordState:
             assert not fine
         else:
             assert fine
-            for one in said:
-                self.plain.acknowledge(one, self.now_ms)
+            for acknowledged in said:
+                self.plain.acknowledge(acknowledged, self.now_ms)
 
     @rule(data=st.data())
     def tells_what_it_has(self, data: st.DataObject) -> None:
@@ -339,7 +345,7 @@ class Agrees(RuleBasedStateMachine):
         assert share.runs == self.plain.runs()
         assert (share.start, share.end) == (self.plain.start, self.plain.end)
         assert share.locks <= 8
-        waiting = [at for at, one in self.plain.records.items() if one.state == ARCHIVING]
+        waiting = [at for at, record in self.plain.records.items() if record.state == ARCHIVING]
         found = [
             at
             for letter in share.awaiting_dead_letters()

@@ -1,4 +1,4 @@
-"""The stored form of a share partition: there and back, truncated at every position."""
+"""Stored form of a share partition: round trips, and truncation at every position."""
 
 from __future__ import annotations
 

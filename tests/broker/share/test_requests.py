@@ -28,7 +28,7 @@ def error(name: str) -> int:
 
 @pytest.fixture
 async def place(client: WireClient) -> Place:
-    """A partition of two batches: offsets 0 to 2, and 3 to 4."""
+    """Make a partition of two batches: offsets 0 to 2, and 3 to 4."""
     await client.create("t")
     await client.produce("t", batch(b"a", b"b", b"c"))
     await client.produce("t", batch(b"d", b"e"))

@@ -1,4 +1,4 @@
-"""Share partitions of several brokers over one control plane: what is stored, and when."""
+"""Share partitions of several brokers over one control plane: saved state and its order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Plane(MemoryControlPlane):
 
 
 class Log:
-    """A partition as share partitions look at it."""
+    """A partition as share partitions read it."""
 
     look_up = None
     leader_epoch = 0
@@ -69,7 +69,7 @@ async def plane() -> AsyncIterator[Plane]:
 
 
 class Brokers:
-    """Some brokers, each of which takes itself for the leader."""
+    """Several brokers, each of which acts as the leader."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -105,7 +105,7 @@ async def opened(shares: Shares, index: int = 0) -> StoredShare:
 def acquire(shares: Shares, stored: StoredShare, member: str, most: int = 5) -> list[Acquired]:
     begin = stored.share.next_offset()
     assert begin is not None
-    found = [one for one in LOG if one.last >= begin]
+    found = [batch for batch in LOG if batch.last >= begin]
     return stored.share.acquire(
         member, found, begin=begin, records_max=most, exact=False, now_ms=shares.now_ms()
     )

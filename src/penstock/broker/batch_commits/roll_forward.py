@@ -73,7 +73,7 @@ class _Survey:
 
 
 class RollForward:
-    """One attempt to finish one intent; the caller ensures that there is only one."""
+    """Attempt to finish an intent; the caller ensures that it is the only one."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ def transactional_id_of(query: str) -> str:
 
 
 class SinkTransaction:
-    """One attempt. Belongs to the event loop, its calls to one thread."""
+    """Transaction of one attempt. Belongs to the event loop, its calls to one thread."""
 
     def __init__(self, parts: SinkParts, row: SinkCommit) -> None:
         self.transactional_id = transactional_id_of(row.query_id)

@@ -15,7 +15,7 @@ STALE_ENTRIES_MIN: Final = 64
 
 
 class Timer:
-    """One deadline and its callback; stopped while `deadline_ms` is None."""
+    """Deadline and its callback; stopped while `deadline_ms` is None."""
 
     __slots__ = ("deadline_ms", "entry", "fire")
 

@@ -115,7 +115,9 @@ class Answers:
             except Exception as error:
                 self.failed(place, error)
         if wanted:
-            opened = await asyncio.gather(*(one for _, one in wanted), return_exceptions=True)
+            opened = await asyncio.gather(
+                *(opening for _, opening in wanted), return_exceptions=True
+            )
             for (place, _), outcome in zip(wanted, opened, strict=True):
                 if isinstance(outcome, BaseException):
                     self.failed(place, outcome)

@@ -1,4 +1,4 @@
-"""What must hold of every assignment, and what each assignor promises beside."""
+"""Properties of all assignments, and those of each assignor."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_each_partition_goes_to_one_reader_of_its_topic(
     expected = [
         (topic, number)
         for topic, count in counts.items()
-        if any(topic in one for one in read)
+        if any(topic in subscription for subscription in read)
         for number in range(count)
     ]
     assert sorted(given_out) == sorted(expected)

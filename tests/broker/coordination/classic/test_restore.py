@@ -1,4 +1,4 @@
-"""After a restart of the broker: members go on, generations do not come again."""
+"""Restarts of the broker: members continue, and generations never repeat."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.broker.coordination.classic.driver import Driver, join_event
 
 
 def static_pair(driver: Driver) -> tuple[Joined, Joined]:
-    """Two static members, stable; instance "a" leads."""
+    """Make a stable group of two static members; instance "a" leads."""
     token = driver.join(group_instance_id="a")
     driver.sync(driver.joined(token))
     late = driver.join(group_instance_id="b")

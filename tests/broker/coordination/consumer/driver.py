@@ -1,4 +1,4 @@
-"""A small shell around the core of groups: does what it wants at once, or holds it back."""
+"""Shell of the core of groups for tests: performs effects at once, or holds them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def owned(*found: int, topic_id: UUID = ORDERS) -> Partitions:
 
 
 class Driver:
-    """`holding` keeps saves, `pondering` computations back."""
+    """`holding` delays saves, `pondering` computations."""
 
     def __init__(self, limits: ConsumerLimits = LIMITS) -> None:
         self.limits = limits
@@ -104,7 +104,7 @@ class Driver:
             self.compute()
 
     def store(self, failure: str = "") -> None:
-        """End the oldest save."""
+        """Complete the oldest save."""
         save = self.held.pop(0)
         if failure:
             self.tell(SaveFailed(key=save.key, reason=failure))
@@ -116,7 +116,7 @@ class Driver:
         self.tell(Saved(key=save.key))
 
     def compute(self, failure: str = "") -> None:
-        """End the oldest computation."""
+        """Complete the oldest computation."""
         one = self.wanted.pop(0)
         result = None if failure else one.work()
         self.tell(Computed(key=one.key, ticket=one.ticket, result=result, reason=failure))
@@ -130,7 +130,7 @@ class Driver:
         self.now_ms = end_ms
 
     def restart(self) -> None:
-        """Lose everything that was not saved."""
+        """Lose everything that is not saved."""
         self.held.clear()
         self.wanted.clear()
         self._start()
@@ -138,7 +138,7 @@ class Driver:
             self.perform(self.core.load(Stored(key=key, rows=rows), self.now_ms))
 
     def change(self, name: str, found: Topic | None) -> None:
-        """A topic comes, changes or goes."""
+        """Create, change or delete a topic."""
         if found is None:
             del self.topics[name]
         else:

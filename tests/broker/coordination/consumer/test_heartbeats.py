@@ -1,4 +1,4 @@
-"""Members of consumer groups join, read, give up, leave, are fenced and expire."""
+"""Members of consumer groups join, read, revoke, leave, are fenced and expire."""
 
 from __future__ import annotations
 

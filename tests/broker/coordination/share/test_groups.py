@@ -1,5 +1,4 @@
-"""Share groups by events: members join, live, leave and are assigned; nothing is told before it is
-saved."""
+"""Share groups by events: members join, heartbeat, leave and get assignments; saves come first."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ class House:
         return Saved(key=save.key)
 
     def ask(self, event: Any) -> Any:
-        """The answer, or None while there is none."""
+        """Return the response, or None while there is none."""
         self.token += 1
         self.perform(self.core.handle(event, self.now_ms, self.token))
         return self.answers.get(self.token)
@@ -156,7 +155,9 @@ def test_more_members_than_partitions_have_some_together() -> None:
     for name in "abcde":
         house.beat(name, 0, "u")
     has = [house.beat(name, 0, "u").assigned for name in "abcde"]
-    counts = [sum(number in numbers(one, UUID(int=2).bytes) for one in has) for number in (0, 1)]
+    counts = [
+        sum(number in numbers(assigned, UUID(int=2).bytes) for assigned in has) for number in (0, 1)
+    ]
     assert sorted(counts) == [2, 3]
 
 

@@ -1,4 +1,4 @@
-"""The simple assignor: everybody reads something, everything is read, and little moves."""
+"""Simple assignor: every member and every partition is used, and few assignments change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core of transactions: answers after saves, waiting, fencing, time, taking over."""
+"""Core of transactions: responses after saves, waiting, fencing, time, takeover."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 class Driver:
-    """A core, what is stored, and its answers; saves are done at once unless `holding`."""
+    """A core, its stored rows and its responses; saves succeed at once unless `holding`."""
 
     def __init__(self, **limits: int) -> None:
         self.limits = TransactionLimits(**limits)
@@ -70,7 +70,7 @@ class Driver:
         self._token = 0
 
     def ask(self, event: Any) -> Any:
-        """Ask, with a new producer id where one is needed; None while it waits."""
+        """Return the response, with a new producer id where needed; None while it waits."""
         self._token += 1
         token = self._token
         self.perform(self.core.handle(event, self.now_ms, token))
@@ -122,7 +122,7 @@ class Driver:
         self.tell(MarkersWritten(transactional_id=ID, producer=marker.producer, partitions=written))
 
     def taken_over(self) -> Driver:
-        """Another broker's core, over what is stored."""
+        """Return another broker's core over the stored rows."""
         other = Driver()
         other.limits, other.stored, other.now_ms = self.limits, self.stored, self.now_ms
         other.perform(other.core.load(Stored(key=ID, rows=self.stored), self.now_ms))

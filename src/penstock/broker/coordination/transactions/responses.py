@@ -26,7 +26,7 @@ class Initialised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """All given parts belong to the transaction."""
+    """Every given part belongs to the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
