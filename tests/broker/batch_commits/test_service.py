@@ -173,7 +173,7 @@ async def test_a_full_disk_in_the_middle(house: House, room: int) -> None:
     big = [f"{n}-{'x' * 4000}" for n in range(100)]
     blobs = [house.stage(f"b{p}", [Part("t", p, big)]) for p in range(3)]
     house.files.room = room
-    with pytest.raises(NotFinished, match="recorded and not finished"):
+    with pytest.raises(NotFinished, match="recorded but not finished"):
         await house.post(0, blobs)
     assert house.staged() == ["b0", "b1", "b2"]
     with pytest.raises(CommitUnderWay, match="has not finished batch 0"):
@@ -455,9 +455,9 @@ BREAKS: list[tuple[str, Callable[[Path], object], str]] = [
     ("another magic", lambda path: flip(path, 16), "magic"),
     ("another length", lambda path: flip(path, 8), "section has"),
     ("another count", lambda path: flip(path, 60), "records"),
-    ("a link", lambda path: relink(path), "is a link"),
-    ("a directory", lambda path: become(path, Path.mkdir), "no plain file"),
-    ("a pipe", lambda path: become(path, os.mkfifo), "no plain file"),
+    ("a link", lambda path: relink(path), "is a symbolic link"),
+    ("a directory", lambda path: become(path, Path.mkdir), "not a plain file"),
+    ("a pipe", lambda path: become(path, os.mkfifo), "not a plain file"),
 ]
 
 
@@ -498,7 +498,7 @@ async def test_records_are_counted(house: House, records: int) -> None:
     await house.topic("t")
     blob = house.stage("a", [Part("t", 0, values(0))])
     blob["sections"][0]["records"] = records
-    with pytest.raises(InvalidCommit, match=f"100 records, {records} were said"):
+    with pytest.raises(InvalidCommit, match=f"100 records, {records} were declared"):
         await house.post(0, [blob])
 
 

@@ -132,7 +132,7 @@ async def test_a_bug_leaves_nobody_waiting(house: House) -> None:
     house.source.reads = None  # type: ignore[assignment]
     house.loads.start()
     (task,) = asyncio.all_tasks() - {asyncio.current_task()}
-    with pytest.raises(CoordinatorNotAvailable, match="reads no more"):
+    with pytest.raises(CoordinatorNotAvailable, match="stopped loading"):
         await house.loads.load("g1")
     with pytest.raises(AttributeError):
         await task
@@ -188,5 +188,5 @@ async def test_who_waits_when_it_stops_is_told(house: House) -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await house.loads.stop()
-    with pytest.raises(CoordinatorNotAvailable, match="reads no more"):
+    with pytest.raises(CoordinatorNotAvailable, match="stopped loading"):
         await waiting

@@ -230,7 +230,7 @@ async def test_broker_that_is_away_is_named(house: House) -> None:
     await house.brokers[0].cluster.refresh()
     answer = await altered(house.clients[0], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
-    assert "broker 2, which has a part in it, is away" in answer.error_message
+    assert "participating broker 2 is gone" in answer.error_message
     assert (await house.produce(house.leaders.index(1))).error_code == 0
 
 
@@ -354,7 +354,7 @@ def joins_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_broker_that_never_joins_is_named(house: House) -> None:
     answer = await altered(house.clients[0], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
-    assert "brokers [2], which have a part in it, did not join" in answer.error_message
+    assert "participating brokers [2] did not join" in answer.error_message
     await house.assert_local()
 
 
@@ -375,5 +375,5 @@ async def test_nobody_stops_producers_for_a_share_of_a_process_that_died(
     asked = asyncio.create_task(altered(client, "t", diskless_enable="true"))
     while not asked.done():
         assert (await house.produce(house.leaders.index(1))).error_code == 0
-    assert "brokers [2], which have a part in it, did not join" in (await asked).error_message
+    assert "participating brokers [2] did not join" in (await asked).error_message
     await house.assert_local()

@@ -134,7 +134,7 @@ class Runtime:
     def _refusal(self) -> Refused | None:
         if not (self._stopped or self.suspended):
             return None
-        reason = "is stopping" if self._stopped else "has lost touch with the control plane"
+        reason = "is stopping" if self._stopped else "cannot reach the control plane"
         return Refused(error=CoordinatorNotAvailable.code, message=f"the broker {reason}")
 
     @property

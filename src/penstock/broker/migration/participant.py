@@ -201,7 +201,7 @@ class LocalParticipant(Participant["TopicCopy"]):
     async def stop_producers(self, request: MigrationRequest | None) -> None:
         """Fence the partitions; commit and copy all appended records."""
         name, copy = self.topic.name, self.work
-        fence = NotLeader(f"topic {name!r} is becoming diskless: ask for its leader again")
+        fence = NotLeader(f"topic {name!r} is becoming diskless: refresh its metadata")
         async with self.fenced():
             copy.fenced_in([partition.fence(fence) for partition in self._partitions])
             await self._parts.posts_ended()

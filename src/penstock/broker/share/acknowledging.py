@@ -131,7 +131,7 @@ class Answers:
             said = acknowledgements_of(batches)
             stored = self._shares.held(self.group_id, self.source(place))
             if stored is None:
-                raise NotLeader(f"{place[0]}-{place[1]} has just got another leader")
+                raise NotLeader(f"the leader of {place[0]}-{place[1]} has just changed")
             self._acknowledging.append((place, self._take(stored, said)))
         except Exception as error:
             self._refused(place, error)

@@ -273,7 +273,7 @@ class Shares:
         for key in keys:
             stored = self._held.get(key)
             if stored is not None:
-                stored.close(ShareStateLost(f"{key} was set or deleted by hand"))
+                stored.close(ShareStateLost(f"{key} was reset or deleted by an administrator"))
 
     def _lost(self, stored: StoredShare) -> None:
         self._timers.stop(stored.timer)

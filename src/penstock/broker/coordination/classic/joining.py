@@ -54,7 +54,7 @@ def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
             rebalancer.refuse(
                 token,
                 COORDINATOR_NOT_AVAILABLE,
-                f"there are {rebalancer.turn.count()} groups, which is groups.max",
+                f"there are {rebalancer.turn.count()} groups, the limit groups.max is reached",
             )
             return
         group = rebalancer.groups[event.group_id] = Group(
@@ -77,7 +77,7 @@ def refuse_malformed(limits: GroupLimits, event: JoinGroup) -> Refused | None:
     if not low <= event.session_timeout_ms <= high:
         return Refused(
             error=INVALID_SESSION_TIMEOUT,
-            message=f"session timeout {event.session_timeout_ms} ms is not within "
+            message=f"session timeout {event.session_timeout_ms} ms is not between "
             f"group.min.session.timeout.ms = {low} and group.max.session.timeout.ms = {high}",
         )
     if not event.protocol_type or not event.protocols:

@@ -210,7 +210,7 @@ def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> No
         rebalancer.refuse(
             token,
             COORDINATOR_NOT_AVAILABLE,
-            f"there are {rebalancer.turn.count()} groups, which is groups.max",
+            f"there are {rebalancer.turn.count()} groups, the limit groups.max is reached",
         )
         return
     group = Group(event.group_id, touched_ms=rebalancer.now_ms)

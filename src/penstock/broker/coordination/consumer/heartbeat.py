@@ -144,7 +144,7 @@ def refuse_group(
         if groups.turn.count() >= limits.groups_max:
             return Refused(
                 error=COORDINATOR_NOT_AVAILABLE,
-                message=f"there are {groups.turn.count()} groups, which is groups.max",
+                message=f"there are {groups.turn.count()} groups, the limit groups.max is reached",
             )
         return None
     busy = groups.busy(group)

@@ -117,7 +117,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         count = self.turn.count()
         if count < self.limits.groups_max:
             return None
-        message = f"there are {count} groups, which is groups.max"
+        message = f"there are {count} groups, the limit groups.max is reached"
         return Refused(error=COORDINATOR_NOT_AVAILABLE, message=message)
 
     def _refuse_group(self, group: ShareGroup | None, event: ShareHeartbeat) -> Refused | None:

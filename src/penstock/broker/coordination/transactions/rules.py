@@ -88,7 +88,7 @@ def initialise(
         return Refused(
             error=INVALID_TRANSACTION_TIMEOUT,
             message=f"transaction.timeout.ms of {request.transactional_id!r} is"
-            f" {request.timeout_ms}: not within 1 and transaction.max.timeout.ms = {limit_ms}",
+            f" {request.timeout_ms}: not between 1 and transaction.max.timeout.ms = {limit_ms}",
         )
     if (request.producer.producer_id < 0) != (request.producer.producer_epoch < 0):
         return Refused(
