@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.share.dead_letters.records import (
     PREFIX,
-    Letters,
+    DeadLetters,
     Read,
     Source,
     Writing,
@@ -53,7 +53,7 @@ def row(number: int, headers: int = 0) -> dict[str, Any]:
     }
 
 
-def read_back(letters: Letters) -> list[dict[str, Any]]:
+def read_back(letters: DeadLetters) -> list[dict[str, Any]]:
     data = b"".join(batch.data for batch in letters.batches)
     return columnar.decode_batches(data).to_pylist() if data else []
 

@@ -90,8 +90,8 @@ async def test_what_is_rejected_is_copied_and_then_settled(
     assert await one.say(place, 2, 2, ACCEPT) == 0
     [state] = (await broker.share.offsets.of_group("g")).values()
     assert (state.start, state.runs) == (5, ())
-    assert broker.share.letters.written == {Cause.REJECTED: 2, Cause.DELIVERIES: 0}
-    assert not broker.share.letters.waiting
+    assert broker.share.dead_letters.written == {Cause.REJECTED: 2, Cause.DELIVERIES: 0}
+    assert not broker.share.dead_letters.waiting
 
 
 async def test_what_is_delivered_too_often_is_copied(
@@ -118,7 +118,7 @@ async def test_what_cannot_be_copied_waits_and_is_told(
     one = await join("one", share_partition_max_record_locks=100, **CONFIGS)
     await one.acquire(place)
     assert await one.say(place, 0, 4, REJECT) == 0
-    writer = broker.share.letters
+    writer = broker.share.dead_letters
     await until(lambda: bool(writer.troubles))
     [trouble] = writer.troubles.values()
     assert (trouble.group, trouble.topic, trouble.partition) == ("g", "t", 1)
@@ -153,10 +153,10 @@ async def test_a_group_that_wants_none_any_more_is_not_held_up(
     one = await join("one", **CONFIGS)
     await one.acquire(place)
     assert await one.say(place, 0, 4, REJECT) == 0
-    await until(lambda: bool(broker.share.letters.troubles))
+    await until(lambda: bool(broker.share.dead_letters.troubles))
     await set_group(client, "g", errors_deadletterqueue_topic_name="")
-    await until(lambda: not broker.share.letters.waiting)
-    assert broker.share.letters.unwanted == 5
+    await until(lambda: not broker.share.dead_letters.waiting)
+    assert broker.share.dead_letters.unwanted == 5
 
 
 async def test_what_lies_in_the_dead_letter_topic_is_not_copied_into_it(
@@ -168,7 +168,7 @@ async def test_what_lies_in_the_dead_letter_topic_is_not_copied_into_it(
     letter_place = (await one.topic(TOPIC), 0)
     assert await one.acquire(letter_place) == [(0, 0, 1)]
     assert await one.say(letter_place, 0, 0, REJECT) == 0
-    await until(lambda: broker.share.letters.unwanted == 1)
+    await until(lambda: broker.share.dead_letters.unwanted == 1)
     assert len(await letters(client, 1)) == 1
 
 
@@ -193,10 +193,10 @@ async def test_what_waits_is_written_though_nobody_asks_for_more(
     one = await join("one", **CONFIGS)
     await one.acquire(place)
     assert await one.say(place, 0, 0, REJECT) == 0
-    await until(lambda: bool(broker.share.letters.troubles))
+    await until(lambda: bool(broker.share.dead_letters.troubles))
     broker.share.shares.forget([share_key("g", *place)])
     await create(client, TOPIC, ALLOWED)
-    await until(lambda: not broker.share.letters.waiting)
+    await until(lambda: not broker.share.dead_letters.waiting)
     assert not len(broker.share.shares), "as after a start"
     await broker.share.resume()
     assert [letter["value"] for letter in await letters(client, 1)] == [b"a"]
@@ -208,7 +208,7 @@ async def test_records_that_are_deleted_meanwhile_are_counted(
     one = await join("one", **CONFIGS)
     await one.acquire(place)
     assert await one.say(place, 0, 4, REJECT) == 0
-    await until(lambda: bool(broker.share.letters.troubles))
+    await until(lambda: bool(broker.share.dead_letters.troubles))
     topics = [{"name": "t", "partitions": [{"partition_index": 1, "offset": 3}]}]
     await client.call("DeleteRecords", 2, {"topics": topics, "timeout": 5000})
     await create(client, TOPIC, ALLOWED)

@@ -50,8 +50,8 @@ def encode_transaction(transactional_id: str, metadata: TransactionMetadata) -> 
         "updated_ms": metadata.updated_ms,
     }
     rows = {KEY_ROW: json.dumps(own, separators=(",", ":")).encode()}
-    for topic, partition in metadata.partitions:
-        rows[f"{PARTITION_MEMBER}{topic}/{partition}"] = b""
+    for where in metadata.partitions:
+        rows[f"{PARTITION_MEMBER}{where.topic}/{where.partition}"] = b""
     if metadata.groups:
         group_row = OpenTransaction(
             transactional_id=transactional_id,
