@@ -327,7 +327,7 @@ async def test_a_topic_that_is_made_anew_is_told_apart(house: House) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="no topic 't'"):
         await house.post(0, [blob])
     await house.topic("t")
-    with pytest.raises(InconsistentTopicId, match="made anew"):
+    with pytest.raises(InconsistentTopicId, match="recreated"):
         await house.post(0, [blob])
     assert await house.control.sink_commit("q") is None
     assert house.staged() == ["a"]

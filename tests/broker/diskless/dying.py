@@ -82,7 +82,7 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     def refreshed(_: ClusterMetadata) -> str:
         return "refreshed" if "committed" in death.reached else ""
 
-    def told(_: follower.MigrationFollower, state: str, reason: str = "") -> str:
+    def reported(_: follower.MigrationFollower, state: str, reason: str = "") -> str:
         return f"told {state}"
 
     death.around(TopicCopy, "catch_up", before=copying, after=lambda *_, **__: "copied")
@@ -90,8 +90,8 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     death.around(MigrationPart, "commit", after=lambda *_: "committed")
     death.around(ClusterMetadata, "refresh", after=refreshed)
     death.around(DisklessPlane, "open_migration", after=lambda *_: "opened")
-    death.around(follower.MigrationFollower, "_tell", after=told)
-    death.around(follower.MigrationFollower, "_settle", before=lambda *_: "over")
+    death.around(follower.MigrationFollower, "_report", after=reported)
+    death.around(follower.MigrationFollower, "_finish", before=lambda *_: "over")
     death.around(leader.MigrationLeader, "_ready", after=lambda *_: "all ready")
     death.around(leader.MigrationLeader, "_fenced", after=lambda *_: "all fenced")
 
