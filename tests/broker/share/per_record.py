@@ -60,8 +60,11 @@ class PerRecord:
     def skipped(self, offset: int) -> None:
         self.records.setdefault(offset, Record()).settle()
 
-    def may_acknowledge(self, member: str, said: Acknowledged, now_ms: int) -> bool:
-        held = [self.records.get(at) for at in range(max(said.first, self.start), said.last + 1)]
+    def may_acknowledge(self, member: str, acknowledged: Acknowledged, now_ms: int) -> bool:
+        held = [
+            self.records.get(at)
+            for at in range(max(acknowledged.first, self.start), acknowledged.last + 1)
+        ]
         return all(
             record is not None
             and (record.state, record.member) == (ACQUIRED, member)
@@ -69,14 +72,14 @@ class PerRecord:
             for record in held
         )
 
-    def acknowledge(self, said: Acknowledged, now_ms: int) -> None:
-        for offset in range(max(said.first, self.start), said.last + 1):
+    def acknowledge(self, acknowledged: Acknowledged, now_ms: int) -> None:
+        for offset in range(max(acknowledged.first, self.start), acknowledged.last + 1):
             record = self.records[offset]
-            if said.kind == Acknowledge.RENEW:
+            if acknowledged.kind == Acknowledge.RENEW:
                 record.deadline_ms = now_ms + self.lock_ms
-            elif said.kind == Acknowledge.RELEASE:
+            elif acknowledged.kind == Acknowledge.RELEASE:
                 record.let_go(self.limit, dead_letters=self.dead_letters)
-            elif said.kind == Acknowledge.REJECT:
+            elif acknowledged.kind == Acknowledge.REJECT:
                 record.give_up(record.deliveries, Cause.REJECTED, dead_letters=self.dead_letters)
             else:
                 record.settle()

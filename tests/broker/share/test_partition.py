@@ -146,13 +146,16 @@ def test_acknowledgements_are_taken_all_or_none() -> None:
     share = partition()
     acquire(share)
     before = list(share.runs)
-    said = [Acknowledged(0, 1, Acknowledge.ACCEPT), Acknowledged(4, 5, Acknowledge.ACCEPT)]
+    acknowledgements = [
+        Acknowledged(0, 1, Acknowledge.ACCEPT),
+        Acknowledged(4, 5, Acknowledge.ACCEPT),
+    ]
     with pytest.raises(InvalidRecordState):
-        share.acknowledge(A, said, now_ms=1)
+        share.acknowledge(A, acknowledgements, now_ms=1)
     with pytest.raises(InvalidRecordState):
         say(share, Acknowledge.ACCEPT, 0, 1, member=B)
     with pytest.raises(InvalidAcknowledgement):
-        share.acknowledge(A, [said[1], said[0]], now_ms=1)
+        share.acknowledge(A, [acknowledgements[1], acknowledgements[0]], now_ms=1)
     assert share.runs == before
 
 
@@ -290,20 +293,21 @@ class Agrees(RuleBasedStateMachine):
         bounds = st.integers(max(0, self.share.start - 2), self.share.end + 1)
         cuts = sorted(data.draw(st.lists(bounds, max_size=6, unique=True)))
         kinds = st.sampled_from(Acknowledge)
-        said = [
+        acknowledgements = [
             Acknowledged(first, last, data.draw(kinds))
             for first, last in zip(cuts[::2], cuts[1::2], strict=False)
         ]
         fine = all(
-            self.plain.may_acknowledge(member, acknowledged, self.now_ms) for acknowledged in said
+            self.plain.may_acknowledge(member, acknowledged, self.now_ms)
+            for acknowledged in acknowledgements
         )
         try:
-            self.share.acknowledge(member, said, now_ms=self.now_ms)
+            self.share.acknowledge(member, acknowledgements, now_ms=self.now_ms)
         except InvalidRecordState:
             assert not fine
         else:
             assert fine
-            for acknowledged in said:
+            for acknowledged in acknowledgements:
                 self.plain.acknowledge(acknowledged, self.now_ms)
 
     @rule(data=st.data())
@@ -312,9 +316,9 @@ class Agrees(RuleBasedStateMachine):
         if held and (run := data.draw(st.sampled_from(held))).deadline_ms > self.now_ms:
             first = data.draw(st.integers(run.first, run.last))
             last = data.draw(st.integers(first, run.last))
-            said = Acknowledged(first, last, data.draw(st.sampled_from(Acknowledge)))
-            self.share.acknowledge(run.member, [said], now_ms=self.now_ms)
-            self.plain.acknowledge(said, self.now_ms)
+            acknowledgements = Acknowledged(first, last, data.draw(st.sampled_from(Acknowledge)))
+            self.share.acknowledge(run.member, [acknowledgements], now_ms=self.now_ms)
+            self.plain.acknowledge(acknowledgements, self.now_ms)
 
     @rule(later=st.integers(1, 11))
     def time_passes(self, later: int) -> None:

@@ -112,8 +112,8 @@ def acquire(shares: Shares, stored: StoredShare, member: str, most: int = 5) -> 
 
 
 def accept(shares: Shares, stored: StoredShare, member: str, first: int, last: int) -> None:
-    said = [Acknowledged(first, last, Acknowledge.ACCEPT)]
-    stored.share.acknowledge(member, said, now_ms=shares.now_ms())
+    acknowledgements = [Acknowledged(first, last, Acknowledge.ACCEPT)]
+    stored.share.acknowledge(member, acknowledgements, now_ms=shares.now_ms())
 
 
 def test_keys_name_their_places() -> None:

@@ -70,7 +70,7 @@ class PieceReader:
         self._runs = runs
         self._configs = configs
         self._transaction_epoch = transaction_epoch
-        self._place = 0
+        self._index = 0
         self._position = -1
         self._counted = 0
 
@@ -101,11 +101,11 @@ class PieceReader:
         descriptor = -1
         try:
             while (
-                self._place < len(self._runs)
+                self._index < len(self._runs)
                 and size_bytes < PIECE_BYTES_MAX
                 and len(pieces) < PIECES_PER_TURN_MAX
             ):
-                run = self._runs[self._place]
+                run = self._runs[self._index]
                 if run.blob != opened:
                     if descriptor >= 0:
                         os.close(descriptor)
@@ -161,9 +161,9 @@ class PieceReader:
 
     def _skip(self, headers: list[BatchHeader], run: Run) -> tuple[int, int]:
         size_bytes = 0
-        for place, header in enumerate(headers):
+        for index, header in enumerate(headers):
             if self._counted >= run.skip:
-                return place, size_bytes
+                return index, size_bytes
             self._counted += header.record_count
             size_bytes += header.size_bytes
             if self._counted > run.skip:
@@ -182,7 +182,7 @@ class PieceReader:
                 f"blob {run.blob!r}: the section at {run.position} has {self._counted} records,"
                 f" {run.records} were declared"
             )
-        self._place += 1
+        self._index += 1
         self._position = -1
 
 

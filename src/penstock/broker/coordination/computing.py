@@ -16,30 +16,30 @@ logger = logging.getLogger(__name__)
 class Worker:
     def __init__(self, report: Callable[[Computed], None]) -> None:
         self._report = report
-        self._wanted: deque[Compute] = deque()
+        self._queue: deque[Compute] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, wanted: Compute) -> None:
-        self._wanted.append(wanted)
+    def put(self, compute: Compute) -> None:
+        self._queue.append(compute)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """Discard queued computations and wait for the running one. Idempotent."""
-        self._wanted.clear()
+        self._queue.clear()
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:
-            while self._wanted:
-                wanted = self._wanted.popleft()
-                self._report(await self._done(wanted))
+            while self._queue:
+                compute = self._queue.popleft()
+                self._report(await self._done(compute))
         finally:
             self._task = None
 
-    async def _done(self, wanted: Compute) -> Computed:
-        key, ticket, work = wanted.key, wanted.ticket, wanted.work
+    async def _done(self, compute: Compute) -> Computed:
+        key, ticket, work = compute.key, compute.ticket, compute.work
         try:
             small = work.size <= WORK_INLINE_MAX
             result = work() if small else await asyncio.to_thread(work)

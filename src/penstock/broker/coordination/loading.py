@@ -78,7 +78,7 @@ class Loads:
         self._complete = False
         self._loaded: set[str] = set()
         self._backlog: list[str] | None = None
-        self._asked: dict[str, asyncio.Future[None]] = {}
+        self._requested: dict[str, asyncio.Future[None]] = {}
         self._all: asyncio.Future[None] | None = None
         self._waiting = 0
         self._task: asyncio.Task[None] | None = None
@@ -126,9 +126,9 @@ class Loads:
             if self._all is None:
                 self._all = loop.create_future()
             return self._all
-        future = self._asked.get(key)
+        future = self._requested.get(key)
         if future is None:
-            future = self._asked[key] = loop.create_future()
+            future = self._requested[key] = loop.create_future()
         return future
 
     def start(self) -> None:
@@ -140,9 +140,9 @@ class Loads:
         try:
             while not self._complete:
                 await self._step()
-            for future in self._asked.values():
+            for future in self._requested.values():
                 _resolve(future)
-            self._asked.clear()
+            self._requested.clear()
             _resolve(self._all)
             self._all = None
         except PenstockError as error:
@@ -155,8 +155,8 @@ class Loads:
             self._task = None
 
     async def _step(self) -> None:
-        if self._asked:
-            await self._read(list(self._asked)[:LOAD_KEYS_MAX])
+        if self._requested:
+            await self._read(list(self._requested)[:LOAD_KEYS_MAX])
         elif self._backlog is None:
             number = self._round
             listed = await self._source.keys()
@@ -178,7 +178,7 @@ class Loads:
         if number != self._round:
             return
         for key in keys:
-            future = self._asked.pop(key, None)
+            future = self._requested.pop(key, None)
             if not self._owns(key):
                 _resolve(future, NotCoordinator(f"another broker coordinates {key!r} now"))
             elif key not in self._loaded:
@@ -187,7 +187,7 @@ class Loads:
             _resolve(future)
 
     def _fail(self, error: PenstockError) -> None:
-        waiting, self._asked = list(self._asked.values()), {}
+        waiting, self._requested = list(self._requested.values()), {}
         if self._all is not None:
             waiting.append(self._all)
             self._all = None

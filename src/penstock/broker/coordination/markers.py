@@ -53,19 +53,19 @@ class MarkerParts:
 
 
 class _End:
-    def __init__(self, wanted: WriteMarkers) -> None:
-        self.wanted = wanted
-        self.left = set(wanted.partitions)
+    def __init__(self, request: WriteMarkers) -> None:
+        self.request = request
+        self.left = set(request.partitions)
         self.failures = 0
 
     def marker(self, coordinator_epoch: int) -> Marker:
-        producer_id, producer_epoch = self.wanted.producer
+        producer_id, producer_epoch = self.request.producer
         return Marker(
             producer_id,
             producer_epoch,
             coordinator_epoch,
-            self.wanted.commit,
-            self.wanted.version,
+            self.request.commit,
+            self.request.version,
         )
 
 
@@ -101,10 +101,10 @@ class Markers:
         """Number of decided transactions whose markers are not all written."""
         return len(self._ends)
 
-    def write(self, wanted: WriteMarkers) -> None:
+    def write(self, request: WriteMarkers) -> None:
         """Write markers; a later call for the same id replaces an earlier one."""
-        end = self._ends[wanted.transactional_id] = _End(wanted)
-        for partition in wanted.partitions:
+        end = self._ends[request.transactional_id] = _End(request)
+        for partition in request.partitions:
             self._route(end, partition)
 
     def leave(self, transactional_id: str) -> None:
@@ -168,7 +168,7 @@ class Markers:
             return
         found = _answered(answer)
         for end, where in batch:
-            code = found.get((end.wanted.producer.producer_id, where))
+            code = found.get((end.request.producer.producer_id, where))
             if code == 0:
                 self._done(end, where)
             else:
@@ -178,7 +178,7 @@ class Markers:
     # Outcomes
 
     def _is_current(self, end: _End) -> bool:
-        return self._ends.get(end.wanted.transactional_id) is end
+        return self._ends.get(end.request.transactional_id) is end
 
     def _done(self, end: _End, where: TopicPartition) -> None:
         if not self._is_current(end) or self._stopped:
@@ -194,8 +194,8 @@ class Markers:
                 continue
             end.left.difference_update(partitions)
             if not end.left:
-                del self._ends[end.wanted.transactional_id]
-            self._written(end.wanted, partitions)
+                del self._ends[end.request.transactional_id]
+            self._written(end.request, partitions)
 
     def _failed(self, end: _End, where: TopicPartition, error: PenstockError | None) -> None:
         if not self._is_current(end) or self._stopped:
@@ -205,7 +205,7 @@ class Markers:
             self._done(end, where)
             return
         if error is not None:
-            logger.info("marker of %r for %s: %s", end.wanted.transactional_id, where, error)
+            logger.info("marker of %r for %s: %s", end.request.transactional_id, where, error)
         end.failures += 1
         self._again.append((end, where))
         if self._timer is None:
@@ -241,14 +241,14 @@ def _requested(batch: Iterable[_Due], coordinator_epoch: int) -> list[dict[str, 
         by_end.setdefault(end, {}).setdefault(where.topic, []).append(where.partition)
     return [
         {
-            "producer_id": end.wanted.producer.producer_id,
-            "producer_epoch": end.wanted.producer.producer_epoch,
-            "transaction_result": end.wanted.commit,
+            "producer_id": end.request.producer.producer_id,
+            "producer_epoch": end.request.producer.producer_epoch,
+            "transaction_result": end.request.commit,
             "topics": [
                 {"name": name, "partition_indexes": indexes} for name, indexes in topics.items()
             ],
             "coordinator_epoch": coordinator_epoch,
-            "transaction_version": end.wanted.version,
+            "transaction_version": end.request.version,
         }
         for end, topics in by_end.items()
     ]

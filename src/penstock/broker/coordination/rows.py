@@ -16,7 +16,7 @@ NOT_STORED = 0
 
 
 class Recognised(Enum):
-    WANTED = "rows of the save that failed"
+    SAVED = "rows of the save that failed"
     KNOWN = "rows from before the save"
     FOREIGN = "rows of another coordinator"
 
@@ -69,7 +69,7 @@ class KeyRows:
         """Return the origin of the rows found after a failed save; adopt them unless foreign."""
         version, hashes = _known(found)
         if version != self.version and hashes == _hashes(save.rows):
-            recognised = Recognised.WANTED
+            recognised = Recognised.SAVED
         elif version == self.version or hashes == self._doubtful:
             recognised = Recognised.KNOWN
         else:

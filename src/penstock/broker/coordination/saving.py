@@ -206,7 +206,7 @@ class Saver:
         for pending in batch:
             stored = found.get(pending.record_key, [])
             recognised = pending.rows.recognise(stored, pending.save)
-            if recognised is Recognised.WANTED:
+            if recognised is Recognised.SAVED:
                 pending.end(Saved(key=pending.save.key))
             elif recognised is Recognised.FOREIGN:
                 pending.end(Lost(stored))

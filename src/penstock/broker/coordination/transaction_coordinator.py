@@ -156,11 +156,11 @@ class TransactionCoordinator(Coordinator):
         elif isinstance(act, LeaveMarkers):
             self.markers.leave(act.transactional_id)
 
-    def _written(self, wanted: WriteMarkers, partitions: Sequence[TopicPartition]) -> None:
+    def _written(self, request: WriteMarkers, partitions: Sequence[TopicPartition]) -> None:
         self.runtime.handle(
             MarkersWritten(
-                transactional_id=wanted.transactional_id,
-                producer=wanted.producer,
+                transactional_id=request.transactional_id,
+                producer=request.producer,
                 partitions=partitions,
             )
         )

@@ -44,7 +44,7 @@ def acknowledgements_of(batches: Iterable[Any]) -> list[Acknowledged]:
     Raises:
         InvalidAcknowledgement: an unknown type, or neither one type nor one per offset.
     """
-    said = []
+    acknowledgements = []
     for batch in batches:
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         count = last - first + 1
@@ -56,9 +56,9 @@ def acknowledgements_of(batches: Iterable[Any]) -> list[Acknowledged]:
         at = first
         for number, same in groupby(types):
             length = count if len(types) == 1 else len(list(same))
-            said.append(Acknowledged(at, at + length - 1, _kind(number)))
+            acknowledgements.append(Acknowledged(at, at + length - 1, _kind(number)))
             at += length
-    return said
+    return acknowledgements
 
 
 def _kind(number: int) -> Acknowledge:
@@ -106,19 +106,19 @@ class Answers:
         return self._partitions.partition_of(topic, index)
 
     async def open(self, places: Sequence[Place]) -> None:
-        wanted = []
+        openings = []
         for place in places:
             try:
                 source = self.source(place)
                 if self._shares.held(self.group_id, source) is None:
-                    wanted.append((place, self._shares.open(self.group_id, source)))
+                    openings.append((place, self._shares.open(self.group_id, source)))
             except Exception as error:
                 self.failed(place, error)
-        if wanted:
+        if openings:
             opened = await asyncio.gather(
-                *(opening for _, opening in wanted), return_exceptions=True
+                *(opening for _, opening in openings), return_exceptions=True
             )
-            for (place, _), outcome in zip(wanted, opened, strict=True):
+            for (place, _), outcome in zip(openings, opened, strict=True):
                 if isinstance(outcome, BaseException):
                     self.failed(place, outcome)
 
@@ -128,24 +128,26 @@ class Answers:
             answer.acknowledge_error, answer.acknowledge_message = answer.error, answer.message
             return
         try:
-            said = acknowledgements_of(batches)
+            acknowledgements = acknowledgements_of(batches)
             stored = self._shares.held(self.group_id, self.source(place))
             if stored is None:
                 raise NotLeader(f"the leader of {place[0]}-{place[1]} has just changed")
-            self._acknowledging.append((place, self._take(stored, said)))
+            self._acknowledging.append((place, self._take(stored, acknowledgements)))
         except Exception as error:
             self._refused(place, error)
 
-    def _take(self, stored: StoredShare, said: Sequence[Acknowledged]) -> asyncio.Future[None]:
+    def _take(
+        self, stored: StoredShare, acknowledgements: Sequence[Acknowledged]
+    ) -> asyncio.Future[None]:
         shares, share = self._shares, stored.share
-        if not self._renews and any(kind == Acknowledge.RENEW for _, _, kind in said):
+        if not self._renews and any(kind == Acknowledge.RENEW for _, _, kind in acknowledgements):
             raise InvalidAcknowledgement(
                 f"share.renew.acknowledge.enable is false for group {self.group_id!r}"
             )
         now_ms = shares.now_ms()
         undeliverable = share.expire(now_ms)
-        undeliverable += share.acknowledge(self.member, said, now_ms=now_ms)
-        if any(kind == Acknowledge.RELEASE for _, _, kind in said) or undeliverable:
+        undeliverable += share.acknowledge(self.member, acknowledgements, now_ms=now_ms)
+        if any(kind == Acknowledge.RELEASE for _, _, kind in acknowledgements) or undeliverable:
             return shares.released(stored, undeliverable)
         shares.watch(stored)
         return stored.store()

@@ -26,7 +26,7 @@ class Found(NamedTuple):
 class _Bytes:
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._views = [memoryview(buffer) for buffer in buffers]
-        self._place = self._before = 0
+        self._index = self._before = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._views))
@@ -34,11 +34,11 @@ class _Bytes:
     def pieces(self, begin: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes from `begin` to `end`; successive calls must ascend."""
         while begin < end:
-            view = self._views[self._place]
+            view = self._views[self._index]
             after = self._before + len(view)
             if begin >= after:
                 self._before = after
-                self._place += 1
+                self._index += 1
                 continue
             yield view[begin - self._before : end - self._before]
             begin = min(end, after)

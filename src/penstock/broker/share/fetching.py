@@ -231,8 +231,8 @@ class ShareFetching:
         for load, want in self._later:
             wants.setdefault(load, []).append(want)
         self._later.clear()
-        for load, wanted in wants.items():
-            load(wanted, self._max_bytes)
+        for load, requests in wants.items():
+            load(requests, self._max_bytes)
 
     async def _stored(self) -> None:
         for place, saved in self._acquired:

@@ -198,7 +198,7 @@ class SharePartition:
         return acquired
 
     def acknowledge(
-        self, member: str, said: Sequence[Acknowledged], *, now_ms: int
+        self, member: str, acknowledgements: Sequence[Acknowledged], *, now_ms: int
     ) -> list[Undeliverable]:
         """Apply a member's acknowledgements, all or none; return archived records.
 
@@ -208,7 +208,7 @@ class SharePartition:
             InvalidAcknowledgement: they are not in order.
             InvalidRecordState: the member does not hold some of these records any more.
         """
-        spans = self._in_order(said)
+        spans = self._in_order(acknowledgements)
         if not spans:
             return []
         undeliverable: list[Undeliverable] = []
@@ -230,9 +230,9 @@ class SharePartition:
         self._change(spans, acknowledged)
         return undeliverable
 
-    def _in_order(self, said: Sequence[Acknowledged]) -> list[Span[Acknowledge]]:
+    def _in_order(self, acknowledgements: Sequence[Acknowledged]) -> list[Span[Acknowledge]]:
         behind = -1
-        for first, last, _ in said:
+        for first, last, _ in acknowledgements:
             if not behind < first <= last:
                 raise InvalidAcknowledgement(
                     f"offsets {first} to {last} are acknowledged after {behind}"
@@ -241,7 +241,11 @@ class SharePartition:
         if behind >= self.end:
             raise InvalidRecordState(f"offset {behind} was not acquired, the end is {self.end}")
         start = self.start
-        return [(max(first, start), last, kind) for first, last, kind in said if last >= start]
+        return [
+            (max(first, start), last, kind)
+            for first, last, kind in acknowledgements
+            if last >= start
+        ]
 
     def _released(
         self, run: Run, undeliverable: list[Undeliverable], *, delivered: bool = True

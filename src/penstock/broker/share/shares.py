@@ -91,7 +91,7 @@ class Shares:
         self._saver = Saver(parts.control, _Unfenced())
         self._held: dict[str, StoredShare] = {}
         self._opening: dict[str, asyncio.Task[StoredShare]] = {}
-        self._wanted: dict[str, asyncio.Future[list[CoordinationRecord]]] = {}
+        self._reads: dict[str, asyncio.Future[list[CoordinationRecord]]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._timers = Timers()
         self.acquired = 0
@@ -171,9 +171,9 @@ class Shares:
         """Drop state below the log start offset."""
         share, begin = stored.share, source.log_start_offset
         if begin > share.start:
-            before = sum(letter.records for letter in share.awaiting_dead_letters())
+            before = sum(run.records for run in share.awaiting_dead_letters())
             share.log_begins(begin)
-            self.deleted += before - sum(letter.records for letter in share.awaiting_dead_letters())
+            self.deleted += before - sum(run.records for run in share.awaiting_dead_letters())
 
     def _stored(
         self, share: SharePartition, key: str, rows: Sequence[CoordinationRecord]
@@ -197,19 +197,19 @@ class Shares:
         self.watch(stored)
 
     async def _read(self, key: str) -> list[CoordinationRecord]:
-        future = self._wanted.get(key)
+        future = self._reads.get(key)
         if future is None:
             loop = asyncio.get_running_loop()
-            future = self._wanted[key] = loop.create_future()
+            future = self._reads[key] = loop.create_future()
             if self._reading is None:
-                self._reading = loop.create_task(self._read_wanted())
+                self._reading = loop.create_task(self._read_batched())
         return await asyncio.shield(future)
 
-    async def _read_wanted(self) -> None:
+    async def _read_batched(self) -> None:
         try:
-            while self._wanted:
-                keys = list(self._wanted)[:LOAD_KEYS_MAX]
-                waiting = {key: self._wanted.pop(key) for key in keys}
+            while self._reads:
+                keys = list(self._reads)[:LOAD_KEYS_MAX]
+                waiting = {key: self._reads.pop(key) for key in keys}
                 rows: dict[str, list[CoordinationRecord]] = {key: [] for key in keys}
                 try:
                     for row in await self._control.records(KIND, keys):

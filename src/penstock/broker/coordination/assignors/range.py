@@ -20,7 +20,7 @@ def assign_ranges(group: GroupSpec) -> Mapping[str, Partitions]:
         member.member_id: {} for member in group.members
     }
     readers: dict[bytes, list[str]] = {topic: [] for topic in group.partitions}
-    for member in sorted(group.members, key=_place):
+    for member in sorted(group.members, key=_order):
         for topic in member.topics & readers.keys():
             readers[topic].append(member.member_id)
     for topic, count in group.partitions.items():
@@ -28,8 +28,8 @@ def assign_ranges(group: GroupSpec) -> Mapping[str, Partitions]:
             continue
         share, longer = divmod(count, len(readers[topic]))
         start = 0
-        for place, reader in enumerate(readers[topic]):
-            end = start + share + (place < longer)
+        for index, reader in enumerate(readers[topic]):
+            end = start + share + (index < longer)
             if end == start:
                 break
             assigned[reader][topic] = frozenset(range(start, end))
@@ -37,7 +37,7 @@ def assign_ranges(group: GroupSpec) -> Mapping[str, Partitions]:
     return assigned
 
 
-def _place(member: MemberSpec) -> tuple[bool, str]:
+def _order(member: MemberSpec) -> tuple[bool, str]:
     """Sort key: static members first, because their order survives restarts."""
     if member.instance_id is None:
         return True, member.member_id

@@ -93,21 +93,21 @@ def _alike(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
         longer -= size > share
         held.append(has)
         wants.append(share - size)
-    for place, want in enumerate(wants):
+    for index, want in enumerate(wants):
         if longer and want >= 0:  # it has at most a share, and may have one more
-            wants[place] += 1
+            wants[index] += 1
             longer -= 1
     left: Iterable[tuple[bytes, int]] = free.left(topics)
     if group.racks:
         left = _deal_near(group, members, left, held, wants)
-    hungry = [place for place, want in enumerate(wants) if want > 0]
+    hungry = [index for index, want in enumerate(wants) if want > 0]
     turn = 0
     for topic, number in left:
         turn %= len(hungry)
-        place = hungry[turn]
-        held[place].setdefault(topic, set()).add(number)
-        wants[place] -= 1
-        if wants[place]:
+        index = hungry[turn]
+        held[index].setdefault(topic, set()).add(number)
+        wants[index] -= 1
+        if wants[index]:
             turn += 1
         else:
             hungry[turn] = hungry[-1]
@@ -127,9 +127,9 @@ def _deal_near(
     Partitions with fewest racks come first, because others have more choice.
     """
     hungry: dict[str, deque[int]] = {}
-    for place, member in enumerate(members):
-        if wants[place] > 0 and member.rack_id is not None:
-            hungry.setdefault(member.rack_id, deque()).append(place)
+    for index, member in enumerate(members):
+        if wants[index] > 0 and member.rack_id is not None:
+            hungry.setdefault(member.rack_id, deque()).append(index)
     racks = {(t, n): group.racks[t][n] if t in group.racks else () for t, n in left}
     far = []
     for topic, number in sorted(racks, key=lambda partition: len(racks[partition])):
@@ -137,12 +137,12 @@ def _deal_near(
         if not near:
             far.append((topic, number))
             continue
-        places = hungry[max(near, key=lambda rack: (len(hungry[rack]), rack))]
-        place = places.popleft()
-        held[place].setdefault(topic, set()).add(number)
-        wants[place] -= 1
-        if wants[place]:
-            places.append(place)
+        indexes = hungry[max(near, key=lambda rack: (len(hungry[rack]), rack))]
+        index = indexes.popleft()
+        held[index].setdefault(topic, set()).add(number)
+        wants[index] -= 1
+        if wants[index]:
+            indexes.append(index)
     return far
 
 
@@ -152,9 +152,9 @@ def _different(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
     held = [_kept(member, free, group, total) for member in members]
     sizes = [_size(has) for has in held]
     readers: dict[bytes, list[int]] = {topic: [] for topic in group.partitions}
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         for topic in member.topics & readers.keys():
-            readers[topic].append(place)
+            readers[topic].append(index)
     topics = sorted(filter(readers.get, readers), key=lambda topic: (len(readers[topic]), topic))
     for topic in topics:
         _deal(topic, [number for _, number in free.left([topic])], readers[topic], held, sizes)
@@ -173,19 +173,19 @@ def _deal(
 ) -> None:
     if not numbers:
         return
-    heap = [(sizes[place], place) for place in readers]
+    heap = [(sizes[index], index) for index in readers]
     heapify(heap)
     for number in numbers:
-        size, place = heappop(heap)
-        held[place].setdefault(topic, set()).add(number)
-        sizes[place] = size + 1
-        heappush(heap, (size + 1, place))
+        size, index = heappop(heap)
+        held[index].setdefault(topic, set()).add(number)
+        sizes[index] = size + 1
+        heappush(heap, (size + 1, index))
 
 
 def _level(topic: bytes, readers: Sequence[int], held: list[_Held], sizes: list[int]) -> int:
     """Move partitions of a topic from readers with more to readers with fewer; return the count."""
-    poor = [(sizes[place], place) for place in readers]
-    rich = [(-sizes[place], place) for place in readers if held[place].get(topic)]
+    poor = [(sizes[index], index) for index in readers]
+    rich = [(-sizes[index], index) for index in readers if held[index].get(topic)]
     heapify(poor)
     heapify(rich)
     moved = 0

@@ -256,12 +256,12 @@ def _beat(
         member.previous_epoch = member.epoch = JOIN
         outdate(member, "current")
         groups.changed(group)
-    asks = update(groups, group, member, event)
-    if asks:
+    needs_target = update(groups, group, member, event)
+    if needs_target:
         groups.bump(group)
     groups.start_session(group, member)
     beat = Beat(event, member.assigned)
-    if group.assignment_epoch < group.epoch and (asks or event.epoch == JOIN):
+    if group.assignment_epoch < group.epoch and (needs_target or event.epoch == JOIN):
         groups.park(group, member, token, beat)
     else:
         _answer(groups, group, member, beat, token)

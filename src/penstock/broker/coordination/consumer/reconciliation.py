@@ -84,9 +84,7 @@ def _next(
         return Current(
             state=MemberState.UNREVOKED_PARTITIONS, epoch=epoch, assigned=kept, revoking=revoking
         )
-    wanted = fewer(target, kept)
-    unreleased = taken(wanted)
+    added = fewer(target, kept)
+    unreleased = taken(added)
     state = MemberState.UNRELEASED_PARTITIONS if unreleased else MemberState.STABLE
-    return Current(
-        state=state, epoch=target_epoch, assigned=merged(kept, fewer(wanted, unreleased))
-    )
+    return Current(state=state, epoch=target_epoch, assigned=merged(kept, fewer(added, unreleased)))

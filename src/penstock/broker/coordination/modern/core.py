@@ -109,9 +109,9 @@ class ModernGroups(ABC, Generic[G, M]):
         group.version += 1
 
     def bump(self, group: G) -> None:
-        first, _ = group.asked_ms
-        settled = group.assignment_epoch >= group.epoch
-        group.asked_ms = self.turn.now_ms if settled else first, self.turn.now_ms
+        first, _ = group.requested_ms
+        up_to_date = group.assignment_epoch >= group.epoch
+        group.requested_ms = self.turn.now_ms if up_to_date else first, self.turn.now_ms
         group.epoch += 1
         self.changed(group)
 
@@ -121,7 +121,7 @@ class ModernGroups(ABC, Generic[G, M]):
             return
         if not group.members and group.assignment_epoch < group.epoch:
             group.assignment_epoch = group.epoch
-        self._want_target(group)
+        self._start_target(group)
         self.saver.save(group)
 
     def park(self, group: G, member: M, token: int, event: Any) -> None:
@@ -145,7 +145,7 @@ class ModernGroups(ABC, Generic[G, M]):
 
     # -- targets ----------------------------------------------------------------------------
 
-    def _want_target(self, group: G) -> None:
+    def _start_target(self, group: G) -> None:
         if group.ticket or group.assignment_epoch >= group.epoch:
             return
         due_ms = self._due_ms(group)
@@ -168,7 +168,7 @@ class ModernGroups(ABC, Generic[G, M]):
     def _due_ms(self, group: G) -> int:
         if not group.gathers:
             return group.next_target_ms
-        first, last = group.asked_ms
+        first, last = group.requested_ms
         latest = first + self.limits.assignment_interval_ms(group.group_id)
         return max(group.next_target_ms, min(last + GATHERING_MS, latest))
 

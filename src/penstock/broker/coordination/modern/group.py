@@ -121,7 +121,7 @@ class ModernGroup(Generic[M]):
         self.next_target_ms = 0
         self.gathers = False
         """Whether the group was empty and has had no target since."""
-        self.asked_ms = (0, 0)
+        self.requested_ms = (0, 0)
         """Times of the first and the last request for a new target since the last target."""
 
     @property

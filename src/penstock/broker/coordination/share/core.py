@@ -149,11 +149,11 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         self.unpark(member, COORDINATOR_NOT_AVAILABLE, "a newer heartbeat replaces this one")
         if event.epoch == JOIN and member.epoch != JOIN:
             self._move(group, member, JOIN)
-        asks = self._update(group, member, event)
-        if asks:
+        needs_target = self._update(group, member, event)
+        if needs_target:
             self.bump(group)
         self._start_session(group, member)
-        if group.assignment_epoch < group.epoch and (asks or event.epoch == JOIN):
+        if group.assignment_epoch < group.epoch and (needs_target or event.epoch == JOIN):
             self.park(group, member, token, event)
         else:
             self._answer(group, member, event, token)

@@ -105,7 +105,7 @@ class Transactions:
             if metadata is not None:
                 transaction = self._touch(stored.key)
                 transaction.metadata = metadata
-                self._mark(transaction, metadata)
+                self._write_markers(transaction, metadata)
         self._finish()
         return effects
 
@@ -260,7 +260,7 @@ class Transactions:
         if pending.after.state is TransactionState.DEAD:
             transaction.metadata = None
         else:
-            self._mark(transaction, pending.after)
+            self._write_markers(transaction, pending.after)
         self._look_again(transaction)
 
     def _save_failed(self, event: SaveFailed, token: int) -> None:
@@ -277,7 +277,7 @@ class Transactions:
 
     # Markers
 
-    def _mark(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
+    def _write_markers(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
         if not metadata.state.prepared:
             transaction.unmarked = set()
             return
@@ -321,7 +321,7 @@ class Transactions:
             transaction.pending = Pending(None, transaction.unsaved)
         elif metadata is not None and transaction.over_ms(self.limits) <= self.now_ms:
             if metadata.state is TransactionState.ONGOING:
-                after = metadata.fenced(asked_by_itself=False, now_ms=self.now_ms)
+                after = metadata.fenced(by_producer=False, now_ms=self.now_ms)
             else:
                 after = metadata.dead()
             transaction.pending = Pending(metadata, after)

@@ -115,17 +115,17 @@ class TransactionMetadata:
             ),
         )
 
-    def fenced(self, *, asked_by_itself: bool, now_ms: int) -> TransactionMetadata:
+    def fenced(self, *, by_producer: bool, now_ms: int) -> TransactionMetadata:
         """Return the metadata after the coordinator aborted and fenced the producer.
 
-        `asked_by_itself`: the producer restarts and receives its next identity.
+        `by_producer`: the producer restarts and receives its next identity.
         """
         return self._ended(
             replace(
                 self,
                 state=TransactionState.PREPARE_ABORT,
                 producer=self.producer.raised,
-                last=self.producer if asked_by_itself else NO_PRODUCER,
+                last=self.producer if by_producer else NO_PRODUCER,
                 marker_version=EPOCH_VERSION,
                 updated_ms=now_ms,
                 groups=frozenset(),

@@ -106,18 +106,16 @@ def initialise(
     if known.state is TransactionState.ONGOING:
         if request.producer not in (NO_PRODUCER, known.producer):
             return _fenced(request.transactional_id, request.producer, known)
-        asked_by_itself = request.producer == known.producer
-        return Change(
-            after=known.fenced(asked_by_itself=asked_by_itself, now_ms=now_ms), answer=None
-        )
+        by_producer = request.producer == known.producer
+        return Change(after=known.fenced(by_producer=by_producer, now_ms=now_ms), answer=None)
     if known.state.prepared:
         if request.producer in (NO_PRODUCER, known.last, known.producer, known.next_producer):
             return WAIT
         return _fenced(request.transactional_id, request.producer, known)
-    return _begin_anew(known, request, now_ms=now_ms)
+    return _restart(known, request, now_ms=now_ms)
 
 
-def _begin_anew(known: TransactionMetadata, request: InitProducerId, *, now_ms: int) -> Decision:
+def _restart(known: TransactionMetadata, request: InitProducerId, *, now_ms: int) -> Decision:
     if request.producer not in (NO_PRODUCER, known.producer, known.last):
         return _fenced(request.transactional_id, request.producer, known)
     retried = request.producer == known.last != NO_PRODUCER

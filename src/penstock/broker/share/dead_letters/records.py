@@ -116,7 +116,7 @@ def dead_letters(
     ]
     firsts = np.array([run.first for run in given], np.int64)
     lasts = np.array([run.last for run in given], np.int64)
-    wanted = int((lasts - firsts + 1).sum())
+    requested = int((lasts - firsts + 1).sum())
     found = columnar.decode_batches(read.data, start_offset=read.begin, end_offset=read.end)
     offsets = found.column("offset").to_numpy()
     run_of = np.searchsorted(firsts, offsets, side="right") - 1
@@ -145,7 +145,7 @@ def dead_letters(
         batches=batches,
         done=_without(given, left),
         written={cause: int((causes == cause).sum()) for cause in Cause},
-        deleted=wanted - there,
+        deleted=requested - there,
         aborted=there - kept,
         too_large=len(left),
         largest=int(record_sizes(records)[~fits].max(initial=0)),
@@ -214,11 +214,11 @@ def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
     total = int(lengths.sum())
     order = np.empty(int(bounds[-1]), np.int64)
     is_own = np.zeros(len(order), np.bool_)
-    places = (bounds[1:, None] - count + np.arange(count)).ravel()
-    is_own[places] = True
+    positions = (bounds[1:, None] - count + np.arange(count)).ravel()
+    is_own[positions] = True
     order[~is_own] = np.arange(total)
     # Own headers are stored by name: row i and name k at k * size + i, behind the records'.
-    order[places] = total + (np.arange(count) * size + np.arange(size)[:, None]).ravel()
+    order[positions] = total + (np.arange(count) * size + np.arange(size)[:, None]).ravel()
     names = [pa.repeat(pa.scalar(PREFIX + name), size) for name in _NAMES]
     pairs = theirs.flatten()
     keys = pa.concat_arrays([pc.struct_field(pairs, "key"), *names])

@@ -227,9 +227,9 @@ class DeadLetterWriter:
         while any(run.last >= at for run in given):
             at = next(max(run.first, at) for run in given if run.last >= at)
             read = await self._read(source, at, committed=settings.committed)
-            letters = await self._copied(stored, given, read, target, settings)
-            too_large += letters.too_large
-            largest = max(largest, letters.largest)
+            result = await self._copied(stored, given, read, target, settings)
+            too_large += result.too_large
+            largest = max(largest, result.largest)
             at = read.end
         if too_large:
             raise DeadLetterTooLarge(
@@ -311,7 +311,7 @@ class DeadLetterWriter:
         partition = target.partition(index)
         # Reuse only producers without failed appends: after a failure the sequence is unknown.
         producer = self._producers.pop() if self._producers else await self._client.producer()
-        letters = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             dead_letters,
             read,
             given,
@@ -323,13 +323,13 @@ class DeadLetterWriter:
                 base_sequence=producer.sequence(target.topic, partition),
             ),
         )
-        if letters.batches:
-            await self._client.append(producer, target.topic, partition, letters.batches)
+        if result.batches:
+            await self._client.append(producer, target.topic, partition, result.batches)
         if len(self._producers) < DEAD_LETTER_PRODUCERS_IDLE_MAX:
             self._producers.append(producer)
-        for cause, count in letters.written.items():
+        for cause, count in result.written.items():
             self.written[cause] += count
-        self.deleted += letters.deleted
-        self.aborted += letters.aborted
-        await self._resolve(stored, letters.done)
-        return letters
+        self.deleted += result.deleted
+        self.aborted += result.aborted
+        await self._resolve(stored, result.done)
+        return result
