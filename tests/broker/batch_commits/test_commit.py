@@ -90,7 +90,7 @@ def test_decisions(
 
 
 @given(st.integers(0, MODULUS - 1), st.integers(1, TARGET_RECORDS_MAX), st.data())
-def test_the_last_sequence_says_how_much_is_there(
+def test_the_last_sequence_shows_the_appended_records(
     base: int, records: int, data: st.DataObject
 ) -> None:
     there = data.draw(st.one_of(st.just(0), st.just(records), st.integers(0, records)))
@@ -116,7 +116,7 @@ def test_a_producer_beyond_its_commit_is_a_fault() -> None:
         appended_records(target(0, 5), 5)
 
 
-def test_lanes_go_on_where_the_row_ended() -> None:
+def test_producers_continue_where_the_row_ended() -> None:
     known = row(1, "done", targets=(target(MODULUS - 3, 5), target(7, 0, 1), target(40, 2, 2)))
     posted = manifest([(0, 4), (1, 1)], [(2, 1), (3, 6), (0, 2)])
     lasts: dict[TopicIdPartition, int | None] = {
@@ -139,7 +139,7 @@ def test_lanes_go_on_where_the_row_ended() -> None:
     ]
 
 
-def test_lanes_that_rest_are_kept_while_their_topic_lives() -> None:
+def test_idle_producers_are_kept_while_their_topic_exists() -> None:
     gone = target(3, 3, topic_id=GONE)
     rests = target(5, 5, 8, base_offset=1, next_offset=6)
     known = row(1, "done", targets=(gone, rests))
@@ -159,7 +159,7 @@ def test_a_dropped_target_gets_a_new_producer(monkeypatch: pytest.MonkeyPatch) -
     assert [lane.partition for lane in planned] == [9, 0]
 
 
-def test_renewed_lanes_begin_anew() -> None:
+def test_renewed_producers_start_at_sequence_zero() -> None:
     targets = (target(5, 5, 0), target(6, 6, 1))
     assert renewed(targets, frozenset([TopicIdPartition(T, 1)]), count(70)) == (
         targets[0],

@@ -91,7 +91,7 @@ async def test_batches_are_there_once(house: DisklessHouse, local: bool) -> None
     assert house.sinks.counters.records == (360 if local else 240)
 
 
-async def test_a_lane_is_kept_as_long_as_it_has_a_producer(house: DisklessHouse) -> None:
+async def test_a_target_is_kept_while_it_has_a_producer(house: DisklessHouse) -> None:
     await house.post(0, staged(house, 0, local=True))
     await house.post(1, [house.stage("x", [Part("d", 1, values(1, "d1"))])])
     row = await row_of(house)
@@ -183,7 +183,7 @@ async def test_killed_at_every_step(
 
 @MIXED
 @pytest.mark.parametrize("script", [["fails"], ["lands"], ["fails", "lands", "fails"]])
-async def test_an_unknown_outcome_is_asked_for_again(
+async def test_a_commit_of_unknown_outcome_is_repeated(
     house: DisklessHouse, script: list[str], local: bool
 ) -> None:
     house.control.script = list(script)
@@ -194,7 +194,7 @@ async def test_an_unknown_outcome_is_asked_for_again(
 
 
 @MIXED
-async def test_a_commit_whose_answer_never_came_is_found(house: DisklessHouse, local: bool) -> None:
+async def test_a_commit_with_a_lost_response_is_found(house: DisklessHouse, local: bool) -> None:
     house.control.script = ["lands", "fails", "fails", "fails"]
     with pytest.raises(NotFinished, match="not made"):
         await house.post(0, staged(house, 0, local=local))

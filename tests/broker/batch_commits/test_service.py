@@ -105,7 +105,7 @@ async def test_two_drivers_post_one_batch_at_once(house: House) -> None:
     assert house.staged() == []
 
 
-async def test_a_post_goes_on_when_its_client_is_gone(house: House) -> None:
+async def test_a_post_continues_without_its_client(house: House) -> None:
     await house.topic("t", 3)
     begun = asyncio.Event()
     house.control.on_save = lambda record: begun.set()
@@ -320,7 +320,7 @@ async def test_internal_topics_are_not_written(house: House) -> None:
     assert house.values("t") == []
 
 
-async def test_a_topic_that_is_made_anew_is_told_apart(house: House) -> None:
+async def test_a_recreated_topic_is_detected(house: House) -> None:
     await house.topic("t")
     blob = house.stage("a", [Part("t", 0, values(0))])
     await house.delete_topic("t")
@@ -478,7 +478,7 @@ def relink(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("broken", "said"), [b[1:] for b in BREAKS], ids=[b[0] for b in BREAKS])
-async def test_a_blob_that_is_not_what_was_said_is_refused(
+async def test_a_blob_that_differs_from_its_manifest_is_refused(
     house: House, broken: Callable[[Path], object], said: str
 ) -> None:
     await house.topic("t", 2)
@@ -515,7 +515,7 @@ async def test_a_section_that_ends_inside_a_batch_is_refused(house: House) -> No
         await house.post(0, [blob])
 
 
-async def test_a_blob_that_is_damaged_after_the_intent_is_told_and_can_be_given_up(
+async def test_a_blob_damaged_after_the_intent_is_reported_and_can_be_abandoned(
     house: House,
 ) -> None:
     await house.topic("t")

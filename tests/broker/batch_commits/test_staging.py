@@ -45,7 +45,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name != MARKER_FILE)
 
 
-async def test_the_marker_is_drawn_anew_at_every_start(tmp_path: Path) -> None:
+async def test_the_marker_is_new_at_every_start(tmp_path: Path) -> None:
     directory = tmp_path / "deep" / "staging"
     tokens = set()
     for _ in range(3):

@@ -190,9 +190,7 @@ def test_killed_at_every_step(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> No
         sink.expect(*range(batch + 1))
 
 
-def test_a_transaction_that_timed_out_is_made_again(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timed_out_transaction_is_repeated(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker was paused, and the coordinator aborted its transaction."""
     commit, fenced = SinkTransaction.commit, threading.Event()
 
@@ -209,7 +207,7 @@ def test_a_transaction_that_timed_out_is_made_again(
     sink.expect(0)
 
 
-def test_an_application_that_begins_anew_is_not_taken_for_the_one_before(sink: Sink) -> None:
+def test_a_restarted_application_is_not_taken_for_its_predecessor(sink: Sink) -> None:
     """The log still has its offsets, with the same batch numbers."""
     assert sink.post(0).status == 200
     assert sink.driver.request("DELETE", "/v1/sinks/app%2Fq").status == 200

@@ -146,7 +146,7 @@ async def settle(coordinator: GroupCoordinator, members: list[Member]) -> float:
     return time.monotonic() - started
 
 
-async def test_a_crowd_settles_and_a_storm_leaves_the_others_alone(
+async def test_a_thousand_members_are_balanced_and_churn_leaves_others_alone(
     coordinator: GroupCoordinator,
 ) -> None:
     members = [Member(coordinator, number) for number in range(MEMBERS)]

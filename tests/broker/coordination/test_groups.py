@@ -142,7 +142,7 @@ async def test_an_assignment_is_answered_once_it_is_saved(broker: BrokerServer) 
     assert (await saved_group(control, "g"))["generation"] == 1
 
 
-async def test_groups_that_settle_at_once_are_one_transaction(broker: BrokerServer) -> None:
+async def test_saves_of_many_groups_are_one_transaction(broker: BrokerServer) -> None:
     control = await take_over(broker, Control())
     members = {f"g{number}": await join(broker, f"g{number}") for number in range(40)}
     answers = await asyncio.gather(
@@ -193,7 +193,7 @@ async def test_another_coordinator_fences_this_one(broker: BrokerServer) -> None
     assert names(answer.error_code) == "not_coordinator"
 
 
-async def test_members_go_on_after_a_restart(broker: BrokerServer) -> None:
+async def test_members_continue_after_a_restart(broker: BrokerServer) -> None:
     joined = await join(broker, "g")
     await sync(broker, "g", joined, {joined.member_id: b"mine"})
     await restart(broker)
@@ -226,7 +226,7 @@ async def test_sessions_expire(broker: BrokerServer) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_members_are_heard_before_they_expire_where_the_broker_was_held_up(
+async def test_queued_heartbeats_are_read_before_sessions_expire_after_a_suspension(
     broker: BrokerServer,
 ) -> None:
     clock = Clock()
@@ -245,7 +245,7 @@ async def test_members_are_heard_before_they_expire_where_the_broker_was_held_up
     assert (heard.group_state, silent.group_state) == ("Stable", "Empty")
 
 
-async def test_stopping_answers_those_who_wait(broker: BrokerServer) -> None:
+async def test_stop_answers_waiting_requests(broker: BrokerServer) -> None:
     first = await join(broker, "g")
     await sync(broker, "g", first, {first.member_id: b"mine"})
     waiting = asyncio.create_task(join(broker, "g"))
@@ -486,7 +486,7 @@ async def test_a_commit_does_not_wait_longer_than_its_limit(
         await asyncio.wait_for(broker.coordinator.commit("g", [offset]), 60)
 
 
-async def test_a_coordinator_that_has_not_heard_stores_nothing_of_others(
+async def test_a_stale_coordinator_stores_nothing_for_keys_of_others(
     broker: BrokerServer,
 ) -> None:
     broker.cluster.on_image.append(broker.coordinator.image_changed)

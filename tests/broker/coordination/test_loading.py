@@ -104,9 +104,7 @@ async def test_all_that_is_owned_is_loaded_in_time(
     assert len(house.source.reads) == 3
 
 
-async def test_who_asks_comes_before_the_others(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requested_keys_are_read_first(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LOAD_KEYS_MAX", 2)
     house.loads.start()
     while not house.source.reads:
@@ -117,7 +115,7 @@ async def test_who_asks_comes_before_the_others(
     assert house.rounds == 0
 
 
-async def test_a_failure_is_told_and_the_next_request_goes_on(house: House) -> None:
+async def test_a_failure_fails_waiting_requests_and_the_next_one_resumes(house: House) -> None:
     house.source.away = True
     waiting = [asyncio.create_task(house.loads.load(key)) for key in ("g1", "g2", None)]
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
@@ -128,7 +126,7 @@ async def test_a_failure_is_told_and_the_next_request_goes_on(house: House) -> N
     assert sorted(house.taken) == sorted(house.source.stored)
 
 
-async def test_a_bug_leaves_nobody_waiting(house: House) -> None:
+async def test_a_bug_fails_waiting_requests(house: House) -> None:
     house.source.reads = None  # type: ignore[assignment]
     house.loads.start()
     (task,) = asyncio.all_tasks() - {asyncio.current_task()}
@@ -182,7 +180,7 @@ async def test_a_round_looks_at_what_is_known_and_gone(house: House) -> None:
     assert house.rounds == 2
 
 
-async def test_who_waits_when_it_stops_is_told(house: House) -> None:
+async def test_waiting_requests_fail_at_stop(house: House) -> None:
     house.source.open.clear()
     waiting = asyncio.create_task(house.loads.load("g1"))
     await asyncio.sleep(0)

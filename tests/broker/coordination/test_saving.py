@@ -206,7 +206,7 @@ async def test_an_outcome_that_is_unknown_is_looked_up(house: House, stored: boo
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_what_cannot_be_looked_up_is_not_taken_for_anothers(
+async def test_an_unreadable_row_is_not_taken_for_another_coordinators(
     house: House, stored: bool
 ) -> None:
     await house.save("g", {"": b"0"})

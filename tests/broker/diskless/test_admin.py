@@ -31,7 +31,7 @@ async def get(broker: BrokerServer, path: str) -> Any:
     return answer
 
 
-async def test_views_say_where_a_diskless_topic_is_and_how_much(
+async def test_views_show_place_and_size_of_a_diskless_topic(
     broker: BrokerServer, client: WireClient, create: Create
 ) -> None:
     await create("d", 2)

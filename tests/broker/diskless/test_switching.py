@@ -195,7 +195,7 @@ async def test_old_epochs_end_where_the_log_does(
     assert (ended.error_code, ended.leader_epoch, ended.end_offset) == (0, 0, 2)
 
 
-async def test_what_cannot_become_diskless_says_why(
+async def test_a_refused_switch_names_the_cause(
     cluster: Cluster, broker: BrokerServer, client: WireClient, create: Create
 ) -> None:
     await create("s", diskless_enable="false")
@@ -318,7 +318,7 @@ async def test_request_that_does_not_wait_is_joined(
     assert values["penstock_topic_switch_copied_bytes_total", ()] != 0
 
 
-async def test_a_compacted_topic_becomes_diskless_and_is_compacted_on(
+async def test_a_compacted_topic_becomes_diskless_and_stays_compacted(
     cluster: Cluster, local: Callable[..., Awaitable[Any]], broker: BrokerServer, client: WireClient
 ) -> None:
     now_ms = broker.clock.now_ms()

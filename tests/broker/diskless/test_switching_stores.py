@@ -114,7 +114,7 @@ async def produced_to(client: WireClient) -> int:
 # -- as it should be -------------------------------------------------------------------------------
 
 
-async def test_producer_and_group_go_on(serve: Serve, live: Live[Any], stores: Stores) -> None:
+async def test_producer_and_group_continue(serve: Serve, live: Live[Any], stores: Stores) -> None:
     """Some 30 MiB in three partitions, copied in several passes."""
     like: dict[str, Any] = {"partitions": 3, "size_bytes": 8_000}
     broker = await serve(3, diskless_switch_bytes_per_second=str(20 << 20))

@@ -122,7 +122,7 @@ async def house(cluster: Cluster) -> House:
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
-async def test_any_broker_may_be_asked(house: House, asked: int) -> None:
+async def test_any_broker_accepts_the_request(house: House, asked: int) -> None:
     """The third one leads no partition."""
     answer = await altered(house.clients[asked], "t", diskless_enable="true", retention_ms="77")
     assert (answer.error_code, answer.error_message) == (0, None)
@@ -133,7 +133,7 @@ async def test_any_broker_may_be_asked(house: House, asked: int) -> None:
     assert not any(broker.store.partitions for broker in house.brokers)
 
 
-async def test_two_that_are_asked_do_it_once(house: House) -> None:
+async def test_two_requests_make_one_switch(house: House) -> None:
     answers = await asyncio.gather(
         *[altered(client, "t", diskless_enable="true") for client in house.clients]
     )
@@ -141,7 +141,7 @@ async def test_two_that_are_asked_do_it_once(house: House) -> None:
     await house.assert_diskless(2)
 
 
-async def test_broker_that_has_not_heard_of_the_switch_may_be_asked(
+async def test_a_stale_broker_accepts_the_request(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait for shares that no broker would add."""
@@ -159,7 +159,7 @@ async def test_broker_that_has_not_heard_of_the_switch_may_be_asked(
     await house.assert_diskless(2)
 
 
-async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: House) -> None:
+async def test_a_forgotten_request_of_its_own_broker_is_deleted(house: House) -> None:
     """It was stored after its broker had failed; producers are not fenced for it."""
     broker = house.brokers[0]
     assert broker.diskless is not None
@@ -173,7 +173,7 @@ async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: Ho
     assert (answer.error_code, answer.error_message) == (0, None)
 
 
-async def test_producers_go_on_through_the_switch(house: House) -> None:
+async def test_producers_continue_through_the_switch(house: House) -> None:
     """Each retries at the brokers in turn, with its sequence."""
     over = asyncio.Event()
     sent = [0] * PARTITIONS
@@ -206,7 +206,9 @@ async def test_producers_go_on_through_the_switch(house: House) -> None:
         assert await house.records(partition, 2, count) == list(range(count))
 
 
-async def test_broker_that_cannot_says_why(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_broker_reports_the_cause(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put = house.cluster.objects.put
 
     async def refuse(key: str, pieces: Any) -> None:
@@ -274,7 +276,7 @@ async def test_fences_hold_until_the_commit_is_known(house: House, patched: Patc
         assert await house.records(partition, 2, count) == list(range(count))
 
 
-async def test_fenced_broker_gives_up_a_switch_that_does_not_end(
+async def test_a_fenced_broker_cancels_a_switch_that_does_not_end(
     house: House, patched: Patched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit hangs, and arrives after the others have lifted their fences."""
@@ -302,7 +304,7 @@ async def test_fenced_broker_gives_up_a_switch_that_does_not_end(
     await house.assert_local()
 
 
-async def test_share_whose_answer_is_lost_is_brought_again(house: House, patched: Patched) -> None:
+async def test_a_share_with_a_lost_response_is_repeated(house: House, patched: Patched) -> None:
     real = house.cluster.control.join_migration
     lost: list[MigrationParticipant] = []
 
@@ -359,9 +361,7 @@ async def test_broker_that_never_joins_is_named(house: House) -> None:
 
 
 @pytest.mark.usefixtures("joins_nothing")
-async def test_nobody_stops_producers_for_a_share_of_a_process_that_died(
-    house: House, patched: Patched
-) -> None:
+async def test_shares_of_dead_processes_fence_no_producers(house: House, patched: Patched) -> None:
     """The broker was restarted after it had reported that it was ready."""
     real = house.cluster.control.join_migration
 

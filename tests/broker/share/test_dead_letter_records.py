@@ -72,7 +72,7 @@ def own(number: int, offset: int, deliveries: int, text: str) -> list[tuple[str,
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=4),
     st.booleans(),
 )
-def test_letters_are_their_records_with_where_and_why(
+def test_dead_letters_are_records_with_position_and_cause(
     headers: list[int], cuts: list[tuple[int, int]], copies: bool
 ) -> None:
     rows = [row(number, count) for number, count in enumerate(headers)]
@@ -132,7 +132,7 @@ def test_what_is_deleted_or_aborted_is_counted_and_gets_none() -> None:
     assert (letters.deleted, letters.aborted, letters.written[Cause.REJECTED]) == (2, 0, 3)
 
 
-def test_what_is_too_large_waits_and_holds_nobody_up() -> None:
+def test_too_large_dead_letters_wait_without_delaying_others() -> None:
     rows = [row(1), row(2), row(3)]
     runs = [Undeliverable(10, 12, 1, Cause.REJECTED)]
     small = replace(WRITING, batch_bytes_max=200)

@@ -71,7 +71,7 @@ async def place(client: WireClient) -> Place:
     return await Member(client, "g", "m").topic("t"), 1
 
 
-async def test_what_is_rejected_is_copied_and_then_settled(
+async def test_rejected_records_are_copied_and_then_resolved(
     broker: BrokerServer, client: WireClient, place: Place, join: Join
 ) -> None:
     await create(client, TOPIC, ALLOWED, 3)
@@ -110,7 +110,7 @@ async def test_what_is_delivered_too_often_is_copied(
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["missing", "not allowed"])
-async def test_what_cannot_be_copied_waits_and_is_told(
+async def test_records_that_cannot_be_copied_wait_and_are_reported(
     broker: BrokerServer, client: WireClient, place: Place, join: Join, missing: bool
 ) -> None:
     if not missing:
@@ -159,7 +159,7 @@ async def test_a_group_that_wants_none_any_more_is_not_held_up(
     assert broker.share.dead_letters.unwanted == 5
 
 
-async def test_what_lies_in_the_dead_letter_topic_is_not_copied_into_it(
+async def test_records_of_the_dead_letter_topic_are_not_copied_into_it(
     broker: BrokerServer, client: WireClient, place: Place, join: Join
 ) -> None:
     await create(client, TOPIC, ALLOWED)
@@ -187,7 +187,7 @@ async def test_the_topic_is_created_where_that_is_allowed(
     assert [letter["value"] for letter in await letters(client, 1)] == [b"a"]
 
 
-async def test_what_waits_is_written_though_nobody_asks_for_more(
+async def test_waiting_dead_letters_are_written_without_further_fetches(
     broker: BrokerServer, client: WireClient, place: Place, join: Join
 ) -> None:
     one = await join("one", **CONFIGS)

@@ -72,7 +72,7 @@ async def test_start_and_lag_are_shown(client: WireClient, place: Place, join: J
     assert await where(client) == await where(client, named=False) == (2, 6)
 
 
-async def test_offsets_are_set_while_nobody_is_there(
+async def test_offsets_are_set_while_the_group_is_empty(
     client: WireClient, place: Place, join: Join
 ) -> None:
     await beat(client)

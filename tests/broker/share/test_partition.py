@@ -61,7 +61,7 @@ def test_batches_are_given_whole_and_to_one_member() -> None:
     assert share.runs == [Run(0, 4, ACQUIRED, 1, A, 100), Run(5, 9, ACQUIRED, 1, B, 100)]
 
 
-def test_no_more_than_was_asked_for_where_that_is_exact() -> None:
+def test_exact_acquisition_respects_the_record_limit() -> None:
     share = partition()
     assert acquire(share, A, most=3, exact=True) == [Acquired(0, 2, 1)]
     assert acquire(share, B, most=4, exact=True) == [Acquired(3, 6, 1)]
@@ -77,7 +77,7 @@ def test_locks_are_bounded_even_within_a_batch() -> None:
     assert acquire(share, B, most=100) == [Acquired(20, 22, 1)]
 
 
-def test_what_is_no_record_is_settled_on_the_way() -> None:
+def test_offsets_without_records_are_resolved() -> None:
     share = partition()
     log = [Batch(0, 1), Batch(2, 2, records=False), Batch(6, 7)]
     assert acquire(share, log=log) == [Acquired(0, 1, 1), Acquired(6, 7, 1)]
@@ -85,7 +85,7 @@ def test_what_is_no_record_is_settled_on_the_way() -> None:
     assert (share.start, share.end) == (6, 8)
 
 
-def test_the_start_stays_before_what_is_not_settled() -> None:
+def test_the_start_stays_at_the_first_unresolved_record() -> None:
     share = partition()
     acquire(share, most=10)
     say(share, Acknowledge.ACCEPT, 2, 9)
@@ -103,7 +103,7 @@ def test_a_released_record_is_delivered_again_and_counted() -> None:
     assert acquire(share, B, most=1) == [Acquired(1, 2, 2)]
 
 
-def test_what_is_rejected_or_delivered_too_often_is_given_up() -> None:
+def test_rejected_records_and_those_at_the_delivery_limit_are_archived() -> None:
     share = partition(Run(0, 1, ACQUIRED, 5, A, 50), Run(2, 3, ACQUIRED, 4, A, 50))
     assert say(share, Acknowledge.REJECT, 3, 3) == [Undeliverable(3, 3, 4, Cause.REJECTED)]
     assert share.expire(49) == []
@@ -111,7 +111,7 @@ def test_what_is_rejected_or_delivered_too_often_is_given_up() -> None:
     assert share.runs == [Run(2, 2, AVAILABLE, 4), Run(3, 3, RESOLVED)]
 
 
-def test_a_lock_that_ended_is_nobodys() -> None:
+def test_an_expired_lock_cannot_be_acknowledged() -> None:
     share = partition()
     acquire(share)
     with pytest.raises(InvalidRecordState):
@@ -122,7 +122,7 @@ def test_a_lock_that_ended_is_nobodys() -> None:
         say(share, Acknowledge.ACCEPT, 0, 4, now_ms=101)
 
 
-def test_a_renewed_lock_lasts_anew() -> None:
+def test_a_renewed_lock_restarts_its_duration() -> None:
     share = partition()
     acquire(share)
     say(share, Acknowledge.RENEW, 0, 1, now_ms=60)
@@ -142,7 +142,7 @@ def test_a_member_that_goes_has_nothing_any_more(delivered: bool) -> None:
     assert share.runs[1].member == B
 
 
-def test_acknowledgements_are_taken_all_or_none() -> None:
+def test_acknowledgements_are_applied_all_or_none() -> None:
     share = partition()
     acquire(share)
     before = list(share.runs)
@@ -174,7 +174,7 @@ def test_what_lies_before_the_start_is_not_looked_at() -> None:
 LETTERS = replace(LIMITS, dead_letters=True)
 
 
-def test_what_is_given_up_waits_for_its_dead_letter() -> None:
+def test_archived_records_wait_for_their_dead_letters() -> None:
     share = partition(Run(0, 3, AVAILABLE, 4), limits=LETTERS)
     assert acquire(share, most=1, exact=True) == [Acquired(0, 0, 5)]
     assert acquire(share, B, most=1) == [Acquired(1, 1, 5)]

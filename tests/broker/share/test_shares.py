@@ -183,7 +183,7 @@ async def test_while_a_save_is_on_its_way_the_next_gathers(broker: Brokers, plan
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_save_that_fails_is_told_and_the_truth_is_read_again(
+async def test_a_failed_save_is_reported_and_the_row_is_read_again(
     broker: Brokers, plane: Plane, when: str
 ) -> None:
     shares = broker()

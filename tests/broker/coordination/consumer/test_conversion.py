@@ -199,7 +199,9 @@ def test_a_conversion_waits_for_the_save_under_way() -> None:
         (MigrationPolicy.DOWNGRADE, False, True),
     ],
 )
-def test_settings_say_what_is_converted(policy: MigrationPolicy, up: bool, down: bool) -> None:
+def test_the_migration_policy_decides_conversions(
+    policy: MigrationPolicy, up: bool, down: bool
+) -> None:
     driver = Driver(replace(LIMITS, migration=policy))
     classic_group(driver)
     answer = driver.ask(joining("new"))

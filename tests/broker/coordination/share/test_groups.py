@@ -190,7 +190,7 @@ def test_a_group_is_as_large_as_it_may_be(house: House) -> None:
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_a_member_leaves_or_is_not_heard_of(house: House, says: bool) -> None:
+def test_a_member_leaves_or_expires(house: House, says: bool) -> None:
     house.beat("a", 0, "t")
     house.passes(SESSION_MS - 1)
     house.beat("b", 0, "t")
@@ -203,7 +203,7 @@ def test_a_member_leaves_or_is_not_heard_of(house: House, says: bool) -> None:
     assert house.beat("a", 1).error == "unknown_member_id"
 
 
-def test_nothing_is_told_before_it_is_saved(house: House) -> None:
+def test_responses_wait_for_the_save(house: House) -> None:
     house.holds = True
     assert house.beat("a", 0, "t") is None
     token = house.token
@@ -221,7 +221,7 @@ def test_what_cannot_be_saved_is_refused_until_it_can(house: House) -> None:
     assert house.beat("a", 0, "t").epoch == 1
 
 
-def test_another_coordinator_goes_on(house: House) -> None:
+def test_another_coordinator_continues(house: House) -> None:
     house.beat("a", 0, "t")
     house.beat("b", 0, "t", "u")
     house.beat("a", 1)

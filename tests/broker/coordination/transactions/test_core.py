@@ -218,7 +218,7 @@ def test_nothing_leaves_before_its_save(driver: Driver) -> None:
     assert driver.markers
 
 
-def test_requests_wait_for_a_save_and_go_on_together(driver: Driver) -> None:
+def test_requests_wait_for_a_save_and_are_saved_together(driver: Driver) -> None:
     producer = driver.begun()
     driver.holding = True
     assert driver.add(producer, P0) is None
@@ -242,7 +242,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last(driver: Driver) 
     assert driver.state() is TransactionState.ONGOING
 
 
-def test_who_waits_for_long_is_told_to_come_again(driver: Driver) -> None:
+def test_a_request_that_waits_too_long_gets_concurrent_transactions(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, P0)
     driver.end(producer)
@@ -429,7 +429,7 @@ def test_a_new_owner_keeps_the_time_of_what_is_open(driver: Driver) -> None:
     assert other.state() is TransactionState.PREPARE_ABORT
 
 
-def test_who_waits_is_sent_on_when_the_owner_changes(driver: Driver) -> None:
+def test_waiting_requests_get_not_coordinator_when_the_owner_changes(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, P0)
     driver.end(producer)
@@ -469,7 +469,7 @@ def test_partitions_are_verified(driver: Driver) -> None:
     assert verify(producer.raised, P0) == Verified(missing=frozenset({P0}))
 
 
-def test_bounds_are_told(driver: Driver) -> None:
+def test_limits_are_named_in_errors(driver: Driver) -> None:
     assert refused(driver.init(timeout_ms=900_001)) == "invalid_transaction_timeout"
     assert refused(driver.init(timeout_ms=0)) == "invalid_transaction_timeout"
     assert refused(driver.init(ProducerIdentity(1, -1))) == "invalid_request"
