@@ -36,9 +36,9 @@ from penstock.broker.coordination.consumer import (
     ConsumerLimits,
 )
 from penstock.broker.coordination.core import Compute, Computed, Effect, Save, Saved
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.kinds import Groups
 from penstock.broker.coordination.modern.targets import encode_partitions
+from penstock.broker.coordination.turn import Turn
 from penstock.control import Partition, Topic
 
 MEMBERS: Final = 1_000
@@ -99,8 +99,8 @@ class _Group:
     """A group in the core, whose saves are done at once and whose targets are computed beside."""
 
     def __init__(self) -> None:
-        desk = Desk()
-        consumer = ConsumerGroups(desk, ConsumerLimits(assignment_interval=0))
+        turn = Turn()
+        consumer = ConsumerGroups(turn, ConsumerLimits(assignment_interval=0))
         partitions = tuple(
             Partition(index=index, leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
             for index in range(PARTITIONS)
@@ -111,7 +111,7 @@ class _Group:
             )
             for number, topic_id in enumerate(IDS)
         }
-        self._core = Groups(desk, [consumer])
+        self._core = Groups(turn, [consumer])
         self._left: list[Effect] = []
         self.turns: list[float] = []
 

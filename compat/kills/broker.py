@@ -74,7 +74,7 @@ def plant(reached: Callable[[str], None]) -> None:
     CoordinationRecords.save_records = _saves(CoordinationRecords.save_records, reached)  # type: ignore[method-assign]
     GroupOffsets.stage_offsets = _stages(GroupOffsets.stage_offsets, reached)  # type: ignore[method-assign]
     RequestContext.reply = _replies(RequestContext.reply, reached)  # type: ignore[method-assign]
-    Markers._tell = _tells(Markers._tell, reached)  # type: ignore[method-assign]
+    Markers._report = _tells(Markers._report, reached)  # type: ignore[method-assign]
     ReplicaLog.append_replica = _copies(ReplicaLog.append_replica, reached)  # type: ignore[method-assign]
     for log in LOGS:
         log.append = _appends(log.append, reached)  # type: ignore[method-assign]

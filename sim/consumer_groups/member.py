@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.broker.coordination.assignors import NOTHING, Partitions, both, fewer
 from penstock.broker.coordination.consumer import ConsumerHeartbeat
 from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 
 if TYPE_CHECKING:
     from sim.consumer_groups.world import World
@@ -81,7 +81,7 @@ class Process:
         self.request += 1  # the answer is here: no time-out any more
         self._take(owned, answer)
 
-    def _take(self, owned: Partitions, answer: Beaten) -> None:
+    def _take(self, owned: Partitions, answer: HeartbeatResponse) -> None:
         self.full, self.sent = False, owned
         self.epoch = answer.epoch
         self.world.revealed(self, answer)

@@ -17,8 +17,8 @@ Planted = tuple[object, str, Any] | Plant
 
 
 def _answers_at_once(groups: ConsumerGroups) -> None:
-    groups.keeper.answer = (  # type: ignore[method-assign]
-        lambda group, token, response: groups.desk.reply(token, response)
+    groups.saver.answer = (  # type: ignore[method-assign]
+        lambda group, token, response: groups.turn.reply(token, response)
     )
 
 

@@ -37,10 +37,10 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 from penstock.control import Partition, Topic
 from sim.consumer_groups.classic import ClassicProcess
 from sim.consumer_groups.member import Process
@@ -113,13 +113,13 @@ class World:
         return topic(name, count, self._topic_number)
 
     def _start(self) -> None:
-        desk = Desk()
-        self.consumer = ConsumerGroups(desk, LIMITS)
+        turn = Turn()
+        self.consumer = ConsumerGroups(turn, LIMITS)
         self.consumer.topics = dict(self.topics)
         self.plant(self.consumer)
-        self.classic = ClassicGroups(desk, CLASSIC_LIMITS, epoch=self._crashes)
-        Conversion(desk, self.classic, self.consumer)
-        self.core = Groups(desk, [self.classic, self.consumer])
+        self.classic = ClassicGroups(turn, CLASSIC_LIMITS, epoch=self._crashes)
+        Conversion(turn, self.classic, self.consumer)
+        self.core = Groups(turn, [self.classic, self.consumer])
 
     @property
     def group(self) -> ConsumerGroup | None:
@@ -266,7 +266,7 @@ class World:
             if shared:
                 self.violated(f"{process.member_id} and {other.member_id} both read {shared}")
 
-    def revealed(self, process: Process, answer: Beaten) -> None:
+    def revealed(self, process: Process, answer: HeartbeatResponse) -> None:
         """A process has been told its epoch: it is stored, and stays."""
         self.told_epoch = max(self.told_epoch, answer.epoch)
         if "g" in self.classic.ids:  # and the process will soon be told so

@@ -240,7 +240,7 @@ def write_letters(world: World, broker: int, plant: Plant, most: int) -> World |
     view = load(world, broker)
     if (view.sent or view.gathered) and not plant.early_letters:
         return None
-    waiting = share_of(plant, view).letters()
+    waiting = share_of(plant, view).awaiting_dead_letters()
     offsets = tuple(at for one in waiting for at in range(one.first, one.last + 1))
     if not offsets or view.written or any(world.records[at].letters >= most for at in offsets):
         return None
@@ -399,7 +399,7 @@ def check(world: World, plant: Plant) -> None:
     settled |= {
         at
         for run in state.runs
-        if run.state == RecordState.SETTLED
+        if run.state == RecordState.RESOLVED
         for at in range(run.first, run.last + 1)
     }
     for at in settled:
@@ -407,7 +407,9 @@ def check(world: World, plant: Plant) -> None:
         if not one.may_be_accepted and not one.letters:
             raise Violation(f"{at} is settled, not accepted and no dead letter: it is lost")
     share.expire(10**6)
-    settled |= {at for run in share.letters() for at in range(run.first, run.last + 1)}
+    settled |= {
+        at for run in share.awaiting_dead_letters() for at in range(run.first, run.last + 1)
+    }
     for at in set(OFFSETS) - settled:
         begin = share.next_offset()
         if begin is None or begin > at:

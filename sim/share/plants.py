@@ -8,10 +8,10 @@ from penstock.broker.share.partition import (
     ACQUIRED,
     ARCHIVING,
     AVAILABLE,
-    SETTLED,
+    RESOLVED,
     SharePartition,
 )
-from penstock.broker.share.values import Acknowledge, Acknowledged, Cause, GivenUp, Run
+from penstock.broker.share.values import Acknowledge, Acknowledged, Cause, Run, Undeliverable
 from sim.share.model import LETTERS, ONE_BROKER, Bounds, Plant
 
 PAIRS = LETTERS._replace(crashes=0, brokers=1, depth=10)
@@ -31,8 +31,10 @@ class GivesWhatOthersHave(SharePartition):
 class DoesNotCount(SharePartition):
     """A delivery leaves the count as it is."""
 
-    def _released(self, run: Run, given_up: list[GivenUp], *, delivered: bool = True) -> Run:
-        return super()._released(run, given_up, delivered=False)
+    def _released(
+        self, run: Run, undeliverable: list[Undeliverable], *, delivered: bool = True
+    ) -> Run:
+        return super()._released(run, undeliverable, delivered=False)
 
 
 class ForgetsAccepts(SharePartition):
@@ -40,7 +42,7 @@ class ForgetsAccepts(SharePartition):
 
     def acknowledge(
         self, member: str, said: Sequence[Acknowledged], *, now_ms: int
-    ) -> list[GivenUp]:
+    ) -> list[Undeliverable]:
         forgotten = [
             one._replace(kind=Acknowledge.RELEASE) if one.kind == Acknowledge.ACCEPT else one
             for one in said
@@ -52,21 +54,21 @@ class StartsTooFar(SharePartition):
     """The start is put behind the first record that is settled, whatever lies before it."""
 
     def _take(self, left: list[Run], *, begin: int) -> None:
-        settled = next((index for index, run in enumerate(left) if run.state == SETTLED), None)
+        settled = next((index for index, run in enumerate(left) if run.state == RESOLVED), None)
         super()._take(left if settled is None else left[settled:], begin=begin)
 
 
 class NeverExpires(SharePartition):
     """Locks do not end."""
 
-    def expire(self, now_ms: int) -> list[GivenUp]:
+    def expire(self, now_ms: int) -> list[Undeliverable]:
         return []
 
 
 class ExpiresEarly(SharePartition):
     """Locks end a moment before they do."""
 
-    def expire(self, now_ms: int) -> list[GivenUp]:
+    def expire(self, now_ms: int) -> list[Undeliverable]:
         return super().expire(now_ms + 1)
 
 
@@ -75,12 +77,12 @@ class DoesNotRenew(SharePartition):
 
     def acknowledge(
         self, member: str, said: Sequence[Acknowledged], *, now_ms: int
-    ) -> list[GivenUp]:
+    ) -> list[Undeliverable]:
         before = list(self.runs)
-        given_up = super().acknowledge(member, said, now_ms=now_ms)
+        undeliverable = super().acknowledge(member, said, now_ms=now_ms)
         if any(one.kind == Acknowledge.RENEW for one in said):
             self._take(before, begin=self.start)
-        return given_up
+        return undeliverable
 
 
 class TakesAnybodysWord(SharePartition):
@@ -88,7 +90,7 @@ class TakesAnybodysWord(SharePartition):
 
     def acknowledge(
         self, member: str, said: Sequence[Acknowledged], *, now_ms: int
-    ) -> list[GivenUp]:
+    ) -> list[Undeliverable]:
         held = {run.member for run in self.runs if run.state == ACQUIRED} - {member}
         for other in held:
             self._take([run._replace(member=member) for run in self.runs], begin=self.start)
@@ -99,40 +101,46 @@ class TakesAnybodysWord(SharePartition):
 class ReleasesOthers(SharePartition):
     """With one member, what all have is released."""
 
-    def release(self, member: str, *, delivered: bool) -> list[GivenUp]:
+    def release(self, member: str, *, delivered: bool) -> list[Undeliverable]:
         held = [run for run in self.runs if run.state == ACQUIRED]
-        return self._let_go(held, delivered=delivered)
+        return self._release_all(held, delivered=delivered)
 
 
 class HasNoLimit(SharePartition):
     """A record is delivered for ever."""
 
-    def _released(self, run: Run, given_up: list[GivenUp], *, delivered: bool = True) -> Run:
+    def _released(
+        self, run: Run, undeliverable: list[Undeliverable], *, delivered: bool = True
+    ) -> Run:
         return Run(run.first, run.last, AVAILABLE, run.deliveries)
 
 
 class GivesUpEarly(SharePartition):
     """A record has one delivery less than the limit says."""
 
-    def _released(self, run: Run, given_up: list[GivenUp], *, delivered: bool = True) -> Run:
-        after = super()._released(run, given_up, delivered=delivered)
+    def _released(
+        self, run: Run, undeliverable: list[Undeliverable], *, delivered: bool = True
+    ) -> Run:
+        after = super()._released(run, undeliverable, delivered=delivered)
         if after.deliveries == self.limits.delivery_count_limit - 1:
-            return Run(run.first, run.last, SETTLED)
+            return Run(run.first, run.last, RESOLVED)
         return after
 
 
 class SettlesWhatIsRejected(SharePartition):
     """What is given up waits for no dead letter."""
 
-    def _given_up(self, run: Run, count: int, cause: Cause, given_up: list[GivenUp]) -> Run:
-        super()._given_up(run, count, cause, given_up)
-        return Run(run.first, run.last, SETTLED)
+    def _undeliverable(
+        self, run: Run, count: int, cause: Cause, undeliverable: list[Undeliverable]
+    ) -> Run:
+        super()._undeliverable(run, count, cause, undeliverable)
+        return Run(run.first, run.last, RESOLVED)
 
 
 class ForgetsWhatWaits(SharePartition):
     """A leader that has just read the row writes no dead letters of what waits."""
 
-    def letters(self) -> list[GivenUp]:
+    def awaiting_dead_letters(self) -> list[Undeliverable]:
         return []
 
 
@@ -156,7 +164,7 @@ class GivesOutWhatWaits(SharePartition):
         return found
 
     def next_offset(self) -> int | None:
-        waiting = self.letters()
+        waiting = self.awaiting_dead_letters()
         return waiting[0].first if waiting else super().next_offset()
 
 

@@ -36,7 +36,7 @@ from penstock.broker.coordination.core import (
     Tick,
 )
 from penstock.broker.coordination.transactions import (
-    NOBODY,
+    NO_PRODUCER,
     PRODUCER_EPOCH_MAX,
     Added,
     AddToTransaction,
@@ -95,7 +95,7 @@ class Client(NamedTuple):
     `wanted` is the outcome that it asks for, `asked` what it waits for an answer to.
     """
 
-    producer: ProducerIdentity = NOBODY
+    producer: ProducerIdentity = NO_PRODUCER
     number: int = 0
     added: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
@@ -200,8 +200,8 @@ class Model:
         bounds, who = self.bounds, f"client {'AB'[number]}"
         if client.asked & {"init", "end"}:
             return
-        if client.producer == NOBODY:
-            yield f"{who} begins", self._ask(state, number, "init", _init(NOBODY))
+        if client.producer == NO_PRODUCER:
+            yield f"{who} begins", self._ask(state, number, "init", _init(NO_PRODUCER))
             return
         if bounds.returns and not client.returned and not client.asked and client.wanted is None:
             after = _with(state, number, returned=True)
@@ -312,13 +312,15 @@ class Model:
         open_tags |= {
             Tag(one, client.number)
             for one, client in enumerate(state.clients)
-            if client.producer != NOBODY
+            if client.producer != NO_PRODUCER
         }
         others = {tag for tag in open_tags if tag.client != number}
         state = state._replace(fenced=state.fenced | (others - ended))
         state = self._given(state, number, producer)
         client = state.clients[number]
-        moved = client.producer != NOBODY and (client.added or client.written or client.with_group)
+        moved = client.producer != NO_PRODUCER and (
+            client.added or client.written or client.with_group
+        )
         return _with(
             state,
             number,

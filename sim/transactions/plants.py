@@ -32,9 +32,9 @@ NEXT = Bounds(transactions=2, crashes=1)
 
 
 class LosesMarkers(Transactions):
-    def _mark(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
+    def _write_markers(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
         kept = frozenset(sorted(metadata.partitions, key=str)[:1])
-        super()._mark(transaction, replace(metadata, partitions=kept))
+        super()._write_markers(transaction, replace(metadata, partitions=kept))
 
 
 class ForgetsMarkersAtLoad(Transactions):
@@ -52,7 +52,7 @@ class CompletesAtFirstMarker(Transactions):
 class MarksBeforeSave(Transactions):
     def _save(self, transaction: Transaction, pending: Pending) -> None:
         super()._save(transaction, pending)
-        self._mark(transaction, pending.after)
+        self._write_markers(transaction, pending.after)
 
 
 class AnswersBeforeSave(Transactions):

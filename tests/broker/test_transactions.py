@@ -271,7 +271,7 @@ async def test_another_broker_finishes_what_is_decided(cluster: Cluster, start: 
     began = await begin(client, name)
     await add(client, name, began, cluster.led[1])
     markers = cluster.brokers[1].transactions.markers
-    markers.write = lambda wanted: None  # type: ignore[method-assign]
+    markers.write = lambda request: None  # type: ignore[method-assign]
     assert (await end(client, name, began, commit=True)).error_code == 0
     assert (await described(client, name)).transaction_state == "PrepareCommit"
     third = await start(3)

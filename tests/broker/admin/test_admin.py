@@ -153,7 +153,7 @@ async def test_groups_that_may_be_anothers_now_are_no_empty_list(
     for path in ("/v1/groups", "/v1/groups/g"):
         status, answer = await fetch(admin, path)
         assert (status, answer["error"]) == (503, "coordinator_not_available")
-        assert "lost touch with the control plane" in answer["message"]
+        assert "cannot reach the control plane" in answer["message"]
     assert "penstock_group_metrics_missing 1.0" in (await fetch(admin, "/metrics"))[1]
 
 

@@ -1,4 +1,4 @@
-"""A broker's sinks on a real store and staging directory, in the test's loop; it can crash."""
+"""Sinks of a broker on a real store and staging directory, in the test's loop; it can crash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TURNS_MAX = 30_000
 
 
 class HouseClock:
-    """The system's clock, which can be set on."""
+    """The system's clock, which can be moved forward."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0
@@ -44,9 +44,9 @@ class HouseClock:
 
 
 class FaultyControl(MemoryControlPlane):
-    """Outlives its brokers; saves fail, before or after they took effect, when they are told to.
+    """Control plane that outlives its brokers and fails on request, before or after a save.
 
-    They wait while `gate` is cleared.
+    Saves wait while `gate` is cleared.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class FaultyControl(MemoryControlPlane):
 
 
 class RefusingFiles(FaultyFiles):
-    """Has no room at all while it is told to `refuse`, not even where files need not grow."""
+    """Files that fail with a full disk while `refuse` is set, even without growth."""
 
     def __init__(self) -> None:
         super().__init__(self._refuse)
@@ -81,7 +81,7 @@ class RefusingFiles(FaultyFiles):
 
 
 class House:
-    """One directory and one control plane, and the brokers that run on them in turn."""
+    """A directory and a control plane, and successive brokers on them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -123,14 +123,14 @@ class House:
         return self
 
     async def serve_objects(self, configs: TopicConfigs) -> None:
-        """Nothing here; with an object store there are diskless topics, too."""
+        """Do nothing; the house with an object store serves diskless topics."""
 
     async def stop(self) -> None:
         await self.sinks.stop()
         self.store.close()
 
     async def crash(self) -> None:
-        """End as kill -9 does: nothing is closed, nothing is written any more."""
+        """End as kill -9 does: close nothing, write nothing more."""
         await self.sinks.stop()
         abandon(self.store)
 

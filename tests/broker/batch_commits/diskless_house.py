@@ -1,4 +1,4 @@
-"""The house of the sinks' tests with an object store: diskless topics beside local ones."""
+"""House of the sinks' tests with an object store: diskless topics beside local ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK: dict[str, Any] = {
 
 
 class SinkPlane(FaultyControl):
-    """Commits of sinks meet a script: they fail, land without an answer, or find others there."""
+    """Control plane whose sink commits follow a script: fail, lose the response, or conflict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class SinkPlane(FaultyControl):
 
 
 class DisklessHouse(House):
-    """See the module's text; the store and the control plane outlive the brokers."""
+    """A house whose store and control plane outlive its brokers."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -103,7 +103,7 @@ class DisklessHouse(House):
         await super().crash()
 
     async def remote_values(self, topic: str, partition: int = 0) -> list[str]:
-        """What a reader finds in a diskless partition: by the index, from the store."""
+        """Read the values of a diskless partition by its index, from the store."""
         topic_id = self.broker.partitions.topics[topic].topic.topic_id
         extents = await self.control.extents(topic_id, partition, start=0, end=2**40, limit=1000)
         found: list[str] = []
@@ -116,9 +116,12 @@ class DisklessHouse(House):
         return found
 
     def keys_tried(self) -> list[str]:
-        """The keys of records that were written to, or tried."""
+        """Return the keys of object records whose upload was tried."""
         return [key for key in self.objects.puts if key.startswith("wal/")]
 
     async def objects_by_state(self) -> dict[str, int]:
-        """How many of them are of each state; keys that were never written to are PENDING."""
-        return {one.state: one.objects for one in await self.control.object_totals()}
+        """Count objects by state; keys that were never written to are PENDING."""
+        return {
+            object_total.state: object_total.objects
+            for object_total in await self.control.object_totals()
+        }

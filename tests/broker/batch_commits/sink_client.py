@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 
 class SinkClient:
-    """Everything over one connection per request, as attempts come from different processes."""
+    """Client with one connection per request, as attempts come from different processes."""
 
     def __init__(self, url: str, topic_ids: Mapping[str, str]) -> None:
         self._address = urlsplit(url).netloc
@@ -58,7 +58,7 @@ class SinkClient:
     def stage(
         self, name: str, parts: Sequence[Part], *, records_per_batch: int = 10, put: bool = True
     ) -> dict[str, Any]:
-        """Stage one blob; its entry in a manifest."""
+        """Stage one blob; return its entry of a manifest."""
         blob, entry = encode_blob(name, parts, self.topic_ids, records_per_batch=records_per_batch)
         if put:
             answer = self.put(name, blob)
@@ -120,7 +120,7 @@ def client_of(broker: Broker, *topics: str) -> SinkClient:
 
 
 def log_of(broker: Broker, topic: str, partition: int) -> list[str]:
-    """Every value in a partition, in the order of offsets, straight from the segment files."""
+    """Return every value of a partition by offset, read from the segment files."""
     client = SinkClient(broker.admin_url, {})
     path = f"/v1/topics/{topic}/partitions/{partition}/extents"
     answer = client.request("GET", path)

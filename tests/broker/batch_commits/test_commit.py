@@ -1,4 +1,4 @@
-"""The core: decisions as a table, sequences by brute force, and histories with crashes."""
+"""Core of sinks: decisions as a table, sequences by brute force, and histories with crashes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def target(base: int = 0, records: int = 10, partition: int = 0, **more: object)
 
 
 def manifest(*blobs: list[tuple[int, int]]) -> Manifest:
-    """Blobs of (partition, records); a record has 100 bytes."""
+    """Make blobs of (partition, records); a record has 100 bytes."""
     made = []
     for number, sections in enumerate(blobs):
         position = 0
@@ -90,7 +90,7 @@ def test_decisions(
 
 
 @given(st.integers(0, MODULUS - 1), st.integers(1, TARGET_RECORDS_MAX), st.data())
-def test_the_last_sequence_says_how_much_is_there(
+def test_the_last_sequence_shows_the_appended_records(
     base: int, records: int, data: st.DataObject
 ) -> None:
     there = data.draw(st.one_of(st.just(0), st.just(records), st.integers(0, records)))
@@ -116,7 +116,7 @@ def test_a_producer_beyond_its_commit_is_a_fault() -> None:
         appended_records(target(0, 5), 5)
 
 
-def test_lanes_go_on_where_the_row_ended() -> None:
+def test_producers_continue_where_the_row_ended() -> None:
     known = row(1, "done", targets=(target(MODULUS - 3, 5), target(7, 0, 1), target(40, 2, 2)))
     posted = manifest([(0, 4), (1, 1)], [(2, 1), (3, 6), (0, 2)])
     lasts: dict[TopicIdPartition, int | None] = {
@@ -124,13 +124,13 @@ def test_lanes_go_on_where_the_row_ended() -> None:
         TopicIdPartition(T, 1): None,  # expired
         TopicIdPartition(T, 2): 40,  # one record was lost
     }
-    going_on = continued(known, posted, lasts)
-    assert sorted(key.partition for key in going_on) == [0, 1]
+    continuing = continued(known, posted, lasts)
+    assert sorted(key.partition for key in continuing) == [0, 1]
     planned = plan_targets(
-        known, posted, going_on=going_on, new_producers=count(100), topic_ids=frozenset([T])
+        known, posted, continuing=continuing, new_producers=count(100), topic_ids=frozenset([T])
     )
     assert [
-        (one.partition, one.producer_id, one.base_sequence, one.records) for one in planned
+        (lane.partition, lane.producer_id, lane.base_sequence, lane.records) for lane in planned
     ] == [
         (0, 9, 2, 6),
         (1, 9, 7, 1),
@@ -139,13 +139,13 @@ def test_lanes_go_on_where_the_row_ended() -> None:
     ]
 
 
-def test_lanes_that_rest_are_kept_while_their_topic_lives() -> None:
+def test_idle_producers_are_kept_while_their_topic_exists() -> None:
     gone = target(3, 3, topic_id=GONE)
     rests = target(5, 5, 8, base_offset=1, next_offset=6)
     known = row(1, "done", targets=(gone, rests))
     posted = manifest([(0, 1)])
     planned = plan_targets(
-        known, posted, going_on={}, new_producers=count(50), topic_ids=frozenset([T])
+        known, posted, continuing={}, new_producers=count(50), topic_ids=frozenset([T])
     )
     assert planned == (target(0, 1, 0, producer_id=50), target(10, 0, 8))
 
@@ -154,12 +154,12 @@ def test_a_dropped_target_gets_a_new_producer(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("penstock.broker.batch_commits.commit.SINK_TARGETS_MAX", 2)
     known = row(1, "done", targets=tuple(target(5, 5, n) for n in range(4)))
     planned = plan_targets(
-        known, manifest([(9, 1)]), going_on={}, new_producers=count(50), topic_ids=frozenset([T])
+        known, manifest([(9, 1)]), continuing={}, new_producers=count(50), topic_ids=frozenset([T])
     )
-    assert [one.partition for one in planned] == [9, 0]
+    assert [lane.partition for lane in planned] == [9, 0]
 
 
-def test_renewed_lanes_begin_anew() -> None:
+def test_renewed_producers_start_at_sequence_zero() -> None:
     targets = (target(5, 5, 0), target(6, 6, 1))
     assert renewed(targets, frozenset([TopicIdPartition(T, 1)]), count(70)) == (
         targets[0],
@@ -183,15 +183,15 @@ sections = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1,
 def test_any_number_of_interrupted_attempts_make_one_log(
     blobs: list[list[tuple[int, int]]], base: int, data: st.DataObject
 ) -> None:
-    """Attempts that each append some of what is scheduled: every record gets there once."""
+    """Each attempt appends part of the schedule: every record is appended once."""
     posted = manifest(*blobs)
     targets = tuple(
         target(base, records, key.partition) for key, (_, records) in posted.targets().items()
     )
-    logs: dict[TopicIdPartition, list[int]] = {key_of(one): [] for one in targets}
+    logs: dict[TopicIdPartition, list[int]] = {key_of(lane): [] for lane in targets}
     for last_attempt in (False, False, True):
         lasts = {key: log[-1] if log else None for key, log in logs.items()}
-        appended = {key_of(one): appended_records(one, lasts[key_of(one)]) for one in targets}
+        appended = {key_of(lane): appended_records(lane, lasts[key_of(lane)]) for lane in targets}
         runs = schedule(posted, targets, appended)
         cut = len(runs) if last_attempt else data.draw(st.integers(0, len(runs)))
         for place, run in enumerate(runs[: cut + 1]):
@@ -200,9 +200,9 @@ def test_any_number_of_interrupted_attempts_make_one_log(
             first = run.base_sequence + run.skip
             logs[run.target] += [(first + n) % MODULUS for n in range(take)]
     assert logs == {
-        key_of(one): [(base + n) % MODULUS for n in range(one.records)] for one in targets
+        key_of(lane): [(base + n) % MODULUS for n in range(lane.records)] for lane in targets
     }
-    assert schedule(posted, targets, {key_of(one): one.records for one in targets}) == []
+    assert schedule(posted, targets, {key_of(lane): lane.records for lane in targets}) == []
 
 
 def test_a_partition_that_takes_no_appends_is_left_out() -> None:

@@ -1,4 +1,4 @@
-"""Commits to diskless topics: one transaction, whatever fails before, in or after it."""
+"""Commits to diskless topics: one transaction, with failures before, in and after it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def values(batch: int, target: str, count: int = 40) -> list[str]:
 def staged(
     house: DisklessHouse, batch: int, *, local: bool = False, name: str = "b"
 ) -> list[dict[str, Any]]:
-    """Two blobs, each with a half of every partition."""
+    """Stage two blobs, each with half of every partition."""
     targets = [("d", 0), *([("l", 0)] if local else []), ("d", 1)]
     return [
         house.stage(
@@ -91,7 +91,7 @@ async def test_batches_are_there_once(house: DisklessHouse, local: bool) -> None
     assert house.sinks.counters.records == (360 if local else 240)
 
 
-async def test_a_lane_is_kept_as_long_as_it_has_a_producer(house: DisklessHouse) -> None:
+async def test_a_target_is_kept_while_it_has_a_producer(house: DisklessHouse) -> None:
     await house.post(0, staged(house, 0, local=True))
     await house.post(1, [house.stage("x", [Part("d", 1, values(1, "d1"))])])
     row = await row_of(house)
@@ -113,7 +113,7 @@ async def test_a_batch_of_many_objects_is_in_order(house: DisklessHouse) -> None
 
 
 class Steps:
-    """Counts what a commit does, and ends the process at one of the steps."""
+    """Counts the steps of a commit, and ends the process at one of them."""
 
     def __init__(self, house: DisklessHouse, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = -1
@@ -145,7 +145,7 @@ class Steps:
 async def test_killed_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
-    """The process ends between any two steps of a commit; the driver posts again, or does not."""
+    """The process ends between any two steps of a commit; the driver may post again."""
     killed = 0
     for at in range(100):
         with monkeypatch.context() as patch:
@@ -183,7 +183,7 @@ async def test_killed_at_every_step(
 
 @MIXED
 @pytest.mark.parametrize("script", [["fails"], ["lands"], ["fails", "lands", "fails"]])
-async def test_an_unknown_outcome_is_asked_for_again(
+async def test_a_commit_of_unknown_outcome_is_repeated(
     house: DisklessHouse, script: list[str], local: bool
 ) -> None:
     house.control.script = list(script)
@@ -194,7 +194,7 @@ async def test_an_unknown_outcome_is_asked_for_again(
 
 
 @MIXED
-async def test_a_commit_whose_answer_never_came_is_found(house: DisklessHouse, local: bool) -> None:
+async def test_a_commit_with_a_lost_response_is_found(house: DisklessHouse, local: bool) -> None:
     house.control.script = ["lands", "fails", "fails", "fails"]
     with pytest.raises(NotFinished, match="not made"):
         await house.post(0, staged(house, 0, local=local))
@@ -211,7 +211,7 @@ async def test_a_commit_whose_answer_never_came_is_found(house: DisklessHouse, l
 @MIXED
 @pytest.mark.parametrize("fault", ["swept", "overtaken"])
 async def test_a_commit_that_comes_too_late(house: DisklessHouse, fault: str, local: bool) -> None:
-    """Its objects were swept; or another broker has the row, and everything else is its affair."""
+    """Its objects were swept, or another broker has taken over the row."""
     house.control.script = [fault]
     with pytest.raises(NotFinished):
         await house.post(0, staged(house, 0, local=local))

@@ -1,4 +1,4 @@
-"""A broker that is killed in the middle of commits ends with every record once, in order."""
+"""Brokers killed during commits: every record is in the log once, in order."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ POLLS_MAX = 20_000
 
 
 def parts(number: int, half: int) -> list[Part]:
-    """Half of a batch: some of each partition, a hundred record batches of it altogether."""
+    """Return half of a batch: some of each partition, a hundred record batches in total."""
     rows = range(half * RECORDS // 2, (half + 1) * RECORDS // 2)
     return [Part("t", p, [f"{number}/{p}/{n}/{PADDING}" for n in rows]) for p in range(PARTITIONS)]
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    """Look again and again, a bounded number of times; each look is a request."""
+    """Poll a bounded number of times; each poll is a request."""
     return any(condition() for _ in range(POLLS_MAX))
 
 
 class Post(threading.Thread):
-    """A driver's post, which a killed broker never answers."""
+    """Post of a driver, which a killed broker never answers."""
 
     def __init__(self, client: SinkClient, batch: int, blobs: list[dict[str, object]]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def span(client: SinkClient) -> int:
 
 
 def begun(client: SinkClient, number: int, wanted: int) -> bool:
-    """Whether the batch is recorded, and the log has more than some of it."""
+    """Whether the batch is recorded, and part of it appended."""
     return (client.sink("app/q") or {}).get("batch") == number and span(client) >= wanted
 
 

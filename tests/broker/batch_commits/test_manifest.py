@@ -1,4 +1,4 @@
-"""Manifests: what is read, what is refused and where, and the stored form."""
+"""Manifests: accepted ones, positions in refusals, and the stored form."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ OF_A_SECTION: list[tuple[str, Any, str]] = [
     ("topic", "", "topic"),
     ("topic", 5, "topic"),
     ("topic", "x" * 250, "topic"),
-    ("topic_id", "zz", "no UUID"),
+    ("topic_id", "zz", "not a UUID"),
     ("topic_id", 5, "topic_id"),
     ("partition", -1, "partition"),
     ("partition", 2**31, "partition"),

@@ -1,4 +1,4 @@
-"""Batches of exactly-once sinks for topics with three replicas, whoever leads and dies."""
+"""Batches of exactly-once sinks for topics with three replicas, through failovers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SinkCluster(Cluster):
         )
 
     async def finished(self, node_id: int, batch: int, entry: dict[str, Any]) -> Committed:
-        """Post until it is done, as a driver does."""
+        """Repeat the post until it is done, as a driver does."""
         async with asyncio.timeout(120):
             while True:
                 try:
@@ -84,7 +84,7 @@ async def test_any_broker_takes_batches(cluster: SinkCluster, leads: bool) -> No
     assert (await cluster.post(node_id, 1, second)).outcome == "appended"
     assert await cluster.records() == [*VALUES, "more"]
     row = await cluster.sinks(node_id).commit_of("q")
-    assert [one.next_sequence for one in row.targets] == [101], "with one producer"
+    assert [target.next_sequence for target in row.targets] == [101], "with one producer"
 
 
 async def test_the_leader_goes_between_stage_and_commit(cluster: SinkCluster) -> None:
@@ -103,7 +103,7 @@ async def test_the_leader_goes_between_stage_and_commit(cluster: SinkCluster) ->
 async def test_what_was_appended_before_a_crash_is_not_appended_again(
     cluster: SinkCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker appends all, and cannot say so; another one leads when it comes back."""
+    """The broker crashes after its appends; another one leads when it restarts."""
     leader = await cluster.create()
     node_id = leader % 3 + 1
     control = cluster.brokers[node_id].control

@@ -1,4 +1,4 @@
-"""Commits on a real store: once, in order, whatever fails in between."""
+"""Commits on a real store: once and in order, through failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def values(batch: int, partition: int = 0, count: int = 100) -> list[str]:
 
 
 def staged(house: House, batch: int, partitions: int = 3, count: int = 100) -> list[dict[str, Any]]:
-    """Two blobs, each with a half of every partition."""
+    """Stage two blobs, each with half of every partition."""
     half = count // 2
     return [
         house.stage(
@@ -105,7 +105,7 @@ async def test_two_drivers_post_one_batch_at_once(house: House) -> None:
     assert house.staged() == []
 
 
-async def test_a_post_goes_on_when_its_client_is_gone(house: House) -> None:
+async def test_a_post_continues_without_its_client(house: House) -> None:
     await house.topic("t", 3)
     begun = asyncio.Event()
     house.control.on_save = lambda record: begun.set()
@@ -137,7 +137,7 @@ async def test_another_owner_is_refused(house: House) -> None:
 
 
 async def test_more_batches_than_a_partition_remembers_are_skipped_exactly(house: House) -> None:
-    """Fail after each of many single-batch pieces: more than five batches lie between."""
+    """Fail after each of many single-batch pieces: more than five batches precede a retry."""
     await house.topic("t", 1, {"segment.bytes": "4096"})
     blob = house.stage("b", [Part("t", 0, [f"{n}-{'x' * 200}" for n in range(200)])])
     house.control.faults = ["", "before"]
@@ -173,7 +173,7 @@ async def test_a_full_disk_in_the_middle(house: House, room: int) -> None:
     big = [f"{n}-{'x' * 4000}" for n in range(100)]
     blobs = [house.stage(f"b{p}", [Part("t", p, big)]) for p in range(3)]
     house.files.room = room
-    with pytest.raises(NotFinished, match="recorded and not finished"):
+    with pytest.raises(NotFinished, match="recorded but not finished"):
         await house.post(0, blobs)
     assert house.staged() == ["b0", "b1", "b2"]
     with pytest.raises(CommitUnderWay, match="has not finished batch 0"):
@@ -202,11 +202,11 @@ async def test_an_open_intent_comes_before_the_next_batch(house: House) -> None:
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """End of the process."""
 
 
 class Steps:
-    """Counts what a commit does, and ends the process at one of the steps."""
+    """Counts the steps of a commit, and ends the process at one of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = -1
@@ -236,7 +236,7 @@ class Steps:
 
 @pytest.mark.timeout(600)
 async def test_killed_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process ends between any two steps of a commit, and again in the one that goes on."""
+    """The process ends between any two steps of a commit, and again during the retry."""
     steps = Steps(monkeypatch)
     monkeypatch.setattr(pieces_module, "PIECE_BYTES_MAX", 500)
     killed = 0
@@ -320,14 +320,14 @@ async def test_internal_topics_are_not_written(house: House) -> None:
     assert house.values("t") == []
 
 
-async def test_a_topic_that_is_made_anew_is_told_apart(house: House) -> None:
+async def test_a_recreated_topic_is_detected(house: House) -> None:
     await house.topic("t")
     blob = house.stage("a", [Part("t", 0, values(0))])
     await house.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartition, match="no topic 't'"):
         await house.post(0, [blob])
     await house.topic("t")
-    with pytest.raises(InconsistentTopicId, match="made anew"):
+    with pytest.raises(InconsistentTopicId, match="recreated"):
         await house.post(0, [blob])
     assert await house.control.sink_commit("q") is None
     assert house.staged() == ["a"]
@@ -342,7 +342,7 @@ async def test_a_partition_that_is_not_there_is_refused(house: House) -> None:
 
 
 async def test_producers_of_open_intents_do_not_expire(tmp_path: Path) -> None:
-    """A downtime longer than the expiry: what is in the log already is still told apart."""
+    """Appended records are still recognised after a downtime longer than the expiry."""
     house = House(tmp_path)
     house.storage = StorageSettings(
         producer_id_expiration_ms=3_600_000, log_retention_check_interval_ms=1
@@ -379,7 +379,7 @@ async def test_producers_of_open_intents_do_not_expire(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("open_intent", [False, True])
 async def test_a_log_that_lost_its_end_gets_a_new_producer(house: House, open_intent: bool) -> None:
-    """As `log.flush.policy` other than group may: the row says more than the log has."""
+    """The row has more than the log, as other values of `log.flush.policy` allow."""
     await house.topic("t")
     await house.post(0, [house.stage("a", [Part("t", 0, values(0))])])
     row = await row_of(house)
@@ -455,9 +455,9 @@ BREAKS: list[tuple[str, Callable[[Path], object], str]] = [
     ("another magic", lambda path: flip(path, 16), "magic"),
     ("another length", lambda path: flip(path, 8), "section has"),
     ("another count", lambda path: flip(path, 60), "records"),
-    ("a link", lambda path: relink(path), "is a link"),
-    ("a directory", lambda path: become(path, Path.mkdir), "no plain file"),
-    ("a pipe", lambda path: become(path, os.mkfifo), "no plain file"),
+    ("a link", lambda path: relink(path), "is a symbolic link"),
+    ("a directory", lambda path: become(path, Path.mkdir), "not a plain file"),
+    ("a pipe", lambda path: become(path, os.mkfifo), "not a plain file"),
 ]
 
 
@@ -478,7 +478,7 @@ def relink(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("broken", "said"), [b[1:] for b in BREAKS], ids=[b[0] for b in BREAKS])
-async def test_a_blob_that_is_not_what_was_said_is_refused(
+async def test_a_blob_that_differs_from_its_manifest_is_refused(
     house: House, broken: Callable[[Path], object], said: str
 ) -> None:
     await house.topic("t", 2)
@@ -498,7 +498,7 @@ async def test_records_are_counted(house: House, records: int) -> None:
     await house.topic("t")
     blob = house.stage("a", [Part("t", 0, values(0))])
     blob["sections"][0]["records"] = records
-    with pytest.raises(InvalidCommit, match=f"100 records, {records} were said"):
+    with pytest.raises(InvalidCommit, match=f"100 records, {records} were declared"):
         await house.post(0, [blob])
 
 
@@ -515,7 +515,7 @@ async def test_a_section_that_ends_inside_a_batch_is_refused(house: House) -> No
         await house.post(0, [blob])
 
 
-async def test_a_blob_that_is_damaged_after_the_intent_is_told_and_can_be_given_up(
+async def test_a_blob_damaged_after_the_intent_is_reported_and_can_be_abandoned(
     house: House,
 ) -> None:
     await house.topic("t")
@@ -562,7 +562,7 @@ async def test_only_so_many_commits_are_in_the_works(tmp_path: Path) -> None:
 
 
 async def test_others_append_in_between(house: House) -> None:
-    """A large commit does not hold the loop: another producer's records come among its own."""
+    """A large commit does not block the loop: other records come between its own."""
     await house.topic("t", 1, {"segment.bytes": str(256 << 10)})
     big = [f"{n}-{'x' * 5000}" for n in range(2000)]
     blob = house.stage("b", [Part("t", 0, big)], records_per_batch=20)

@@ -45,7 +45,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name != MARKER_FILE)
 
 
-async def test_the_marker_is_drawn_anew_at_every_start(tmp_path: Path) -> None:
+async def test_the_marker_is_new_at_every_start(tmp_path: Path) -> None:
     directory = tmp_path / "deep" / "staging"
     tokens = set()
     for _ in range(3):
@@ -87,8 +87,8 @@ async def test_a_name_is_taken_once(tmp_path: Path) -> None:
     results = await asyncio.gather(
         *(area.upload("b", pieces(bytes([n]) * 9)) for n in range(8)), return_exceptions=True
     )
-    assert sorted(type(one).__name__ for one in results) == ["BlobExists"] * 7 + ["Uploaded"]
-    winner = next(n for n, one in enumerate(results) if not isinstance(one, BaseException))
+    assert sorted(type(result).__name__ for result in results) == ["BlobExists"] * 7 + ["Uploaded"]
+    winner = next(n for n, outcome in enumerate(results) if not isinstance(outcome, BaseException))
     assert (tmp_path / "b").read_bytes() == bytes([winner]) * 9
     with pytest.raises(BlobExists):
         await area.upload("b", pieces(b"x"))

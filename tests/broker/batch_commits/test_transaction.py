@@ -1,4 +1,4 @@
-"""Batches that are one Kafka transaction: all of one at once, and each once, whoever is killed."""
+"""Batches as Kafka transactions: all or none is read, and each is appended once, through kills."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parts(batch: int, count: int = 30) -> list[Part]:
 
 
 class Sink:
-    """A broker with two topics, and a driver's calls to it."""
+    """A broker with two topics, and a driver's calls."""
 
     def __init__(self, broker: Broker, *, diskless: bool) -> None:
         self.broker = broker
@@ -57,7 +57,7 @@ class Sink:
     def batches(
         self, isolation: Any = "read_committed", topics: Sequence[str] = TOPICS
     ) -> dict[tuple[str, int], list[str]]:
-        """Every value of each partition, as readers see them."""
+        """Read every value of each partition as consumers do."""
         return {
             (topic, p): [
                 value.decode()
@@ -70,9 +70,9 @@ class Sink:
         }
 
     def expect(self, *batches: int, topics: Sequence[str] = TOPICS) -> None:
-        """All of these batches in every partition, in order and once, and nothing else.
+        """Wait for exactly these batches in every partition, in order and once.
 
-        Markers come a little after the answer to a commit.
+        Markers follow the response to a commit.
         """
         values = tuple([f"{batch}/{n}" for batch in batches for n in range(30)])
         for _ in range(LOOKS_MAX):
@@ -104,7 +104,7 @@ def test_batches_are_there_once_with_and_without_a_transaction(sink: Sink) -> No
     sink.expect(0, 1, 2, 3)
     assert len(sink.staged) == 1, "nothing is left but the directory's marker"
     offsets = sink.topics.committed(transactional_id_of(QUERY))
-    assert {key: len({one.offset}) for key, one in offsets.items()} == {
+    assert {key: len({committed.offset}) for key, committed in offsets.items()} == {
         (topic, 0): 1 for topic in TOPICS
     }
 
@@ -143,7 +143,7 @@ STEPS: tuple[tuple[type, str], ...] = (
 
 
 class Dying:
-    """Ends the attempt at one step, before or after it, as if the process did."""
+    """Ends the attempt before or after one step, as the end of the process would."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.step, self.after, self.times = "", False, 0
@@ -176,7 +176,7 @@ class Dying:
 
 def test_killed_at_every_step(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     async def left_open(self: SinkTransaction) -> None:
-        """A process that is killed aborts nothing."""
+        """Leave the transaction open, as a killed process does."""
 
     monkeypatch.setattr(SinkTransaction, "abort", left_open)
     dying = Dying(monkeypatch)
@@ -190,10 +190,8 @@ def test_killed_at_every_step(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> No
         sink.expect(*range(batch + 1))
 
 
-def test_a_transaction_that_timed_out_is_made_again(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a broker that stood still: the coordinator has aborted it before its end comes."""
+def test_a_timed_out_transaction_is_repeated(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker was paused, and the coordinator aborted its transaction."""
     commit, fenced = SinkTransaction.commit, threading.Event()
 
     async def late(self: SinkTransaction, topics: Any) -> None:
@@ -209,8 +207,8 @@ def test_a_transaction_that_timed_out_is_made_again(
     sink.expect(0)
 
 
-def test_an_application_that_begins_anew_is_not_taken_for_the_one_before(sink: Sink) -> None:
-    """Its marks are in the log still, with the same batch numbers."""
+def test_a_restarted_application_is_not_taken_for_its_predecessor(sink: Sink) -> None:
+    """The log still has its offsets, with the same batch numbers."""
     assert sink.post(0).status == 200
     assert sink.driver.request("DELETE", "/v1/sinks/app%2Fq").status == 200
     assert sink.post(0).body["outcome"] == "appended"
@@ -236,7 +234,7 @@ def test_a_topic_that_goes_after_the_intent_is_left_out(
 
 
 def test_diskless_topics(sink: Sink) -> None:
-    """Those alone are committed at one instant as they are; beside others by the transaction."""
+    """Alone they are committed at one instant; with other topics by the transaction."""
     sink.topics.create_topic("remote", configs={"diskless.enable": "true"})
     driver = client_of(sink.broker, "first", "remote")
     remote, local = Part("remote", 0, ["a", "b"]), Part("first", 0, ["c"])
@@ -254,7 +252,7 @@ def test_diskless_topics(sink: Sink) -> None:
 
 @pytest.mark.long
 def test_a_broker_that_is_killed_in_the_middle(tmp_path: Path) -> None:
-    """kill -9 wherever it comes, with a reader of committed records that sees whole batches."""
+    """kill -9 at any time, while a reader of committed records sees whole batches only."""
     count, moments = 2_000, 8
     interrupted = 0
     with Broker(process=True) as broker:

@@ -1,4 +1,4 @@
-"""A thousand members on ten thousand partitions, and a storm of those that come and go."""
+"""A thousand members on ten thousand partitions, which join and leave in masses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.broker.coordination.consumer import (
 )
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.settings import BrokerSettings
 from penstock.control import SqliteControlPlane
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 class Follower:
-    """Nobody keeps partitions here."""
+    """Stand-in for a partition without data."""
 
     async def prepare(self, delta: object) -> None: ...
 
@@ -43,7 +43,7 @@ class Follower:
 
 @pytest.fixture
 async def coordinator(tmp_path: Path) -> AsyncIterator[GroupCoordinator]:
-    """A coordinator over a database in a file, with topics."""
+    """Make a coordinator over a database in a file, with topics."""
     control = SqliteControlPlane(tmp_path / "control.sqlite")
     await control.start()
     await control.register_broker(broker_id=1, host="h", port=1, rack=None, incarnation=UUID(int=1))
@@ -71,7 +71,7 @@ async def coordinator(tmp_path: Path) -> AsyncIterator[GroupCoordinator]:
 
 
 class Member:
-    """A member that does what it is told at once; `slowest` is its longest wait for an answer."""
+    """A member that follows assignments at once; `slowest` is its longest wait for a response."""
 
     def __init__(self, coordinator: GroupCoordinator, number: int) -> None:
         self.coordinator = coordinator
@@ -103,13 +103,13 @@ class Member:
             self.fenced += 1
             self.epoch, self.owned = 0, NOTHING
             return
-        assert isinstance(answer, Beaten)
+        assert isinstance(answer, HeartbeatResponse)
         self.epoch = answer.epoch
         if answer.assigned is not None:
             self.owned = answer.assigned
 
     async def live(self, seconds: float = 0.0) -> None:
-        """Join and heartbeat, and at once when something is to be told."""
+        """Join and heartbeat, at once after a change of the assignment."""
         await asyncio.sleep(seconds)
         while True:
             told = self.owned
@@ -121,7 +121,7 @@ class Member:
         self.task = asyncio.create_task(self.live(seconds))
 
     async def stop(self) -> None:
-        """Leave, behind the heartbeat that is under way."""
+        """Leave after the heartbeat under way."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.wait([self.task])
@@ -129,7 +129,7 @@ class Member:
 
 
 async def settle(coordinator: GroupCoordinator, members: list[Member]) -> float:
-    """Wait until every partition is one member's, all have as many; how long that took."""
+    """Wait until every partition has one member and the load is balanced; return the seconds."""
     started = time.monotonic()
     share = TOPICS * PARTITIONS // len(members)
     async with asyncio.timeout(300):
@@ -146,7 +146,7 @@ async def settle(coordinator: GroupCoordinator, members: list[Member]) -> float:
     return time.monotonic() - started
 
 
-async def test_a_crowd_settles_and_a_storm_leaves_the_others_alone(
+async def test_a_thousand_members_are_balanced_and_churn_leaves_others_alone(
     coordinator: GroupCoordinator,
 ) -> None:
     members = [Member(coordinator, number) for number in range(MEMBERS)]
@@ -155,7 +155,7 @@ async def test_a_crowd_settles_and_a_storm_leaves_the_others_alone(
     took = await settle(coordinator, members)
     waits = sorted(member.slowest for member in members)
     print(
-        f"{MEMBERS} joined and settled in {took:.1f} s, the slowest answer took {waits[-1]:.2f} s"
+        f"{MEMBERS} joined and balanced in {took:.1f} s, the slowest answer took {waits[-1]:.2f} s"
     )
 
     for member in members:
@@ -169,7 +169,7 @@ async def test_a_crowd_settles_and_a_storm_leaves_the_others_alone(
     slowest = max(member.slowest for member in members)
     took = await settle(coordinator, members)
     slowest = max(slowest, *(member.slowest for member in members))
-    print(f"after {MEMBERS} joins and leaves: settled {took:.1f} s later, slowest {slowest:.2f} s")
+    print(f"after {MEMBERS} joins and leaves: balanced {took:.1f} s later, slowest {slowest:.2f} s")
     assert slowest < SESSION_SECONDS / 9
     assert not any(member.fenced for member in members)
     for member in members:

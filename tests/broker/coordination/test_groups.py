@@ -1,4 +1,4 @@
-"""The coordinator's shell: saves before answers, fencing, restarts, expiry, and a quiet end."""
+"""Group coordinator: saves before responses, fencing, restarts, expiry, and an orderly stop."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.coordination.limits import HEARD_MS
+from penstock.broker.coordination.limits import CATCH_UP_MS
 from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
 from penstock.broker.server import BrokerServer
 from penstock.control import (
@@ -39,7 +39,7 @@ MINUTE_MS = 60_000
 
 
 class Control(MemoryControlPlane):
-    """A control plane whose saves can be held back or made to fail."""
+    """A control plane whose saves can be delayed or fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Control(MemoryControlPlane):
 
 
 class Clock:
-    """A clock that stands until it is told."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
@@ -103,7 +103,7 @@ async def saved_groups(control: ControlPlane) -> list[str]:
 
 
 async def saved_group(control: ControlPlane, group_id: str) -> dict[str, Any]:
-    """The row of a group itself."""
+    """Return the row of a group itself."""
     first = (await control.records("group", [group_id]))[0]
     saved: dict[str, Any] = json.loads(first.value)
     return saved
@@ -142,11 +142,14 @@ async def test_an_assignment_is_answered_once_it_is_saved(broker: BrokerServer) 
     assert (await saved_group(control, "g"))["generation"] == 1
 
 
-async def test_groups_that_settle_at_once_are_one_transaction(broker: BrokerServer) -> None:
+async def test_saves_of_many_groups_are_one_transaction(broker: BrokerServer) -> None:
     control = await take_over(broker, Control())
     members = {f"g{number}": await join(broker, f"g{number}") for number in range(40)}
     answers = await asyncio.gather(
-        *(sync(broker, group, one, {one.member_id: b"mine"}) for group, one in members.items())
+        *(
+            sync(broker, group, joined, {joined.member_id: b"mine"})
+            for group, joined in members.items()
+        )
     )
     assert [answer.assignment for answer in answers] == [b"mine"] * 40
     assert control.transactions == [40]
@@ -190,7 +193,7 @@ async def test_another_coordinator_fences_this_one(broker: BrokerServer) -> None
     assert names(answer.error_code) == "not_coordinator"
 
 
-async def test_members_go_on_after_a_restart(broker: BrokerServer) -> None:
+async def test_members_continue_after_a_restart(broker: BrokerServer) -> None:
     joined = await join(broker, "g")
     await sync(broker, "g", joined, {joined.member_id: b"mine"})
     await restart(broker)
@@ -223,7 +226,7 @@ async def test_sessions_expire(broker: BrokerServer) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_members_are_heard_before_they_expire_where_the_broker_was_held_up(
+async def test_queued_heartbeats_are_read_before_sessions_expire_after_a_suspension(
     broker: BrokerServer,
 ) -> None:
     clock = Clock()
@@ -236,13 +239,13 @@ async def test_members_are_heard_before_they_expire_where_the_broker_was_held_up
     clock.ms += 60_000
     ticker.ring()  # before the heartbeats that lie in the sockets are read
     assert await heartbeat(broker, "heard", 1, members["heard"].member_id) == "none"
-    clock.ms += HEARD_MS
+    clock.ms += CATCH_UP_MS
     ticker.ring()
     heard, silent = await describe(broker, "heard", "silent")
     assert (heard.group_state, silent.group_state) == ("Stable", "Empty")
 
 
-async def test_stopping_answers_those_who_wait(broker: BrokerServer) -> None:
+async def test_stop_answers_waiting_requests(broker: BrokerServer) -> None:
     first = await join(broker, "g")
     await sync(broker, "g", first, {first.member_id: b"mine"})
     waiting = asyncio.create_task(join(broker, "g"))
@@ -349,10 +352,10 @@ async def register(broker: BrokerServer, broker_id: int) -> None:
 
 
 def owned_by(broker_id: int) -> str:
-    """A group that this one of the brokers 1 and 2 owns."""
+    """Return a group that this one of the brokers 1 and 2 owns."""
     brokers = tuple(
-        Broker(broker_id=one, host="h", port=1, rack=None, incarnation=UUID(int=one), epoch=1)
-        for one in (1, 2)
+        Broker(broker_id=number, host="h", port=1, rack=None, incarnation=UUID(int=number), epoch=1)
+        for number in (1, 2)
     )
     image = MetadataImage(version=1, cluster_id="c", brokers=brokers)
     return next(
@@ -461,7 +464,7 @@ async def test_commits_are_durable_and_many_at_a_time(broker: BrokerServer, tmp_
 
 
 async def unheard(broker: BrokerServer, broker_id: int) -> None:
-    """Another broker comes, and this one has not heard of it."""
+    """Register another broker without a refresh of this one's image."""
     await broker.control.register_broker(
         broker_id=broker_id, host="h", port=1, rack=None, incarnation=UUID(int=broker_id)
     )
@@ -470,7 +473,7 @@ async def unheard(broker: BrokerServer, broker_id: int) -> None:
 async def test_a_commit_does_not_wait_longer_than_its_limit(
     broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats wait behind it on the same connection."""
+    """Heartbeats wait for it on the same connection."""
 
     async def never(**_: Any) -> None:
         await asyncio.Event().wait()
@@ -483,7 +486,7 @@ async def test_a_commit_does_not_wait_longer_than_its_limit(
         await asyncio.wait_for(broker.coordinator.commit("g", [offset]), 60)
 
 
-async def test_a_coordinator_that_has_not_heard_stores_nothing_of_others(
+async def test_a_stale_coordinator_stores_nothing_for_keys_of_others(
     broker: BrokerServer,
 ) -> None:
     broker.cluster.on_image.append(broker.coordinator.image_changed)

@@ -1,4 +1,4 @@
-"""Loading: a key alone where it is asked for, all in time, anew when brokers come or go."""
+"""Loading: single keys on demand, all keys in rounds, and again after a change of brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def found(key: str) -> FoundKey:
 
 
 class Source:
-    """Keys in memory, with a gate before each read, and the reads that there were."""
+    """Keys in memory, with a gate before each read, and a list of reads."""
 
     def __init__(self, *keys: str) -> None:
         self.stored = set(keys)
@@ -52,7 +52,7 @@ class Source:
 
 
 class House:
-    """The loads of a source; of what is taken over it knows the keys."""
+    """The loads of a source, and the keys that were taken over."""
 
     def __init__(self, *keys: str) -> None:
         self.source = Source(*keys)
@@ -104,9 +104,7 @@ async def test_all_that_is_owned_is_loaded_in_time(
     assert len(house.source.reads) == 3
 
 
-async def test_who_asks_comes_before_the_others(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requested_keys_are_read_first(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LOAD_KEYS_MAX", 2)
     house.loads.start()
     while not house.source.reads:
@@ -117,22 +115,22 @@ async def test_who_asks_comes_before_the_others(
     assert house.rounds == 0
 
 
-async def test_a_failure_is_told_and_the_next_request_goes_on(house: House) -> None:
+async def test_a_failure_fails_waiting_requests_and_the_next_one_resumes(house: House) -> None:
     house.source.away = True
     waiting = [asyncio.create_task(house.loads.load(key)) for key in ("g1", "g2", None)]
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(one) for one in outcomes] == [ControlUnavailable] * 3
+    assert [type(outcome) for outcome in outcomes] == [ControlUnavailable] * 3
     house.source.away = False
     await house.loads.load("g2")
     await house.loads.load(None)
     assert sorted(house.taken) == sorted(house.source.stored)
 
 
-async def test_a_bug_leaves_nobody_waiting(house: House) -> None:
+async def test_a_bug_fails_waiting_requests(house: House) -> None:
     house.source.reads = None  # type: ignore[assignment]
     house.loads.start()
     (task,) = asyncio.all_tasks() - {asyncio.current_task()}
-    with pytest.raises(CoordinatorNotAvailable, match="reads no more"):
+    with pytest.raises(CoordinatorNotAvailable, match="stopped loading"):
         await house.loads.load("g1")
     with pytest.raises(AttributeError):
         await task
@@ -182,11 +180,11 @@ async def test_a_round_looks_at_what_is_known_and_gone(house: House) -> None:
     assert house.rounds == 2
 
 
-async def test_who_waits_when_it_stops_is_told(house: House) -> None:
+async def test_waiting_requests_fail_at_stop(house: House) -> None:
     house.source.open.clear()
     waiting = asyncio.create_task(house.loads.load("g1"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await house.loads.stop()
-    with pytest.raises(CoordinatorNotAvailable, match="reads no more"):
+    with pytest.raises(CoordinatorNotAvailable, match="stopped loading"):
         await waiting

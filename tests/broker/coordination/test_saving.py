@@ -1,4 +1,4 @@
-"""Saves: one transaction a turn, one at a time, and what becomes of each key."""
+"""Saves: one transaction a turn, one at a time, and the outcome of each key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ME, OTHER = UUID(int=1), UUID(int=2)
 
 
 class Plane(MemoryControlPlane):
-    """A control plane that counts transactions, and can hold them back or fail."""
+    """A control plane that counts transactions, and can delay or fail them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Plane(MemoryControlPlane):
 
 
 class Cluster:
-    """The image of a plane, as of the last look."""
+    """The image of a plane at its last refresh."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -69,11 +69,11 @@ class Cluster:
         await self.refreshed()
 
     async def _nothing(self) -> None:
-        """Happens as soon as one has looked."""
+        pass
 
 
 class House:
-    """A saver, what is known of keys, and what has been reported of them."""
+    """A saver, known rows of keys, and their reported outcomes."""
 
     def __init__(self) -> None:
         self.plane = Plane()
@@ -206,7 +206,7 @@ async def test_an_outcome_that_is_unknown_is_looked_up(house: House, stored: boo
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_what_cannot_be_looked_up_is_not_taken_for_anothers(
+async def test_an_unreadable_row_is_not_taken_for_another_coordinators(
     house: House, stored: bool
 ) -> None:
     await house.save("g", {"": b"0"})

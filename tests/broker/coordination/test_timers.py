@@ -1,4 +1,4 @@
-"""The heap of deadlines against a plain list of them."""
+"""The heap of deadlines compared with a plain list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions over topics' names: RE2's syntax, its refusals, and linear time."""
+"""Regular expressions over topic names: RE2's syntax, rejected syntax, and linear time."""
 
 import re
 import time
@@ -91,7 +91,7 @@ def test_time_is_linear_where_going_back_would_take_for_ever() -> None:
     assert time.perf_counter() - started < 30
 
 
-def test_an_automaton_that_meets_many_sets_begins_anew() -> None:
+def test_the_cache_of_an_automaton_is_bounded() -> None:
     matches = matcher("(a|b)*a(a|b){12}").matches
     for number in range(4_000):
         name = f"{number:012b}".replace("0", "a").replace("1", "b")

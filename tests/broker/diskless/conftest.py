@@ -1,4 +1,4 @@
-"""Brokers with diskless topics on real sockets: one control plane and one store for all of them."""
+"""Brokers with diskless topics on real sockets, over one control plane and one store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK: dict[str, Any] = {
 
 
 class Cluster:
-    """Starts brokers over what they share."""
+    """Starts brokers over shared stores."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -41,7 +41,7 @@ class Cluster:
         self.clients: list[WireClient] = []
 
     async def start(self, settings: dict[str, Any] | None = None, **diskless: Any) -> BrokerServer:
-        """A broker; `diskless` are settings of writing and reading, by attribute."""
+        """Start a broker; `diskless` are settings of writing and reading, by attribute."""
         node = len(self.brokers) + 1
         values = {
             "node.id": node,
@@ -121,7 +121,7 @@ def create(client: WireClient) -> Callable[..., Awaitable[Any]]:
     async def create(
         topic: str, partitions: int = 1, *, on: WireClient | None = None, **configs: str
     ) -> Any:
-        """Create a topic, diskless unless `diskless_enable` says otherwise; its answer."""
+        """Create a topic, diskless unless `diskless_enable` is false; return the response."""
         given = {"diskless.enable": "true"}
         given |= {name.replace("_", "."): value for name, value in configs.items()}
         answer = await (on or client).call(

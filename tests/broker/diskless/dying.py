@@ -1,9 +1,9 @@
-"""`penstock serve` that kills itself, as `kill -9` would, at a step of a topic's switch.
+"""`penstock serve` that kills itself with `kill -9` at a step of a topic's switch.
 
 python -m tests.broker.diskless.dying STEP[,SIGNAL[,FENCE_SECONDS]] serve …
 
-With SIGSTOP it pauses at the step, once, and goes on when it is told to. FENCE_SECONDS is how long
-this process keeps producers out while it waits for other brokers.
+With SIGSTOP it pauses once at the step, until SIGCONT. FENCE_SECONDS limits how long this process
+fences producers while it waits for other brokers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.control.batch_index.plane import DisklessPlane
 from penstock.diskless.migration import MigrationPart, TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")
-"""Of a broker that leads all partitions."""
+"""Steps of a broker that leads all partitions."""
 
 JOINED_STEPS = (
     "told copying",
@@ -33,17 +33,17 @@ JOINED_STEPS = (
     "told fenced",
     "over",
 )
-"""Of one that leads some, where another is asked."""
+"""Steps of a participating broker."""
 
 ASKED_STEPS = ("opened", "all ready", "fenced", "all fenced", "committed", "refreshed")
-"""Of the one that is asked, where others lead some."""
+"""Steps of the coordinating broker."""
 
 Named = Callable[..., str]
-"""The step that a call is before or behind, by its arguments."""
+"""Function from a call's arguments to its step."""
 
 
 class Death:
-    """Comes once, at its step."""
+    """End of the process at its step."""
 
     def __init__(self, step: str, number: signal.Signals) -> None:
         self.reached: set[str] = set()
@@ -59,7 +59,7 @@ class Death:
     def around(
         self, owner: type, name: str, *, before: Named | None = None, after: Named | None = None
     ) -> None:
-        """Have an async method's calls be before or behind a step."""
+        """Wrap an async method to end before or after its step."""
         method = getattr(owner, name)
 
         async def call(*arguments: Any, **named: Any) -> Any:
@@ -82,7 +82,7 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     def refreshed(_: ClusterMetadata) -> str:
         return "refreshed" if "committed" in death.reached else ""
 
-    def told(_: follower.MigrationFollower, state: str, reason: str = "") -> str:
+    def reported(_: follower.MigrationFollower, state: str, reason: str = "") -> str:
         return f"told {state}"
 
     death.around(TopicCopy, "catch_up", before=copying, after=lambda *_, **__: "copied")
@@ -90,8 +90,8 @@ def arm(step: str, number: signal.Signals = signal.SIGKILL) -> None:
     death.around(MigrationPart, "commit", after=lambda *_: "committed")
     death.around(ClusterMetadata, "refresh", after=refreshed)
     death.around(DisklessPlane, "open_migration", after=lambda *_: "opened")
-    death.around(follower.MigrationFollower, "_tell", after=told)
-    death.around(follower.MigrationFollower, "_settle", before=lambda *_: "over")
+    death.around(follower.MigrationFollower, "_report", after=reported)
+    death.around(follower.MigrationFollower, "_finish", before=lambda *_: "over")
     death.around(leader.MigrationLeader, "_ready", after=lambda *_: "all ready")
     death.around(leader.MigrationLeader, "_fenced", after=lambda *_: "all fenced")
 

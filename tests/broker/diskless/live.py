@@ -1,4 +1,4 @@
-"""librdkafka's producer and consumer, each in a thread of its own, and what they saw."""
+"""librdkafka's producer and consumer, each in its own thread, and their records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK: Final[dict[str, Any]] = {
 
 
 class Place(NamedTuple):
-    """A record: its offset, its number among all that were produced, its time."""
+    """A record: its offset, its number among all produced records, its time."""
 
     offset: int
     number: int
@@ -27,17 +27,17 @@ class Place(NamedTuple):
 
 
 Places = list[list[Place]]
-"""By partition, in the order in which they came."""
+"""Records by partition, in the order of arrival."""
 
 
 def value_of(number: int, size_bytes: int) -> bytes:
-    """A value that says which one it is, from its first byte to its last."""
+    """Make a value that encodes its number throughout."""
     one = b"%d " % number
     return (one * (size_bytes // len(one) + 1))[: max(size_bytes, len(one))]
 
 
 def place_of(message: Message, size_bytes: int) -> Place:
-    """Where a record came from; raises ValueError for one that nobody produced."""
+    """Decode the number of a record's value; raise ValueError for an unknown value."""
     value = message.value() or b""
     number = int(value[: value.index(b" ")])
     if value != value_of(number, size_bytes):
@@ -46,9 +46,9 @@ def place_of(message: Message, size_bytes: int) -> Place:
 
 
 class Producing(threading.Thread):
-    """An idempotent producer of numbers to the partitions in turn, until it is told to stop.
+    """An idempotent producer of numbers to the partitions in turn, until it is stopped.
 
-    The first `burst` go out at once, the others with pauses between them.
+    The first `burst` records are sent at once, the others with pauses.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class Producing(threading.Thread):
         return sum(map(len, self.delivered)) + len(self.errors)
 
     def wait_for(self, more: int) -> None:
-        """Until so many more records have been answered."""
+        """Wait for so many more acknowledged records."""
         goal = self.total() + more
         with self._changed:
             assert self._changed.wait_for(lambda: self.total() >= goal, SECONDS)
 
     def finish(self) -> None:
-        """Stop, and check that every record has its place: no error, no gap, no duplicate."""
+        """Stop, and check every record: no error, no gap, no duplicate."""
         self._over.set()
         self.join(SECONDS)
         assert not self.is_alive()
@@ -123,13 +123,13 @@ class Producing(threading.Thread):
         assert self.delivered == self.written()
 
     def end(self) -> None:
-        """Stop, whatever is still to be answered."""
+        """Stop without waiting for responses."""
         self._over.set()
         self._producer.purge()
         self.join(SECONDS)
 
     def written(self) -> Places:
-        """What the partitions hold when each record is there once and in order."""
+        """Return the content of partitions with each record once and in order."""
         step = self._partitions
         return [
             [
@@ -141,7 +141,7 @@ class Producing(threading.Thread):
 
 
 class Consuming(threading.Thread):
-    """Reads until it has seen `goal` records, in a group, or all alone from offset 0."""
+    """Reads until it has `goal` records, in a group, or without one from offset 0."""
 
     def __init__(
         self, bootstrap: str, *, group: str = "", partitions: int = 2, size_bytes: int = 0
@@ -180,7 +180,7 @@ class Consuming(threading.Thread):
             self._take(message)
         if self._group:
             self._consumer.commit(asynchronous=False)
-            self.committed = [one.offset for one in self._consumer.committed(self._all)]
+            self.committed = [committed.offset for committed in self._consumer.committed(self._all)]
         self._consumer.close()
 
     def _take(self, message: Message) -> None:
@@ -196,19 +196,19 @@ class Consuming(threading.Thread):
         return sum(map(len, self.seen))
 
     def wait_for(self, more: int) -> None:
-        """Until so many more records have come."""
+        """Wait for so many more records."""
         goal = self.total() + more
         with self._changed:
             assert self._changed.wait_for(lambda: self.total() >= goal, SECONDS)
 
     def finish(self, goal: int) -> None:
-        """Stop behind so many records in all; there must not have been an error."""
+        """Stop after so many records in total, without an error."""
         self.goal = goal
         self.join(SECONDS)
         assert not self.is_alive()
         assert self.errors == []
 
     def end(self) -> None:
-        """Stop, whatever is still to come."""
+        """Stop without waiting for records."""
         self.goal = 0
         self.join(SECONDS)

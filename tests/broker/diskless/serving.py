@@ -1,7 +1,7 @@
-"""`penstock serve` on PostgreSQL and S3, behind proxies that lose what they are told to lose.
+"""`penstock serve` on PostgreSQL and S3, behind proxies that lose requests on demand.
 
-The broker is a process of its own, so that it can be killed; the proxies run in the test's loop, so
-whatever blocks belongs into threads.
+The broker is a separate process, so that it can be killed; the proxies run in the test's loop, so
+blocking calls belong in threads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTINGS: Final = {
 
 
 class Serving:
-    """One broker over one directory: started, killed, started again at the same port."""
+    """A broker over one directory: started, killed and restarted at the same port."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         self.bootstrap = ""
@@ -49,7 +49,7 @@ class Serving:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, *, dies_at: str = "") -> None:
-        """Start it; with `dies_at` it ends itself at that step of a topic's switch."""
+        """Start it; with `dies_at` it kills itself at that step of a topic's switch."""
         module = ["tests.broker.diskless.dying", dies_at] if dies_at else ["penstock"]
         command = [sys.executable, "-m", *module, "serve", "-X", f"log.dirs={self.directory}"]
         for name, value in self._settings.items():
@@ -69,7 +69,7 @@ class Serving:
 
     @property
     def pid(self) -> int:
-        """Its process, which must be running."""
+        """Process id of the running broker."""
         assert self._process is not None
         return self._process.pid
 
@@ -78,7 +78,7 @@ class Serving:
         return await WireClient.connect((host, int(port)))
 
     async def ended(self) -> int:
-        """Its status, once it has ended by itself."""
+        """Wait for the process to end itself; return its status."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -90,13 +90,13 @@ class Serving:
             await self.ended()
 
     async def stop(self) -> None:
-        """End it in good order."""
+        """Stop it in order."""
         if self._process is not None:
             self._process.terminate()
             assert await self.ended() == 0, self.said()
 
     def said(self) -> str:
-        """Its log."""
+        """Return its log."""
         return self._log.read_text(errors="replace")
 
     @property
@@ -105,7 +105,7 @@ class Serving:
 
 
 class Stores:
-    """An empty schema and an empty store, each straight and through a proxy."""
+    """An empty schema and an empty store, each directly and through a proxy."""
 
     def __init__(
         self, url: str, postgres: PostgresServer, s3: S3Server, database: Proxy, objects: FaultProxy
@@ -124,7 +124,7 @@ class Stores:
         }
 
     async def is_diskless(self, topic: str = "t") -> bool:
-        """What the database says of a topic."""
+        """Read from the database whether a topic is diskless."""
         connection = await asyncpg.connect(self._url)
         try:
             configs = await connection.fetchval("SELECT configs FROM topics WHERE name = $1", topic)
@@ -133,16 +133,16 @@ class Stores:
         return '"diskless.enable": "true"' in configs
 
     async def was_cut(self, times: int) -> None:
-        """Wait until so many commits have been cut."""
+        """Wait until so many commits were cut."""
         await until(lambda: self.database.cuts >= times)
 
     async def was_missed(self, times: int) -> None:
-        """Wait until the absent database was tried so many times more."""
+        """Wait until so many more attempts to reach the absent database."""
         goal = self.database.refused + times
         await until(lambda: self.database.refused >= goal)
 
     async def archive(self) -> list[str]:
-        """The keys of all sealed objects that are in the store."""
+        """Return the keys of all sealed objects in the store."""
         store = open_store(self._store_url, options=self._options)
         try:
             return [info.key async for info in store.list("archive/")]
@@ -150,7 +150,7 @@ class Stores:
             await store.close()
 
     async def only_committed(self) -> bool:
-        """Whether the sealed objects in the store are those that belong to topics."""
+        """Whether the sealed objects in the store are those of topics."""
         connection = await asyncpg.connect(self._url)
         try:
             rows = await connection.fetch(
@@ -161,7 +161,7 @@ class Stores:
         return sorted(await self.archive()) == sorted(row["key"] for row in rows)
 
     async def swept(self) -> None:
-        """Wait until only what was committed is left, after a time that is made to pass."""
+        """Wait until only committed objects are left, after moving the clock."""
         connection = await asyncpg.connect(self._url)
         await connection.execute(
             "UPDATE diskless_objects SET changed_ms = changed_ms - 86400000"
@@ -173,7 +173,7 @@ class Stores:
                 await asyncio.sleep(0.05)
 
     async def verify(self) -> None:
-        """Everything that the index says of diskless topics is in the store, and nothing else."""
+        """Check that the store has exactly what the index has of diskless topics."""
         plane = PostgresControlPlane(self._url)
         await plane.start()
         store = open_store(self._store_url, options=self._options)
@@ -203,7 +203,7 @@ async def stores_of(url: str, postgres: PostgresServer, s3: S3Server) -> AsyncIt
 
 
 def become_diskless(bootstrap: str) -> KafkaError | None:
-    """Ask for it as librdkafka's admin client does; the error that came back. Blocks."""
+    """Request the switch by librdkafka's admin client; return the error. Blocks."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     change = ConfigEntry("diskless.enable", "true", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[change])
@@ -217,7 +217,7 @@ def become_diskless(bootstrap: str) -> KafkaError | None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the proxies, which run in this loop, come to see."""
+    """Wait for a condition that the proxies in this loop bring about."""
     async with asyncio.timeout(SECONDS):
         while not condition():
             await asyncio.sleep(0.01)

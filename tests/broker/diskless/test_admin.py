@@ -31,14 +31,14 @@ async def get(broker: BrokerServer, path: str) -> Any:
     return answer
 
 
-async def test_views_say_where_a_diskless_topic_is_and_how_much(
+async def test_views_show_place_and_size_of_a_diskless_topic(
     broker: BrokerServer, client: WireClient, create: Create
 ) -> None:
     await create("d", 2)
     await create("l", diskless_enable="false")
     sent = batch(b"a", b"b")
     await client.produce("d", sent, partition=1)
-    topics = {one["topic"]: one for one in (await get(broker, "/v1/topics"))["topics"]}
+    topics = {topic["topic"]: topic for topic in (await get(broker, "/v1/topics"))["topics"]}
     assert [topics[name]["diskless"] for name in ("d", "l")] == [True, False]
     assert topics["d"]["size_bytes"] == len(sent)
     assert topics["d"]["offset_span"] == 2
@@ -100,8 +100,8 @@ async def test_log_dirs_of_all_brokers_add_up(
     for partition in range(8):
         await client.produce("d", data, partition=partition)
     found: list[tuple[str, int, int]] = []
-    for one in (client, other):
-        answer = await one.call("DescribeLogDirs", 4, {"topics": None})
+    for connection in (client, other):
+        answer = await connection.call("DescribeLogDirs", 4, {"topics": None})
         local, remote = answer.results
         assert "d" not in {topic.name for topic in local.topics}
         assert (remote.error_code, remote.total_bytes, remote.usable_bytes) == (0, -1, -1)

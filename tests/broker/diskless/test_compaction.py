@@ -22,7 +22,7 @@ COMPACTING: dict[str, Any] = {
 
 
 async def consumed(client: WireClient) -> list[Record]:
-    """All records, from the first offset to the high watermark."""
+    """Read all records from the first offset to the high watermark."""
     data, offset = b"", 0
     while True:
         row = await client.fetch("t", offset)
@@ -30,8 +30,8 @@ async def consumed(client: WireClient) -> list[Record]:
         if row.records:
             headers = split_batches(row.records)
             assert headers[0].base_offset <= offset
-            for one, other in itertools.pairwise(headers):
-                assert one.next_offset == other.base_offset
+            for header, other in itertools.pairwise(headers):
+                assert header.next_offset == other.base_offset
             data += bytes(row.records)
             offset = headers[-1].next_offset
         if offset >= row.high_watermark:
@@ -40,7 +40,7 @@ async def consumed(client: WireClient) -> list[Record]:
 
 async def test_consumers_see_the_newest_record_of_every_key(cluster: Cluster) -> None:
     brokers = [await cluster.start(**COMPACTING) for _ in range(2)]
-    clients = [await cluster.connect(one) for one in brokers]
+    clients = [await cluster.connect(broker) for broker in brokers]
     creation = _creation("t")
     creation["topics"][0]["configs"] += [
         {"name": "cleanup.policy", "value": "compact"},
@@ -61,12 +61,12 @@ async def test_consumers_see_the_newest_record_of_every_key(cluster: Cluster) ->
         newest[key] = int(row.base_offset), value
         if number % 7 == 0:
             there = await consumed(clients[0])
-            assert {one.key: (one.offset, one.value) for one in there} == newest
+            assert {record.key: (record.offset, record.value) for record in there} == newest
     topic_id = brokers[0].cluster.image.topics["t"].topic_id
     async with asyncio.timeout(60):
         while await cluster.control.clean_offset(topic_id, 0) < 60:
             await asyncio.sleep(0.01)
     # Those who have read it may go on for a while by what they know.
     there = await consumed(await cluster.connect(await cluster.start()))
-    assert {one.key or b"": (one.offset, one.value) for one in there} == newest
-    assert [one.offset for one in there] == list(range(55, 60))
+    assert {record.key or b"": (record.offset, record.value) for record in there} == newest
+    assert [record.offset for record in there] == list(range(55, 60))

@@ -1,4 +1,4 @@
-"""`diskless.enable`: chosen when a topic is created or later, kept from then on."""
+"""`diskless.enable`: set when a topic is created or later, and then fixed."""
 
 from __future__ import annotations
 

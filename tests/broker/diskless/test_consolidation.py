@@ -1,4 +1,4 @@
-"""Consumers before, during and after consolidation: the same bytes, from any broker."""
+"""Consumers before, during and after consolidation read the same bytes from any broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONSOLIDATING: dict[str, Any] = {
 
 
 async def log_of(client: WireClient, *, max_bytes: int) -> bytes:
-    """All that a consumer gets from the beginning to the end, in answers of this size."""
+    """Read everything from the beginning to the end, in responses of this size."""
     records = b""
     offset = 0
     while offset < 2 * REQUESTS:
@@ -55,7 +55,7 @@ async def wal_objects(cluster: Cluster) -> list[str]:
 async def writer(
     cluster: Cluster, request: pytest.FixtureRequest
 ) -> tuple[BrokerServer, WireClient]:
-    """A broker that does not consolidate, with a log of many objects."""
+    """Make a broker that does not consolidate, with a log of many objects."""
     broker = await cluster.start(diskless_consolidation_interval_ms=0)
     client = await cluster.connect(broker)
     creation = _creation("t")

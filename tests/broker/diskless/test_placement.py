@@ -1,4 +1,4 @@
-"""Who leads a diskless partition: by rack, evenly, and moving little."""
+"""Leaders of diskless partitions: by rack, evenly, and with few moves."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ async def shown(client: WireClient, client_id: bytes, topic: str) -> list[tuple[
     client.writer.write(request_frame(BY_NAME["Metadata"].key, 9, 77, client_id, body))
     answer = await client.response("Metadata", 9)
     parts = sorted(answer.topics[0].partitions, key=lambda one: one.partition_index)
-    assert all(one.leader_epoch == 0 for one in parts)
-    assert all(one.leader_id == one.replica_nodes[0] for one in parts)
-    return [tuple(one.replica_nodes) for one in parts]
+    assert all(part.leader_epoch == 0 for part in parts)
+    assert all(part.leader_id == part.replica_nodes[0] for part in parts)
+    return [tuple(part.replica_nodes) for part in parts]
 
 
 async def test_metadata_depends_on_the_rack_of_the_client(cluster: Cluster) -> None:
@@ -139,15 +139,15 @@ async def test_metadata_depends_on_the_rack_of_the_client(cluster: Cluster) -> N
         near = await shown(client, b"diskless_az=a", "t")
         far = await shown(client, b"diskless_az=b", "t")
         anyone = await shown(client, b"app", "t")
-        assert {one[0] for one in near} == {1}
-        assert {one[0] for one in far} == {2, 3}
-        assert {one[0] for one in anyone} == {1, 2, 3}
+        assert {replicas[0] for replicas in near} == {1}
+        assert {replicas[0] for replicas in far} == {2, 3}
+        assert {replicas[0] for replicas in anyone} == {1, 2, 3}
     pages = await client.call(
         "DescribeTopicPartitions",
         0,
         {"topics": [{"name": "t"}], "response_partition_limit": 100, "cursor": None},
     )
-    assert {one.leader_id for one in pages.topics[0].partitions} == {1, 2, 3}
+    assert {partition.leader_id for partition in pages.topics[0].partitions} == {1, 2, 3}
     # A consumer that says where it is gets the broker of its rack, and no records from here.
     await client.produce("t", batch(b"a"))
     request = fetch_request({("t", 0): 0}, max_wait=30_000, rack_id="b")

@@ -38,7 +38,7 @@ async def position(client: WireClient, timestamp: int, topic: str = "t") -> tupl
 
 
 def ms_of(stamp: Any) -> int:
-    """A time of an answer in milliseconds, -1 for none."""
+    """Return a time of a response in milliseconds, -1 for none."""
     if stamp is None:
         return -1
     return stamp if isinstance(stamp, int) else round(stamp.timestamp() * 1000)
@@ -59,7 +59,7 @@ async def deleted(client: WireClient, before: int, topic: str = "t") -> tuple[in
 
 @pytest.fixture
 async def filled(client: WireClient, create: Create) -> WireClient:
-    """Offsets 0 to 8 in three batches at T0 + 10, T0 + 30 and T0 + 20."""
+    """Make offsets 0 to 8 in three batches at T0 + 10, T0 + 30 and T0 + 20."""
     await create("t")
     for ms in (10, 30, 20):
         await client.produce("t", batch(b"a", b"b", b"c", timestamp_ms=T0 + ms))
@@ -119,9 +119,9 @@ async def test_one_request_has_local_and_diskless_partitions(
         },
     )
     got = {
-        (topic.name, one.partition_index): (int(one.error_code), one.offset)
+        (topic.name, found.partition_index): (int(found.error_code), found.offset)
         for topic in answer.topics
-        for one in topic.partitions
+        for found in topic.partitions
     }
     assert got == {("l", 0): (0, 1), ("t", 0): (0, 9), ("t", 9): (3, -1), ("none", 0): (3, -1)}
 
@@ -196,8 +196,8 @@ async def test_leader_epoch_0_is_the_only_one(filled: WireClient) -> None:
         },
     )
     assert [
-        (int(one.error_code), one.leader_epoch, one.end_offset)
-        for one in answer.topics[0].partitions
+        (int(partition.error_code), partition.leader_epoch, partition.end_offset)
+        for partition in answer.topics[0].partitions
     ] == [(0, 0, 9), (0, 0, 9), (75, -1, -1)]  # UNKNOWN_LEADER_EPOCH
 
 

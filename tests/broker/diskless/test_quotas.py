@@ -1,4 +1,4 @@
-"""Quotas over diskless topics: they count as others do, and nothing is read that must wait."""
+"""Quotas over diskless topics: they apply as elsewhere, and delayed requests read nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Create = Callable[..., Awaitable[Any]]
 
 
 class CountingStore(FaultyStore):
-    """Counts what is read of it."""
+    """Counts reads."""
 
     gets = 0
 

@@ -44,7 +44,7 @@ async def test_what_is_produced_is_fetched(client: WireClient, create: Create) -
     assert found.error_code == 0
     assert offsets(found.records) == [0, 1, 2]
     assert (found.high_watermark, found.last_stable_offset, found.log_start_offset) == (3, 3, 0)
-    assert all(one.partition_leader_epoch == 0 for one in split_batches(found.records))
+    assert all(header.partition_leader_epoch == 0 for header in split_batches(found.records))
     assert offsets((await fetched(client, "t", 2)).records) == [2]
     committed = await fetched(client, "t", 1, isolation_level=1)
     assert offsets(committed.records) == [0, 1, 2]
@@ -103,9 +103,9 @@ def request_of(parts: dict[tuple[str, int], bytes], timeout: int = 10_000) -> di
 
 def results_of(answer: Any) -> dict[tuple[str, int], tuple[int, int]]:
     return {
-        (topic.name, one.index): (int(one.error_code), one.base_offset)
+        (topic.name, row.index): (int(row.error_code), row.base_offset)
         for topic in answer.responses
-        for one in topic.partition_responses
+        for row in topic.partition_responses
     }
 
 
@@ -136,7 +136,7 @@ async def test_one_request_has_local_and_diskless_partitions_and_errors_of_both(
     found = await client.call(
         "Fetch", 12, fetch_request({("d", 0): 0, ("l", 0): 0}, **WAIT, min_bytes=140)
     )
-    got = {one.topic: offsets(one.partitions[0].records) for one in found.responses}
+    got = {response.topic: offsets(response.partitions[0].records) for response in found.responses}
     assert got == {"d": [0, 1], "l": [0]}
 
 
@@ -207,7 +207,7 @@ async def test_a_producer_gets_its_timeout_while_the_store_hangs(tmp_path: Any) 
 async def test_a_consumer_gets_as_much_as_it_asks_for_in_a_few_answers(
     client: WireClient, create: Create
 ) -> None:
-    """What is in the cache is copied a little at a time; the rest is loaded meanwhile."""
+    """Cached data is copied a little at a time; the rest is loaded meanwhile."""
     await create("t", 6)
     now_ms = SYSTEM_CLOCK.now_ms()
     for partition in range(6):
@@ -220,10 +220,10 @@ async def test_a_consumer_gets_as_much_as_it_asks_for_in_a_few_answers(
         found = await client.call(
             "Fetch", 12, fetch_request(wanted, **WAIT, partition_max_bytes=1 << 24)
         )
-        for one in found.responses[0].partitions:
-            if one.records:
-                at["t", one.partition_index] = 1
-        sizes.append(sum(len(one.records or b"") for one in found.responses[0].partitions))
+        for row in found.responses[0].partitions:
+            if row.records:
+                at["t", row.partition_index] = 1
+        sizes.append(sum(len(row.records or b"") for row in found.responses[0].partitions))
     assert len(sizes) <= 4
     assert sum(sizes) > 6 * 900_000
 
@@ -263,7 +263,7 @@ async def test_the_budget_of_a_request_is_for_all_its_partitions(
         await client.produce("t", batch(b"x" * 10_000), partition=partition)
     at = {("t", partition): 0 for partition in range(4)}
     found = await client.call("Fetch", 12, fetch_request(at, **WAIT, max_bytes=21_000))
-    sizes = [len(one.records or b"") for one in found.responses[0].partitions]
+    sizes = [len(row.records or b"") for row in found.responses[0].partitions]
     assert sum(sizes) <= 21_000
     assert sum(1 for size in sizes if size) == 2
 
@@ -317,7 +317,7 @@ async def test_an_object_that_is_lost_is_an_error_of_its_partition_alone(
     # The writer's own broker has it in its cache; another one does not.
     reader = await cluster.connect(await cluster.start())
     found = await reader.call("Fetch", 12, fetch_request({("t", 0): 0, ("t", 1): 0}, **WAIT))
-    got = {one.partition_index: one for one in found.responses[0].partitions}
+    got = {row.partition_index: row for row in found.responses[0].partitions}
     assert offsets(got[1].records) == [0]
     assert (await fetched(reader, "t")).error_code == 56  # KAFKA_STORAGE_ERROR
 

@@ -1,4 +1,4 @@
-"""Two brokers over one plane and one store: any of them serves any partition."""
+"""Two brokers over one plane and one store: each serves every partition."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_what_one_broker_takes_the_other_serves(pair: Pair) -> None:
             following = more[-1] + 1
 
 
-async def test_a_producer_may_go_on_at_the_other_broker(pair: Pair) -> None:
+async def test_a_producer_continues_at_the_other_broker(pair: Pair) -> None:
     def sent(sequence: int) -> bytes:
         return bytes(numbered(1, producer_id=7, epoch=0, sequence=sequence))
 
@@ -62,7 +62,7 @@ async def test_a_producer_may_go_on_at_the_other_broker(pair: Pair) -> None:
     assert (await pair.clients[0].produce("t", sent(1))).base_offset == 1
 
 
-async def test_positions_and_the_end_are_asked_for(pair: Pair) -> None:
+async def test_positions_and_the_end_are_looked_up(pair: Pair) -> None:
     await pair.clients[0].produce("t", batch(b"a", b"b"))
     row = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
     answer = await pair.clients[1].call(
@@ -80,7 +80,7 @@ async def test_positions_and_the_end_are_asked_for(pair: Pair) -> None:
     assert offsets((await fetched(pair.clients[1], "t", 2)).records) == [2]
 
 
-async def test_who_waits_at_the_other_broker_is_woken_by_a_look(pair: Pair) -> None:
+async def test_a_waiter_at_the_other_broker_is_woken_by_polling(pair: Pair) -> None:
     waiting = asyncio.create_task(fetched(pair.clients[1], "t", max_wait=30_000))
     async with asyncio.timeout(60):
         while not len(pair.brokers[1].fetch_hub):
@@ -90,8 +90,10 @@ async def test_who_waits_at_the_other_broker_is_woken_by_a_look(pair: Pair) -> N
         assert offsets((await waiting).records) == [0]
 
 
-async def test_a_notice_wakes_who_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plane tells others of commits, as a database does; nobody looks by himself."""
+async def test_a_notification_wakes_waiters(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plane notifies other brokers of commits, as a database does; none polls."""
     monkeypatch.setattr("penstock.diskless.service.WATERMARKS_SECONDS", 3600.0)
     listeners: list[Callable[..., None]] = []
     plane = cluster.control
@@ -136,11 +138,11 @@ async def test_a_broker_that_stops_is_no_leader_any_more(pair: Pair) -> None:
     await pair.brokers[1].cluster.refresh()
     left = pair.brokers[1]
     shown = left.cluster.shown(left.partitions.topics["t"].topic)
-    assert [one.leader for one in shown] == [2]
+    assert [partition.leader for partition in shown] == [2]
     assert (await pair.clients[1].produce("t", batch(b"a"))).error_code == 0
 
 
-async def test_a_broker_that_was_taken_for_dead_goes_on_once_it_is_registered(
+async def test_a_broker_taken_for_dead_continues_after_its_registration(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.start(
@@ -155,4 +157,4 @@ async def test_a_broker_that_was_taken_for_dead_goes_on_once_it_is_registered(
     for number in range(1, 8):  # more objects than there are keys in hand
         done = await client.produce("t", batch(b"x"))
         assert (done.error_code, done.base_offset) == (0, number)
-    assert [one.broker_id for one in (await cluster.control.image()).brokers] == [1]
+    assert [found.broker_id for found in (await cluster.control.image()).brokers] == [1]

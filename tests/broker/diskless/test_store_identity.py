@@ -1,4 +1,4 @@
-"""Brokers and the identity of their object store: real processes on PostgreSQL, S3, directories."""
+"""Identity of the object store: real processes on PostgreSQL, S3 and directories."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def health(broker: BrokerServer) -> Health:
 
 @pytest.fixture
 async def serve(postgres_url: str, tmp_path: Path) -> AsyncIterator[Serve]:
-    """Starts a broker of a number on the database, with the store of a URL."""
+    """Start a numbered broker on the database, with the store of a URL."""
     async with AsyncExitStack() as stack:
 
         async def serve(number: int, url: str, **settings: str) -> Serving:
@@ -73,7 +73,7 @@ def settings_of(number: int, control: str, url: str, **settings: str) -> dict[st
 
 
 async def not_started(directory: Path, settings: dict[str, str]) -> str:
-    """The one line that a broker says that does not start."""
+    """Return the one line that a broker prints when it does not start."""
     words = [word for pair in settings.items() for word in ("-X", "=".join(pair))]
     words += ["-X", f"log.dirs={directory}", "-X", "listeners=PLAINTEXT://127.0.0.1:0"]
     status, said = await to_thread(refused, *words)
@@ -84,7 +84,7 @@ async def not_started(directory: Path, settings: dict[str, str]) -> str:
 
 
 async def produced(broker: Serving, topic: str = "t", *, create: bool = False) -> WireClient:
-    """A client that has written one record."""
+    """Return a client that has written one record."""
     client = await broker.connect()
     if create:
         assert (await client.create(topic)).topics[0].error_code == 0
@@ -181,7 +181,7 @@ async def test_an_emptied_bucket_is_refused_until_it_is_restored(
 
 @pytest.mark.long
 async def test_an_emptied_directory_of_one_broker_is_refused(tmp_path: Path) -> None:
-    """SQLite, and the objects beside the log: no setting names either."""
+    """SQLite, with the objects beside the log: no setting names either."""
     broker = Serving(tmp_path, {"admin.listener": "", "log.diskless.enable": "true"})
     await broker.start()
     await (await produced(broker, create=True)).close()
@@ -243,7 +243,7 @@ async def test_an_installation_from_before_opens_with_its_own_store_alone(
 async def test_a_store_that_is_replaced_behind_its_address_gets_nothing(
     serve: Serve, s3: S3Server, postgres_url: str
 ) -> None:
-    """The first request fails, as when a server is replaced; what answers then has other bytes."""
+    """The first request fails, as when a server is replaced, which has other content."""
     url = s3.fresh_url()
     async with FaultProxy("127.0.0.1", s3.port) as proxy:
         through = s3.options(proxy.endpoint)
@@ -279,7 +279,7 @@ async def test_a_store_that_is_replaced_behind_its_address_gets_nothing(
 
 
 async def taken_away(store: MemoryStore) -> dict[str, bytes]:
-    """Empty a store; what was in it."""
+    """Empty a store; return its content."""
     infos = [info async for info in store.list("")]
     kept = {info.key: bytes(await store.get(info.key, 0, info.size_bytes)) for info in infos}
     await store.delete(list(kept))
@@ -301,7 +301,7 @@ async def test_a_broker_that_is_refused_was_never_registered(cluster: Cluster) -
     with pytest.raises(StoreMismatch, match="has no identity"):
         await cluster.start()
     image = await cluster.control.image()
-    assert (image.version, [one.broker_id for one in image.brokers]) == (version, [1])
+    assert (image.version, [broker.broker_id for broker in image.brokers]) == (version, [1])
 
 
 async def test_a_running_broker_is_not_ready_while_its_store_is_another(cluster: Cluster) -> None:
@@ -317,7 +317,7 @@ async def test_a_running_broker_is_not_ready_while_its_store_is_another(cluster:
     async with asyncio.timeout(60):
         while service.mismatch is None:
             await asyncio.sleep(0.005)
-    causes = {one.name: one.cause for one in (await health(broker)).checks if one.cause}
+    causes = {check.name: check.cause for check in (await health(broker)).checks if check.cause}
     assert set(causes) == {"diskless", "object store"}
     assert all("has no identity" in cause for cause in causes.values())
     assert Readiness(parts_of(Parts, broker)).alive().good

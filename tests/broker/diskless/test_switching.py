@@ -44,7 +44,7 @@ async def switched(client: WireClient, topic: str = "t", **configs: Any) -> None
 
 
 async def records(client: WireClient, offset: int = 0, partition: int = 0) -> list[int]:
-    """The offsets from one on, up to the high watermark."""
+    """Read the records from an offset up to the high watermark."""
     found: list[int] = []
     async with asyncio.timeout(60):
         while True:
@@ -70,7 +70,7 @@ async def moved_start(client: WireClient, offset: int) -> Any:
 
 
 def after_switch(broker: BrokerServer, records: bytes) -> bytes:
-    """The same batches in the epoch of the topic now: who read before takes no lower for newer."""
+    """Return the same batches in the new leader epoch, which must never be lower for newer ones."""
     epoch = broker.cluster.image.topics["t"].partitions[0].leader_epoch
     data, position = bytearray(records), 0
     for header in split_batches(records):
@@ -110,11 +110,15 @@ async def test_retry_across_the_switch_is_a_duplicate(client: WireClient, local:
     first = numbered(3, producer_id=7, epoch=0, sequence=0)
     second = numbered(2, producer_id=7, epoch=0, sequence=3)
     third = numbered(1, producer_id=7, epoch=0, sequence=5)
-    for one in (first, second):
-        assert (await client.produce("t", bytes(one))).error_code == 0
+    for produced in (first, second):
+        assert (await client.produce("t", bytes(produced))).error_code == 0
     await switched(client)
-    answers = [await client.produce("t", bytes(one)) for one in (second, first, third)]
-    assert [(one.error_code, one.base_offset) for one in answers] == [(0, 3), (0, 0), (0, 5)]
+    answers = [await client.produce("t", bytes(produced)) for produced in (second, first, third)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [
+        (0, 3),
+        (0, 0),
+        (0, 5),
+    ]
     assert await records(client) == [0, 1, 2, 3, 4, 5]
     gap = numbered(1, producer_id=7, epoch=0, sequence=9)
     assert (await client.produce("t", bytes(gap))).error_code == 45
@@ -140,7 +144,9 @@ async def test_deleted_prefix_stays_deleted(client: WireClient, local: Create, s
         while (found := await client.fetch("t", start, max_wait=200)).high_watermark < 0:
             """The broker does not know it yet."""
     assert (found.error_code, found.log_start_offset, found.high_watermark) == (0, start, 8)
-    assert [one for one in await records(client, start) if one >= start] == list(range(start, 8))
+    assert [record for record in await records(client, start) if record >= start] == list(
+        range(start, 8)
+    )
     assert (await client.fetch("t", start - 1)).error_code == 1
     assert (await client.produce("t", batch(b"c"))).base_offset == 8
 
@@ -189,7 +195,7 @@ async def test_old_epochs_end_where_the_log_does(
     assert (ended.error_code, ended.leader_epoch, ended.end_offset) == (0, 0, 2)
 
 
-async def test_what_cannot_become_diskless_says_why(
+async def test_a_refused_switch_names_the_cause(
     cluster: Cluster, broker: BrokerServer, client: WireClient, create: Create
 ) -> None:
     await create("s", diskless_enable="false")
@@ -247,7 +253,7 @@ async def test_fence_stays_until_the_commit_is_known(
     local: Create,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first answer is lost though the commit took effect; producers never get in between."""
+    """The commit takes effect but its response is lost; producers stay fenced."""
     await local()
     await client.produce("t", batch(b"a"))
     other = await cluster.connect(broker)
@@ -312,7 +318,7 @@ async def test_request_that_does_not_wait_is_joined(
     assert values["penstock_topic_switch_copied_bytes_total", ()] != 0
 
 
-async def test_a_compacted_topic_becomes_diskless_and_is_compacted_on(
+async def test_a_compacted_topic_becomes_diskless_and_stays_compacted(
     cluster: Cluster, local: Callable[..., Awaitable[Any]], broker: BrokerServer, client: WireClient
 ) -> None:
     now_ms = broker.clock.now_ms()
@@ -323,7 +329,7 @@ async def test_a_compacted_topic_becomes_diskless_and_is_compacted_on(
     await local(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
     log = broker.store.partitions[TopicPartition("t", 0)]
     left = [(4, b"a", b"1"), (9, b"b", b"2"), (30, b"a", b"3")]
-    holed = b"".join([keyed(*one) for one in left])
+    holed = b"".join([keyed(*record) for record in left])
     log.append_replica(memoryview(bytearray(holed)), now_ms=now_ms)
     flushed = asyncio.get_running_loop().create_future()
     broker.store.flush(flushed.set_result)
@@ -332,7 +338,9 @@ async def test_a_compacted_topic_becomes_diskless_and_is_compacted_on(
     await switched(client)
     assert await records(client) == list(range(31))
     row = await client.fetch("t", 5)
-    assert [(one.offset, one.key, one.value) for one in read(bytes(row.records))] == left[1:]
+    assert [
+        (record.offset, record.key, record.value) for record in read(bytes(row.records))
+    ] == left[1:]
     assert (await client.produce("t", keyed(0, b"b", b"4"))).base_offset == 31
     other = await cluster.start(
         diskless_compaction_interval_ms=20, diskless_consolidation_min_age_ms=0
@@ -344,5 +352,5 @@ async def test_a_compacted_topic_becomes_diskless_and_is_compacted_on(
     reader = await cluster.connect(other)
     assert await records(reader) == list(range(32))
     row = await reader.fetch("t", 0)
-    there = [(one.offset, one.key, one.value) for one in read(bytes(row.records))]
+    there = [(record.offset, record.key, record.value) for record in read(bytes(row.records))]
     assert there == [left[2], (31, b"b", b"4")]

@@ -1,8 +1,8 @@
-"""A local topic of several leaders becomes diskless, and one of them dies or pauses at a step.
+"""A local topic of several leaders becomes diskless, and a broker dies or pauses at a step.
 
-The brokers are processes of their own, over one database and one directory of objects. An
-idempotent producer goes on all the while: in the end each of its records is there once and in
-order, whatever became of the topic.
+The brokers are separate processes over one database and one directory of objects. An idempotent
+producer runs throughout: in the end each of its records is there once and in order, in either state
+of the topic.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from tests.broker.wire_client import WireClient, batch, produce_request
 LEADERS: Final = (1, 2, 1, 2)
 PARTITIONS: Final = len(LEADERS)
 RECOVER_SECONDS: Final = 40.0
-"""Until the partitions of those that are left take records: a session of 4 s, its detection, and
-what a busy machine takes for that."""
+"""Time until the partitions of remaining brokers accept records: a session of 4 s, its detection,
+and a margin for a busy machine.
+"""
 
 FENCE_SECONDS: Final = 1.5
-"""What producers are kept out for at most, where a broker pauses: less than its session."""
+"""Maximum fence of producers while a broker pauses: less than its session."""
 
 COMMITTED_STEPS: Final = ("told fenced", "over", "committed", "refreshed")
 NOT_LEADER: Final = 6
 
 
 class House:
-    """Brokers 1 and 2, which lead the topic's partitions in turn; others lead nothing."""
+    """Brokers 1 and 2, which lead the topic's partitions in turn; others lead none."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self.brokers: dict[int, Serving] = {}
@@ -50,10 +51,10 @@ class House:
         self._url = url
 
     async def start(self, count: int, armed: Mapping[int, str]) -> None:
-        """So many brokers, of which the armed end themselves at their steps; and the topic."""
+        """Start brokers, of which the armed ones end at their steps, and create the topic."""
         self.brokers = {node: self._broker(node) for node in range(1, count + 1)}
         await asyncio.gather(
-            *[one.start(dies_at=armed.get(node, "")) for node, one in self.brokers.items()]
+            *[broker.start(dies_at=armed.get(node, "")) for node, broker in self.brokers.items()]
         )
         await self._create()
 
@@ -101,10 +102,10 @@ class House:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join([one.bootstrap for one in self.brokers.values()])
+        return ",".join([broker.bootstrap for broker in self.brokers.values()])
 
     async def ask(self, node: int) -> int | None:
-        """Ask a broker to make the topic diskless: the error code, None if no answer came."""
+        """Request the switch at a broker; return the error code, None without a response."""
         try:
             async with self.connected(node) as client:
                 answer = await altered(client, "t", diskless_enable="true")
@@ -113,7 +114,7 @@ class House:
         return int(answer.error_code)
 
     async def kinds(self) -> set[str]:
-        """What the brokers say of the topic's `diskless.enable`."""
+        """Return the topic's `diskless.enable` at each broker."""
         found = set()
         for node in self.brokers:
             async with self.connected(node) as client:
@@ -121,7 +122,7 @@ class House:
         return found
 
     async def fetched(self, sql: str, *arguments: Any) -> list[Any]:
-        """Rows of the database."""
+        """Return rows of the database."""
         connection = await asyncpg.connect(self._url)
         try:
             return list(await connection.fetch(sql, *arguments))
@@ -133,7 +134,7 @@ class House:
         return bool(await self.fetched(sql, node))
 
     async def takes_records(self, producing: Producing, *, but: int) -> None:
-        """Wait until those that are left have taken records that were made from now on."""
+        """Wait until the remaining brokers have accepted new records."""
         now = producing.count
         left = [index for index, leader in enumerate(LEADERS) if leader != but]
 
@@ -145,11 +146,11 @@ class House:
             await until(taken)
 
     async def switch_is_over(self) -> bool:
-        """Whether nobody can go on with it any more."""
+        """Whether the switch can no longer take effect."""
         return not await self.fetched("SELECT * FROM diskless_switches")
 
     async def settled(self, kind: str) -> None:
-        """Nothing of the switch is left, and all brokers say the same of the topic."""
+        """Wait until no trace of the switch is left, and all brokers agree on the topic."""
 
         async def over() -> bool:
             return await self.switch_is_over() and await self.kinds() == {kind}
@@ -157,12 +158,12 @@ class House:
         await eventually(over)
 
     async def served(self, node: int) -> list[bytes]:
-        """All batches of the partitions, as a broker serves them once the topic is diskless."""
+        """Return all batches of the partitions, as a broker serves them from the store."""
         async with self.connected(node) as client:
             return [await _whole(client, index) for index in range(PARTITIONS)]
 
     async def ends_whole(self, producing: Producing, asked: int) -> None:
-        """The topic becomes diskless, and all brokers serve all that was produced."""
+        """Wait until the topic is diskless, and all brokers serve all produced records."""
         assert await self.ask(asked) == 0
         await self.settled("true")
         await to_thread(producing.wait_for, 200)
@@ -172,7 +173,7 @@ class House:
         await to_thread(consuming.finish, producing.count)
         assert consuming.seen == producing.written()
         first, *others = await asyncio.gather(*[self.served(node) for node in self.brokers])
-        counts = [sum([one.record_count for one in split_batches(data)]) for data in first]
+        counts = [sum([header.record_count for header in split_batches(data)]) for data in first]
         assert counts == [len(part) for part in producing.written()]
         assert all([data == first for data in others])
 
@@ -207,7 +208,7 @@ async def house(tmp_path: Path, postgres_url: str) -> AsyncIterator[House]:
 
 @pytest.fixture
 def produce(house: House) -> Iterator[Callable[[], Producing]]:
-    """Starts a producer to all partitions, and ends it when the test has ended."""
+    """Start a producer to all partitions, and stop it after the test."""
     made: list[Producing] = []
 
     def produce() -> Producing:
@@ -276,9 +277,9 @@ PAUSES: Final = [
 async def test_paused_broker_takes_no_record_of_its_own(
     house: House, produce: Produce, asked: int, pauses: int, step: str, session_ms: int
 ) -> None:
-    """It goes on when the others have ended the switch, and finds a record to append.
+    """It resumes after the others have ended the switch, with a record to append.
 
-    By then it counts as gone; or its session holds, and the others have waited long enough.
+    By then its session has expired, or the time limit of the others has passed.
     """
     armed = dict.fromkeys((1, 2), f"never,SIGKILL,{FENCE_SECONDS}")
     house.session_ms = session_ms
@@ -306,5 +307,5 @@ async def test_paused_broker_takes_no_record_of_its_own(
 
 
 def _state(pid: int) -> str:
-    """A process's state as the kernel names it: T is stopped."""
+    """Return a process's state as the kernel names it: T is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -23,7 +23,7 @@ DISKLESS = {"diskless.enable": "true"}
 LOCAL_STEPS = ("begun", "copied", "fenced", "tail copied")
 
 
-def test_producer_and_consumer_go_on() -> None:
+def test_producer_and_consumer_continue() -> None:
     with Broker(admin=False) as broker, broker.client() as client:
         broker.create_topic("t", PARTITIONS)
         producing = Producing(broker.bootstrap, partitions=PARTITIONS)
@@ -41,7 +41,7 @@ def test_producer_and_consumer_go_on() -> None:
 
 
 class Dying:
-    """A broker's process that ends itself at a step."""
+    """A broker process that ends itself at a step."""
 
     def __init__(self, directory: Path, step: str) -> None:
         self._process = subprocess.Popen(
@@ -67,8 +67,8 @@ class Dying:
             self._process.stdout.close()
 
 
-async def asked_in_vain(bootstrap: str) -> None:
-    """Ask a broker that dies over it."""
+async def request_at_a_dying_broker(bootstrap: str) -> None:
+    """Request the switch at a broker that dies during it."""
     host, port = bootstrap.rsplit(":", 1)
     client = await WireClient.connect((host, int(port)))
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
@@ -99,7 +99,7 @@ def test_killed_broker_has_a_local_topic_or_a_diskless_one(step: str, tmp_path: 
         before = values(client)
     dying = Dying(tmp_path, step)
     try:
-        asyncio.run(asked_in_vain(dying.bootstrap))
+        asyncio.run(request_at_a_dying_broker(dying.bootstrap))
         assert dying.ended() == -9
     finally:
         dying.end()

@@ -1,7 +1,7 @@
 """A topic becomes diskless on PostgreSQL and S3, while both fail and the broker is killed.
 
-librdkafka's producer and consumer go on all the while. In the end every record that was answered
-is there once, at its offset and with its time, wherever the failure left the topic.
+librdkafka's producer and consumer run throughout. In the end every acknowledged record is there
+once, at its offset and with its time, in either state of the topic.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def stores(
 
 @pytest.fixture
 async def serve(stores: Stores, tmp_path: Path) -> AsyncIterator[Serve]:
-    """Starts a broker, and makes the topic `t` on it."""
+    """Start a broker, and create the topic `t` on it."""
     async with AsyncExitStack() as stack:
 
         async def serve(partitions: int = 2, *, dies_at: str = "", **settings: str) -> Serving:
@@ -66,7 +66,7 @@ async def serve(stores: Stores, tmp_path: Path) -> AsyncIterator[Serve]:
 
 @pytest.fixture
 def live() -> Iterator[Live[Any]]:
-    """Starts a client's thread, and ends it when the test has ended."""
+    """Start a client's thread, and end it after the test."""
     with ExitStack() as stack:
 
         def live(client: T) -> T:
@@ -78,7 +78,7 @@ def live() -> Iterator[Live[Any]]:
 
 
 async def whole(broker: Serving, stores: Stores, producing: Producing) -> None:
-    """The topic is diskless, every record is there once, and nothing that nobody needs."""
+    """Check that the topic is diskless, with every record once and no unneeded objects."""
     await everything(broker, producing)
     assert await stores.is_diskless()
     assert not list(broker.directory.glob("log/t-?"))
@@ -89,7 +89,7 @@ async def whole(broker: Serving, stores: Stores, producing: Producing) -> None:
 
 
 async def finished(producing: Producing) -> Producing:
-    """A producer behind its last record, and some that it has still produced."""
+    """Return a producer after its last record, and some that it produced later."""
     await to_thread(producing.wait_for, 50)
     await to_thread(producing.finish)
     return producing
@@ -98,7 +98,7 @@ async def finished(producing: Producing) -> Producing:
 async def everything(
     broker: Serving, producing: Producing, *, partitions: int = 2, size_bytes: int = 0
 ) -> None:
-    """What one reads from the start is what was written."""
+    """Check that a read from the start returns what was written."""
     reading = Consuming(broker.bootstrap, partitions=partitions, size_bytes=size_bytes)
     reading.start()
     await to_thread(reading.finish, producing.count)
@@ -106,7 +106,7 @@ async def everything(
 
 
 async def produced_to(client: WireClient) -> int:
-    """How a producer that is not idempotent fares; only ever refused in these tests."""
+    """Return the outcome of a producer that is not idempotent; here always a refusal."""
     answer = await client.produce("t", batch(b"never"))
     return int(answer.error_code)
 
@@ -114,7 +114,7 @@ async def produced_to(client: WireClient) -> int:
 # -- as it should be -------------------------------------------------------------------------------
 
 
-async def test_producer_and_group_go_on(serve: Serve, live: Live[Any], stores: Stores) -> None:
+async def test_producer_and_group_continue(serve: Serve, live: Live[Any], stores: Stores) -> None:
     """Some 30 MiB in three partitions, copied in several passes."""
     like: dict[str, Any] = {"partitions": 3, "size_bytes": 8_000}
     broker = await serve(3, diskless_switch_bytes_per_second=str(20 << 20))
@@ -148,11 +148,15 @@ async def test_retry_across_the_switch_is_a_duplicate(serve: Serve, stores: Stor
         bytes(numbered(count, producer_id=7, epoch=0, sequence=sequence))
         for count, sequence in ((3, 0), (2, 3), (1, 5), (1, 9))
     ]
-    for one in batches[:2]:
-        assert (await client.produce("t", one)).error_code == 0
+    for produced in batches[:2]:
+        assert (await client.produce("t", produced)).error_code == 0
     assert await to_thread(become_diskless, broker.bootstrap) is None
     answers = [await client.produce("t", batches[index]) for index in (1, 0, 2)]
-    assert [(one.error_code, one.base_offset) for one in answers] == [(0, 3), (0, 0), (0, 5)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [
+        (0, 3),
+        (0, 0),
+        (0, 5),
+    ]
     assert (await client.produce("t", batches[3])).error_code == OUT_OF_ORDER
     assert (await client.fetch("t")).high_watermark == 6
     await client.close()
@@ -163,9 +167,9 @@ async def test_retry_across_the_switch_is_a_duplicate(serve: Serve, stores: Stor
 
 
 class Trouble:
-    """A plan by which the sealed objects of a stage meet a fault, so often.
+    """Plan by which sealed objects of a stage meet a number of faults.
 
-    Those that are written first are held until `go_on`, so that there are records behind them.
+    The first ones are held until `go_on`, so that more records follow.
     """
 
     def __init__(self, stage: Stage, fault: Fault, count: int) -> None:
@@ -189,7 +193,7 @@ class Trouble:
 async def begin(
     broker: Serving, stores: Stores, live: Live[Any], trouble: Trouble
 ) -> tuple[Producing, asyncio.Task[Any]]:
-    """Records, and a switch that meets trouble with more records behind its first pass."""
+    """Produce records and start a switch that meets faults during its first pass."""
     producing = live(Producing(broker.bootstrap))
     await to_thread(producing.wait_for, 200)
     stores.objects.plan = trouble.plan
@@ -368,7 +372,7 @@ FENCED = b"\0\0\0\x06fenced"
 
 @pytest.fixture
 async def pair(stores: Stores, tmp_path: Path) -> AsyncIterator[list[Serving]]:
-    """Two brokers, of which the first leads partition 0 of the topic, and the second 1."""
+    """Start two brokers, which lead partition 0 and 1 of the topic."""
     async with AsyncExitStack() as stack:
         brokers = []
         for node in (1, 2):

@@ -45,7 +45,10 @@ class House:
         await self.add()
         for broker in self.brokers:
             await broker.cluster.refresh()
-        leaders = [one.leader for one in self.brokers[0].partitions.topics["t"].topic.partitions]
+        leaders = [
+            partition.leader
+            for partition in self.brokers[0].partitions.topics["t"].topic.partitions
+        ]
         assert sorted(leaders) == [1, 1, 2, 2]
         self.leaders = leaders
 
@@ -56,16 +59,16 @@ class House:
     async def produce(
         self, partition: int, data: bytes | None = None, at: int | None = None
     ) -> Any:
-        """At the partition's leader, or at a broker by its index."""
+        """Produce at the partition's leader, or at a broker by its index."""
         client = self.clients[self.leaders[partition] - 1 if at is None else at]
         return await client.produce("t", data or batch(b"v"), partition=partition)
 
     async def other_clients(self) -> list[WireClient]:
-        """One more for each broker: a connection has one request at a time."""
+        """Return another client for each broker: a connection has one request at a time."""
         return [await self.cluster.connect(broker) for broker in self.brokers]
 
     async def records(self, partition: int, at: int, count: int) -> list[int]:
-        """All offsets, of which there are to be so many: brokers hear late of each other."""
+        """Wait for so many offsets and return all: brokers learn of commits with a delay."""
         client, offset = self.clients[at], 0
         found: list[int] = []
         async with asyncio.timeout(60):
@@ -84,14 +87,14 @@ class House:
         return [broker.partitions.topics["t"].diskless for broker in self.brokers]
 
     async def settled(self) -> None:
-        """Wait until no broker is at a switch any more."""
+        """Wait until no broker runs a switch."""
         topic_id = self.brokers[0].partitions.topics["t"].topic.topic_id
         async with asyncio.timeout(60):
             while any(broker.migrations.view(topic_id) for broker in self.brokers):
                 await self.clients[0].fetch("t", max_wait=10)
 
     async def assert_local(self) -> None:
-        """All partitions take records at their leaders, and nothing of a switch is left."""
+        """Assert that all leaders accept records, and no trace of a switch is left."""
         await self.settled()
         assert await self.diskless() == [False] * 3
         assert await self.cluster.control.running_migrations() == []
@@ -99,7 +102,7 @@ class House:
             assert (await self.produce(partition)).error_code == 0
 
     async def assert_diskless(self, count: int) -> None:
-        """All partitions have so many records, and any broker takes more."""
+        """Assert that all partitions have so many records, and any broker accepts more."""
         await self.settled()
         assert await self.diskless() == [True] * 3
         for partition in range(PARTITIONS):
@@ -119,33 +122,33 @@ async def house(cluster: Cluster) -> House:
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
-async def test_any_broker_may_be_asked(house: House, asked: int) -> None:
-    """The third leads nothing."""
+async def test_any_broker_accepts_the_request(house: House, asked: int) -> None:
+    """The third one leads no partition."""
     answer = await altered(house.clients[asked], "t", diskless_enable="true", retention_ms="77")
     assert (answer.error_code, answer.error_message) == (0, None)
     await house.assert_diskless(2)
     topic = house.brokers[1].partitions.topics["t"].topic
     assert topic.configs["retention.ms"] == "77"
-    assert {one.leader_epoch for one in topic.partitions} == {1}
+    assert {partition.leader_epoch for partition in topic.partitions} == {1}
     assert not any(broker.store.partitions for broker in house.brokers)
 
 
-async def test_two_that_are_asked_do_it_once(house: House) -> None:
+async def test_two_requests_make_one_switch(house: House) -> None:
     answers = await asyncio.gather(
         *[altered(client, "t", diskless_enable="true") for client in house.clients]
     )
-    assert [(one.error_code, one.error_message) for one in answers] == [(0, None)] * 3
+    assert [(answer.error_code, answer.error_message) for answer in answers] == [(0, None)] * 3
     await house.assert_diskless(2)
 
 
-async def test_broker_that_has_not_heard_of_the_switch_may_be_asked(
+async def test_a_stale_broker_accepts_the_request(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not wait for shares that nobody would bring any more."""
+    """It does not wait for shares that no broker would add."""
     third = house.brokers[2]
 
     async def nothing() -> None:
-        """Nothing."""
+        """Do nothing."""
 
     monkeypatch.setattr(third.migrations, "look", nothing)
     assert (await altered(house.clients[0], "t", diskless_enable="true")).error_code == 0
@@ -156,8 +159,8 @@ async def test_broker_that_has_not_heard_of_the_switch_may_be_asked(
     await house.assert_diskless(2)
 
 
-async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: House) -> None:
-    """As one that was stored when the broker had given up; producers are not kept out for it."""
+async def test_a_forgotten_request_of_its_own_broker_is_deleted(house: House) -> None:
+    """It was stored after its broker had failed; producers are not fenced for it."""
     broker = house.brokers[0]
     assert broker.diskless is not None
     request = broker.diskless.migration.request(broker.partitions.topics["t"].topic)
@@ -170,8 +173,8 @@ async def test_request_that_its_own_broker_does_not_know_of_is_deleted(house: Ho
     assert (answer.error_code, answer.error_message) == (0, None)
 
 
-async def test_producers_go_on_through_the_switch(house: House) -> None:
-    """Each retries while it is refused, at the brokers in turn, with its sequence."""
+async def test_producers_continue_through_the_switch(house: House) -> None:
+    """Each retries at the brokers in turn, with its sequence."""
     over = asyncio.Event()
     sent = [0] * PARTITIONS
 
@@ -203,7 +206,9 @@ async def test_producers_go_on_through_the_switch(house: House) -> None:
         assert await house.records(partition, 2, count) == list(range(count))
 
 
-async def test_broker_that_cannot_says_why(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_broker_reports_the_cause(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put = house.cluster.objects.put
 
     async def refuse(key: str, pieces: Any) -> None:
@@ -227,7 +232,7 @@ async def test_broker_that_is_away_is_named(house: House) -> None:
     await house.brokers[0].cluster.refresh()
     answer = await altered(house.clients[0], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
-    assert "broker 2, which has a part in it, is away" in answer.error_message
+    assert "participating broker 2 is gone" in answer.error_message
     assert (await house.produce(house.leaders.index(1))).error_code == 0
 
 
@@ -243,14 +248,14 @@ def patched(house: House, monkeypatch: pytest.MonkeyPatch) -> Patched:
 
 
 async def test_fences_hold_until_the_commit_is_known(house: House, patched: Patched) -> None:
-    """The first commit is lost, the second takes effect without an answer."""
+    """The first commit is lost, the second takes effect without a response."""
     real = house.cluster.control.migrate_topic
     refused: list[int] = []
     commits: list[TopicMigration] = []
 
     async def lossy(migration: TopicMigration) -> Any:
         commits.append(migration)
-        refused.extend([(await house.produce(one)).error_code for one in range(PARTITIONS)])
+        refused.extend([(await house.produce(index)).error_code for index in range(PARTITIONS)])
         if len(commits) == 1:
             raise ControlUnavailable("nothing came back")
         answer = await real(migration)
@@ -271,10 +276,10 @@ async def test_fences_hold_until_the_commit_is_known(house: House, patched: Patc
         assert await house.records(partition, 2, count) == list(range(count))
 
 
-async def test_fenced_broker_gives_up_a_switch_that_does_not_end(
+async def test_a_fenced_broker_cancels_a_switch_that_does_not_end(
     house: House, patched: Patched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit hangs, and comes when the others have let their producers in again."""
+    """The commit hangs, and arrives after the others have lifted their fences."""
     real = house.cluster.control.migrate_topic
     go_on = asyncio.Event()
 
@@ -299,7 +304,7 @@ async def test_fenced_broker_gives_up_a_switch_that_does_not_end(
     await house.assert_local()
 
 
-async def test_share_whose_answer_is_lost_is_brought_again(house: House, patched: Patched) -> None:
+async def test_a_share_with_a_lost_response_is_repeated(house: House, patched: Patched) -> None:
     real = house.cluster.control.join_migration
     lost: list[MigrationParticipant] = []
 
@@ -316,7 +321,7 @@ async def test_share_whose_answer_is_lost_is_brought_again(house: House, patched
 
 
 async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
-    """Its successor, or anybody else, lets the producers in."""
+    """Its successor, or any other broker, lifts the fence."""
     topic_id = house.brokers[0].partitions.topics["t"].topic.topic_id
     plane = house.cluster.control
     await plane.register_broker(broker_id=9, host="h", port=9, rack=None, incarnation=topic_id)
@@ -338,10 +343,10 @@ async def test_request_of_a_broker_that_died_is_ended(house: House) -> None:
 
 @pytest.fixture
 def joins_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second broker looks at no switch, and is waited for a moment."""
+    """Keep the second broker from joining switches, with a short time limit."""
 
     async def nothing() -> None:
-        """Nothing."""
+        """Do nothing."""
 
     monkeypatch.setattr(house.brokers[1].migrations, "look", nothing)
     monkeypatch.setattr(leader, "SWITCH_JOIN_SECONDS", 0.3)
@@ -351,15 +356,13 @@ def joins_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_broker_that_never_joins_is_named(house: House) -> None:
     answer = await altered(house.clients[0], "t", diskless_enable="true")
     assert answer.error_code == STORAGE_ERROR
-    assert "brokers [2], which have a part in it, did not join" in answer.error_message
+    assert "participating brokers [2] did not join" in answer.error_message
     await house.assert_local()
 
 
 @pytest.mark.usefixtures("joins_nothing")
-async def test_nobody_stops_producers_for_a_share_of_a_process_that_died(
-    house: House, patched: Patched
-) -> None:
-    """The broker was started again after it had told that it was ready."""
+async def test_shares_of_dead_processes_fence_no_producers(house: House, patched: Patched) -> None:
+    """The broker was restarted after it had reported that it was ready."""
     real = house.cluster.control.join_migration
 
     async def join(request: MigrationRequest, participant: MigrationParticipant) -> None:
@@ -372,5 +375,5 @@ async def test_nobody_stops_producers_for_a_share_of_a_process_that_died(
     asked = asyncio.create_task(altered(client, "t", diskless_enable="true"))
     while not asked.done():
         assert (await house.produce(house.leaders.index(1))).error_code == 0
-    assert "brokers [2], which have a part in it, did not join" in (await asked).error_message
+    assert "participating brokers [2] did not join" in (await asked).error_message
     await house.assert_local()

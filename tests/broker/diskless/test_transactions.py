@@ -74,7 +74,7 @@ def partition_at(broker: BrokerServer) -> DisklessPartition:
 async def place(cluster: Cluster) -> Place:
     broker, other = [await cluster.start() for _ in range(2)]
     verifier = broker.verifier = other.verifier = Verifier()
-    client, beside = [await cluster.connect(one) for one in (broker, other)]
+    client, beside = [await cluster.connect(started) for started in (broker, other)]
     await client.call("CreateTopics", 7, creation(2))
     await other.cluster.refresh()
     return Place(broker, client, verifier, other, beside)
@@ -98,7 +98,7 @@ async def test_every_batch_of_a_transaction_is_verified(place: Place) -> None:
 
 @pytest.mark.parametrize("far", [False, True])
 async def test_readers_of_what_is_committed_see_decisions_only(place: Place, far: bool) -> None:
-    """At the broker that decides, and at the other one, which hears of it."""
+    """At the deciding broker, and at the other one, which is notified."""
     client, ending = place.client, place.elsewhere if far else place.partition
     await client.produce("t", batch(b"before"))
     await produce(client, sent(b"one", b"two"))
@@ -107,7 +107,7 @@ async def test_readers_of_what_is_committed_see_decisions_only(place: Place, far
     assert await stable(place.broker) == 1
     row = await fetch_committed(client, max_wait=60_000)
     assert (row.high_watermark, row.last_stable_offset, aborted(row)) == (5, 1, [])
-    assert [one.next_offset for one in split_batches(bytes(row.records))] == [1]
+    assert [header.next_offset for header in split_batches(bytes(row.records))] == [1]
     assert [await list_offset(client, -1, level) for level in (0, 1)] == [5, 1]
     waiting = asyncio.create_task(fetch_committed(client, 1, max_wait=60_000))
     await place.beside.produce("t", batch(b"more"))
@@ -115,7 +115,7 @@ async def test_readers_of_what_is_committed_see_decisions_only(place: Place, far
     assert (await end(ending, commit=False)).base_offset == 6
     row = await asyncio.wait_for(waiting, SECONDS)
     assert aborted(row) == [(7, 1)]
-    assert [one.base_offset for one in split_batches(bytes(row.records))] == [1]
+    assert [header.base_offset for header in split_batches(bytes(row.records))] == [1]
     await end(ending, commit=True, producer_id=8)
     assert await stable(place.broker) == 8
     row = await fetch_committed(client, 1, max_wait=60_000)
@@ -124,7 +124,7 @@ async def test_readers_of_what_is_committed_see_decisions_only(place: Place, far
     while offset < 8:
         row = await fetch_committed(client, offset, max_wait=60_000)
         batches = split_batches(bytes(row.records))
-        found += [one.base_offset for one in batches]
+        found += [header.base_offset for header in batches]
         offset = batches[-1].next_offset
     assert found == [1, 3, 4, 5, 6, 7]
     assert aborted(await client.fetch("t", 1)) is None
@@ -136,7 +136,7 @@ async def test_readers_of_what_is_committed_see_decisions_only(place: Place, far
 async def test_a_batch_in_another_brokers_object_does_not_land_behind_its_marker(
     place: Place, version: int
 ) -> None:
-    """The other broker has written the object, and its commit waits until the marker is there."""
+    """The other broker has written the object; its commit waits until the marker is there."""
     await produce(place.client, sent(b"first"), version=10 + version)
     plane, go_on, waits = place.broker.control, asyncio.Event(), asyncio.Event()
     original = plane.commit_object
@@ -264,7 +264,7 @@ async def test_positions_by_time_see_records_below_the_last_stable_offset(place:
 
 
 async def test_real_consumers_skip_what_was_aborted(place: Place, cluster: Cluster) -> None:
-    """From the write-ahead objects, and from the segment that takes their place."""
+    """From the write-ahead objects, and from the segment that replaces them."""
     await Transactions.write(place)  # type: ignore[arg-type]
     visible = Transactions.VISIBLE
     for consolidated in (False, True):
@@ -278,7 +278,7 @@ async def test_real_consumers_skip_what_was_aborted(place: Place, cluster: Clust
 
 
 async def consolidate(cluster: Cluster) -> None:
-    """Have a broker make a segment of what there is."""
+    """Have a broker make a segment of the present log."""
     await cluster.start(**CONSOLIDATING, diskless_consolidation_min_age_ms=0)
     async with asyncio.timeout(SECONDS):
         while "segment" not in await kinds(cluster):
@@ -300,7 +300,7 @@ def producer(bootstrap: str, name: str) -> Producer:
 
 @pytest.mark.timeout(180)
 async def test_librdkafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None:
-    """Coordinator and writer are one broker or two, as ids fall."""
+    """Coordinator and writer are the same broker or two, depending on ids."""
     brokers = [await cluster.start() for _ in range(2)]
     client = await cluster.connect(brokers[0])
     await client.call("CreateTopics", 7, creation(3))
@@ -313,9 +313,9 @@ async def test_librdkafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None
         expected: list[bytes] = []
         for number in range(4):
             made.begin_transaction()
-            values = [f"{name} {number} {one}".encode() for one in range(6)]
-            for one, value in enumerate(values):
-                made.produce("t", value, partition=one % 3)
+            values = [f"{name} {number} {index}".encode() for index in range(6)]
+            for index, value in enumerate(values):
+                made.produce("t", value, partition=index % 3)
             if number % 2:
                 made.abort_transaction(SECONDS)
             else:
@@ -340,7 +340,7 @@ async def test_librdkafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None
 
 
 async def test_share_groups_acquire_what_is_committed(place: Place) -> None:
-    """What is open is waited for, and what was aborted is nobody's."""
+    """Open transactions delay the acquisition; aborted records are never acquired."""
     await produce(place.client, sent(b"one", b"two"))
     await produce(place.client, sent(b"other", producer_id=8))
     await place.client.produce("t", batch(b"behind"))

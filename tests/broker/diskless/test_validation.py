@@ -1,4 +1,4 @@
-"""Diskless topics look inside batches as local ones do, before an object holds them."""
+"""Diskless topics validate batches as local ones do, before an object contains them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_codec_of_the_topic_opens_what_is_looked_at(
     assert (await client.produce("t", sealed(b"".join(GOOD), 3, codec=4))).base_offset == 0
 
 
-async def test_nobody_writes_into_a_transaction_that_was_not_begun(
+async def test_a_transaction_that_was_not_begun_refuses_records(
     client: WireClient, create: Create
 ) -> None:
     await create("t")

@@ -1,4 +1,4 @@
-"""A member of a share group by raw requests, on a real broker."""
+"""Member of a share group by raw requests, on a real broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 
 
 class Member:
-    """One member of a group, with its session at one broker."""
+    """A member of a group, with its session at one broker."""
 
     def __init__(self, client: WireClient, group: str, member: str) -> None:
         self.client = client
@@ -38,7 +38,7 @@ class Member:
         said: dict[tuple[UUID, int], Sequence[tuple[int, int, Iterable[int]]]] | None = None,
         **changes: Any,
     ) -> Any:
-        """One ShareFetch; `said` is first, last and types by partition."""
+        """Send a ShareFetch; `said` is first, last and types by partition."""
         said = said or {}
         topics = [
             {
@@ -62,23 +62,23 @@ class Member:
     async def acquire(
         self, *places: tuple[UUID, int], **changes: Any
     ) -> list[tuple[int, int, int]]:
-        """What one ShareFetch acquires of the first partition that has anything."""
+        """Return what a ShareFetch acquires of the first partition with records."""
         answer = await self.fetch(*places, **changes)
         assert not answer.error_code, answer
         for topic in answer.responses:
-            for one in topic.partitions:
-                assert not one.error_code, one
-                if one.acquired_records:
+            for partition in topic.partitions:
+                assert not partition.error_code, partition
+                if partition.acquired_records:
                     return [
                         (got.first_offset, got.last_offset, got.delivery_count)
-                        for got in one.acquired_records
+                        for got in partition.acquired_records
                     ]
         return []
 
     async def say(
         self, place: tuple[UUID, int], first: int, last: int, *types: Acknowledge, **changes: Any
     ) -> int:
-        """One ShareAcknowledge; the error of its partition."""
+        """Send a ShareAcknowledge; return the error of its partition."""
         request = {
             "group_id": self.group,
             "member_id": self.member,
@@ -112,13 +112,13 @@ def batches(said: Any, place: tuple[UUID, int]) -> list[dict[str, Any]]:
 
 
 async def set_group(client: WireClient, group: str, **configs: object) -> None:
-    """Set configs of a group; dots are underscores."""
+    """Set configs of a group; underscores stand for dots."""
     refused = await changed(client, group, **configs)
     assert not refused
 
 
 async def changed(client: WireClient, group: str, **configs: object) -> str:
-    """As `set_group`; returns why not."""
+    """Set configs of a group; return the error, if any."""
     changes = [
         {"name": name.replace("_", "."), "config_operation": 0, "value": str(value)}
         for name, value in configs.items()
@@ -141,7 +141,7 @@ Join = Callable[..., Awaitable[Member]]
 
 @pytest.fixture
 def join(broker: BrokerServer, connect: Connect) -> Join:
-    """Makes members of group `g`, which begins with the first record, each on its connection."""
+    """Make members of group `g`, which starts at the first record, each on its own connection."""
 
     async def join(member: str, group: str = "g", **configs: object) -> Member:
         client = await connect(broker)

@@ -1,4 +1,4 @@
-"""A share partition that keeps an entry for every record: slow, plain, and to be agreed with."""
+"""Oracle of `SharePartition`: a slow, plain one that keeps an entry for every record."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from penstock.broker.share.values import Acknowledge, Acknowledged, Cause, RecordState, Run
 
-AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
+AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 
 
 @dataclass
 class Record:
-    """One offset within the window."""
+    """State of one offset within the window."""
 
     state: RecordState = AVAILABLE
     deliveries: int = 0
@@ -19,30 +19,30 @@ class Record:
     deadline_ms: int = 0
     cause: int = 0
 
-    def let_go(self, limit: int, *, letters: bool, delivered: bool = True) -> None:
+    def let_go(self, limit: int, *, dead_letters: bool, delivered: bool = True) -> None:
         deliveries = self.deliveries - (not delivered)
         if deliveries >= limit:
-            self.give_up(deliveries, Cause.DELIVERIES, letters=letters)
+            self.give_up(deliveries, Cause.DELIVERIES, dead_letters=dead_letters)
         else:
             self.__init__(AVAILABLE, deliveries)  # type: ignore[misc]
 
-    def give_up(self, deliveries: int, cause: Cause, *, letters: bool) -> None:
-        if letters:
+    def give_up(self, deliveries: int, cause: Cause, *, dead_letters: bool) -> None:
+        if dead_letters:
             self.__init__(ARCHIVING, deliveries, cause=cause)  # type: ignore[misc]
         else:
             self.settle()
 
     def settle(self) -> None:
-        self.__init__(SETTLED)  # type: ignore[misc]
+        self.__init__(RESOLVED)  # type: ignore[misc]
 
 
 @dataclass
 class PerRecord:
-    """What `SharePartition` is, without runs; it is told what was acquired."""
+    """`SharePartition` without runs; the test passes it the acquired records."""
 
     limit: int
     lock_ms: int
-    letters: bool = False
+    dead_letters: bool = False
     start: int = 0
     records: dict[int, Record] = field(default_factory=dict)
 
@@ -60,49 +60,52 @@ class PerRecord:
     def skipped(self, offset: int) -> None:
         self.records.setdefault(offset, Record()).settle()
 
-    def may_acknowledge(self, member: str, said: Acknowledged, now_ms: int) -> bool:
-        held = [self.records.get(at) for at in range(max(said.first, self.start), said.last + 1)]
+    def may_acknowledge(self, member: str, acknowledged: Acknowledged, now_ms: int) -> bool:
+        held = [
+            self.records.get(at)
+            for at in range(max(acknowledged.first, self.start), acknowledged.last + 1)
+        ]
         return all(
-            one is not None
-            and (one.state, one.member) == (ACQUIRED, member)
-            and one.deadline_ms > now_ms
-            for one in held
+            record is not None
+            and (record.state, record.member) == (ACQUIRED, member)
+            and record.deadline_ms > now_ms
+            for record in held
         )
 
-    def acknowledge(self, said: Acknowledged, now_ms: int) -> None:
-        for offset in range(max(said.first, self.start), said.last + 1):
+    def acknowledge(self, acknowledged: Acknowledged, now_ms: int) -> None:
+        for offset in range(max(acknowledged.first, self.start), acknowledged.last + 1):
             record = self.records[offset]
-            if said.kind == Acknowledge.RENEW:
+            if acknowledged.kind == Acknowledge.RENEW:
                 record.deadline_ms = now_ms + self.lock_ms
-            elif said.kind == Acknowledge.RELEASE:
-                record.let_go(self.limit, letters=self.letters)
-            elif said.kind == Acknowledge.REJECT:
-                record.give_up(record.deliveries, Cause.REJECTED, letters=self.letters)
+            elif acknowledged.kind == Acknowledge.RELEASE:
+                record.let_go(self.limit, dead_letters=self.dead_letters)
+            elif acknowledged.kind == Acknowledge.REJECT:
+                record.give_up(record.deliveries, Cause.REJECTED, dead_letters=self.dead_letters)
             else:
                 record.settle()
         self.move()
 
     def archived(self, first: int, last: int) -> int:
         held = [
-            one
-            for at, one in self.records.items()
-            if first <= at <= last and one.state == ARCHIVING
+            record
+            for at, record in self.records.items()
+            if first <= at <= last and record.state == ARCHIVING
         ]
-        for one in held:
-            one.settle()
+        for record in held:
+            record.settle()
         self.move()
         return len(held)
 
     def expire(self, now_ms: int) -> None:
         for record in self.records.values():
             if record.state == ACQUIRED and record.deadline_ms <= now_ms:
-                record.let_go(self.limit, letters=self.letters)
+                record.let_go(self.limit, dead_letters=self.dead_letters)
         self.move()
 
     def release(self, member: str, *, delivered: bool) -> None:
         for record in self.records.values():
             if record.state == ACQUIRED and record.member == member:
-                record.let_go(self.limit, letters=self.letters, delivered=delivered)
+                record.let_go(self.limit, dead_letters=self.dead_letters, delivered=delivered)
         self.move()
 
     def log_begins(self, offset: int) -> None:
@@ -112,14 +115,20 @@ class PerRecord:
         self.move()
 
     def move(self) -> None:
-        while self.start in self.records and self.records[self.start].state == SETTLED:
+        while self.start in self.records and self.records[self.start].state == RESOLVED:
             del self.records[self.start]
             self.start += 1
 
     def runs(self) -> list[Run]:
         found: list[Run] = []
-        for offset, one in sorted(self.records.items()):
-            rest = (one.state, one.deliveries, one.member, one.deadline_ms, one.cause)
+        for offset, record in sorted(self.records.items()):
+            rest = (
+                record.state,
+                record.deliveries,
+                record.member,
+                record.deadline_ms,
+                record.cause,
+            )
             if found and found[-1][2:] == rest:
                 found[-1] = found[-1]._replace(last=offset)
             else:

@@ -1,4 +1,4 @@
-"""Batches of a read, however its buffers are cut; and which of them are sent."""
+"""Batches of a read with buffers cut anywhere, and the selection to be sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_batches_are_found_in_buffers_of_any_size(size: int) -> None:
     whole = b"".join(LOG)
     buffers = [whole[begin : begin + size] for begin in range(0, len(whole), size)]
     found = list(walk(buffers))
-    assert [offered(one) for one in found] == BATCHES
+    assert [offered(item) for item in found] == BATCHES
     pieces, count = holding(found, buffers, [Acquired(1, 1, 1), Acquired(7, 7, 1)])
     assert b"".join(pieces) == LOG[0] + LOG[2]
     assert count == len(LOG[0]) + len(LOG[2])
@@ -52,8 +52,8 @@ def test_control_batches_and_aborted_ones_have_no_records() -> None:
     )
     aborted = [AbortedTransaction(7, 1, 4, 0)]
     found = list(walk([marker, mine, other, at(9, b"c", producer_id=7, attributes=16)]))
-    assert [offered(one, aborted).records for one in found] == [False, False, True, True]
-    assert [offered(one).records for one in found] == [False, True, True, True]
+    assert [offered(item, aborted).records for item in found] == [False, False, True, True]
+    assert [offered(item).records for item in found] == [False, True, True, True]
 
 
 def test_ranges_are_cut() -> None:

@@ -1,4 +1,4 @@
-"""Dead letters by columns: what is copied, what is left out, and what is too large."""
+"""Dead letters as columns: copied, skipped and too large records."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from penstock.broker.share.dead_letters.records import (
     PREFIX,
-    Letters,
+    DeadLetters,
     Read,
     Source,
     Writing,
     dead_letters,
 )
-from penstock.broker.share.values import Cause, GivenUp
+from penstock.broker.share.values import Cause, Undeliverable
 from penstock.records import columnar
 from penstock.records.columnar.schema import HEADERS_TYPE
 from penstock.records.transactions import AbortedTransaction
@@ -29,7 +29,7 @@ WRITING = Writing(now_ms=99, batch_bytes_max=1 << 20, producer_id=7, base_sequen
 
 
 def log(rows: list[dict[str, Any]], *, base: int = 10, **options: Any) -> bytes:
-    """A log of these records from offset `base` on, two to a batch."""
+    """Make a log of these records from offset `base` on, two to a batch."""
     table = pa.Table.from_pylist(
         rows,
         schema=pa.schema([
@@ -53,7 +53,7 @@ def row(number: int, headers: int = 0) -> dict[str, Any]:
     }
 
 
-def read_back(letters: Letters) -> list[dict[str, Any]]:
+def read_back(letters: DeadLetters) -> list[dict[str, Any]]:
     data = b"".join(batch.data for batch in letters.batches)
     return columnar.decode_batches(data).to_pylist() if data else []
 
@@ -72,14 +72,14 @@ def own(number: int, offset: int, deliveries: int, text: str) -> list[tuple[str,
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=4),
     st.booleans(),
 )
-def test_letters_are_their_records_with_where_and_why(
+def test_dead_letters_are_records_with_position_and_cause(
     headers: list[int], cuts: list[tuple[int, int]], copies: bool
 ) -> None:
     rows = [row(number, count) for number, count in enumerate(headers)]
     runs, at = [], 10
     for index, (gap, count) in enumerate(cuts):
         cause = Cause.REJECTED if index % 2 else Cause.DELIVERIES
-        runs.append(GivenUp(at + gap, at + gap + count - 1, index + 1, cause))
+        runs.append(Undeliverable(at + gap, at + gap + count - 1, index + 1, cause))
         at += gap + count
     end = 10 + len(rows)
     read = Read(data=log(rows), begin=runs[0].first, end=max(end, runs[0].first + 1))
@@ -98,12 +98,16 @@ def test_letters_are_their_records_with_where_and_why(
                 (one["key"], one["value"], theirs + mine) if copies else (None, None, mine)
             )
     found = [
-        (one["key"], one["value"], [(pair["key"], pair["value"]) for pair in one["headers"]])
-        for one in read_back(letters)
+        (
+            letter["key"],
+            letter["value"],
+            [(pair["key"], pair["value"]) for pair in letter["headers"]],
+        )
+        for letter in read_back(letters)
     ]
     assert found == wanted
     assert sum(letters.written.values()) == len(wanted)
-    done = [at for one in letters.done for at in range(one.first, one.last + 1)]
+    done = [at for resolved in letters.done for at in range(resolved.first, resolved.last + 1)]
     asked = [at for run in runs for at in range(run.first, run.last + 1) if at < read.end]
     assert done == asked
     assert letters.deleted == len(asked) - len(wanted)
@@ -116,21 +120,21 @@ def test_what_is_deleted_or_aborted_is_counted_and_gets_none() -> None:
     rows = [row(number) for number in range(1, 3)]
     data = log(rows, base=10) + log(rows, base=14, producer_id=5, producer_epoch=0,
                                     base_sequence=0, transactional=True)  # fmt: skip
-    runs = [GivenUp(11, 15, 2, Cause.REJECTED)]
+    runs = [Undeliverable(11, 15, 2, Cause.REJECTED)]
     aborted = [AbortedTransaction(5, 14, 16, 17)]
     letters = dead_letters(
         Read(data=data, begin=11, end=16, aborted=aborted), runs, SOURCE, WRITING
     )
-    assert [one["value"] for one in read_back(letters)] == [b"v2"]
+    assert [letter["value"] for letter in read_back(letters)] == [b"v2"]
     assert (letters.deleted, letters.aborted, letters.written[Cause.REJECTED]) == (2, 2, 1)
     assert list(letters.done) == runs
     letters = dead_letters(Read(data=data, begin=11, end=16), runs, SOURCE, WRITING)
     assert (letters.deleted, letters.aborted, letters.written[Cause.REJECTED]) == (2, 0, 3)
 
 
-def test_what_is_too_large_waits_and_holds_nobody_up() -> None:
+def test_too_large_dead_letters_wait_without_delaying_others() -> None:
     rows = [row(1), row(2), row(3)]
-    runs = [GivenUp(10, 12, 1, Cause.REJECTED)]
+    runs = [Undeliverable(10, 12, 1, Cause.REJECTED)]
     small = replace(WRITING, batch_bytes_max=200)
     letters = dead_letters(Read(data=log(rows), begin=10, end=13), runs, SOURCE, small)
     assert not read_back(letters)
@@ -142,7 +146,7 @@ def test_what_is_too_large_waits_and_holds_nobody_up() -> None:
 def test_a_dead_letter_that_its_topic_does_not_take_is_compressed_or_cut() -> None:
     noise = random.Random(1).randbytes(3000)
     rows = [row(1), {**row(2), "value": b"v" * 3000}, {**row(3), "value": noise}, row(5)]
-    runs = [GivenUp(10, 13, 1, Cause.REJECTED)]
+    runs = [Undeliverable(10, 13, 1, Cause.REJECTED)]
     small = replace(WRITING, batch_bytes_max=2000)
     letters = dead_letters(Read(data=log(rows), begin=10, end=14), runs, SOURCE, small)
     found = read_back(letters)
@@ -160,9 +164,9 @@ def test_a_dead_letter_that_its_topic_does_not_take_is_compressed_or_cut() -> No
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
 def test_compressed_batches_are_opened(codec: int) -> None:
     rows = [row(number) for number in range(6)]
-    runs = [GivenUp(12, 12, 1, Cause.REJECTED), GivenUp(15, 15, 4, Cause.DELIVERIES)]
+    runs = [Undeliverable(12, 12, 1, Cause.REJECTED), Undeliverable(15, 15, 4, Cause.DELIVERIES)]
     read = Read(data=log(rows, codec=codec), begin=12, end=16)
     letters = dead_letters(read, runs, SOURCE, WRITING)
-    assert [one["value"] for one in read_back(letters)] == [b"v2", b"v5"]
+    assert [letter["value"] for letter in read_back(letters)] == [b"v2", b"v5"]
     assert letters.written == {Cause.REJECTED: 1, Cause.DELIVERIES: 1}
     assert [batch.header.base_sequence for batch in letters.batches] == [40]

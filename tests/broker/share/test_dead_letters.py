@@ -1,4 +1,4 @@
-"""Dead letters of share groups on a real broker: written, waited for, taken up again."""
+"""Dead letters of share groups on a real broker: written, delayed and resumed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def create(
 
 
 async def letters(client: WireClient, count: int, partition: int = 0) -> list[dict[str, Any]]:
-    """The first dead letters of a partition, once there are so many."""
+    """Wait for so many dead letters of a partition and return them."""
     async with asyncio.timeout(60):
         while True:
             answer = await client.fetch(TOPIC, partition=partition)
@@ -57,20 +57,21 @@ async def letters(client: WireClient, count: int, partition: int = 0) -> list[di
 
 def headers(letter: dict[str, Any]) -> dict[str, str]:
     return {
-        one["key"].removeprefix("__dlq.errors."): one["value"].decode() for one in letter["headers"]
+        header["key"].removeprefix("__dlq.errors."): header["value"].decode()
+        for header in letter["headers"]
     }
 
 
 @pytest.fixture
 async def place(client: WireClient) -> Place:
-    """A partition of two batches: offsets 0 to 2, and 3 to 4."""
+    """Make a partition of two batches: offsets 0 to 2, and 3 to 4."""
     await client.create("t", 2)
     await client.produce("t", batch(b"a", b"b", b"c"), partition=1)
     await client.produce("t", batch(b"d", b"e"), partition=1)
     return await Member(client, "g", "m").topic("t"), 1
 
 
-async def test_what_is_rejected_is_copied_and_then_settled(
+async def test_rejected_records_are_copied_and_then_resolved(
     broker: BrokerServer, client: WireClient, place: Place, join: Join
 ) -> None:
     await create(client, TOPIC, ALLOWED, 3)
@@ -89,8 +90,8 @@ async def test_what_is_rejected_is_copied_and_then_settled(
     assert await one.say(place, 2, 2, ACCEPT) == 0
     [state] = (await broker.share.offsets.of_group("g")).values()
     assert (state.start, state.runs) == (5, ())
-    assert broker.share.letters.written == {Cause.REJECTED: 2, Cause.DELIVERIES: 0}
-    assert not broker.share.letters.waiting
+    assert broker.share.dead_letters.written == {Cause.REJECTED: 2, Cause.DELIVERIES: 0}
+    assert not broker.share.dead_letters.waiting
 
 
 async def test_what_is_delivered_too_often_is_copied(
@@ -109,7 +110,7 @@ async def test_what_is_delivered_too_often_is_copied(
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["missing", "not allowed"])
-async def test_what_cannot_be_copied_waits_and_is_told(
+async def test_records_that_cannot_be_copied_wait_and_are_reported(
     broker: BrokerServer, client: WireClient, place: Place, join: Join, missing: bool
 ) -> None:
     if not missing:
@@ -117,14 +118,14 @@ async def test_what_cannot_be_copied_waits_and_is_told(
     one = await join("one", share_partition_max_record_locks=100, **CONFIGS)
     await one.acquire(place)
     assert await one.say(place, 0, 4, REJECT) == 0
-    writer = broker.share.letters
+    writer = broker.share.dead_letters
     await until(lambda: bool(writer.troubles))
     [trouble] = writer.troubles.values()
     assert (trouble.group, trouble.topic, trouble.partition) == ("g", "t", 1)
     assert ENABLE + "=true" in trouble.reason
     assert TOPIC in trouble.reason
     [state] = (await broker.share.offsets.of_group("g")).values()
-    assert state.start == 0, "nothing is settled"
+    assert state.start == 0, "nothing is resolved"
     if missing:
         await create(client, TOPIC, ALLOWED)
     else:
@@ -152,13 +153,13 @@ async def test_a_group_that_wants_none_any_more_is_not_held_up(
     one = await join("one", **CONFIGS)
     await one.acquire(place)
     assert await one.say(place, 0, 4, REJECT) == 0
-    await until(lambda: bool(broker.share.letters.troubles))
+    await until(lambda: bool(broker.share.dead_letters.troubles))
     await set_group(client, "g", errors_deadletterqueue_topic_name="")
-    await until(lambda: not broker.share.letters.waiting)
-    assert broker.share.letters.unwanted == 5
+    await until(lambda: not broker.share.dead_letters.waiting)
+    assert broker.share.dead_letters.unwanted == 5
 
 
-async def test_what_lies_in_the_dead_letter_topic_is_not_copied_into_it(
+async def test_records_of_the_dead_letter_topic_are_not_copied_into_it(
     broker: BrokerServer, client: WireClient, place: Place, join: Join
 ) -> None:
     await create(client, TOPIC, ALLOWED)
@@ -167,7 +168,7 @@ async def test_what_lies_in_the_dead_letter_topic_is_not_copied_into_it(
     letter_place = (await one.topic(TOPIC), 0)
     assert await one.acquire(letter_place) == [(0, 0, 1)]
     assert await one.say(letter_place, 0, 0, REJECT) == 0
-    await until(lambda: broker.share.letters.unwanted == 1)
+    await until(lambda: broker.share.dead_letters.unwanted == 1)
     assert len(await letters(client, 1)) == 1
 
 
@@ -186,16 +187,16 @@ async def test_the_topic_is_created_where_that_is_allowed(
     assert [letter["value"] for letter in await letters(client, 1)] == [b"a"]
 
 
-async def test_what_waits_is_written_though_nobody_asks_for_more(
+async def test_waiting_dead_letters_are_written_without_further_fetches(
     broker: BrokerServer, client: WireClient, place: Place, join: Join
 ) -> None:
     one = await join("one", **CONFIGS)
     await one.acquire(place)
     assert await one.say(place, 0, 0, REJECT) == 0
-    await until(lambda: bool(broker.share.letters.troubles))
+    await until(lambda: bool(broker.share.dead_letters.troubles))
     broker.share.shares.forget([share_key("g", *place)])
     await create(client, TOPIC, ALLOWED)
-    await until(lambda: not broker.share.letters.waiting)
+    await until(lambda: not broker.share.dead_letters.waiting)
     assert not len(broker.share.shares), "as after a start"
     await broker.share.resume()
     assert [letter["value"] for letter in await letters(client, 1)] == [b"a"]
@@ -207,7 +208,7 @@ async def test_records_that_are_deleted_meanwhile_are_counted(
     one = await join("one", **CONFIGS)
     await one.acquire(place)
     assert await one.say(place, 0, 4, REJECT) == 0
-    await until(lambda: bool(broker.share.letters.troubles))
+    await until(lambda: bool(broker.share.dead_letters.troubles))
     topics = [{"name": "t", "partitions": [{"partition_index": 1, "offset": 3}]}]
     await client.call("DeleteRecords", 2, {"topics": topics, "timeout": 5000})
     await create(client, TOPIC, ALLOWED)

@@ -1,4 +1,4 @@
-"""Where share groups stand: shown, set and deleted by requests, and swept with their topics."""
+"""Offsets of share groups: described, set and deleted by requests, and swept with their topics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Place = tuple[UUID, int]
 
 @pytest.fixture
 async def place(client: WireClient) -> Place:
-    """A partition with offsets 0 to 9."""
+    """Make a partition with offsets 0 to 9."""
     await client.create("t")
     await client.produce("t", batch(*(b"%d" % number for number in range(10))))
     return await Member(client, "g", "m").topic("t"), 0
@@ -41,7 +41,7 @@ async def stands(client: WireClient, *, named: bool = True) -> Any:
 
 
 async def where(client: WireClient, *, named: bool = True) -> tuple[int, int]:
-    """Start offset and lag."""
+    """Return start offset and lag."""
     found = await stands(client, named=named)
     assert not found.error_code, found
     (one,) = found.topics[0].partitions
@@ -72,7 +72,7 @@ async def test_start_and_lag_are_shown(client: WireClient, place: Place, join: J
     assert await where(client) == await where(client, named=False) == (2, 6)
 
 
-async def test_offsets_are_set_while_nobody_is_there(
+async def test_offsets_are_set_while_the_group_is_empty(
     client: WireClient, place: Place, join: Join
 ) -> None:
     await beat(client)
@@ -165,7 +165,7 @@ async def test_what_was_stored_of_a_deleted_topic_is_swept(
 async def test_a_leader_with_older_state_is_answered_with_nothing_once(
     client: WireClient, place: Place, join: Join, broker: BrokerServer
 ) -> None:
-    """As if another broker had set the offsets."""
+    """The reset bypasses the leader, as one by another broker."""
     one = await join("m")
     await one.acquire(place)
     await one.say(place, 0, 9, ACCEPT)

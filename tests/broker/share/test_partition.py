@@ -1,4 +1,4 @@
-"""One share partition: by cases, and against one that keeps an entry for every record."""
+"""State machine of a share partition: by cases, and compared with one that keeps every record."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from penstock.broker.share.values import (
     Acquired,
     Batch,
     Cause,
-    GivenUp,
     InvalidAcknowledgement,
     InvalidRecordState,
     RecordState,
     Run,
     ShareLimits,
+    Undeliverable,
 )
 from tests.broker.share.per_record import PerRecord
 
-AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
+AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 A, B = "member-a", "member-b"
 LIMITS = ShareLimits(delivery_count_limit=5, lock_duration_ms=100, record_locks_max=20)
 LOG = [Batch(0, 4), Batch(5, 9), Batch(10, 29)]
@@ -50,7 +50,7 @@ def acquire(
 def say(
     share: SharePartition, kind: Acknowledge, first: int, last: int, *, member: str = A,
     now_ms: int = 1,
-) -> list[GivenUp]:  # fmt: skip
+) -> list[Undeliverable]:  # fmt: skip
     return share.acknowledge(member, [Acknowledged(first, last, kind)], now_ms=now_ms)
 
 
@@ -61,7 +61,7 @@ def test_batches_are_given_whole_and_to_one_member() -> None:
     assert share.runs == [Run(0, 4, ACQUIRED, 1, A, 100), Run(5, 9, ACQUIRED, 1, B, 100)]
 
 
-def test_no_more_than_was_asked_for_where_that_is_exact() -> None:
+def test_exact_acquisition_respects_the_record_limit() -> None:
     share = partition()
     assert acquire(share, A, most=3, exact=True) == [Acquired(0, 2, 1)]
     assert acquire(share, B, most=4, exact=True) == [Acquired(3, 6, 1)]
@@ -77,7 +77,7 @@ def test_locks_are_bounded_even_within_a_batch() -> None:
     assert acquire(share, B, most=100) == [Acquired(20, 22, 1)]
 
 
-def test_what_is_no_record_is_settled_on_the_way() -> None:
+def test_offsets_without_records_are_resolved() -> None:
     share = partition()
     log = [Batch(0, 1), Batch(2, 2, records=False), Batch(6, 7)]
     assert acquire(share, log=log) == [Acquired(0, 1, 1), Acquired(6, 7, 1)]
@@ -85,7 +85,7 @@ def test_what_is_no_record_is_settled_on_the_way() -> None:
     assert (share.start, share.end) == (6, 8)
 
 
-def test_the_start_stays_before_what_is_not_settled() -> None:
+def test_the_start_stays_at_the_first_unresolved_record() -> None:
     share = partition()
     acquire(share, most=10)
     say(share, Acknowledge.ACCEPT, 2, 9)
@@ -103,15 +103,15 @@ def test_a_released_record_is_delivered_again_and_counted() -> None:
     assert acquire(share, B, most=1) == [Acquired(1, 2, 2)]
 
 
-def test_what_is_rejected_or_delivered_too_often_is_given_up() -> None:
+def test_rejected_records_and_those_at_the_delivery_limit_are_archived() -> None:
     share = partition(Run(0, 1, ACQUIRED, 5, A, 50), Run(2, 3, ACQUIRED, 4, A, 50))
-    assert say(share, Acknowledge.REJECT, 3, 3) == [GivenUp(3, 3, 4, Cause.REJECTED)]
+    assert say(share, Acknowledge.REJECT, 3, 3) == [Undeliverable(3, 3, 4, Cause.REJECTED)]
     assert share.expire(49) == []
-    assert share.expire(50) == [GivenUp(0, 1, 5, Cause.DELIVERIES)]
-    assert share.runs == [Run(2, 2, AVAILABLE, 4), Run(3, 3, SETTLED)]
+    assert share.expire(50) == [Undeliverable(0, 1, 5, Cause.DELIVERIES)]
+    assert share.runs == [Run(2, 2, AVAILABLE, 4), Run(3, 3, RESOLVED)]
 
 
-def test_a_lock_that_ended_is_nobodys() -> None:
+def test_an_expired_lock_cannot_be_acknowledged() -> None:
     share = partition()
     acquire(share)
     with pytest.raises(InvalidRecordState):
@@ -122,7 +122,7 @@ def test_a_lock_that_ended_is_nobodys() -> None:
         say(share, Acknowledge.ACCEPT, 0, 4, now_ms=101)
 
 
-def test_a_renewed_lock_lasts_anew() -> None:
+def test_a_renewed_lock_restarts_its_duration() -> None:
     share = partition()
     acquire(share)
     say(share, Acknowledge.RENEW, 0, 1, now_ms=60)
@@ -142,17 +142,20 @@ def test_a_member_that_goes_has_nothing_any_more(delivered: bool) -> None:
     assert share.runs[1].member == B
 
 
-def test_acknowledgements_are_taken_all_or_none() -> None:
+def test_acknowledgements_are_applied_all_or_none() -> None:
     share = partition()
     acquire(share)
     before = list(share.runs)
-    said = [Acknowledged(0, 1, Acknowledge.ACCEPT), Acknowledged(4, 5, Acknowledge.ACCEPT)]
+    acknowledgements = [
+        Acknowledged(0, 1, Acknowledge.ACCEPT),
+        Acknowledged(4, 5, Acknowledge.ACCEPT),
+    ]
     with pytest.raises(InvalidRecordState):
-        share.acknowledge(A, said, now_ms=1)
+        share.acknowledge(A, acknowledgements, now_ms=1)
     with pytest.raises(InvalidRecordState):
         say(share, Acknowledge.ACCEPT, 0, 1, member=B)
     with pytest.raises(InvalidAcknowledgement):
-        share.acknowledge(A, [said[1], said[0]], now_ms=1)
+        share.acknowledge(A, [acknowledgements[1], acknowledgements[0]], now_ms=1)
     assert share.runs == before
 
 
@@ -171,23 +174,25 @@ def test_what_lies_before_the_start_is_not_looked_at() -> None:
 LETTERS = replace(LIMITS, dead_letters=True)
 
 
-def test_what_is_given_up_waits_for_its_dead_letter() -> None:
+def test_archived_records_wait_for_their_dead_letters() -> None:
     share = partition(Run(0, 3, AVAILABLE, 4), limits=LETTERS)
     assert acquire(share, most=1, exact=True) == [Acquired(0, 0, 5)]
     assert acquire(share, B, most=1) == [Acquired(1, 1, 5)]
-    assert say(share, Acknowledge.RELEASE, 0, 0) == [GivenUp(0, 0, 5, Cause.DELIVERIES)]
-    assert say(share, Acknowledge.REJECT, 1, 1, member=B) == [GivenUp(1, 1, 5, Cause.REJECTED)]
-    waiting = [GivenUp(0, 0, 5, Cause.DELIVERIES), GivenUp(1, 1, 5, Cause.REJECTED)]
-    assert (share.letters(), share.start, share.locks) == (waiting, 0, 4)
+    assert say(share, Acknowledge.RELEASE, 0, 0) == [Undeliverable(0, 0, 5, Cause.DELIVERIES)]
+    assert say(share, Acknowledge.REJECT, 1, 1, member=B) == [
+        Undeliverable(1, 1, 5, Cause.REJECTED)
+    ]
+    waiting = [Undeliverable(0, 0, 5, Cause.DELIVERIES), Undeliverable(1, 1, 5, Cause.REJECTED)]
+    assert (share.awaiting_dead_letters(), share.start, share.locks) == (waiting, 0, 4)
     for kind in (Acknowledge.ACCEPT, Acknowledge.RELEASE, Acknowledge.RENEW):
         with pytest.raises(InvalidRecordState):
             say(share, kind, 0, 0)
     assert share.release(A, delivered=True) == share.expire(10**6) == []
-    assert acquire(share, B, most=1) == [Acquired(2, 2, 5)], "they are nobody's"
+    assert acquire(share, B, most=1) == [Acquired(2, 2, 5)], "no member holds them"
     assert share.archived(1, 3) == 1, "what another member has stays as it is"
-    assert (share.letters(), share.start) == (waiting[:1], 0)
+    assert (share.awaiting_dead_letters(), share.start) == (waiting[:1], 0)
     assert share.archived(0, 0) == 1
-    assert (share.letters(), share.start) == ([], 2)
+    assert (share.awaiting_dead_letters(), share.start) == ([], 2)
 
 
 def test_what_the_log_lost_is_forgotten() -> None:
@@ -216,24 +221,27 @@ def test_a_long_run_costs_what_a_short_one_does() -> None:
     log = [Batch(0, 10**11 - 1)]
     assert acquire(share, most=1, log=log) == [Acquired(0, 10**11 - 1, 1)]
     say(share, Acknowledge.ACCEPT, 10, 10**11 - 1)
-    assert share.runs == [Run(0, 9, ACQUIRED, 1, A, 30_000), Run(10, 10**11 - 1, SETTLED)]
+    assert share.runs == [Run(0, 9, ACQUIRED, 1, A, 30_000), Run(10, 10**11 - 1, RESOLVED)]
 
 
 class Agrees(RuleBasedStateMachine):
-    """The partition and the one of entries, through the same events."""
+    """A share partition and its oracle, under the same events."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
         self.has_letters(False)
 
-    @initialize(letters=st.booleans())
-    def has_letters(self, letters: bool) -> None:
+    @initialize(dead_letters=st.booleans())
+    def has_letters(self, dead_letters: bool) -> None:
         limits = ShareLimits(
-            delivery_count_limit=3, lock_duration_ms=10, record_locks_max=8, dead_letters=letters
+            delivery_count_limit=3,
+            lock_duration_ms=10,
+            record_locks_max=8,
+            dead_letters=dead_letters,
         )
         self.share = partition(limits=limits)
-        self.plain = PerRecord(limit=3, lock_ms=10, letters=letters)
+        self.plain = PerRecord(limit=3, lock_ms=10, dead_letters=dead_letters)
 
     @rule(
         member=st.sampled_from([A, B]), most=st.integers(1, 6), exact=st.booleans(),
@@ -254,19 +262,23 @@ class Agrees(RuleBasedStateMachine):
         got = self.share.acquire(
             member, batches, begin=begin, records_max=most, exact=exact, now_ms=self.now_ms
         )
-        given = {offset for one in got for offset in range(one.first, one.last + 1)}
+        given = {offset for acquired in got for offset in range(acquired.first, acquired.last + 1)}
         assert not exact or len(given) <= most
         allowed = {at for batch in batches if batch.records for at in range(*batch[:2])}
         allowed |= {batch.last for batch in batches if batch.records}
         assert given <= allowed
         for offset in given:
             self.plain.acquired(member, offset, self.now_ms)
-        counts = {at: one.deliveries for one in got for at in range(one.first, one.last + 1)}
+        counts = {
+            at: acquired.deliveries
+            for acquired in got
+            for at in range(acquired.first, acquired.last + 1)
+        }
         assert all(self.plain.records[at].deliveries == count for at, count in counts.items())
         for run in self.share.runs:  # what is settled is none of the records
             for offset in range(max(run.first, begin), run.last + 1):
                 known = self.plain.records.get(offset)
-                if run.state == SETTLED and (known is None or known.state == AVAILABLE):
+                if run.state == RESOLVED and (known is None or known.state == AVAILABLE):
                     assert offset not in allowed
                     self.plain.skipped(offset)
         for offset in range(begin, self.share.start):
@@ -281,19 +293,22 @@ class Agrees(RuleBasedStateMachine):
         bounds = st.integers(max(0, self.share.start - 2), self.share.end + 1)
         cuts = sorted(data.draw(st.lists(bounds, max_size=6, unique=True)))
         kinds = st.sampled_from(Acknowledge)
-        said = [
+        acknowledgements = [
             Acknowledged(first, last, data.draw(kinds))
             for first, last in zip(cuts[::2], cuts[1::2], strict=False)
         ]
-        fine = all(self.plain.may_acknowledge(member, one, self.now_ms) for one in said)
+        fine = all(
+            self.plain.may_acknowledge(member, acknowledged, self.now_ms)
+            for acknowledged in acknowledgements
+        )
         try:
-            self.share.acknowledge(member, said, now_ms=self.now_ms)
+            self.share.acknowledge(member, acknowledgements, now_ms=self.now_ms)
         except InvalidRecordState:
             assert not fine
         else:
             assert fine
-            for one in said:
-                self.plain.acknowledge(one, self.now_ms)
+            for acknowledged in acknowledgements:
+                self.plain.acknowledge(acknowledged, self.now_ms)
 
     @rule(data=st.data())
     def tells_what_it_has(self, data: st.DataObject) -> None:
@@ -301,9 +316,9 @@ class Agrees(RuleBasedStateMachine):
         if held and (run := data.draw(st.sampled_from(held))).deadline_ms > self.now_ms:
             first = data.draw(st.integers(run.first, run.last))
             last = data.draw(st.integers(first, run.last))
-            said = Acknowledged(first, last, data.draw(st.sampled_from(Acknowledge)))
-            self.share.acknowledge(run.member, [said], now_ms=self.now_ms)
-            self.plain.acknowledge(said, self.now_ms)
+            acknowledgements = Acknowledged(first, last, data.draw(st.sampled_from(Acknowledge)))
+            self.share.acknowledge(run.member, [acknowledgements], now_ms=self.now_ms)
+            self.plain.acknowledge(acknowledgements, self.now_ms)
 
     @rule(later=st.integers(1, 11))
     def time_passes(self, later: int) -> None:
@@ -334,8 +349,12 @@ class Agrees(RuleBasedStateMachine):
         assert share.runs == self.plain.runs()
         assert (share.start, share.end) == (self.plain.start, self.plain.end)
         assert share.locks <= 8
-        waiting = [at for at, one in self.plain.records.items() if one.state == ARCHIVING]
-        found = [at for one in share.letters() for at in range(one.first, one.last + 1)]
+        waiting = [at for at, record in self.plain.records.items() if record.state == ARCHIVING]
+        found = [
+            at
+            for letter in share.awaiting_dead_letters()
+            for at in range(letter.first, letter.last + 1)
+        ]
         assert found == sorted(waiting)
         deadlines = [run.deadline_ms for run in share.runs if run.state == ACQUIRED]
         assert share.next_deadline_ms() == min(deadlines, default=None)

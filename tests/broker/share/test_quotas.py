@@ -1,4 +1,4 @@
-"""Members of share groups keep the quotas of consumers."""
+"""Quotas of consumers apply to members of share groups."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ async def test_a_member_above_its_quota_acquires_nothing_until_it_has_waited(
     assert answer.responses[0].partitions[0].acquired_records
     assert answer.throttle_time.total_seconds() > 0
     answer = await other.fetch(place)
-    acquired = [one.acquired_records for topic in answer.responses for one in topic.partitions]
+    acquired = [row.acquired_records for topic in answer.responses for row in topic.partitions]
     assert not any(acquired)
     assert answer.throttle_time.total_seconds() > 0

@@ -1,4 +1,4 @@
-"""The stored form of a share partition: there and back, truncated at every position."""
+"""Stored form of a share partition: round trips, and truncation at every position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.broker.share.record import (
 )
 from penstock.broker.share.values import Cause, RecordState, Run
 
-AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
+AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 
 
 @st.composite
@@ -24,7 +24,7 @@ def states(draw: st.DrawFn) -> ShareState:
     for _ in range(draw(st.integers(0, 6))):
         last = at + draw(st.integers(0, 2**40))
         state = draw(st.sampled_from(RecordState))
-        count = 0 if state == SETTLED else draw(st.integers(0, 30_000))
+        count = 0 if state == RESOLVED else draw(st.integers(0, 30_000))
         member = draw(st.text(max_size=8)) if state == ACQUIRED else ""
         deadline = draw(st.integers(0, 2**44)) if state == ACQUIRED else 0
         cause = draw(st.sampled_from(Cause)) if state == ARCHIVING else 0
@@ -60,7 +60,7 @@ def test_what_is_cut_off_or_too_long_is_refused(state: ShareState) -> None:
 
 
 def test_rows_of_the_first_version_are_read() -> None:
-    runs = (Run(3, 5, ACQUIRED, 2, "m", 10**12), Run(6, 9, SETTLED), Run(10, 11, AVAILABLE, 1))
+    runs = (Run(3, 5, ACQUIRED, 2, "m", 10**12), Run(6, 9, RESOLVED), Run(10, 11, AVAILABLE, 1))
     row = encode_state(1, 2, 3, runs)
     state = ShareState(state_epoch=1, leader_epoch=2, start=3, runs=runs)
     assert decode_state("g", b"\1" + row[1:]) == state

@@ -28,7 +28,7 @@ def error(name: str) -> int:
 
 @pytest.fixture
 async def place(client: WireClient) -> Place:
-    """A partition of two batches: offsets 0 to 2, and 3 to 4."""
+    """Make a partition of two batches: offsets 0 to 2, and 3 to 4."""
     await client.create("t")
     await client.produce("t", batch(b"a", b"b", b"c"))
     await client.produce("t", batch(b"d", b"e"))
@@ -193,7 +193,7 @@ async def test_errors_stand_with_their_partitions(place: Place, join: Join) -> N
     assert await one.say(gone, 0, 1, ACCEPT) == error("unknown_topic_id")
 
 
-async def test_a_group_begins_at_the_end_where_nothing_else_is_said(
+async def test_a_group_starts_at_the_end_by_default(
     broker: BrokerServer, client: WireClient, place: Place, join: Join
 ) -> None:
     one = Member(client, "late", "one")

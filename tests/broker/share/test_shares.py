@@ -1,4 +1,4 @@
-"""Share partitions of several brokers over one control plane: what is stored, and when."""
+"""Share partitions of several brokers over one control plane: saved state and its order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Plane(MemoryControlPlane):
 
 
 class Log:
-    """A partition as share partitions look at it."""
+    """A partition as share partitions read it."""
 
     look_up = None
     leader_epoch = 0
@@ -69,7 +69,7 @@ async def plane() -> AsyncIterator[Plane]:
 
 
 class Brokers:
-    """Some brokers, each of which takes itself for the leader."""
+    """Several brokers, each of which acts as the leader."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -105,15 +105,15 @@ async def opened(shares: Shares, index: int = 0) -> StoredShare:
 def acquire(shares: Shares, stored: StoredShare, member: str, most: int = 5) -> list[Acquired]:
     begin = stored.share.next_offset()
     assert begin is not None
-    found = [one for one in LOG if one.last >= begin]
+    found = [batch for batch in LOG if batch.last >= begin]
     return stored.share.acquire(
         member, found, begin=begin, records_max=most, exact=False, now_ms=shares.now_ms()
     )
 
 
 def accept(shares: Shares, stored: StoredShare, member: str, first: int, last: int) -> None:
-    said = [Acknowledged(first, last, Acknowledge.ACCEPT)]
-    stored.share.acknowledge(member, said, now_ms=shares.now_ms())
+    acknowledgements = [Acknowledged(first, last, Acknowledge.ACCEPT)]
+    stored.share.acknowledge(member, acknowledgements, now_ms=shares.now_ms())
 
 
 def test_keys_name_their_places() -> None:
@@ -140,7 +140,7 @@ async def test_of_two_leaders_one_acquires(broker: Brokers) -> None:
     first, second = await opened(one), await opened(two)
     acquire(one, first, "a"), acquire(two, second, "b")
     outcomes = await asyncio.gather(first.store(), second.store(), return_exceptions=True)
-    assert [type(one) for one in outcomes if one] == [ShareStateLost]
+    assert [type(outcome) for outcome in outcomes if outcome] == [ShareStateLost]
     loser, member = (one, "a") if isinstance(outcomes[0], ShareStateLost) else (two, "b")
     assert len(loser) == 0, "what it had in memory is not true"
     again = await opened(loser)
@@ -183,7 +183,7 @@ async def test_while_a_save_is_on_its_way_the_next_gathers(broker: Brokers, plan
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_save_that_fails_is_told_and_the_truth_is_read_again(
+async def test_a_failed_save_is_reported_and_the_row_is_read_again(
     broker: Brokers, plane: Plane, when: str
 ) -> None:
     shares = broker()

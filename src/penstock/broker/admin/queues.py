@@ -35,10 +35,10 @@ class Parts:
 
 async def dead_letters(parts: Parts, request: Request) -> dict[str, Any]:
     """The share partitions whose dead letters this broker cannot write, and why."""
-    troubles = list(parts.share.letters.troubles.values())
+    troubles = list(parts.share.dead_letters.troubles.values())
     return {
         "node_id": parts.node_id,
-        "waiting": parts.share.letters.waiting,
+        "waiting": parts.share.dead_letters.waiting,
         "trouble_count": len(troubles),
         "troubles": [asdict(one) for one in troubles[:TROUBLES_MAX]],
     }
@@ -56,7 +56,7 @@ async def queue(parts: Parts, request: Request) -> dict[str, Any]:
     names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
     states = await parts.share.offsets.of_group(group_id)
     settings = parts.share.settings_of(group_id)
-    letters = settings.letter_topic
+    letters = settings.dead_letter_topic
     return {
         "group_id": group_id,
         "dead_letter_topic": letters if letters and asker.sees(letters) else None,

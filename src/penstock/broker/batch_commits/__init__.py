@@ -1,4 +1,4 @@
-"""The exactly-once sink: staged blobs become records of the log, once."""
+"""Exactly-once sink: appends staged blobs of a query's batch to the log once."""
 
 from penstock.broker.batch_commits.parts import SinkParts
 from penstock.broker.batch_commits.service import Committed, SinkService

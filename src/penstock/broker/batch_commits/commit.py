@@ -1,7 +1,6 @@
-"""The exactly-once sink's decisions: a pure core.
+"""Core of the exactly-once sink: decides about commits without I/O.
 
-A query's commits are a row in the control plane, its newest batch. A post is answered by looking
-at it:
+The newest batch of a query is a row in the control plane, which decides a posted commit:
 
 | row                      | batch posted          | decision                                     |
 |--------------------------|-----------------------|----------------------------------------------|
@@ -10,30 +9,28 @@ at it:
 | done                     | not above the row's   | replayed                                     |
 | done                     | above                 | begin                                        |
 | intent                   | below                 | replayed: it was done before the intent      |
-| intent                   | the same, or above    | finish the intent, then look again           |
+| intent                   | the same, or above    | finish the intent, then decide again         |
 
-To begin is to save the intent: what to append, and for each partition the producer and the
-sequence of its first record. From then on the commit cannot be taken back, and any number of
-attempts finish it: the partition's producer state says how many of the commit's records it has,
-as sequences count records, and the rest is appended in the same order. That is exact for any
-number of batches, because a log loses nothing but its end.
+A commit begins by saving its intent: what to append, and for each partition the producer and the
+sequence of the first record. After that it cannot be revoked, and any number of attempts finish it:
+the partition's producer state shows how many records of the commit it has, because sequences count
+records, and the rest is appended in the same order. That holds for any number of batches, because a
+log can lose only its end.
 
-| producer's last sequence, from the commit's first one   | means                                 |
+| last sequence of the producer, relative to the commit   | meaning                               |
 |---------------------------------------------------------|---------------------------------------|
-| none is known                                           | nothing of the commit is there        |
-| before it by one                                        | nothing                               |
+| unknown producer                                        | the log has none of the commit        |
+| one before its first                                    | none                                  |
 | within the commit                                       | everything up to there                |
-| before it by more                                       | the log lost its end: new producer    |
-| beyond the commit                                       | cannot be: a fault of ours            |
+| further before its first                                | the log lost its end: new producer    |
+| beyond the commit                                       | impossible: a bug                     |
 
-An unknown producer means that nothing is there because producers of open intents do not expire.
-A log loses its end, without damage, only where `log.flush.policy` allows it.
+An unknown producer has no records in the log, because producers of open intents do not expire. A
+log loses its end without damage only where `log.flush.policy` allows it. The sequences of
+replicated partitions are requested from their leaders (`replicated.py`).
 
-What leaders of replicated partitions remember is asked of them (`replicated.py`).
-
-All that is for logs on brokers. Partitions of diskless topics get their offsets in the transaction
-that saves the row as done (`objects.py`): their targets have no producer, and a commit of nothing
-else has no intent.
+Diskless partitions get their offsets in the transaction that saves the row as done (`objects.py`):
+their targets have no producer, and a commit to diskless partitions only has no intent.
 
 Source: KIP-98.
 """
@@ -60,8 +57,6 @@ _BEHIND_FROM: Final = SEQUENCES - TARGET_RECORDS_MAX
 
 
 class Decision(Enum):
-    """What a post asks for, given the row that there is."""
-
     BEGIN = "begin"
     FINISH = "finish"
     REPLAYED = "replayed"
@@ -69,7 +64,7 @@ class Decision(Enum):
 
 
 def decide(row: SinkCommit | None, *, batch_id: int, owner: str | None) -> Decision:
-    """Look at a post; see the module's text. An owner who is not named is not compared."""
+    """Decide about a posted commit by its row; an unnamed owner is not compared."""
     if row is None:
         return Decision.BEGIN
     if row.owner is not None and owner is not None and row.owner != owner:
@@ -82,12 +77,11 @@ def decide(row: SinkCommit | None, *, batch_id: int, owner: str | None) -> Decis
 
 
 def key_of(target: SinkTarget) -> TopicIdPartition:
-    """The partition that a target writes to."""
     return TopicIdPartition(target.topic_id, target.partition)
 
 
 def has_producer(target: SinkTarget) -> bool:
-    """Whether a target is appended to a log on a broker, where sequences say what is there."""
+    """Whether a target is appended to a log on a broker, by an idempotent producer."""
     return target.producer_id != NO_PRODUCER_ID
 
 
@@ -96,10 +90,10 @@ def continued(
     manifest: Manifest,
     last_sequences: Mapping[TopicIdPartition, int | None],
 ) -> dict[TopicIdPartition, SinkTarget]:
-    """The targets of the manifest whose producer goes on where the row says that it stopped.
+    """Return the manifest's targets whose producers continue at the row's sequences.
 
-    The others need a new producer: the partition is new to the query, or its log lost its end.
-    `last_sequences` has what the partitions remember of the row's producers, by those on brokers.
+    Others need a new producer: the partition is new to the query, or its log lost its end.
+    `last_sequences` are those of the row's producers, by partitions on brokers.
     """
     known = {} if row is None else {key_of(target): target for target in row.targets}
     found: dict[TopicIdPartition, SinkTarget] = {}
@@ -119,21 +113,21 @@ def plan_targets(
     row: SinkCommit | None,
     manifest: Manifest,
     *,
-    going_on: Mapping[TopicIdPartition, SinkTarget],
+    continuing: Mapping[TopicIdPartition, SinkTarget],
     diskless: Collection[TopicIdPartition] = (),
     new_producers: Iterator[int],
     topic_ids: frozenset[UUID],
 ) -> tuple[SinkTarget, ...]:
-    """The targets of a new commit: those that it writes to, in order, and those that it keeps.
+    """Return the targets of a new commit: those it appends to, in order, then those it keeps.
 
-    `going_on` is what `continued` found; each other target takes one of `new_producers`, but for
-    those of `diskless` partitions, which have none, and are kept no longer. Targets of
-    topics that are not in `topic_ids` any more are dropped, and so are those above the limit: a
-    dropped target gets a new producer when it is written to again.
+    `continuing` is the result of `continued`; each other target takes one of `new_producers`,
+    except `diskless` ones, which have none and are not kept. Targets of topics outside `topic_ids`
+    and targets above the limit are dropped; a dropped target gets a new producer when it is written
+    to again.
     """
     targets: dict[TopicIdPartition, SinkTarget] = {}
     for key, (topic, records) in manifest.targets().items():
-        target = going_on.get(key)
+        target = continuing.get(key)
         producer_id, base_sequence = NO_PRODUCER_ID, 0
         if key not in diskless:
             producer_id = next(new_producers) if target is None else target.producer_id
@@ -162,11 +156,11 @@ def plan_targets(
 
 
 def appended_records(target: SinkTarget, last_sequence: int | None) -> int:
-    """How many of the commit's records the partition has; see the module's text.
+    """Return the number of the commit's records that the partition has.
 
     Raises:
-        TargetBehind: it has none, and lost some of those before.
-        BugError: it has more than the commit brings.
+        TargetBehind: it has none, and lost earlier records.
+        BugError: it has more than the commit.
     """
     if last_sequence is None:
         return 0
@@ -189,7 +183,6 @@ def renewed(
     behind: frozenset[TopicIdPartition],
     new_producers: Iterator[int],
 ) -> tuple[SinkTarget, ...]:
-    """The targets with a new producer for each that is behind; nothing of those is in the log."""
     return tuple(
         dataclasses.replace(target, producer_id=next(new_producers), base_sequence=0)
         if key_of(target) in behind
@@ -200,7 +193,7 @@ def renewed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A section that is to be appended, from its record `skip` on."""
+    """Section to be appended from its record `skip` on."""
 
     blob: str
     target: TopicIdPartition
@@ -210,16 +203,14 @@ class Run:
     skip: int
     producer_id: int
     base_sequence: int
-    """That of the section's first record."""
 
 
 def schedule(
     manifest: Manifest, targets: tuple[SinkTarget, ...], appended: Mapping[TopicIdPartition, int]
 ) -> list[Run]:
-    """What is left to append, in order.
+    """Return the sections that are left to append, in order.
 
-    `appended` has how many records each partition has already; a partition that is not in it
-    takes no appends.
+    `appended` has the number of records that each partition already has; others take no appends.
     """
     by_key = {key_of(target): target for target in targets}
     counts = dict.fromkeys(by_key, 0)
@@ -248,7 +239,6 @@ def schedule(
 
 
 def runs_to_verify(manifest: Manifest) -> list[Run]:
-    """Every section, as it is read before there is an intent."""
     return [
         Run(
             blob=blob.name,

@@ -1,16 +1,15 @@
-"""What a commit appends: blobs, their sections, and the two forms in which they are written.
+"""Manifest of a commit: blobs and their sections, in posted and in stored form.
 
-A posted manifest is the JSON of `_Posted`; the stored form, which the control plane keeps
-while the commit is an intent, names each topic once and is compressed:
+A posted manifest is the JSON of `_Posted`. The stored form, which the control plane keeps while the
+commit is an intent, names each topic once and is compressed:
 
     zlib(JSON)    {"topics": [[name, topic id], …],
                    "blobs": [[name, size_bytes, [[topic, partition, position, size_bytes, records],
                                                  …]], …],
                    "transactional": true}
 
-where `topic` is a place in `topics`, and `transactional` is left out where it is false. A section
-is record batches back to back for one partition; the sections of a blob lie back to back and fill
-it.
+`topic` is an index of `topics`; `transactional` is omitted if false. A section is consecutive
+record batches of one partition; consecutive sections fill a blob.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _UUID_LENGTH_MAX: Final = 36
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of a topic that is told from later topics of its name."""
+    """Partition of a topic by id, which differs from later topics of the same name."""
 
     topic_id: UUID
     partition: int
@@ -52,8 +51,6 @@ class TopicIdPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Record batches of one partition, in a blob."""
-
     topic: str
     topic_id: UUID
     partition: int
@@ -68,8 +65,6 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """A staged file."""
-
     name: str
     size_bytes: int
     sections: tuple[Section, ...]
@@ -77,10 +72,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The blobs of a commit, in the order in which they are appended.
-
-    One that is `transactional` is appended as one Kafka transaction.
-    """
+    """Blobs of a commit, in the order of appends; `transactional`: as one Kafka transaction."""
 
     blobs: tuple[Blob, ...]
     transactional: bool = False
@@ -94,7 +86,6 @@ class Manifest:
         return sum(blob.size_bytes for blob in self.blobs)
 
     def size_of(self, targets: Collection[TopicIdPartition]) -> int:
-        """Bytes of the sections of these partitions."""
         return sum(
             section.size_bytes
             for blob in self.blobs
@@ -103,7 +94,7 @@ class Manifest:
         )
 
     def targets(self) -> dict[TopicIdPartition, tuple[str, int]]:
-        """The topic's name and the number of records by partition, in the order of appends."""
+        """Return topic name and record count by partition, in the order of appends."""
         found: dict[TopicIdPartition, tuple[str, int]] = {}
         for blob in self.blobs:
             for section in blob.sections:
@@ -139,10 +130,10 @@ class _Posted(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_query(query: str) -> str:
-    """Return a query's name.
+    """Return a valid query name.
 
     Raises:
-        InvalidCommit: it is empty, too long, or has a character that none may have.
+        InvalidCommit: it is empty, too long, or has an invalid character.
     """
     if not _QUERY.fullmatch(query):
         raise InvalidCommit(
@@ -152,10 +143,10 @@ def check_query(query: str) -> str:
 
 
 def check_blob_name(name: str) -> str:
-    """Return a blob's name, which is safe as a file's.
+    """Return a blob name that is safe as a file name.
 
     Raises:
-        InvalidCommit: it is not.
+        InvalidCommit: it is not valid.
     """
     if not BLOB_NAME.fullmatch(name):
         raise InvalidCommit(
@@ -166,10 +157,10 @@ def check_blob_name(name: str) -> str:
 
 
 def parse_post(body: bytes) -> tuple[str | None, Manifest]:
-    """Read a posted commit: its owner and its manifest.
+    """Parse a posted commit into its owner and manifest.
 
     Raises:
-        InvalidCommit: the body is no such JSON, or names what cannot be; the message says where.
+        InvalidCommit: the body is not valid; the message names the position.
     """
     try:
         posted = msgspec.json.decode(body, type=_Posted)
@@ -188,21 +179,21 @@ def _blob(posted: _PostedBlob, topic_ids: dict[str, UUID]) -> Blob:
     name = check_blob_name(posted.name)
     position = 0
     sections: list[Section] = []
-    for place, one in enumerate(posted.sections):
-        if one.position != position:
+    for index, section in enumerate(posted.sections):
+        if section.position != position:
             raise InvalidCommit(
-                f"blob {name!r}, section {place}: position {one.position}, expected {position}:"
-                " sections lie back to back"
+                f"blob {name!r}, section {index}: position {section.position}, expected {position}:"
+                " sections must be consecutive"
             )
-        position += one.size_bytes
+        position += section.size_bytes
         sections.append(
             Section(
-                topic=one.topic,
-                topic_id=_topic_id(one.topic_id, topic_ids),
-                partition=one.partition,
-                position=one.position,
-                size_bytes=one.size_bytes,
-                records=one.records,
+                topic=section.topic,
+                topic_id=_topic_id(section.topic_id, topic_ids),
+                partition=section.partition,
+                position=section.position,
+                size_bytes=section.size_bytes,
+                records=section.records,
             )
         )
     if position != posted.size_bytes:
@@ -218,7 +209,7 @@ def _topic_id(text: str, known: dict[str, UUID]) -> UUID:
         try:
             found = known[text] = UUID(text)
         except ValueError:
-            raise InvalidCommit(f"topic id {text!r} is no UUID") from None
+            raise InvalidCommit(f"topic id {text!r} is not a UUID") from None
     return found
 
 
@@ -242,7 +233,6 @@ def _check(manifest: Manifest) -> None:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The stored form; see the module's text."""
     topics: dict[tuple[str, str], int] = {}
     blobs = [
         [
@@ -250,13 +240,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
             blob.size_bytes,
             [
                 [
-                    topics.setdefault((one.topic, one.topic_id.hex), len(topics)),
-                    one.partition,
-                    one.position,
-                    one.size_bytes,
-                    one.records,
+                    topics.setdefault((section.topic, section.topic_id.hex), len(topics)),
+                    section.partition,
+                    section.position,
+                    section.size_bytes,
+                    section.records,
                 ]
-                for one in blob.sections
+                for section in blob.sections
             ],
         ]
         for blob in manifest.blobs
@@ -269,10 +259,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Read the stored form; no bytes are a manifest without blobs.
+    """Decode the stored form; no bytes are a manifest without blobs.
 
     Raises:
-        InvalidCommit: it is none, or larger than any that was posted.
+        InvalidCommit: the bytes are not valid, or too large.
     """
     if not data:
         return Manifest(blobs=())

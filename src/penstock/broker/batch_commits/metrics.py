@@ -1,4 +1,4 @@
-"""Metrics of the exactly-once sink: plain counters, samples at scrape time."""
+"""Metrics of the exactly-once sink: counters, sampled at scrape time."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from penstock.broker.batch_commits.staging import Staged
 COMMITS: Final = Metric(
     name="penstock_sink_commits_total",
     kind="counter",
-    doc="Posted commits of exactly-once sinks, by what became of them.",
+    doc="Posted commits of exactly-once sinks, by outcome.",
     labels=("outcome",),
 )
 RECORDS: Final = Metric(
     name="penstock_sink_records_total",
     kind="counter",
-    doc="Records that commits of exactly-once sinks appended, to diskless topics too.",
+    doc="Records appended by commits of exactly-once sinks, diskless topics included.",
 )
 BYTES: Final = Metric(
     name="penstock_sink_bytes_total",
     kind="counter",
-    doc="Bytes of record batches that commits of exactly-once sinks appended.",
+    doc="Bytes of record batches appended by commits of exactly-once sinks.",
 )
 REDRIVES: Final = Metric(
     name="penstock_sink_redrives_total",
     kind="counter",
-    doc="Times that an interrupted commit was driven on without its client.",
+    doc="Retries of interrupted commits without their client.",
 )
 SKIPPED: Final = Metric(
     name="penstock_sink_skipped_partitions_total",
     kind="counter",
-    doc="Partitions of commits that were left out because their topic had been deleted.",
+    doc="Partitions of commits that were skipped because their topic was deleted.",
 )
 RENEWED: Final = Metric(
     name="penstock_sink_renewed_producers_total",
     kind="counter",
-    doc="Partitions that got a new producer because their log had lost its end.",
+    doc="Partitions that got a new producer because their log lost its end.",
 )
 OPEN_INTENTS: Final = Metric(
     name="penstock_sink_open_intents",
     kind="gauge",
-    doc="Commits of exactly-once sinks that are recorded and not finished.",
+    doc="Commits of exactly-once sinks that are recorded but not finished.",
 )
 STAGED_BYTES: Final = Metric(
     name="penstock_sink_staged_bytes", kind="gauge", doc="Bytes of staged blobs."
@@ -54,14 +54,12 @@ STAGED_BLOBS: Final = Metric(
 ORPHANS: Final = Metric(
     name="penstock_sink_orphans_removed_total",
     kind="counter",
-    doc="Staged blobs that were removed because no commit came to name them.",
+    doc="Staged blobs that were removed because no commit named them.",
 )
 
 
 @dataclass(slots=True, kw_only=True)
 class SinkCounters:
-    """What the sinks count; one object per broker."""
-
     commits: dict[str, int] = field(
         default_factory=lambda: {"appended": 0, "replayed": 0, "refused": 0, "failed": 0}
     )
@@ -75,7 +73,6 @@ class SinkCounters:
 def sink_samples(
     counters: SinkCounters, *, prepared_commits: int, staged: Staged, orphans: int
 ) -> Iterator[Sample]:
-    """Everything the sinks count, for the registry."""
     for outcome, count in counters.commits.items():
         yield Sample(COMMITS, count, (outcome,))
     yield Sample(RECORDS, counters.records)

@@ -1,12 +1,12 @@
-"""The diskless part of a commit: staged sections become objects, and one transaction has them all.
+"""Diskless part of a commit: staged sections become objects, committed in one transaction.
 
     staged blobs ──> pieces ──> objects (PENDING) ──> one transaction: offsets, index, row `done`
 
-Until that transaction nothing of it can be seen, from then on all of it. So a commit for diskless
-partitions alone has no intent: it is made or not, and the row tells which. Where a batch has local
-partitions, too, its intent is there and they are appended to before: the transaction is its end.
+Readers see all of it after that transaction, and nothing before. A commit to diskless partitions
+only therefore has no intent: its row shows whether it took effect. In a commit with local
+partitions the intent and their appends precede the transaction, which ends the commit.
 
-A failed attempt leaves objects PENDING, which the sweeper takes; the next one writes others.
+A failed attempt leaves PENDING objects, which the sweeper deletes; the next attempt writes others.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ if TYPE_CHECKING:
 
 
 def service_of(parts: SinkParts) -> DisklessService:
-    """The broker's service of diskless topics; raises NoObjectStore."""
+    """Return the broker's diskless service.
+
+    Raises:
+        NoObjectStore: the broker has none.
+    """
     if parts.diskless is None:
         raise NoObjectStore("this broker has no object store")
     return parts.diskless
 
 
 def check_size(parts: SinkParts, manifest: Manifest, remotes: Collection[TopicIdPartition]) -> None:
-    """Raise InvalidCommit for what would not fit into the objects of one transaction."""
     if not remotes:
         return
     size_bytes, most = manifest.size_of(remotes), service_of(parts).sink_bytes_max
@@ -61,13 +64,13 @@ async def commit_objects(
     directory: Path,
     counters: SinkCounters,
 ) -> SinkCommit:
-    """Write the sections of these partitions, and commit them together with the row.
+    """Write the sections of these partitions to objects and commit them with the row.
 
-    `done` follows on its own version; returned is the row as it is saved, with its offsets.
+    `done` is the next row; return it as saved, with its offsets.
 
     Raises:
-        EntryRefused: a topic is gone; nothing was committed.
-        PenstockError, OSError: it was not committed, or that is not known.
+        EntryRefused: a topic was deleted; nothing was committed.
+        PenstockError, OSError: not committed, or unknown.
     """
     service = service_of(parts)
     runs = schedule(manifest, done.targets, dict.fromkeys(remotes, 0))
@@ -78,7 +81,7 @@ async def commit_objects(
         while pieces := await asyncio.to_thread(reader.read):
             for piece in pieces:
                 config = configs[piece.run.target]
-                # Checked against the time at which the commit began, as it was then.
+                # Validated at the time of the commit's begin, as the first check was.
                 batches, headers = await asyncio.to_thread(
                     prepared, piece.data, config, done.updated_ms, internal=True
                 )

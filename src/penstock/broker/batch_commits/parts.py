@@ -1,4 +1,4 @@
-"""What the exactly-once sink uses of its broker."""
+"""Dependencies of the exactly-once sink."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkParts:
-    """Made by the broker; the same for all commits."""
-
     settings: BrokerSettings
     control: ControlPlane
     store: LogStore

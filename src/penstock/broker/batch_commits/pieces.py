@@ -1,8 +1,8 @@
-"""Reads staged sections in bounded pieces of whole batches, and gives them their producer.
+"""Reader of staged sections in bounded pieces of whole batches, stamped with their producer.
 
-Runs on worker threads: a reader is used by one call at a time and keeps no file open in between,
-so that a call that nobody waits for any more harms nothing. Records are not looked at: a piece is
-read into a buffer of its own, checked by its headers and checksums, and stamped in place.
+Runs on worker threads: one call at a time uses a reader, and no file stays open between calls, so
+an abandoned call does no harm. Records are not decoded: a piece is read into its own buffer,
+checked by headers and checksums, and stamped in place.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ _PRODUCER_EPOCH: Final = 0
 
 
 class Piece(NamedTuple):
-    """Whole batches of one run, to be appended together."""
-
     run: Run
     data: memoryview
     records: int
@@ -56,8 +54,6 @@ class Piece(NamedTuple):
 
 
 class PieceReader:
-    """The pieces of runs, in order; see the module's text."""
-
     def __init__(
         self,
         directory: Path,
@@ -66,24 +62,24 @@ class PieceReader:
         *,
         transaction_epoch: int | None = None,
     ) -> None:
-        """`configs` has each partition's config: no piece is larger than `segment.bytes`.
+        """Take the runs and the partitions' configs; pieces fit into `segment.bytes`.
 
-        With `transaction_epoch` the batches are part of a transaction, of producers in that epoch.
+        With `transaction_epoch` the batches belong to a transaction of producers in that epoch.
         """
         self._directory = directory
         self._runs = runs
         self._configs = configs
         self._transaction_epoch = transaction_epoch
-        self._place = 0
+        self._index = 0
         self._position = -1
         self._counted = 0
 
     def verify(self, now_ms: int) -> bool:
-        """Check the next pieces as their logs would; False at the end.
+        """Validate the next pieces as their logs would; return False at the end.
 
         Raises:
-            CorruptBlob: a section is no whole batches, or is not there.
-            PenstockError: as `PartitionLog.append`, of batches that cannot be stored.
+            CorruptBlob: a section is missing or not made of whole batches.
+            PenstockError: as `PartitionLog.append`, for batches that cannot be stored.
         """
         pieces = self._next(stamp=False)
         for piece in pieces:
@@ -91,10 +87,10 @@ class PieceReader:
         return bool(pieces)
 
     def read(self) -> list[Piece]:
-        """The next pieces, stamped; none at the end. About `PIECE_BYTES_MAX` together.
+        """Return the next stamped pieces, of about `PIECE_BYTES_MAX`; none at the end.
 
         Raises:
-            CorruptBlob: a blob is not as it was when it was verified.
+            CorruptBlob: a blob has changed since its verification.
         """
         return self._next(stamp=True)
 
@@ -105,11 +101,11 @@ class PieceReader:
         descriptor = -1
         try:
             while (
-                self._place < len(self._runs)
+                self._index < len(self._runs)
                 and size_bytes < PIECE_BYTES_MAX
                 and len(pieces) < PIECES_PER_TURN_MAX
             ):
-                run = self._runs[self._place]
+                run = self._runs[self._index]
                 if run.blob != opened:
                     if descriptor >= 0:
                         os.close(descriptor)
@@ -126,7 +122,6 @@ class PieceReader:
         return pieces
 
     def _piece(self, descriptor: int, run: Run, *, stamp: bool) -> Piece | None:
-        """The next whole batches of a run; None when all that were read are skipped."""
         if self._position < 0:
             self._position, self._counted = run.position, 0
         limit = min(PIECE_BYTES_MAX, self._configs[run.target].segment_bytes)
@@ -165,17 +160,16 @@ class PieceReader:
             at += header.size_bytes
 
     def _skip(self, headers: list[BatchHeader], run: Run) -> tuple[int, int]:
-        """How many of the batches the log has already, and their bytes."""
         size_bytes = 0
-        for place, header in enumerate(headers):
+        for index, header in enumerate(headers):
             if self._counted >= run.skip:
-                return place, size_bytes
+                return index, size_bytes
             self._counted += header.record_count
             size_bytes += header.size_bytes
             if self._counted > run.skip:
                 raise CorruptBlob(
                     f"blob {run.blob!r}: {run.skip} records of the section at {run.position} are"
-                    f" in the log, which is not where a batch ends"
+                    f" in the log, which is not the end of a batch"
                 )
         return len(headers), size_bytes
 
@@ -186,17 +180,17 @@ class PieceReader:
         if self._counted != run.records:
             raise CorruptBlob(
                 f"blob {run.blob!r}: the section at {run.position} has {self._counted} records,"
-                f" {run.records} were said"
+                f" {run.records} were declared"
             )
-        self._place += 1
+        self._index += 1
         self._position = -1
 
 
 def check_blobs(directory: Path, blobs: Sequence[Blob]) -> None:
-    """See that blobs are there, of the size that was said, and durable.
+    """Check that blobs exist with the given sizes, and sync them.
 
     Raises:
-        InvalidCommit: one is missing, no plain file, or of another size.
+        InvalidCommit: one is missing, not a plain file, or of another size.
         OSError: a sync failed.
     """
     for blob in blobs:
@@ -204,7 +198,7 @@ def check_blobs(directory: Path, blobs: Sequence[Blob]) -> None:
             size_bytes = os.fstat(descriptor).st_size
             if size_bytes != blob.size_bytes:
                 raise InvalidCommit(
-                    f"blob {blob.name!r} has {size_bytes} bytes, {blob.size_bytes} were said"
+                    f"blob {blob.name!r} has {size_bytes} bytes, {blob.size_bytes} were declared"
                 )
             MACHINE_FILES.sync_file(descriptor)
     if blobs:
@@ -212,7 +206,6 @@ def check_blobs(directory: Path, blobs: Sequence[Blob]) -> None:
 
 
 def remove_blobs(directory: Path, names: Sequence[str]) -> None:
-    """Remove blobs; those that are not there do not matter."""
     for name in names:
         with suppress(FileNotFoundError):
             (directory / name).unlink()
@@ -238,10 +231,10 @@ def _open(path: Path) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise CorruptBlob(f"blob {path.name!r} is a link") from None
+        raise CorruptBlob(f"blob {path.name!r} is a symbolic link") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise CorruptBlob(f"blob {path.name!r} is no plain file")
+        raise CorruptBlob(f"blob {path.name!r} is not a plain file")
     return descriptor
 
 
@@ -261,9 +254,9 @@ def _read(descriptor: int, run: Run, position: int, limit: int) -> bytearray:
 
 
 def _whole_batches(data: bytearray, run: Run, position: int) -> tuple[list[BatchHeader], int]:
-    """Headers of the whole batches at the start, and where they end.
+    """Return headers of the whole batches at the start, and their end.
 
-    When not even the first is whole: no headers, and its size.
+    If the first batch is not whole: no headers, and its size.
     """
     headers: list[BatchHeader] = []
     at = 0
@@ -275,7 +268,7 @@ def _whole_batches(data: bytearray, run: Run, position: int) -> tuple[list[Batch
             size_bytes = header.batch_length + LENGTH_OVERHEAD_BYTES
             if size_bytes > min(run.end - position - at, STAGED_BATCH_BYTES_MAX):
                 raise CorruptBatch(
-                    f"a batch says that it has {size_bytes} bytes, its section has"
+                    f"a batch declares {size_bytes} bytes, its section has"
                     f" {run.end - position - at}, the limit is {STAGED_BATCH_BYTES_MAX}"
                 )
             if size_bytes > len(data) - at:
@@ -293,6 +286,4 @@ def _whole_batches(data: bytearray, run: Run, position: int) -> tuple[list[Batch
 def _check(header: BatchHeader) -> None:
     validate_batch(header)
     if header.producer_id != NO_PRODUCER_ID:
-        raise InvalidRecord(
-            f"a staged batch has no producer, this one has producer {header.producer_id}"
-        )
+        raise InvalidRecord(f"a staged batch has producer {header.producer_id}; it must have none")

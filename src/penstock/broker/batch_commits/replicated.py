@@ -1,11 +1,9 @@
-"""What a commit appends to partitions with several replicas, whoever leads them.
+"""Appends of a commit to replicated partitions, under any leader.
 
-The broker is a client there, of itself too: an idempotent producer whose batches a quorum
-acknowledges, and which sends them again to the next leader when one goes. How much of a commit a
-partition has is asked of its leader, which tells it once all of that is committed
-(DescribeProducers): nothing counts that a fail-over could take back.
-
-A client lives as long as one attempt: what an earlier one has left under way is a duplicate.
+The broker is a client, also of itself: an idempotent producer whose batches a quorum acknowledges,
+and which retries them at a new leader. The leader reports the records that a partition has
+(DescribeProducers) once they are committed, so that no failover can revoke them. A client serves
+one attempt; batches of an earlier attempt are duplicates.
 
 Source: KIP-98, KIP-664.
 """
@@ -33,8 +31,6 @@ CLIENT_ID: Final = "penstock-sink"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedTarget:
-    """A partition that any broker may lead."""
-
     topic: str
     partition: int
     config: LogConfig
@@ -42,7 +38,6 @@ class ReplicatedTarget:
     transactional_id: str | None = None
 
     def producer(self, producer_id: int) -> ProducerPartition:
-        """One of the commit's producers here."""
         return ProducerPartition(
             producer_id,
             self.producer_epoch,
@@ -54,17 +49,17 @@ class ReplicatedTarget:
 
 
 class ReplicatedAppends:
-    """See the module's text: those of one attempt. Belongs to the event loop."""
+    """Appends of one attempt to replicated partitions. Belongs to the event loop."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
         self._appender: Appender | None = None
 
     async def last_sequence(self, target: ReplicatedTarget, producer_id: int) -> int | None:
-        """What the partition has committed of a producer; None for one that it does not know.
+        """Return a producer's last committed sequence; None for an unknown producer.
 
         Raises:
-            PenstockError: no leader answers in time.
+            PenstockError: no leader responds in time.
         """
         appender = await self.start()
         return await appender.last_sequence(target.producer(producer_id))
@@ -72,7 +67,7 @@ class ReplicatedAppends:
     def append(
         self, target: ReplicatedTarget, piece: Piece
     ) -> asyncio.Future[PenstockError | None]:
-        """Have a piece appended behind those before; resolved when all of it is committed."""
+        """Append a piece after earlier ones; the future resolves once it is committed."""
         ended: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
 
         def done(error: PenstockError | None) -> None:
@@ -80,7 +75,7 @@ class ReplicatedAppends:
                 ended.set_result(error)
 
         if self._appender is None:
-            raise RuntimeError("a partition is appended to before there is a client")
+            raise RuntimeError("append() requires start() or last_sequence() first")
         batches, position = [], 0
         for header in split_batches(piece.data):
             end = position + header.size_bytes
@@ -94,12 +89,10 @@ class ReplicatedAppends:
         return ended
 
     async def close(self) -> None:
-        """Wait for nothing any more."""
         if self._appender is not None:
             await self._appender.stop(0)
 
     async def start(self) -> Appender:
-        """Become a client of this broker, if this is none yet."""
         if self._appender is None:
             self._appender = Appender(
                 own_address(self._identity),

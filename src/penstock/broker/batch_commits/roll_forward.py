@@ -1,15 +1,15 @@
-"""Carries out an intent: appends what is left of it, waits for the disk, records the end.
+"""Roll-forward of an intent: appends the rest of it, syncs, and saves the row as done.
 
-Staged bytes are read, checked and stamped on worker threads, a few megabytes at a time, and
-appended on the loop in turns in between, so that other clients go on. Before each append the
-partition must stand where the last one left it: a group of appends that a full disk undid may
-have been followed by others, and a producer that is forgotten takes any sequence.
+Worker threads read, check and stamp a few megabytes of staged bytes at a time; the event loop
+appends them in short turns between other requests. Before each append the partition must be at the
+sequence of the last one: a full disk may have undone appends, followed by others, and an unknown
+producer accepts any sequence.
 
-A batch that is one transaction is appended by a client of this broker, wherever it goes;
-`transaction.py` says how, and how an attempt finds out what became of those before it.
+A client of this broker appends transactional batches, to all kinds of partitions; `transaction.py`
+describes that, and how an attempt learns the outcome of earlier ones.
 
-Appends are checked against the time of the intent, as they were before it: a commit that is
-recorded does not fail because it is finished days later.
+Appends are validated at the time of the intent, as before it: a recorded commit does not fail
+because it is finished days later.
 """
 
 from __future__ import annotations
@@ -57,12 +57,10 @@ _BACKLOG_WAITS: Final = 5
 
 
 class AppendsUndone(RetriableError):
-    """Appends of the commit were undone, or somebody else used its producer."""
+    """Appends of the commit were undone, or another client used its producer."""
 
 
 class _Survey:
-    """Where the partitions of an intent stand."""
-
     __slots__ = ("appended", "behind", "logs", "remotes", "replicated", "transaction_epoch")
 
     def __init__(self) -> None:
@@ -75,7 +73,7 @@ class _Survey:
 
 
 class RollForward:
-    """One attempt to finish one intent; the caller sees to it that it is the only one."""
+    """Attempt to finish an intent; the caller ensures that it is the only one."""
 
     def __init__(
         self,
@@ -85,7 +83,7 @@ class RollForward:
         *,
         save: Callable[[SinkCommit], Awaitable[SinkCommit]],
     ) -> None:
-        """`save` stores a row that follows on itself, and returns it with its new version."""
+        """Take the parts; `save` stores the next version of a row and returns it."""
         self._parts = parts
         self._directory = directory
         self._counters = counters
@@ -97,17 +95,17 @@ class RollForward:
         self._offsets: dict[TopicIdPartition, tuple[int, int]] = {}
 
     async def finish(self, row: SinkCommit) -> SinkCommit:
-        """Append what is left, and save the row as done, with its diskless part if it has one.
+        """Append the rest and save the row as done, with its diskless part if any.
 
         Raises:
-            PenstockError: not finished; another attempt goes on from here.
+            PenstockError: not finished; another attempt continues.
         """
         manifest = await asyncio.to_thread(decode_manifest, row.manifest)
         try:
             if manifest.transactional:
                 survey = await self._transact(row, manifest)
             else:
-                row, survey = await self._stand(row)
+                row, survey = await self._with_producers(row)
                 await self._append_all(row, manifest, survey)
         finally:
             await self._replicated.close()
@@ -130,7 +128,7 @@ class RollForward:
         )
 
     async def _transact(self, row: SinkCommit, manifest: Manifest) -> _Survey:
-        """See the batch committed as one transaction; there is nothing left to do but to say so."""
+        """Commit the batch as one transaction, unless an earlier attempt did."""
         survey = _Survey()
         lacking = await asyncio.to_thread(self._lacking, manifest)
         transaction = SinkTransaction(self._parts, row)
@@ -156,7 +154,6 @@ class RollForward:
         return survey
 
     def _lacking(self, manifest: Manifest) -> InvalidCommit | None:
-        """What this broker lacks of the blobs, if anything."""
         try:
             check_blobs(self._directory, manifest.blobs)
         except InvalidCommit as error:
@@ -166,7 +163,6 @@ class RollForward:
     def _in_transaction(
         self, row: SinkCommit, producer: ProducerIdentity, survey: _Survey
     ) -> SinkCommit:
-        """Find the partitions that are there, and have the row say who writes to them."""
         survey.transaction_epoch = producer.epoch
         written = [target for target in row.targets if target.records]
         for target in written:
@@ -189,7 +185,7 @@ class RollForward:
         ]
         return dataclasses.replace(row, targets=tuple(targets))
 
-    async def _stand(self, row: SinkCommit) -> tuple[SinkCommit, _Survey]:
+    async def _with_producers(self, row: SinkCommit) -> tuple[SinkCommit, _Survey]:
         for _ in range(RENEWALS_MAX):
             survey = await self._survey(row)
             if not survey.behind:
@@ -199,7 +195,7 @@ class RollForward:
             ids = await self._parts.control.allocate_producer_ids(count)
             targets = renewed(row.targets, frozenset(survey.behind), iter(ids))
             row = await self._save(dataclasses.replace(row, targets=targets))
-        raise AppendsUndone(f"the logs of query {row.query_id!r} go on losing their ends")
+        raise AppendsUndone(f"the logs of query {row.query_id!r} repeatedly lost their ends")
 
     async def _survey(self, row: SinkCommit) -> _Survey:
         survey = _Survey()
@@ -226,14 +222,14 @@ class RollForward:
             try:
                 survey.appended[key] = appended_records(target, last)
             except TargetBehind as behind:
-                logger.warning("query %r: %s; it takes a new producer", row.query_id, behind)
+                logger.warning("query %r: %s; it gets a new producer", row.query_id, behind)
                 survey.behind.add(key)
         return survey
 
     def _skip(self, topic: str, partition: int, row: SinkCommit) -> None:
         self._counters.skipped += 1
         logger.warning(
-            "query %r, batch %d: %s-%d is left out, as its topic was deleted",
+            "query %r, batch %d: %s-%d is skipped because its topic was deleted",
             row.query_id,
             row.batch_id,
             topic,
@@ -244,7 +240,7 @@ class RollForward:
         runs = schedule(manifest, row.targets, survey.appended)
         configs = {
             **{key: log.config for key, log in survey.logs.items()},
-            **{key: one.config for key, one in survey.replicated.items()},
+            **{key: target.config for key, target in survey.replicated.items()},
         }
         reader = PieceReader(
             self._directory, runs, configs, transaction_epoch=survey.transaction_epoch
@@ -261,7 +257,7 @@ class RollForward:
                 elif piece.run.target in survey.replicated:
                     self._append_replicated(survey.replicated[piece.run.target], piece)
             if survey.logs:
-                own = [len(one.data) for one in pieces if one.run.target in survey.logs]
+                own = [len(piece.data) for piece in pieces if piece.run.target in survey.logs]
                 self._flush(sum(own))
             while self._unsynced_bytes > UNSYNCED_BYTES_MAX:
                 await self._wait_for_oldest()
@@ -298,7 +294,7 @@ class RollForward:
         last = last_sequence(log, piece.run.producer_id)
         if last != self._last[key]:
             raise AppendsUndone(
-                f"{log.topic_partition} stands at sequence {last} of producer"
+                f"{log.topic_partition} is at sequence {last} of producer"
                 f" {piece.run.producer_id}, the commit left it at {self._last[key]}"
             )
         by_record = log.config.message_timestamp_type == "CreateTime"
@@ -329,7 +325,7 @@ class RollForward:
             raise error
 
     def _ended(self, target: SinkTarget, survey: _Survey) -> SinkTarget:
-        """The target with its offsets, where this attempt has appended all of it."""
+        """Return the target with its offsets, if this attempt appended all of it."""
         offsets = self._offsets.get(key_of(target))
         if offsets is None or survey.appended.get(key_of(target)) != 0:
             return target
@@ -337,10 +333,10 @@ class RollForward:
 
 
 def target_of(parts: SinkParts, topic: ServedTopic, index: int) -> Partition | ReplicatedTarget:
-    """A partition that is written to with a producer, as it is written to.
+    """Return a partition, or its replicated target, for appends by a producer.
 
     Raises:
-        NotLeader: another broker leads it, and nobody else has its log.
+        NotLeader: another broker leads it, and no other replica exists.
     """
     found = topic.partitions[index]
     if found is None and not topic.topic.partitions[index].has_epochs:
@@ -352,6 +348,6 @@ def target_of(parts: SinkParts, topic: ServedTopic, index: int) -> Partition | R
 
 
 def last_sequence(log: PartitionLog, producer_id: int) -> int | None:
-    """What a partition remembers of a producer; None for one that it does not know."""
+    """Return a producer's last sequence; None for an unknown producer."""
     log.load()
     return log.producer_states.last_sequence(producer_id)

@@ -1,14 +1,13 @@
-"""The exactly-once sink of a broker: posts, interrupted commits, and the blobs they name.
+"""Exactly-once sink of a broker: posts, retries of interrupted commits, and staged blobs.
 
-One commit of a query is in the works at a time, and `sink.commits.max` of all; the core in
-`commit.py` decides, `drive.py` appends. A commit that fails after its intent is saved is driven on
-in the background with growing pauses, at start all of them are: a client need not come back.
+One commit per query and `sink.commits.max` in total run at a time; `commit.py` decides,
+`roll_forward.py` appends. A commit that fails after its intent is saved is retried in the
+background with growing pauses, as are all open intents at start, so the client need not return. A
+batch for diskless topics only has no intent (`objects.py`): it is committed at once, or its client
+retries.
 
-A batch for diskless topics alone has no intent (`objects.py`): it is committed at once, or not, and
-then its client posts it again.
-
-What an open intent depends on is kept: its blobs from the sweep of orphans, and its producers from
-expiry. Both are taken up before the broker's upkeep runs for the first time.
+Open intents protect their blobs from the sweep of orphans, and their producers from expiry. Both
+are restored before the broker's first upkeep.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ Outcome = Literal["appended", "replayed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The answer to a post. `targets` are those whose offsets are known."""
+    """Response to a post; `targets` are those with known offsets."""
 
     query: str
     batch_id: int
@@ -82,7 +81,7 @@ class Committed:
 
 
 class _Turn:
-    """A query's lock, and how many hold it or wait for it."""
+    """Lock of a query, and the number of its holders and waiters."""
 
     __slots__ = ("lock", "users")
 
@@ -92,14 +91,14 @@ class _Turn:
 
 
 class SinkService:
-    """See the module's text; belongs to the loop."""
+    """Serves commits of exactly-once sinks; belongs to the event loop."""
 
     def __init__(self, parts: SinkParts) -> None:
         self._parts = parts
         self.area = StagingArea(parts.settings, clock=parts.clock, randomness=parts.randomness)
         self.counters = SinkCounters()
         self._turns: dict[str, _Turn] = {}
-        self._places = asyncio.Semaphore(parts.settings.sink_commits_max)
+        self._slots = asyncio.Semaphore(parts.settings.sink_commits_max)
         self._held: dict[str, frozenset[str]] = {}
         self._open: dict[str, frozenset[int]] = {}
         self._due: dict[str, tuple[int, float]] = {}
@@ -110,7 +109,7 @@ class SinkService:
     # -- life --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Make the staging directory and take up the open intents.
+        """Create the staging directory and restore open intents.
 
         Raises:
             StagingUnavailable: the directory cannot be used.
@@ -127,7 +126,7 @@ class SinkService:
         self._upkeep = asyncio.create_task(self._keep_up())
 
     async def stop(self) -> None:
-        """Leave commits where they are; the next start goes on with them."""
+        """Cancel commits; the next start retries them."""
         tasks: list[asyncio.Task[Committed] | asyncio.Task[None]] = [*self._tasks]
         if self._upkeep is not None:
             tasks.append(self._upkeep)
@@ -136,7 +135,6 @@ class SinkService:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def posts_ended(self) -> None:
-        """Wait until the posts that are under way have ended, whatever comes of them."""
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -145,7 +143,6 @@ class SinkService:
         return len(self._open)
 
     def samples(self) -> Iterator[Sample]:
-        """Metrics of this moment."""
         return sink_samples(
             self.counters,
             prepared_commits=self.prepared_commits,
@@ -153,19 +150,19 @@ class SinkService:
             orphans=self.area.removed_orphans,
         )
 
-    # -- what clients ask --------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     async def post(
         self, *, query: str, batch_id: int, owner: str | None, manifest: Manifest
     ) -> Committed:
-        """Commit a batch; everything of it is in the log and durable on return.
+        """Commit a batch; all of it is in the log and durable on return.
 
-        Idempotent. It goes on when its caller is cancelled.
+        Idempotent. It continues if its caller is cancelled.
 
         Raises:
             InvalidCommit, UnknownTopicOrPartition, NotLeader, InconsistentTopicId,
             SinkOwnerChanged, NotEnoughReplicas: nothing was recorded.
-            NotFinished: it is recorded, or may be, and is driven on.
+            NotFinished: it is or may be recorded, and is retried.
         """
         if self._parts.stopping.is_set():
             raise ShuttingDown("the broker is stopping")
@@ -177,7 +174,7 @@ class SinkService:
     async def check(
         self, *, query: str, batch_id: int, owner: str | None, manifest: Manifest
     ) -> None:
-        """Check that a post of this batch would be taken now; nothing is recorded.
+        """Check that a post of this batch would be accepted now.
 
         Raises:
             PenstockError: as `post`, of a post that would be refused.
@@ -188,37 +185,37 @@ class SinkService:
             if decision is Decision.OWNER_CHANGED:
                 raise SinkOwnerChanged(query, str(owner), "" if row is None else str(row.owner))
             if decision is Decision.BEGIN:
-                await self._takeable(manifest, self._parts.clock.now_ms())
+                await self._check_post(manifest, self._parts.clock.now_ms())
 
     async def forget(self, query: str, *, abandon: bool = False) -> SinkCommit:
-        """Delete what is known of a query, which may then begin with any batch.
+        """Delete the state of a query, which may then start with any batch.
 
-        With `abandon` even while an intent is open, of which a part may be in the log.
+        `abandon` allows that during an open intent, which may be in the log in part.
 
         Raises:
-            UnknownSink: nothing is known.
+            UnknownSink: the query has no state.
             CommitUnderWay: a commit is not finished.
         """
         async with self._turn(query):
             row = await self.commit_of(query)
             if row.state == "intent" and not abandon:
                 raise CommitUnderWay(
-                    f"query {query!r} has not finished batch {row.batch_id}: it is driven on;"
-                    " ask again when it is done"
+                    f"query {query!r} has not finished batch {row.batch_id}, which is being"
+                    " retried; repeat the request when it is done"
                 )
             await self._parts.control.delete_sink_commit(query, expected_version=row.version)
             self._close(query)
             return row
 
     async def commit_of(self, query: str) -> SinkCommit:
-        """The newest commit of a query.
+        """Return the newest commit of a query.
 
         Raises:
-            UnknownSink: there is none.
+            UnknownSink: it has none.
         """
         row = await self._parts.control.sink_commit(query)
         if row is None:
-            raise UnknownSink(f"no commit of query {query!r} is known")
+            raise UnknownSink(f"query {query!r} has no known commit")
         return row
 
     # -- a post ------------------------------------------------------------------------------
@@ -263,13 +260,12 @@ class SinkService:
         owner: str | None,
         manifest: Manifest,
     ) -> SinkCommit:
-        """Check everything, save the intent, and see it done."""
         now_ms = self._parts.clock.now_ms()
         async with self.area.guard:
             self._held[query] = manifest.names
         try:
-            found, remotes = await self._takeable(manifest, now_ms)
-            local = {key: one.log for key, one in found.items() if isinstance(one, LocalPartition)}
+            found, remotes = await self._check_post(manifest, now_ms)
+            local = {key: p.log for key, p in found.items() if isinstance(p, LocalPartition)}
             at_once = _at_once(manifest, remotes, len(found))
             begun = SinkCommit(
                 query_id=query,
@@ -295,9 +291,9 @@ class SinkService:
             self._close(query)
             raise
         except PenstockError as error:
-            self._again(query)
+            self._schedule_retry(query)
             raise NotFinished(
-                f"query {query!r}, batch {batch_id}: whether it was recorded is not known: {error}"
+                f"query {query!r}, batch {batch_id}: it may or may not be recorded: {error}"
             ) from error
         if saved.state == "intent":
             return await self._finish(saved)
@@ -307,7 +303,7 @@ class SinkService:
     async def _commit_at_once(
         self, begun: SinkCommit, manifest: Manifest, remotes: Mapping[TopicIdPartition, Partition]
     ) -> SinkCommit:
-        """Commit a batch for diskless partitions alone, which needs no intent."""
+        """Commit a batch for diskless partitions only, which needs no intent."""
         query = begun.query_id
         try:
             done = await commit_objects(
@@ -322,53 +318,51 @@ class SinkService:
             self._close(query)
             raise
         except (PenstockError, OSError) as error:
-            self._again(query)
+            self._schedule_retry(query)
             raise NotFinished(
-                f"query {query!r}, batch {begun.batch_id}: it is not recorded, or that is not"
-                f" known: {error}"
+                f"query {query!r}, batch {begun.batch_id}: it may or may not be recorded: {error}"
             ) from error
         except BaseException:
-            self._again(query)
+            self._schedule_retry(query)
             raise
         self._close(query)
         await self._discard(manifest.names)
         return done
 
     async def _look_at_ends(self, row: SinkCommit) -> None:
-        """Learn where diskless partitions end: whoever committed the row may have died."""
+        """Refresh the ends of diskless partitions, because the committing broker may have died."""
         written = {target.topic_id.bytes for target in row.targets if not has_producer(target)}
         topics = [self._parts.partitions.topics_by_id.get(topic_id) for topic_id in written]
         try:
             await look_up_watermarks(
-                one for topic in topics if topic is not None for one in topic.partitions
+                partition for topic in topics if topic is not None for partition in topic.partitions
             )
         except PenstockError as error:
-            logger.warning("query %r: ends of partitions are not known: %s", row.query_id, error)
+            logger.warning("query %r: cannot look up ends of partitions: %s", row.query_id, error)
 
-    async def _takeable(
+    async def _check_post(
         self, manifest: Manifest, now_ms: int
     ) -> tuple[
         dict[TopicIdPartition, Partition | ReplicatedTarget], dict[TopicIdPartition, Partition]
     ]:
-        """Check that everything can be appended; returns all partitions, and the diskless ones."""
+        """Check that everything can be appended; return all partitions, and the diskless ones."""
         await self._parts.cluster.refresh()
         await self._verify(manifest, now_ms)
         found = self._partitions(manifest)
         remotes = {
-            key: one
-            for key, one in found.items()
-            if not isinstance(one, (LocalPartition, ReplicatedTarget))
+            key: partition
+            for key, partition in found.items()
+            if not isinstance(partition, (LocalPartition, ReplicatedTarget))
         }
         check_size(self._parts, manifest, remotes)
         return found, remotes
 
     async def _verify(self, manifest: Manifest, now_ms: int) -> None:
-        """See that every section can be appended, and that the blobs are durable."""
         partitions = self._partitions(manifest)
         directory = self.area.directory
         try:
             await asyncio.to_thread(check_blobs, directory, manifest.blobs)
-            configs = {key: one.config for key, one in partitions.items()}
+            configs = {key: partition.config for key, partition in partitions.items()}
             reader = PieceReader(directory, runs_to_verify(manifest), configs)
             while await asyncio.to_thread(reader.verify, now_ms):
                 pass
@@ -393,7 +387,7 @@ class SinkService:
             if topic.topic.topic_id != key.topic_id:
                 raise InconsistentTopicId(
                     f"topic {name!r} has id {topic.topic.topic_id}, the blobs were staged for"
-                    f" {key.topic_id}: it was made anew since"
+                    f" {key.topic_id}: it was recreated since"
                 )
             count = len(topic.partitions)
             if key.partition >= count:
@@ -417,10 +411,10 @@ class SinkService:
         logs: Mapping[TopicIdPartition, PartitionLog],
         diskless: Collection[TopicIdPartition],
     ) -> tuple[SinkTarget, ...]:
-        if manifest.transactional:  # its one producer is new to every attempt
+        if manifest.transactional:  # each attempt has a new producer
             logs, diskless = {}, manifest.targets()
         known = {} if row is None else {key_of(target): target for target in row.targets}
-        going_on = continued(
+        continuing = continued(
             row,
             manifest,
             {
@@ -429,44 +423,42 @@ class SinkService:
                 if key in known
             },
         )
-        count = len(manifest.targets().keys() - going_on.keys() - {*diskless})
+        count = len(manifest.targets().keys() - continuing.keys() - {*diskless})
         ids = await self._parts.control.allocate_producer_ids(count) if count else range(0)
         topics = self._parts.partitions.topics.values()
         return plan_targets(
             row,
             manifest,
-            going_on=going_on,
+            continuing=continuing,
             diskless=diskless,
             new_producers=iter(ids),
             topic_ids=frozenset([topic.topic.topic_id for topic in topics]),
         )
 
     async def _finish(self, row: SinkCommit) -> SinkCommit:
-        """Roll an intent forward to its end, and clean up after it."""
         query = row.query_id
         try:
             names = self._held.get(query, frozenset())
             drive = RollForward(self._parts, self.area.directory, self.counters, save=self._save)
             done = await drive.finish(row)
         except (PenstockError, OSError) as error:
-            self._again(query)
+            self._schedule_retry(query)
             raise NotFinished(
-                f"query {query!r}, batch {row.batch_id} is recorded and not finished: {error}"
+                f"query {query!r}, batch {row.batch_id} is recorded but not finished: {error}"
             ) from error
         except BaseException:
-            self._again(query)
+            self._schedule_retry(query)
             raise
         self._close(query)
         await self._discard(names)
         return done
 
     async def _save(self, row: SinkCommit) -> SinkCommit:
-        """Store a row that follows on its own version; its producers are kept from now on."""
         self._pin(row)
         version = await self._parts.control.save_sink_commit(row, expected_version=row.version)
         return dataclasses.replace(row, version=version)
 
-    # -- what open intents keep --------------------------------------------------------------
+    # -- protection by open intents ----------------------------------------------------------
 
     async def _take_up(self, row: SinkCommit) -> None:
         manifest = await asyncio.to_thread(decode_manifest, row.manifest)
@@ -484,7 +476,6 @@ class SinkService:
         kept |= now
 
     def _close(self, query: str) -> None:
-        """Nothing of the query is in the works any more."""
         self._held.pop(query, None)
         self._due.pop(query, None)
         self._parts.store.kept_producers.difference_update(self._open.pop(query, ()))
@@ -493,7 +484,7 @@ class SinkService:
         return frozenset().union(*self._held.values())
 
     async def _discard(self, names: frozenset[str]) -> None:
-        """Remove blobs of batches that are done; what fails is left to the sweep."""
+        """Remove blobs of done batches; the sweep removes those that fail."""
         try:
             async with self.area.guard:
                 free = sorted(names - self._all_held())
@@ -508,33 +499,31 @@ class SinkService:
         turn = self._turns.setdefault(query, _Turn())
         turn.users += 1
         try:
-            async with turn.lock, self._places:
+            async with turn.lock, self._slots:
                 yield
         finally:
             turn.users -= 1
             if not turn.users:
                 del self._turns[query]
 
-    def _again(self, query: str) -> None:
-        """Have a query's intent driven on after a pause."""
+    def _schedule_retry(self, query: str) -> None:
         attempts = self._due.get(query, (0, 0.0))[0] + 1
         pause = REDRIVE_BACKOFF.pause_seconds(attempts)
         self._due[query] = attempts, self._parts.clock.monotonic() + pause
         self._wake.set()
 
     async def _keep_up(self) -> None:
-        """Roll forward what is due and remove orphans, until cancelled."""
         sweep_at = self._parts.clock.monotonic()
         while True:
             self._wake.clear()
             now = self._parts.clock.monotonic()
             for query in [query for query, (_, at) in self._due.items() if at <= now]:
-                await self._drive_on(query)
+                await self._retry_commit(query)
             if now >= sweep_at:
                 sweep_at = now + SWEEP_SECONDS
                 await self.area.sweep(self._all_held)
             until = min([sweep_at, *[at for _, at in self._due.values()]])
-            # Not by wait_for, which loses a cancellation that comes together with the event.
+            # Not wait_for, which loses a cancellation that arrives together with the event.
             pause = max(0.0, until - self._parts.clock.monotonic())
             timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
             try:
@@ -542,7 +531,7 @@ class SinkService:
             finally:
                 timer.cancel()
 
-    async def _drive_on(self, query: str) -> None:
+    async def _retry_commit(self, query: str) -> None:
         try:
             async with self._turn(query):
                 row = await self._parts.control.sink_commit(query)
@@ -558,12 +547,11 @@ class SinkService:
         except NotFinished as error:
             logger.warning("%s", error)
         except Exception:
-            logger.exception("driving query %r on failed", query)
-            self._again(query)
+            logger.exception("retrying the commit of query %r failed", query)
+            self._schedule_retry(query)
 
 
 def _at_once(manifest: Manifest, remotes: Collection[TopicIdPartition], count: int) -> bool:
-    """Whether all of a commit's partitions are diskless: no intent is needed."""
     return 0 < len(remotes) == count
 
 

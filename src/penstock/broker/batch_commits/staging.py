@@ -1,12 +1,12 @@
-"""The directory of staged blobs: uploads, what it holds, and what is left over in it.
+"""Staging directory of blobs: uploads, usage, and removal of orphans.
 
-A blob is a file of its own that appears under its name when it is whole and durable. Workers on
-the broker's machine write it themselves; they recognise the directory by `MARKER_FILE`, whose
-content is drawn anew at every start, so that a copy of the directory elsewhere is not taken for
-it. Others upload. Every name that begins with a dot is somebody's unfinished work.
+A blob is a file that appears under its name when it is whole and durable. Workers on the broker's
+machine write it themselves; they recognise the directory by `MARKER_FILE`, whose content is random
+at every start, so that a copy of the directory is not mistaken for it. Other workers upload. Names
+that begin with a dot are unfinished files.
 
-A blob that no open intent names goes when it is old enough, whoever left it: a task that was
-tried twice, a batch that failed, a driver that died.
+A blob that no open intent names is removed after a time: it is left from a repeated task, a failed
+batch or a crashed driver.
 """
 
 from __future__ import annotations
@@ -52,21 +52,17 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Staged(NamedTuple):
-    """What the directory holds."""
-
     files: int = 0
     size_bytes: int = 0
 
 
 class Uploaded(NamedTuple):
-    """A blob that is durable."""
-
     size_bytes: int
     crc32c: int
 
 
 class StagingArea:
-    """See the module's text; belongs to the loop, its files to worker threads."""
+    """Staging directory; belongs to the event loop, its files to worker threads."""
 
     def __init__(self, settings: BrokerSettings, *, clock: Clock, randomness: Randomness) -> None:
         self.directory = Path(settings.sink_staging_directory).absolute()
@@ -84,20 +80,19 @@ class StagingArea:
         self._looked = float("-inf")
         self._uploading = 0
         self._owners: dict[str, tuple[str, int]] = {}
-        """Principal and size of each blob that was uploaded."""
         self._owned: Counter[str] = Counter()
-        """Bytes by principal, with those that are arriving."""
+        """Bytes by principal, uploads under way included."""
 
     @property
     def staged(self) -> Staged:
-        """What there was at the last look, and what was uploaded since."""
+        """Usage at the last count, with later uploads."""
         return self._known
 
     async def start(self) -> None:
-        """Make the directory and its token.
+        """Create the directory and its token.
 
         Raises:
-            StagingUnavailable: it cannot be made or written.
+            StagingUnavailable: it cannot be created or written.
         """
         self.token = f"{self._randomness.bits(_TOKEN_BITS):032x}"
         try:
@@ -108,7 +103,7 @@ class StagingArea:
             ) from None
 
     async def check_room(self, principal: str = "") -> None:
-        """See that more may be staged, by a principal if one is named.
+        """Check that more may be staged, by a principal if one is named.
 
         Raises:
             StagingFull: by `sink.staging.max.bytes`, `sink.staging.principal.max.bytes` or
@@ -120,7 +115,7 @@ class StagingArea:
         free_bytes = (await asyncio.to_thread(shutil.disk_usage, self.directory)).free
         if free_bytes <= self._free_bytes:
             raise StagingFull(
-                f"the disk of {self.directory} has {free_bytes} bytes free, and blobs leave"
+                f"the disk of {self.directory} has {free_bytes} bytes free, and staging must leave"
                 f" sink.staging.free.bytes = {self._free_bytes}: free some space, or stage on"
                 " another disk with sink.staging.directory"
             )
@@ -139,7 +134,6 @@ class StagingArea:
             )
 
     async def _look(self) -> None:
-        """Count what is there; a blob that is gone no longer counts for its principal."""
         self._known, gone = await asyncio.to_thread(_look, self.directory, [*self._owners])
         for name in gone:
             principal, size_bytes = self._owners.pop(name)
@@ -149,14 +143,14 @@ class StagingArea:
     async def upload(
         self, name: str, chunks: AsyncIterator[bytes], principal: str = ""
     ) -> Uploaded:
-        """Write a blob as it arrives; durable, and there under its name, on return.
+        """Write a blob as it arrives; it is durable and has its name on return.
 
-        Its bytes count for `principal`, if one is named, while this broker runs.
+        Its bytes count for `principal`, if given, while this broker runs.
 
         Raises:
             InvalidCommit: the name is not allowed.
-            BlobExists: it is there already.
-            BlobTooLarge: there is more of it than `sink.staging.blob.max.bytes`.
+            BlobExists: a blob of this name exists.
+            BlobTooLarge: it exceeds `sink.staging.blob.max.bytes`.
             StagingFull: no room.
         """
         check_blob_name(name)
@@ -195,9 +189,9 @@ class StagingArea:
         return Uploaded(upload.size_bytes, upload.checksum)
 
     async def sweep(self, kept: Callable[[], Collection[str]]) -> int:
-        """Remove old files that are not in what `kept` says; returns how many.
+        """Remove old files that `kept` does not return; return their count.
 
-        Under `guard`, within which names are added to what is kept.
+        The removal holds `guard`, under which names are added to the kept ones.
         """
         before_ms = self._clock.now_ms() - self._orphan_age_ms
         try:
@@ -208,7 +202,7 @@ class StagingArea:
                 removed = await asyncio.to_thread(_remove, self.directory, orphans, before_ms)
             await self._look()
         except OSError as error:
-            logger.error("looking for orphaned blobs in %s failed: %s", self.directory, error)
+            logger.error("cannot remove orphaned blobs in %s: %s", self.directory, error)
             return 0
         if removed:
             logger.info("removed %d orphaned blobs from %s", removed, self.directory)
@@ -217,7 +211,7 @@ class StagingArea:
 
 
 class _Upload:
-    """A file that is being written; `take` is the loop's, the rest are a worker thread's."""
+    """File under upload; `take` runs on the event loop, the rest on a worker thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -242,14 +236,13 @@ class _Upload:
         self._position = write_all(MACHINE_FILES, self._descriptor, self._position, [data])
 
     def finish(self, target: Path) -> None:
-        """Sync and give it its name, unless that is taken (FileExistsError)."""
+        """Sync the file and give it its name; raises FileExistsError."""
         self.write()
         MACHINE_FILES.sync_file(self._descriptor)
         MACHINE_FILES.link(self._path, target)
         sync_directory(MACHINE_FILES, target.parent)
 
     def discard(self) -> None:
-        """Remove what is left of it but its name."""
         if self._descriptor >= 0:
             MACHINE_FILES.close(self._descriptor)
             self._descriptor = -1
@@ -270,7 +263,7 @@ def _failure(directory: Path, error: OSError) -> PenstockError:
 def _prepare(directory: Path, token: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for entry in _entries(directory):
-        if entry.name.startswith(_UPLOAD_PREFIX):  # of the broker that ran before
+        if entry.name.startswith(_UPLOAD_PREFIX):  # of an earlier process
             os.unlink(entry.path)
     temporary = directory / f"{_UPLOAD_PREFIX}token"
     temporary.write_text(token, encoding="ascii")
@@ -289,7 +282,6 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 
 
 def _look(directory: Path, owned: Iterable[str]) -> tuple[Staged, set[str]]:
-    """Count files and bytes; name the owned blobs that are not there."""
     files, size_bytes, gone = 0, 0, set(owned)
     for entry in _entries(directory):
         gone.discard(entry.name)
@@ -300,7 +292,6 @@ def _look(directory: Path, owned: Iterable[str]) -> tuple[Staged, set[str]]:
 
 
 def _is_upload(name: str) -> bool:
-    """Its bytes are counted while they arrive."""
     return name.startswith(_UPLOAD_PREFIX)
 
 

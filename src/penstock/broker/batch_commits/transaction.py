@@ -1,24 +1,22 @@
-"""A commit as one Kafka transaction: readers of committed records see all of the batch, or nothing.
+"""Commit of a batch as one Kafka transaction: readers of committed records see all or none of it.
 
-The broker is a client of the cluster, as for replicated partitions, for those of its own and for
-diskless ones, too. (A batch for diskless topics alone needs no such thing: `objects.py` has it
-counted at one instant.)
-The intent is there before, so the batch will be in the log; the transaction says whether it is:
+The broker is a client of the cluster for partitions of all kinds. (A batch for diskless topics only
+needs no transaction: `objects.py` commits it at one instant.) The intent is saved first, so the
+batch will be in the log; the transaction shows whether it is:
 
-    begin    the application's transactional id is initialised. What an earlier attempt has left
-             open is aborted, and nothing that such an attempt still sends is taken
-    look     the offset of the group of that name: is it the intent's version?
-             yes: the batch is in the log; the row is saved as done
-    append   all of it, in the epoch that came with the beginning
-    mark     the intent's version becomes the group's offset, with the transaction
+    begin    the application's transactional id is initialised: an open transaction of an earlier
+             attempt is aborted, and its later appends are fenced
+    check    if the offset of the group of that name is the intent's version, the batch is in the
+             log, and the row is saved as done
+    append   all of it, in the new epoch
+    offset   the intent's version becomes the group's offset, in the transaction
     commit   the transaction; then the row is saved as done
 
-An attempt that ends anywhere is followed by one that begins anew. The mark counts with the records
-or not at all, and versions of rows never come again, so no batch is appended twice: not after an
-answer that was lost, nor by two brokers that both take themselves for the intent's. A mark is at
-partition 0 of every topic that is written to, since offsets go with their topic.
-
-Another broker, which lacks the blobs, begins nothing; it may find that the batch is in the log.
+Any later attempt starts over. The offset takes effect with the records or not at all, and versions
+of rows never repeat, so no batch is appended twice: neither after a lost response, nor by two
+brokers that both own the intent. It is set for partition 0 of every written topic, because offsets
+are deleted with their topic. A broker without the blobs begins no transaction, but may find that
+the batch is in the log.
 
 Source: KIP-98, KIP-447, KIP-890; `docs/decisions/0042-a-sinks-transaction-is-the-brokers.md`.
 """
@@ -46,12 +44,12 @@ _PREFIX: Final = "penstock-sink/"
 
 
 def transactional_id_of(query: str) -> str:
-    """The transactional id of an application, and the group whose offset says what is there."""
+    """Return a query's transactional id, also the group whose offset marks its batch."""
     return _PREFIX + query
 
 
 class SinkTransaction:
-    """One attempt; see the module's text. Belongs to the event loop, its calls to one thread."""
+    """Transaction of one attempt. Belongs to the event loop, its calls to one thread."""
 
     def __init__(self, parts: SinkParts, row: SinkCommit) -> None:
         self.transactional_id = transactional_id_of(row.query_id)
@@ -61,46 +59,44 @@ class SinkTransaction:
             own_address(parts.identity), client_id=CLIENT_ID, security=parts.identity.as_client()
         )
         self._producer = self._client.transactional(self.transactional_id, timeout_ms=timeout_ms)
-        # Of its own: what these calls wait for must not wait for a thread that they have.
+        # A separate thread: these calls wait for work that needs threads of the shared pool.
         self._calls = ThreadPoolExecutor(1, "penstock-sink-transaction")
 
     async def begin(self) -> None:
-        """End what is open under the id, so that only what is appended next can be committed.
+        """Abort an open transaction of the id and begin a new one.
 
         Raises:
-            PenstockError: no coordinator gives one.
+            PenstockError: no coordinator responds.
         """
         await self._call(self._producer.begin)
 
     def lend(self) -> ProducerIdentity:
-        """With which all is appended, once this has begun."""
         return self._producer.lend()
 
     async def is_committed(self) -> bool:
-        """Whether an attempt has committed. A no is final only after `begin`."""
+        """Whether an attempt has committed. False is final only after `begin`."""
         offsets = await self._call(lambda: self._client.committed(self.transactional_id))
         return any(found.offset == self._version for found in offsets.values())
 
     async def commit(self, topics: Collection[str]) -> None:
-        """Make what was appended to these topics count.
+        """Commit the appends to these topics.
 
         Raises:
-            PenstockError: it does not, or that is not known.
+            PenstockError: not committed, or unknown.
         """
         producer = self._producer
-        marks = {(topic, 0): self._version for topic in topics}
-        await self._call(lambda: producer.send_offsets(self.transactional_id, marks))
+        offsets = {(topic, 0): self._version for topic in topics}
+        await self._call(lambda: producer.send_offsets(self.transactional_id, offsets))
         await self._call(producer.commit)
 
     async def abort(self) -> None:
-        """Let readers go on; if that fails, the next attempt does it, or the coordinator."""
+        """Abort; if that fails, the next attempt or the coordinator does it."""
         try:
             await self._call(self._producer.abort)
         except PenstockError:
             return
 
     def close(self) -> None:
-        """Give up the connections; what was called ends in its thread."""
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 

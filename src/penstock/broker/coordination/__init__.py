@@ -1,1 +1,1 @@
-"""What one broker decides for all: consumer groups, by keys that belong to one broker each."""
+"""Coordinators of groups and transactions; each group or transactional id belongs to one broker."""

@@ -1,7 +1,4 @@
-"""Work that cores want done, one piece after the other, so that no turn of the loop is long.
-
-What is small is done in a turn of its own; the rest in a thread, beside which the loop goes on.
-"""
+"""Worker that runs the computations of a core one at a time: large ones in a thread."""
 
 from __future__ import annotations
 
@@ -17,38 +14,36 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Does the work of one core; there is one piece per key at most. Belongs to the loop."""
-
     def __init__(self, report: Callable[[Computed], None]) -> None:
         self._report = report
-        self._wanted: deque[Compute] = deque()
+        self._queue: deque[Compute] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, wanted: Compute) -> None:
-        self._wanted.append(wanted)
+    def put(self, compute: Compute) -> None:
+        self._queue.append(compute)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Begin nothing further, and wait for what is under way. Idempotent."""
-        self._wanted.clear()
+        """Discard queued computations and wait for the running one. Idempotent."""
+        self._queue.clear()
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:
-            while self._wanted:
-                wanted = self._wanted.popleft()
-                self._report(await self._done(wanted))
+            while self._queue:
+                compute = self._queue.popleft()
+                self._report(await self._done(compute))
         finally:
             self._task = None
 
-    async def _done(self, wanted: Compute) -> Computed:
-        key, ticket, work = wanted.key, wanted.ticket, wanted.work
+    async def _done(self, compute: Compute) -> Computed:
+        key, ticket, work = compute.key, compute.ticket, compute.work
         try:
             small = work.size <= WORK_INLINE_MAX
             result = work() if small else await asyncio.to_thread(work)
-        except Exception as error:  # whoever waits is told, whatever is wrong here
-            logger.exception("what was to be computed for %r failed", key)
+        except Exception as error:  # the core must get an outcome in any case
+            logger.exception("the computation for %r failed", key)
             return Computed(key=key, ticket=ticket, reason=str(error) or type(error).__name__)
         return Computed(key=key, ticket=ticket, result=result)

@@ -1,4 +1,4 @@
-"""What members of the classic protocol say of themselves, and are told, in bytes of their own.
+"""Codec of the subscription and the assignment of members that use the classic protocol.
 
     subscription  version int16 · topics · user data · v1: partitions owned · v2: generation int32
                   · v3: rack
@@ -7,7 +7,7 @@
     text          length int16 · bytes                            (text, count int32, count × int32)
     user data     length int32 (−1: none) · bytes
 
-Big-endian. What lies behind a version's last field is not read.
+Integers are big-endian. Bytes behind the last field of a version are ignored.
 
 Source: Kafka's `ConsumerProtocolSubscription.json` and `ConsumerProtocolAssignment.json`.
 """
@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from typing import Final
 
 Owned = Mapping[str, frozenset[int]]
-"""Partitions by the names of their topics."""
-
 VERSION_MAX: Final = 3
 OWNED_VERSION: Final = 1
 RACK_VERSION: Final = 3
@@ -29,7 +27,7 @@ RACK_VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a member reads and has; `owned` is empty where the version does not tell it."""
+    """Topics and owned partitions of a member; `owned` is empty below version 1."""
 
     version: int
     topics: frozenset[str]
@@ -38,8 +36,6 @@ class Subscription:
 
 
 class _Reader:
-    """Reads fields one after the other."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -52,7 +48,7 @@ class _Reader:
     def data(self, length: int) -> bytes:
         found = self._data[self._at : self._at + length]
         if length < 0 or len(found) != length:
-            raise ValueError(f"{length} bytes at {self._at} are not all there")
+            raise ValueError(f"{length} bytes at {self._at} are truncated")
         self._at += length
         return found
 
@@ -62,7 +58,7 @@ class _Reader:
     def count(self, least_bytes: int) -> int:
         count = self.number(">i")
         if count < 0 or count * least_bytes > len(self._data) - self._at:
-            raise ValueError(f"{count} entries at {self._at} are not all there")
+            raise ValueError(f"{count} entries at {self._at} are truncated")
         return count
 
     def partitions(self) -> Owned:
@@ -81,10 +77,10 @@ class _Reader:
 
 
 def decode_subscription(metadata: bytes) -> Subscription:
-    """The subscription in a member's metadata.
+    """Decode the subscription in a member's metadata.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are not a subscription.
     """
     reader = _Reader(metadata)
     try:
@@ -98,31 +94,30 @@ def decode_subscription(metadata: bytes) -> Subscription:
             length = reader.number(">h")
             rack_id = reader.data(length).decode() if length >= 0 else None
     except (struct.error, UnicodeDecodeError) as error:
-        raise ValueError(f"no subscription: {error}") from None
+        raise ValueError(f"the subscription cannot be decoded: {error}") from None
     if version < 0:
-        raise ValueError(f"no subscription has version {version}")
+        raise ValueError(f"the subscription has the invalid version {version}")
     return Subscription(version=version, topics=topics, owned=owned, rack_id=rack_id)
 
 
 def decode_assignment(assignment: bytes) -> Owned:
-    """The partitions of an assignment; none of an empty one.
+    """Decode the partitions of an assignment; empty bytes mean no partitions.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are not an assignment.
     """
     if not assignment:
         return {}
     reader = _Reader(assignment)
     try:
         if reader.number(">h") < 0:
-            raise ValueError("no assignment has a negative version")
+            raise ValueError("the assignment has a negative version")
         return reader.partitions()
     except (struct.error, UnicodeDecodeError) as error:
-        raise ValueError(f"no assignment: {error}") from None
+        raise ValueError(f"the assignment cannot be decoded: {error}") from None
 
 
 def encode_assignment(partitions: Owned, version: int) -> bytes:
-    """An assignment, without user data."""
     pieces = [struct.pack(">hi", min(version, VERSION_MAX), len(partitions))]
     for topic in sorted(partitions):
         name, numbers = topic.encode(), sorted(partitions[topic])

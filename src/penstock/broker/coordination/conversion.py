@@ -1,12 +1,12 @@
-"""Groups of one kind become groups of another: while they have members, where settings let them.
+"""Conversion of groups between the classic and the consumer protocol, also with members online.
 
     classic, empty or not   a member joins by the consumer protocol   ──▶ consumer
     consumer                the last such member is gone, others stay  ──▶ classic
     consumer, empty         a member joins by the classic protocol     ──▶ classic
 
-A classic group's members keep what they read, and go on by their own protocol; what waits for the
-rebalance that was under way is told to join again. A group is converted between two saves: a save's
-report must not be taken for that of another kind's.
+Members of a classic group keep their assignments and their protocol; requests that wait for a
+rebalance get REBALANCE_IN_PROGRESS. A group is converted only while none of its saves is under way,
+because the report of a save must reach the kind that started it.
 
 Source: Kafka's `GroupMetadataManager.convertToConsumerGroup`, `convertToClassicGroup`; KIP-848.
 """
@@ -33,21 +33,19 @@ from penstock.broker.coordination.consumer_protocol import (
     decode_subscription,
     encode_assignment,
 )
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
 )
-from penstock.broker.coordination.modern.events import JOIN, Beaten
+from penstock.broker.coordination.modern.events import JOIN, HeartbeatResponse
+from penstock.broker.coordination.turn import Turn
 
-BUSY: Final = "the group is just being saved as another kind"
+BUSY: Final = "the group is being saved as another kind"
 
 
 class Conversion:
-    """Converts groups between the two kinds."""
-
-    def __init__(self, desk: Desk, classic: ClassicGroups, consumer: ConsumerGroups) -> None:
-        self._desk = desk
+    def __init__(self, turn: Turn, classic: ClassicGroups, consumer: ConsumerGroups) -> None:
+        self._turn = turn
         self._classic = classic
         self._consumer = consumer
         classic.foreign[ConsumerHeartbeat] = self.heartbeat_to_classic
@@ -57,31 +55,30 @@ class Conversion:
     # -- to a consumer group ----------------------------------------------------------------
 
     def heartbeat_to_classic(self, event: ConsumerHeartbeat, token: int) -> None:
-        """A member comes to a classic group by the consumer protocol."""
+        """Handle a consumer heartbeat to a classic group, which is converted if possible."""
         group = self._classic.group(event.group_id)
         refusal = refuse_heartbeat(event, self._consumer.limits.assignors)
         if refusal is not None:
-            self._desk.reply(token, refusal)
+            self._turn.reply(token, refusal)
             return
         why = self._not_upgraded(group, event)
         if why:
-            self._desk.refuse(
+            self._turn.refuse(
                 token, GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group: {why}"
             )
         elif group.store_busy:
-            self._desk.refuse(token, COORDINATOR_NOT_AVAILABLE, BUSY)
+            self._turn.refuse(token, COORDINATOR_NOT_AVAILABLE, BUSY)
         else:
             try:
                 made = self._consumer_group(group)
             except ValueError as error:
-                self._desk.refuse(token, GROUP_ID_NOT_FOUND, str(error))
+                self._turn.refuse(token, GROUP_ID_NOT_FOUND, str(error))
                 return
             self._classic.release(group)
             self._take(made)
             self._consumer.handlers[ConsumerHeartbeat](event, token)
 
     def _not_upgraded(self, group: Group, event: ConsumerHeartbeat) -> str:
-        """Why a group stays classic; empty if it does not."""
         if event.epoch != JOIN:
             return "it is classic"
         if group.state is GroupState.DEAD:
@@ -97,12 +94,7 @@ class Conversion:
         return ""
 
     def _consumer_group(self, group: Group) -> ConsumerGroup:
-        """The consumer group that a classic one becomes.
-
-        Raises:
-            ValueError: what a member says of itself, or was assigned, is not the consumer's.
-        """
-        made = ConsumerGroup(group.group_id, touched_ms=self._desk.now_ms)
+        made = ConsumerGroup(group.group_id, touched_ms=self._turn.now_ms)
         made.assignment_epoch = group.generation
         made.epoch = group.generation + group.generation_gap - 1
         made.has_offsets = group.has_offsets
@@ -111,7 +103,7 @@ class Conversion:
         return made
 
     def _consumer_member(self, group: Group, made: ConsumerGroup, member: Member) -> ConsumerMember:
-        protocols = sorted(member.protocols, key=lambda one: one.name != group.protocol)
+        protocols = sorted(member.protocols, key=lambda protocol: protocol.name != group.protocol)
         subscription = decode_subscription(protocols[0].metadata)
         assigned = decode_assignment(member.assignment)
         read = classic_requests.by_id(assigned, self._consumer.topics)
@@ -137,23 +129,22 @@ class Conversion:
     # -- to a classic group -----------------------------------------------------------------
 
     def join_to_consumer(self, event: JoinGroup, token: int) -> None:
-        """A member comes to a consumer group by the classic protocol."""
+        """Handle a classic JoinGroup to a consumer group; an empty group is converted."""
         group = self._consumer.groups[event.group_id]
         refusal = refuse_malformed(self._classic.limits, event)
         if refusal is not None:
-            self._desk.reply(token, refusal)
+            self._turn.reply(token, refusal)
         elif group.members:
             classic_requests.join(self._consumer, event, token)
         elif group.saving is not None:
-            self._desk.refuse(token, COORDINATOR_NOT_AVAILABLE, BUSY)
+            self._turn.refuse(token, COORDINATOR_NOT_AVAILABLE, BUSY)
         else:
             self._consumer.forget(group)
             self._classic.adopt(self._classic_group(group))
             self._classic.handlers[JoinGroup](event, token)
 
     def _classic_group(self, group: ConsumerGroup) -> Group:
-        """The classic group that a consumer one becomes; its members speak the classic protocol."""
-        made = Group(group.group_id, touched_ms=self._desk.now_ms)
+        made = Group(group.group_id, touched_ms=self._turn.now_ms)
         epochs = [member.epoch for member in group.members.values()]
         made.generation = max(epochs, default=group.epoch)
         made.generation_gap += group.epoch - made.generation
@@ -163,7 +154,7 @@ class Conversion:
         return made
 
     def downgrade(self, group: ConsumerGroup) -> bool:
-        """Make a group classic all of whose members are; whether it is now."""
+        """Convert a consumer group if all members are classic; return whether it was converted."""
         members = group.members.values()
         if not members or not self._consumer.limits.migration.downgrades:
             return False
@@ -171,13 +162,15 @@ class Conversion:
             return False
         if any(member.classic is None for member in members):
             return False
-        for one in group.owed:
-            if isinstance(one.response, Beaten):  # who has left, has left
-                self._desk.reply(one.token, one.response)
+        for pending in group.pending_responses:
+            if isinstance(pending.response, HeartbeatResponse):  # its member has left already
+                self._turn.reply(pending.token, pending.response)
             else:
-                self._desk.refuse(one.token, REBALANCE_IN_PROGRESS)
+                self._turn.refuse(pending.token, REBALANCE_IN_PROGRESS)
         for member in members:
-            self._consumer.unpark(member, REBALANCE_IN_PROGRESS, "the group is a classic one now")
+            self._consumer.unpark(
+                member, REBALANCE_IN_PROGRESS, "the group was converted to classic"
+            )
         made = self._classic_group(group)
         self._consumer.forget(group)
         self._classic.adopt(made)
@@ -186,7 +179,7 @@ class Conversion:
     def _classic_member(self, member: ConsumerMember) -> Member:
         side = member.classic
         if side is None:
-            raise ValueError(f"{member.member_id!r} is no classic member")
+            raise ValueError(f"{member.member_id!r} is not a classic member")
         version = decode_subscription(side.protocols[0].metadata).version
         assigned = classic_requests.by_name(member.assigned, self._consumer.topics)
         return Member(

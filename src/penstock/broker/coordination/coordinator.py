@@ -1,4 +1,4 @@
-"""What the coordinators of a broker have in common: a core on its runtime, and their own keys."""
+"""Base of the coordinators of a broker: one core on its runtime, for the keys it owns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Coordinator:
-    """The coordinator of one kind of keys; belongs to the event-loop thread."""
+    """Coordinates one kind of keys; belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -33,7 +33,6 @@ class Coordinator:
         loaded: Callable[[], None],
         act: Callable[[Act], None] | None = None,
     ) -> None:
-        """See `Runtime`."""
         self.ownership = Ownership(node_id, cluster)
         self.check_owner = self.ownership.check
         self._saver = Saver(control, self.ownership)
@@ -49,15 +48,13 @@ class Coordinator:
         )
 
     def image_changed(self) -> None:
-        """Brokers may have come or gone, and what they coordinate with them."""
         self.runtime.image_changed()
 
     def start(self) -> None:
-        """Begin to load what this broker owns, so that its timers run."""
         self.runtime.start()
 
     async def stop(self) -> None:
-        """Answer whoever waits, finish what is being saved, keep no timer. Idempotent."""
+        """Refuse waiting requests, finish saves under way, cancel timers. Idempotent."""
         await self.runtime.stop()
         await self._saver.finish()
 
@@ -66,9 +63,8 @@ class Coordinator:
         return self.runtime.suspended
 
     def suspend(self) -> None:
-        """Refuse requests: this broker may have lost its keys and cannot look."""
+        """Refuse requests until `resume`: this broker may have lost its keys without seeing it."""
         self.runtime.suspended = True
 
     def resume(self) -> None:
-        """End `suspend`; the image is known to be of now."""
         self.runtime.suspended = False

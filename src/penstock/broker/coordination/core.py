@@ -1,12 +1,9 @@
-"""What a core is: the decisions about one kind of keys, without I/O, clock or dice.
+"""Port of a coordinator core: it decides about one kind of keys, without I/O, clock or randomness.
 
-A core is given events and what is stored of keys, and answers with effects, which the runtime
-performs in order: answers to requests, and the rows of a key that are to be stored. It is told of
-every save how it ended, and answers what rests on it only then. The same events at the same times
-give the same effects.
-
-Cores know nothing of versions, owners or transactions: what is stored of a key, and whether it is
-this broker's, is the runtime's business.
+A core receives events and stored rows, and returns effects that the runtime performs in order:
+responses to requests, and saves of a key's rows. The runtime reports the outcome of each save, and
+the core sends the responses that depend on it only then. The same events at the same times give the
+same effects. Row versions, key ownership and database transactions are the runtime's concern.
 """
 
 from __future__ import annotations
@@ -23,20 +20,18 @@ NO_TOKEN: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer the request that came with this token."""
-
     token: int
     response: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """Make these rows, by member, all that is stored of a key; then report `Saved` or `SaveFailed`.
+    """Replace all stored rows of a key by these, by member; then report `Saved` or `SaveFailed`.
 
-    The row of the key itself is that of the empty member. No rows: nothing is left of the key.
-    `deletes_offsets`: nor of what its group has committed.
-    `settles_offsets`: what groups have staged in the transaction of the key is committed, or
-    dropped; no row of a group is left then.
+    The row of the key itself is that of the empty member. Without rows the key is deleted.
+    `deletes_offsets` deletes its group's committed offsets as well. `settles_offsets` commits or
+    drops the offsets that groups staged in the transaction of the key; no row of a group may be
+    left then.
     """
 
     key: str
@@ -46,20 +41,22 @@ class Save:
 
     def __post_init__(self) -> None:
         if self.settles_offsets and any(member.startswith(GROUP_MEMBER) for member in self.rows):
-            raise BugError(f"transaction {self.key!r} is decided, and groups are left in it")
+            raise BugError(f"transaction {self.key!r} is decided but still has rows of groups")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """Something else that the shell of one kind of cores does, and reports by an event."""
+    """Perform an effect that only this kind of cores has; its shell reports the outcome by an
+    event.
+    """
 
 
 class Work(Protocol):
-    """A computation that shares nothing with the core that wants it: it may run anywhere."""
+    """Computation that shares no state with its core, so that any thread can run it."""
 
     @property
     def size(self) -> int:
-        """How much it is: in a microsecond or so."""
+        """Estimated cost, in units of about a microsecond."""
         ...
 
     def __call__(self) -> Any: ...
@@ -67,7 +64,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Do this work, apart from what requests wait for; then report `Computed` with its ticket."""
+    """Run this work apart from requests; then report `Computed` with its ticket."""
 
     key: str
     ticket: int
@@ -79,7 +76,7 @@ Effect = Reply | Save | Compute | Act
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """An error, by Kafka's name in lower case; `member_id` goes with "member_id_required"."""
+    """An error, by Kafka's name in lower case; `member_id` is set for "member_id_required"."""
 
     error: str
     message: str = ""
@@ -95,7 +92,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveFailed:
-    """The newest `Save` of a key is not durable; what was stored before still is."""
+    """The newest `Save` of a key failed; the rows stored before it remain."""
 
     key: str
     reason: str = ""
@@ -103,7 +100,7 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What came of a `Compute`: a result, or a reason why there is none."""
+    """Outcome of a `Compute`: a result, or the reason of its failure."""
 
     key: str
     ticket: int
@@ -113,14 +110,14 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed; sent at `next_deadline_ms()` or later."""
+    """A deadline has passed; sent at `next_deadline_ms()` or later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What is stored of a key: rows by member, and whether its group has committed offsets.
+    """Stored rows of a key by member, and whether its group has committed offsets.
 
-    `rows` is None where they are as this core has them.
+    `rows` is None if they equal what the core has.
     """
 
     key: str
@@ -129,35 +126,29 @@ class Stored:
 
 
 class Core(Protocol):
-    """One kind of keys; see the module's text."""
-
     def handle(self, event: Any, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
-        """Decide what an event leads to.
+        """Return the effects of an event.
 
-        `now_ms` comes from a clock that does not jump. `token` tells which answer a later `Reply`
-        belongs to; every request is answered exactly once.
+        `now_ms` comes from a clock that does not jump. `token` identifies the request in a later
+        `Reply`; every request is answered exactly once.
         """
         ...
 
     def load(self, stored: Stored, now_ms: int) -> list[Effect]:
-        """Take over what is stored of a key.
+        """Take over the stored rows of a key.
 
-        Where rows are given and this core knows the key, another broker has coordinated it
-        meanwhile: who waits in it is told to look for the coordinator.
+        If the core knows the key and rows are given, another broker has coordinated it in between:
+        waiting requests get NOT_COORDINATOR.
 
         Raises:
-            CorruptError: the rows cannot be read; nothing has changed.
+            CorruptError: the rows cannot be decoded; the core is unchanged.
         """
         ...
 
     def forget(self, key: str) -> list[Effect]:
-        """Drop a key that another broker coordinates from now on; refuses who waits in it."""
+        """Drop a key that another broker coordinates now, and refuse its waiting requests."""
         ...
 
-    def keys(self) -> Collection[str]:
-        """The keys that this core knows."""
-        ...
+    def keys(self) -> Collection[str]: ...
 
-    def next_deadline_ms(self) -> int | None:
-        """When the next `Tick` is due; None while nothing waits."""
-        ...
+    def next_deadline_ms(self) -> int | None: ...

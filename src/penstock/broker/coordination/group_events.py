@@ -1,7 +1,6 @@
-"""What may be asked of a group of any kind, and what is answered.
+"""Requests to groups of any kind, and their responses.
 
-Requests are already decoded and authorised; nothing here knows the wire. A request's answer is a
-`Reply` effect that carries the token given with the event.
+Requests are decoded and authorised. A `Reply` effect answers a request by the token given with it.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ NOT_COORDINATOR: Final = "not_coordinator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitCheck:
-    """May this member, or a consumer outside any generation (-1), commit offsets now?
+    """Check whether this member may commit offsets; generation -1 is a consumer without membership.
 
-    `generation` is the member's epoch, in groups that have such. `knows_epochs`: the version of the
-    request is one that such a group's members use. `transactional`: the offsets are part of a
-    transaction, for which no member need be named, and which no rebalance holds up.
+    `generation` is the member epoch in groups that have epochs; `knows_epochs` is true if the
+    request's version supports them. `transactional` offsets belong to a transaction: a member is
+    optional, and rebalances do not delay the commit.
     """
 
     group_id: str
@@ -34,7 +33,7 @@ class CommitCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchCheck:
-    """May this member look up offsets now? None and -1: somebody who is no member asks."""
+    """Check whether this member may fetch offsets; None and -1 mean a client without membership."""
 
     group_id: str
     member_id: str | None
@@ -43,14 +42,12 @@ class FetchCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
-    """What is this group's state, and who is in it?"""
-
     group_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroups:
-    """Which groups are there? Empty filters let everything through."""
+    """List groups; empty filters match all."""
 
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -58,34 +55,30 @@ class ListGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroup:
-    """Delete a group that has no members, with its offsets."""
-
     group_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteCheck:
-    """Of these topics, for which may the group's offsets be deleted?"""
-
     group_id: str
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prune:
-    """Forget groups that are empty and have no offsets; `with_offsets` names those that do."""
+    """Drop empty groups without offsets; `with_offsets` names the groups that have some."""
 
     with_offsets: Collection[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """Yes: for heartbeats, commit checks and deletions."""
+    """Positive response to heartbeats, commit checks and deletions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """A member; subscription and assignment are empty unless the group is stable."""
+    """A member; its subscription and assignment are empty unless the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -97,7 +90,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup:
-    """A group's state; `protocol` is empty unless the group is stable."""
+    """State of a group; `protocol` is empty unless the group is stable."""
 
     group_id: str
     state: str
@@ -108,8 +101,6 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:
-    """A group in a list."""
-
     group_id: str
     protocol_type: str
     state: str
@@ -118,13 +109,9 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroups:
-    """The groups that passed the filters, by id."""
-
     groups: tuple[ListedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsDeletable:
-    """Offsets may be deleted, except of the topics that members subscribe to."""
-
     subscribed: frozenset[str]

@@ -1,10 +1,10 @@
-"""Groups of this broker: the cores of all their kinds on one runtime, and their offsets.
+"""Coordinator of the groups of this broker, and of their committed offsets.
 
-Committed offsets do not pass through the core: it says whether the committer may, and they go to
-the control plane, which gathers commits of all groups into few transactions. They are fenced as
-saves are: who commits offsets while brokers come or go is told to look for the coordinator.
+The cores of all kinds of groups share one runtime, one space of ids and one kind of records.
 
-All kinds of groups share their ids, and so one kind of records.
+Committed offsets do not pass through a core: it checks the committer, and the control plane gathers
+commits of all groups into few transactions. They are fenced by the cluster epoch, as saves are: a
+commit during a change of brokers fails, and the client looks up the coordinator again.
 
 Source: Kafka's `GroupCoordinatorService`.
 """
@@ -28,7 +28,6 @@ from penstock.broker.coordination.consumer import (
 from penstock.broker.coordination.conversion import Conversion
 from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     CommitCheck,
     DescribedGroup,
@@ -52,6 +51,7 @@ from penstock.broker.coordination.share import (
     ShareGroupLimits,
     ShareGroups,
 )
+from penstock.broker.coordination.turn import Turn
 from penstock.broker.group_configs import ConfigsOfGroups, GroupConfigs
 from penstock.broker.metadata.delta import delta_of
 from penstock.broker.settings import BrokerSettings
@@ -74,20 +74,15 @@ AnyGroup = DescribedGroup | DescribedConsumerGroup | DescribedShareGroup
 
 
 def _racks(image: MetadataImage) -> dict[int, str]:
-    """Where brokers stand that say so."""
-    return {one.broker_id: one.rack for one in image.brokers if one.rack is not None}
+    return {broker.broker_id: broker.rack for broker in image.brokers if broker.rack is not None}
 
 
 class GroupIdNotFound(InvalidError):
-    """There is no such group."""
-
     code: ClassVar[str] = "group_id_not_found"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorParts:
-    """What the coordinator of groups uses."""
-
     settings: BrokerSettings
     node_id: int
     control: ControlPlane
@@ -96,22 +91,17 @@ class CoordinatorParts:
 
 
 class GroupRequest(Protocol):
-    """A request to one group."""
-
     @property
     def group_id(self) -> str: ...
 
 
 def _unanswered(response: object) -> PenstockError:
-    """Why a question about groups has no answer, which must not be taken for an empty one."""
     if isinstance(response, Refused):
         return CoordinatorNotAvailable(response.message)
     return BugError(f"the group core answered with {type(response).__name__}")
 
 
 class GroupSource:
-    """Groups that have records, and those that have offsets and nothing else."""
-
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
@@ -131,7 +121,7 @@ class GroupSource:
 
 
 class GroupCoordinator(Coordinator):
-    """The group coordinator of one broker; belongs to the event-loop thread."""
+    """Group coordinator of one broker; belongs to the event-loop thread."""
 
     def __init__(self, parts: CoordinatorParts) -> None:
         settings, control, clock = parts.settings, parts.control, parts.clock
@@ -156,9 +146,9 @@ class GroupCoordinator(Coordinator):
     def _core(self) -> Groups:
         settings = self._settings
         registered = self._cluster.image.broker(self.ownership.node_id)
-        desk = Desk()
+        turn = Turn()
         classic = ClassicGroups(
-            desk,
+            turn,
             GroupLimits(
                 groups_max=settings.groups_max,
                 group_max_size=settings.group_max_size,
@@ -168,13 +158,13 @@ class GroupCoordinator(Coordinator):
             ),
             epoch=0 if registered is None else registered.epoch,
         )
-        consumer = ConsumerGroups(desk, self._consumer_limits())
+        consumer = ConsumerGroups(turn, self._consumer_limits())
         self._seen = self._cluster.image
-        share = ShareGroups(desk, self._share_limits())
+        share = ShareGroups(turn, self._share_limits())
         consumer.topics = share.topics = self._seen.topics
         consumer.racks = share.racks = _racks(self._seen)
-        Conversion(desk, classic, consumer)
-        return Groups(desk, [classic, consumer, share])
+        Conversion(turn, classic, consumer)
+        return Groups(turn, [classic, consumer, share])
 
     def _share_limits(self) -> ShareGroupLimits:
         settings = self._settings
@@ -200,7 +190,6 @@ class GroupCoordinator(Coordinator):
         )
 
     def image_changed(self) -> None:
-        """Topics or brokers are not as they were."""
         seen, image = self._seen, self._cluster.image
         if seen is not None and not self.runtime.stopped:
             self._seen = image
@@ -216,14 +205,13 @@ class GroupCoordinator(Coordinator):
         self._retention.groups_loaded()
 
     async def stop(self) -> None:
-        """Answer whoever waits, finish what is being saved, keep no timer. Idempotent."""
         await self._retention.stop()
         await super().stop()
 
     # Requests
 
     async def call(self, request: GroupRequest) -> Any:
-        """Ask the core, and wait for its answer.
+        """Return the core's response to a request.
 
         Raises:
             PenstockError: the group cannot be loaded.
@@ -233,10 +221,10 @@ class GroupCoordinator(Coordinator):
     async def list_groups(
         self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
     ) -> tuple[ListedGroup, ...]:
-        """The groups of this coordinator, by id.
+        """Return the groups of this coordinator, by id.
 
         Raises:
-            CoordinatorNotAvailable: they may be another broker's now, or it is stopping.
+            CoordinatorNotAvailable: the broker is stopping, or may have lost its groups.
         """
         response = await self.runtime.call(ListGroups(states=states, types=types), None)
         if isinstance(response, ListedGroups):
@@ -244,13 +232,13 @@ class GroupCoordinator(Coordinator):
         raise _unanswered(response)
 
     async def describe(self, group_id: str) -> AnyGroup | None:
-        """One group; None if there is none of this id. Raises as `list_groups`."""
+        """Describe a group; None if it does not exist. Raises as `list_groups`."""
         return await self._describe(DescribeGroup(group_id=group_id))
 
     async def ensure_share_group(self, group_id: str) -> AnyGroup | None:
-        """Return a share group, which is created if there is no group of this id.
+        """Describe a share group, and create it if no group has this id.
 
-        None for a group of another kind. Raises as `list_groups`.
+        Return None for a group of another kind. Raises as `list_groups`.
         """
         return await self._describe(EnsureShareGroup(group_id=group_id))
 
@@ -263,18 +251,18 @@ class GroupCoordinator(Coordinator):
         raise _unanswered(response)
 
     async def check_commit(self, check: CommitCheck) -> Refused | None:
-        """Whether a commit may be stored: None if so, else why not."""
+        """Return why a commit is refused; None if it may be stored."""
         self.check_owner(check.group_id)
         response = await self.call(check)
         return response if isinstance(response, Refused) else None
 
     async def check_fetch(self, check: FetchCheck) -> Refused | None:
-        """Whether a member may look up offsets: None if so, else why not."""
+        """Return why a member may not fetch offsets; None if it may."""
         response = await self.call(check)
         return response if isinstance(response, Refused) else None
 
     async def subscribed(self, group_id: str, topics: Iterable[str]) -> frozenset[str] | Refused:
-        """Which of these topics members read, so that their offsets must stay."""
+        """Return which of these topics members subscribe to: their offsets must stay."""
         self.check_owner(group_id)
         response = await self.call(OffsetDeleteCheck(group_id=group_id, topics=tuple(topics)))
         if isinstance(response, Refused):
@@ -291,13 +279,13 @@ class GroupCoordinator(Coordinator):
         offsets: Sequence[CommittedOffset],
         transaction: OpenTransaction | None = None,
     ) -> None:
-        """Store offsets, for the end of a transaction if one is given; durable when this returns.
+        """Store offsets durably, or stage them for the end of a transaction.
 
         Raises:
-            NotInTransaction, StaleProducerEpoch: the transaction does not take them.
-            StaleClusterEpoch: brokers have come or gone; as for clients, another one coordinates.
-            CoordinatorNotAvailable: not within `offsets.commit.timeout.ms`; whether they are
-                stored is unknown.
+            NotInTransaction, StaleProducerEpoch: the transaction rejects them.
+            StaleClusterEpoch: brokers came or went; the client must look up the coordinator again.
+            CoordinatorNotAvailable: not stored within `offsets.commit.timeout.ms`; the outcome is
+                unknown.
         """
         limit_ms = self._settings.offsets_commit_timeout_ms
         epoch = self.ownership.cluster_epoch
@@ -319,7 +307,7 @@ class GroupCoordinator(Coordinator):
             ) from None
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> None:
-        """Forget offsets of a group that this broker owns; raises as `commit`."""
+        """Delete offsets of a group of this broker; raises as `commit`."""
         await self._fenced(
             self._control.delete_offsets(
                 group_id=group_id, partitions=partitions, cluster_epoch=self.ownership.cluster_epoch
@@ -327,7 +315,7 @@ class GroupCoordinator(Coordinator):
         )
 
     async def expire_offsets_of(self, group_id: str, *, committed_by_ms: int, limit: int) -> int:
-        """Delete offsets of a group that are so old, if no transaction may change them; how many.
+        """Delete offsets committed by a time that no open transaction may change; return the count.
 
         Raises as `commit`.
         """
@@ -348,5 +336,4 @@ class GroupCoordinator(Coordinator):
             raise
 
     def prune(self, with_offsets: Collection[str]) -> None:
-        """Forget groups that are left with nothing; `with_offsets` are those that have offsets."""
         self.runtime.handle(Prune(with_offsets=with_offsets))

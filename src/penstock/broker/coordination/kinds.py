@@ -1,11 +1,8 @@
-"""Groups of several kinds under one space of ids: a group is of one kind at a time.
+"""Groups of several kinds in one space of ids: a group has one kind at a time.
 
-    row of the group itself   the kind that it names; of classic groups, which are older, none
-    request to a known group  its kind decides; what the kind does not serve, it refuses
-    request to a new id       the first kind that serves such requests
-
-Each kind decides of its own groups. Timers, time and effects are shared (`desk.py`), and so is all
-that the runtime does: loading, saving, fencing and waiting.
+    row of the group itself   names the kind; rows of classic groups, which are older, name none
+    request to a known group  handled by its kind, or refused
+    request to a new id       handled by the first kind that serves such requests
 
 Source: Kafka's `Group.GroupType` and `GroupMetadataManager`.
 """
@@ -18,90 +15,79 @@ from typing import Any, ClassVar, Final, Protocol
 
 from penstock.base.errors import CorruptError
 from penstock.broker.coordination.core import NO_TOKEN, Effect, Stored, Tick
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import ListedGroup, ListedGroups, ListGroups, Prune
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 
 Handler = Callable[[Any, int], None]
-"""Handles an event, whose answer goes to a token."""
+"""Handler of an event and the token of its request."""
 
 KIND_FIELD: Final = "kind"
 GROUP_ROW: Final = ""
 
 
 class CorruptGroup(CorruptError):
-    """A saved group cannot be read."""
-
     code: ClassVar[str] = "coordinator_not_available"
 
 
 class Kind(Protocol):
-    """The decisions about groups of one kind; see `core.py` for what its methods mean."""
+    """Decisions about groups of one kind; the methods have the semantics of `Core`."""
 
     name: ClassVar[str]
-    """As lists show it, and rows of groups name it."""
 
     @property
     def handlers(self) -> Mapping[type, Handler]:
-        """What is done with each event of a single group, those of the runtime included."""
+        """Handlers of events of a single group, those of the runtime included."""
         ...
 
     @property
     def foreign(self) -> Mapping[type, Handler]:
-        """What is done with requests for groups of another kind, to a group that is there."""
+        """Handlers of requests that only groups of another kind serve, for a group of this kind."""
         ...
 
     @property
-    def ids(self) -> Collection[str]:
-        """The groups of this kind."""
-        ...
+    def ids(self) -> Collection[str]: ...
 
     def refuse(self, event: Any, token: int) -> None:
         """Refuse a request that groups of this kind do not serve."""
         ...
 
     def load(self, stored: Stored) -> None:
-        """Take over what is stored of a group of this kind, or of none.
+        """Take over the stored rows of a group of this kind, or of a group without rows.
 
         Raises:
-            CorruptGroup: the rows cannot be read; nothing has changed.
+            CorruptGroup: the rows cannot be decoded; nothing has changed.
         """
         ...
 
     def hand_over(self, group_id: str, reason: str) -> None:
-        """Forget a group that is not this kind's any more; who waits in it is told to look."""
+        """Drop a group that is not this kind's any more, and refuse its waiting requests."""
         ...
 
-    def listed(self) -> Iterable[ListedGroup]:
-        """All groups of this kind, in any order."""
-        ...
+    def listed(self) -> Iterable[ListedGroup]: ...
 
     def prune(self, event: Prune) -> None:
-        """Forget groups that are empty and have no offsets, some time after their last use."""
+        """Drop empty groups without offsets some time after their last use."""
         ...
 
-    def topics_changed(self, event: NewTopics) -> None:
-        """Topics came, went or grew."""
-        ...
+    def topics_changed(self, event: NewTopics) -> None: ...
 
 
 class Groups:
-    """The groups of all kinds, as one core of coordination."""
-
-    def __init__(self, desk: Desk, kinds: Sequence[Kind]) -> None:
-        """`kinds` begin with the classic one, which also has groups of offsets alone."""
-        self._desk = desk
+    def __init__(self, turn: Turn, kinds: Sequence[Kind]) -> None:
+        """Take the kinds, the classic one first."""
+        self._turn = turn
         self._kinds = kinds
         self._by_name = {kind.name: kind for kind in kinds}
-        desk.count = lambda: sum(len(kind.ids) for kind in kinds)
+        turn.count = lambda: sum(len(kind.ids) for kind in kinds)
 
     def handle(self, event: Any, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
-        effects = self._desk.begin(now_ms)
+        effects = self._turn.begin(now_ms)
         if isinstance(event, Tick):
-            for timer in self._desk.timers.due(now_ms):
+            for timer in self._turn.timers.due(now_ms):
                 timer.fire()
         elif isinstance(event, ListGroups):
-            self._desk.reply(token, self._listed(event))
+            self._turn.reply(token, self._listed(event))
         elif isinstance(event, Prune):
             for kind in self._kinds:
                 kind.prune(event)
@@ -131,11 +117,9 @@ class Groups:
         return None
 
     def _serving(self, event: type) -> Kind:
-        """The kind that a new id is for."""
         return next((kind for kind in self._kinds if event in kind.handlers), self._kinds[0])
 
     def _listed(self, event: ListGroups) -> ListedGroups:
-        """The groups that pass the filters, which do not mind upper and lower case."""
         states = {state.lower() for state in event.states}
         types = {group_type.lower() for group_type in event.types}
         groups = [
@@ -148,12 +132,7 @@ class Groups:
         return ListedGroups(groups=tuple(sorted(groups, key=lambda group: group.group_id)))
 
     def load(self, stored: Stored, now_ms: int) -> list[Effect]:
-        """See `Core.load`.
-
-        Raises:
-            CorruptGroup: the rows cannot be read; nothing has changed.
-        """
-        effects = self._desk.begin(now_ms)
+        effects = self._turn.begin(now_ms)
         holder = self._kind_of(stored.key)
         if stored.rows is None:
             (holder or self._kinds[0]).load(stored)
@@ -174,7 +153,7 @@ class Groups:
             raise CorruptGroup(f"the saved group {key!r} cannot be read: {error!r}") from error
 
     def forget(self, key: str) -> list[Effect]:
-        effects = self._desk.begin(self._desk.now_ms)
+        effects = self._turn.begin(self._turn.now_ms)
         kind = self._kind_of(key)
         if kind is not None:
             kind.hand_over(key, f"another broker coordinates group {key!r} now")
@@ -184,4 +163,4 @@ class Groups:
         return {key for kind in self._kinds for key in kind.ids}
 
     def next_deadline_ms(self) -> int | None:
-        return self._desk.timers.next_deadline_ms()
+        return self._turn.timers.next_deadline_ms()

@@ -1,17 +1,16 @@
-"""Which keys are loaded: each alone when it is asked for, and all that this broker owns in time.
+"""Loading of keys: on demand for requests, and in rounds for all keys of this broker.
 
-| a round                                                       | a key                        |
-|---------------------------------------------------------------|------------------------------|
-| begins with an epoch of the cluster: nothing counts as loaded | is read first if asked for   |
-| lists all keys, and reads those that nobody has asked for     | is read with others, in turn |
-| is complete: what is not known here is not there              | needs no reading             |
+| a round                                                          | a key                        |
+|------------------------------------------------------------------|------------------------------|
+| starts with each cluster epoch and invalidates all loaded keys   | is read first if requested   |
+| lists all keys and reads those that are not loaded               | is read with others, in turn |
+| is complete: a key that is not known here is not stored          | needs no further read        |
 
-One read is under way at a time, of many keys. What is known of a key already is compared with what
-is found: where another broker has coordinated it meanwhile, unseen, its rows have other versions.
+One read of many keys is under way at a time. Known keys are compared with the rows that are found:
+if another broker has coordinated a key in between, its rows have other versions.
 
-All keys are loaded, not only those that are asked for: sessions of members run, and groups are
-listed, whether or not their members ever come back. A failure is told to whoever waits; the next
-request goes on.
+All keys are loaded, because sessions run and groups are listed even if members never return. A
+failure fails the waiting requests; the next request resumes the round.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundKey:
-    """What was found of a key."""
-
     rows: Sequence[CoordinationRecord] = ()
     has_offsets: bool = False
 
@@ -46,19 +43,15 @@ NOTHING = FoundKey()
 
 
 class Source(Protocol):
-    """Where keys are read from."""
-
-    async def keys(self) -> Collection[str]:
-        """All keys of which anything is stored."""
-        ...
+    async def keys(self) -> Collection[str]: ...
 
     async def read(self, keys: Sequence[str]) -> Mapping[str, FoundKey]:
-        """What is stored of some keys; those of which nothing is are left out."""
+        """Return the stored rows of some keys; keys that are not stored are absent."""
         ...
 
 
 class Loads:
-    """The rounds of loading of one runtime; belongs to the event-loop thread."""
+    """Rounds of loading of one runtime; belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -70,7 +63,11 @@ class Loads:
         take: Callable[[str, FoundKey, Any], None],
         completed: Callable[[], None],
     ) -> None:
-        """`take(key, found, mark)` takes a key over; its mark is what `before` gave of it."""
+        """Take the callbacks of the runtime.
+
+        `before(keys)` returns a version of each known key, and `take(key, found, version)` takes
+        over the rows that were read after it.
+        """
         self._source = source
         self._owns = owns
         self._known = known
@@ -81,17 +78,17 @@ class Loads:
         self._complete = False
         self._loaded: set[str] = set()
         self._backlog: list[str] | None = None
-        self._asked: dict[str, asyncio.Future[None]] = {}
+        self._requested: dict[str, asyncio.Future[None]] = {}
         self._all: asyncio.Future[None] | None = None
         self._waiting = 0
         self._task: asyncio.Task[None] | None = None
 
     def ready(self, key: str | None) -> bool:
-        """Whether a key is loaded; all of them, for None."""
+        """Whether a key is loaded; for None, whether all keys are."""
         return self._complete or key in self._loaded
 
     def begin(self) -> None:
-        """Begin a round: what was loaded may have been another broker's since."""
+        """Begin a new round: loaded keys may have changed their owner since."""
         self._round += 1
         self._complete = False
         self._loaded.clear()
@@ -99,15 +96,17 @@ class Loads:
         self.start()
 
     async def load(self, key: str | None) -> None:
-        """Wait until a key is loaded, or all are.
+        """Wait until a key is loaded; for None, until all keys are.
 
         Raises:
-            CoordinatorLoading: too many wait.
-            NotCoordinator: the key is another broker's now.
-            PenstockError: it cannot be read.
+            CoordinatorLoading: too many requests wait.
+            NotCoordinator: the key belongs to another broker now.
+            PenstockError: the key cannot be read.
         """
         if self._waiting >= LOADS_WAITING_MAX:
-            raise CoordinatorLoading(f"{self._waiting} requests wait for what is just loaded")
+            raise CoordinatorLoading(
+                f"{self._waiting} requests wait for keys that are being loaded"
+            )
         self._waiting += 1
         try:
             while not self.ready(key):
@@ -117,7 +116,6 @@ class Loads:
             self._waiting -= 1
 
     async def stop(self) -> None:
-        """Read no more. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -128,13 +126,13 @@ class Loads:
             if self._all is None:
                 self._all = loop.create_future()
             return self._all
-        future = self._asked.get(key)
+        future = self._requested.get(key)
         if future is None:
-            future = self._asked[key] = loop.create_future()
+            future = self._requested[key] = loop.create_future()
         return future
 
     def start(self) -> None:
-        """Go on with the round, if it is not complete. Idempotent."""
+        """Resume the round unless it is complete. Idempotent."""
         if self._task is None and not self._complete:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -142,24 +140,23 @@ class Loads:
         try:
             while not self._complete:
                 await self._step()
-            for future in self._asked.values():
+            for future in self._requested.values():
                 _resolve(future)
-            self._asked.clear()
+            self._requested.clear()
             _resolve(self._all)
             self._all = None
         except PenstockError as error:
-            logger.warning("what is coordinated here cannot be read: %s", error)
+            logger.warning("the keys of this coordinator cannot be read: %s", error)
             self._fail(error)
         except BaseException:
-            self._fail(CoordinatorNotAvailable("the coordinator reads no more"))
+            self._fail(CoordinatorNotAvailable("the coordinator stopped loading"))
             raise
         finally:
             self._task = None
 
     async def _step(self) -> None:
-        """Read what requests wait for, else go on with all."""
-        if self._asked:
-            await self._read(list(self._asked)[:LOAD_KEYS_MAX])
+        if self._requested:
+            await self._read(list(self._requested)[:LOAD_KEYS_MAX])
         elif self._backlog is None:
             number = self._round
             listed = await self._source.keys()
@@ -176,21 +173,21 @@ class Loads:
             self._completed()
 
     async def _read(self, keys: Sequence[str]) -> None:
-        number, marks = self._round, self._before(keys)
+        number, versions = self._round, self._before(keys)
         found = await self._source.read(keys)
         if number != self._round:
             return
         for key in keys:
-            future = self._asked.pop(key, None)
+            future = self._requested.pop(key, None)
             if not self._owns(key):
                 _resolve(future, NotCoordinator(f"another broker coordinates {key!r} now"))
             elif key not in self._loaded:
-                self._take(key, found.get(key, NOTHING), marks.get(key))
+                self._take(key, found.get(key, NOTHING), versions.get(key))
                 self._loaded.add(key)
             _resolve(future)
 
     def _fail(self, error: PenstockError) -> None:
-        waiting, self._asked = list(self._asked.values()), {}
+        waiting, self._requested = list(self._requested.values()), {}
         if self._all is not None:
             waiting.append(self._all)
             self._all = None
@@ -205,4 +202,4 @@ def _resolve(future: asyncio.Future[None] | None, error: PenstockError | None = 
         future.set_result(None)
     else:
         future.set_exception(error)
-        future.exception()  # whoever waited may be gone
+        future.exception()  # retrieved, in case no request waits any more

@@ -1,14 +1,14 @@
-"""The markers of transactions that are decided: each partition's leader writes them.
+"""Markers of decided transactions: sent to the leader of each partition until they are written.
 
     decided ──▶ own partitions: a call ──────────────┐ written, or there already
-       │  └───▶ others: WriteTxnMarkers to the leader ┤──▶ the core is told
-       └──◀── again, after a pause and a look ◀───────┘ any other answer
+       │  └───▶ others: WriteTxnMarkers to the leader ┤──▶ reported to the core
+       └──◀── retry after a pause and a refresh ◀─────┘ any other outcome
 
-A marker is sent again until it is written, to whoever leads by then. A partition whose topic is
-gone needs none any more, which the newest image must say. A partition that has seen a newer epoch
-of the producer has ended the transaction: that is done, too. A newer coordinator takes over all.
+A partition whose topic is deleted needs no marker once the newest image confirms that. A partition
+that has seen a newer epoch of the producer has ended the transaction already. A new coordinator
+takes over all markers that are left.
 
-What goes to one broker in a turn is one request, and so is what the core is told in a turn.
+Markers of one turn to the same broker share a request, and reports of one turn share an event.
 
 Source: Kafka's `TransactionMarkerChannelManager`; KIP-98, KIP-1228 (versions of markers).
 """
@@ -39,15 +39,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKERS_PER_REQUEST_MAX: Final = 2_000
-"""Markers that one request carries; more wait for the next."""
+"""Markers of one request; the rest waits for the next."""
 BACKOFF: Final = Backoff(first_ms=20, ceiling_ms=1_000)
 NEWER_EPOCH: Final = "invalid_producer_epoch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerParts:
-    """What the markers of a broker need."""
-
     node_id: int
     clock: Clock
     cluster: ClusterMetadata
@@ -55,21 +53,19 @@ class MarkerParts:
 
 
 class _End:
-    """The end of one transaction."""
-
-    def __init__(self, wanted: WriteMarkers) -> None:
-        self.wanted = wanted
-        self.left = set(wanted.partitions)
+    def __init__(self, request: WriteMarkers) -> None:
+        self.request = request
+        self.left = set(request.partitions)
         self.failures = 0
 
     def marker(self, coordinator_epoch: int) -> Marker:
-        producer_id, producer_epoch = self.wanted.producer
+        producer_id, producer_epoch = self.request.producer
         return Marker(
             producer_id,
             producer_epoch,
             coordinator_epoch,
-            self.wanted.commit,
-            self.wanted.version,
+            self.request.commit,
+            self.request.version,
         )
 
 
@@ -77,7 +73,7 @@ _Due = tuple[_End, TopicPartition]
 
 
 class Markers:
-    """See the module's text. Belongs to the event loop."""
+    """Writes markers of decided transactions. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -87,7 +83,7 @@ class Markers:
         coordinator_epoch: Callable[[], int],
         written: Callable[[WriteMarkers, Sequence[TopicPartition]], None],
     ) -> None:
-        """`written` is told which partitions of what was wanted have their marker."""
+        """Take the dependencies; `written` receives the partitions that have their marker."""
         self._parts = parts
         self._peers = peers
         self._coordinator_epoch = coordinator_epoch
@@ -102,21 +98,20 @@ class Markers:
 
     @property
     def ends(self) -> int:
-        """How many transactions are decided, and not known to be marked everywhere."""
+        """Number of decided transactions whose markers are not all written."""
         return len(self._ends)
 
-    def write(self, wanted: WriteMarkers) -> None:
-        """Have markers written; later ones of the same id take their place."""
-        end = self._ends[wanted.transactional_id] = _End(wanted)
-        for partition in wanted.partitions:
+    def write(self, request: WriteMarkers) -> None:
+        """Write markers; a later call for the same id replaces an earlier one."""
+        end = self._ends[request.transactional_id] = _End(request)
+        for partition in request.partitions:
             self._route(end, partition)
 
     def leave(self, transactional_id: str) -> None:
-        """Another broker coordinates the id now."""
         self._ends.pop(transactional_id, None)
 
     async def stop(self) -> None:
-        """Write no more: what is left, its next coordinator does. Idempotent."""
+        """Stop; the next coordinator writes the markers that are left. Idempotent."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -125,12 +120,12 @@ class Markers:
             await asyncio.gather(self._look, return_exceptions=True)
         await self._batches.stop()
 
-    # Where a marker goes
+    # Routing
 
     def _route(self, end: _End, where: TopicPartition) -> None:
         topic = self._parts.partitions.topics.get(where.topic)
         if topic is None or where.partition >= len(topic.topic.partitions):
-            self._failed(end, where, None)  # it is gone, if the newest image says so as well
+            self._failed(end, where, None)  # deleted, if the newest image agrees
             return
         leader = topic.topic.partitions[where.partition].leader
         if topic.diskless or leader == self._parts.node_id:
@@ -173,34 +168,34 @@ class Markers:
             return
         found = _answered(answer)
         for end, where in batch:
-            code = found.get((end.wanted.producer.producer_id, where))
+            code = found.get((end.request.producer.producer_id, where))
             if code == 0:
                 self._done(end, where)
             else:
                 subject = f"marker of {where} at broker {broker_id}"
                 self._failed(end, where, None if code is None else broker_error(code, subject))
 
-    # What became of it
+    # Outcomes
 
     def _is_current(self, end: _End) -> bool:
-        return self._ends.get(end.wanted.transactional_id) is end
+        return self._ends.get(end.request.transactional_id) is end
 
     def _done(self, end: _End, where: TopicPartition) -> None:
         if not self._is_current(end) or self._stopped:
             return
         if not self._acknowledged:
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._report)
         self._acknowledged.setdefault(end, []).append(where)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         acknowledged, self._acknowledged = self._acknowledged, {}
         for end, partitions in acknowledged.items():
             if not self._is_current(end):
                 continue
             end.left.difference_update(partitions)
             if not end.left:
-                del self._ends[end.wanted.transactional_id]
-            self._written(end.wanted, partitions)
+                del self._ends[end.request.transactional_id]
+            self._written(end.request, partitions)
 
     def _failed(self, end: _End, where: TopicPartition, error: PenstockError | None) -> None:
         if not self._is_current(end) or self._stopped:
@@ -210,7 +205,7 @@ class Markers:
             self._done(end, where)
             return
         if error is not None:
-            logger.info("the marker of %r for %s: %s", end.wanted.transactional_id, where, error)
+            logger.info("marker of %r for %s: %s", end.request.transactional_id, where, error)
         end.failures += 1
         self._again.append((end, where))
         if self._timer is None:
@@ -221,12 +216,11 @@ class Markers:
         self._look = asyncio.get_running_loop().create_task(self._look_and_retry())
 
     async def _look_and_retry(self) -> None:
-        """Find out where partitions are now, and which are gone."""
         try:
             await self._parts.cluster.refresh()
             known = True
         except PenstockError as error:
-            logger.warning("where markers are to go cannot be found out: %s", error)
+            logger.warning("cannot refresh the image to locate partitions for markers: %s", error)
             known = False
         self._timer = None
         again, self._again = self._again, []
@@ -242,32 +236,30 @@ class Markers:
 
 
 def _requested(batch: Iterable[_Due], coordinator_epoch: int) -> list[dict[str, Any]]:
-    """The markers of a request, each with the partitions that are to write it."""
     by_end: dict[_End, dict[str, list[int]]] = {}
     for end, where in batch:
         by_end.setdefault(end, {}).setdefault(where.topic, []).append(where.partition)
     return [
         {
-            "producer_id": end.wanted.producer.producer_id,
-            "producer_epoch": end.wanted.producer.producer_epoch,
-            "transaction_result": end.wanted.commit,
+            "producer_id": end.request.producer.producer_id,
+            "producer_epoch": end.request.producer.producer_epoch,
+            "transaction_result": end.request.commit,
             "topics": [
                 {"name": name, "partition_indexes": indexes} for name, indexes in topics.items()
             ],
             "coordinator_epoch": coordinator_epoch,
-            "transaction_version": end.wanted.version,
+            "transaction_version": end.request.version,
         }
         for end, topics in by_end.items()
     ]
 
 
 def _answered(answer: Any) -> Mapping[tuple[int, TopicPartition], int]:
-    """Error codes of an answer, by producer id and partition."""
     return {
-        (int(marker.producer_id), TopicPartition(topic.name, int(one.partition_index))): int(
-            one.error_code
+        (int(marker.producer_id), TopicPartition(topic.name, int(row.partition_index))): int(
+            row.error_code
         )
         for marker in answer.markers
         for topic in marker.topics
-        for one in topic.partitions
+        for row in topic.partitions
     }

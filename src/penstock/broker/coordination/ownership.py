@@ -1,4 +1,4 @@
-"""Who coordinates a key: one of the brokers with the role for it, by the key's hash over all."""
+"""Ownership of keys: the hash of a key selects one of the brokers with the coordinator role."""
 
 from __future__ import annotations
 
@@ -11,26 +11,22 @@ from penstock.control import Broker, MetadataImage
 
 
 class CoordinatorNotAvailable(RetriableError):
-    """No broker is registered that could coordinate the key, or this one cannot now."""
+    """No broker is registered that could coordinate the key, or this one cannot at present."""
 
     code: ClassVar[str] = "coordinator_not_available"
 
 
 class CoordinatorLoading(RetriableError):
-    """This broker is just reading what is stored of the key, and too many wait for that."""
+    """This broker is loading the key, and too many requests wait for it."""
 
     code: ClassVar[str] = "coordinator_load_in_progress"
 
 
 class NotCoordinator(RetriableError):
-    """Another broker coordinates the key."""
-
     code: ClassVar[str] = "not_coordinator"
 
 
 class Cluster(Protocol):
-    """What is asked of the cluster's metadata."""
-
     @property
     def image(self) -> MetadataImage: ...
 
@@ -38,7 +34,7 @@ class Cluster(Protocol):
 
 
 def owner_of(image: MetadataImage, key: str) -> Broker:
-    """The broker that coordinates a group or a transaction: by the key.
+    """Return the broker that coordinates a group or a transactional id.
 
     Raises:
         CoordinatorNotAvailable: no broker is registered.
@@ -57,8 +53,6 @@ def _owner(brokers: Sequence[Broker], key: str) -> Broker:
 
 
 class Ownership:
-    """Which keys are this broker's, by the newest image."""
-
     def __init__(self, node_id: int, cluster: Cluster) -> None:
         self.node_id = node_id
         self._cluster = cluster
@@ -67,11 +61,10 @@ class Ownership:
 
     @property
     def cluster_epoch(self) -> int:
-        """Rises whenever brokers come or go, and so whenever keys may change their owner."""
+        """Epoch that rises whenever brokers come or go, that is when keys may change owners."""
         return self._cluster.image.cluster_epoch
 
     async def look_again(self) -> None:
-        """Have the newest image."""
         await self._cluster.refresh()
 
     def owns(self, key: str) -> bool:
@@ -82,7 +75,7 @@ class Ownership:
         """Raise unless this broker coordinates a key.
 
         Raises:
-            NotCoordinator, CoordinatorNotAvailable: it does not, or nobody does.
+            NotCoordinator, CoordinatorNotAvailable: another broker does, or none.
         """
         owner = _owner(self._ordered(), key)
         if owner.broker_id != self.node_id:

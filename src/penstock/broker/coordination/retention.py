@@ -1,4 +1,4 @@
-"""The retention of committed offsets, and of the groups that are left with nothing.
+"""Retention of committed offsets and of groups without any.
 
 Source: KIP-211.
 """
@@ -27,8 +27,6 @@ EMPTY: Final = "Empty"
 
 
 class Groups(Protocol):
-    """What is asked of the group coordinator."""
-
     ownership: Ownership
     runtime: Runtime
 
@@ -42,7 +40,7 @@ class Groups(Protocol):
 
 
 class OffsetsRetention:
-    """Deletes offsets past their retention, from time to time; belongs to the event loop."""
+    """Deletes offsets past their retention periodically; belongs to the event loop."""
 
     def __init__(
         self, settings: BrokerSettings, groups: Groups, *, control: ControlPlane, clock: Clock
@@ -59,7 +57,7 @@ class OffsetsRetention:
         self._stopped = False
 
     def groups_loaded(self) -> None:
-        """All groups of this broker are loaded, which counts as having seen them."""
+        """Record that all groups are loaded: their retention counts from now at the earliest."""
         self._loaded_ms = self._clock.now_ms()
         if self._timer is None:
             self._plan()
@@ -81,13 +79,11 @@ class OffsetsRetention:
             logger.warning("expired offsets could not be deleted: %s", error)
 
     async def expire(self) -> int:
-        """Delete offsets past their retention, then groups that are left with nothing.
+        """Delete offsets past their retention, then empty groups; return the number of offsets.
 
-        An offset expires at the time that its commit gave, else `offsets.retention.minutes`
-        after it was committed and its group was last seen with members. A group counts as seen
-        when this broker loaded it. An expiry of its own needs no owner's knowledge: any broker
-        deletes such offsets. Those that an open transaction may change stay. Returns how many
-        offsets were deleted.
+        An offset expires at the time that its commit gave, else `offsets.retention.minutes` after
+        its commit and after its group last had members or was loaded by this broker. Any broker
+        deletes offsets with an explicit expiry. Offsets that an open transaction may change stay.
         """
         await self._groups.runtime.load_all()
         now_ms, limit = self._clock.now_ms(), OFFSETS_EXPIRED_AT_ONCE_MAX
@@ -115,7 +111,6 @@ class OffsetsRetention:
         )
 
     async def stop(self) -> None:
-        """Begin no further pass, and wait for one that is under way. Idempotent."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,7 @@
-"""What is known to be stored of one key, and what is to be: the difference is saved.
+"""Stored rows of one key as last known; a save writes only the rows that differ.
 
-Of each row a hash of its value is kept, of 64 bits under the process's own key: a row that has not
-changed is not written again. The row of the key itself is, whenever any is, so that its version is
-the key's.
+Each row is known by a 64-bit hash of its value, so unchanged rows are not written again. The key's
+own row is written with every change, so that its version is the version of the key.
 """
 
 from __future__ import annotations
@@ -14,19 +13,16 @@ from penstock.broker.coordination.core import Save
 from penstock.control import KEY_ROW, CoordinationRecord, RecordChange
 
 NOT_STORED = 0
-"""The version of a key of which there is nothing."""
 
 
 class Recognised(Enum):
-    """Whose rows those are that are found stored."""
-
-    WANTED = "those that were to be stored"
-    KNOWN = "those of before"
-    FOREIGN = "another coordinator's"
+    SAVED = "rows of the save that failed"
+    KNOWN = "rows from before the save"
+    FOREIGN = "rows of another coordinator"
 
 
 class KeyRows:
-    """The rows of one key. `saving` counts the saves that are on their way."""
+    """Rows of one key. `saving` counts the saves under way."""
 
     __slots__ = ("_doubtful", "_hashes", "key", "saving", "version")
 
@@ -38,15 +34,12 @@ class KeyRows:
 
     @property
     def is_stored(self) -> bool:
-        """Whether anything is stored of the key."""
         return bool(self._hashes)
 
     def are(self, found: Iterable[CoordinationRecord]) -> bool:
-        """Whether what is found is what is known."""
         return (self.version, self._hashes) == _known(found)
 
     def change(self, kind: str, save: Save) -> RecordChange:
-        """What must change, for the rows of a save to be all that there is."""
         known = self._hashes
         rows: dict[str, bytes | None] = {
             member: value
@@ -65,19 +58,18 @@ class KeyRows:
         )
 
     def stored(self, save: Save, version: int) -> None:
-        """A save is durable, under this version."""
         self.version = version if save.rows else NOT_STORED
         self._hashes, self._doubtful = _hashes(save.rows), None
 
     def in_doubt(self, save: Save) -> None:
-        """A save may be durable, or not; what was stored cannot be read now."""
+        """Record a save whose outcome is unknown because the rows cannot be read."""
         self._doubtful = _hashes(save.rows)
 
     def recognise(self, found: Iterable[CoordinationRecord], save: Save) -> Recognised:
-        """Say whose rows were found after a save that did not succeed, and know them if ours."""
+        """Return the origin of the rows found after a failed save; adopt them unless foreign."""
         version, hashes = _known(found)
         if version != self.version and hashes == _hashes(save.rows):
-            recognised = Recognised.WANTED
+            recognised = Recognised.SAVED
         elif version == self.version or hashes == self._doubtful:
             recognised = Recognised.KNOWN
         else:

@@ -1,13 +1,12 @@
-"""The runtime of cores: it loads, owns, fences, saves, waits and keeps time, and decides nothing.
+"""Runtime of cores: loads, fences and saves keys, holds requests and runs timers.
 
-Requests become events of a core (`core.py`), whose effects are performed here, in order: an answer
-goes to the request whose token it names, a save to the saver (`saving.py`), work to the worker
-(`computing.py`); both report back, and the core gives the answers that rest on it only then.
+Requests become events of a core (`core.py`). Its effects are performed in order: responses go to
+the request with their token, saves to the saver (`saving.py`), computations to the worker
+(`computing.py`). Both report back, and the core sends the responses that depend on them only then.
 
-A key belongs to one of the registered brokers (`ownership.py`). When brokers come or go, keys that
-another one owns now are forgotten, and a new round of loading begins (`loading.py`); requests wait
-for their key alone. A key that was another one's in between, unseen, is loaded again: its versions
-are others.
+Each key belongs to one registered broker (`ownership.py`). When brokers come or go, keys of other
+brokers are dropped and a new round of loading begins (`loading.py`); a request waits for its key
+only. A key that another broker owned in between is loaded again, because its versions differ.
 
 Source: Kafka's `CoordinatorRuntime`, which keeps its state in an internal log; see decision 0022.
 """
@@ -49,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class Runtime:
-    """One core's runtime; belongs to the event-loop thread."""
+    """Runtime of one core; belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -63,9 +62,9 @@ class Runtime:
         loaded: Callable[[], None],
         act: Callable[[Act], None] | None = None,
     ) -> None:
-        """`make_core` is called at the first use; `loaded` whenever all keys are loaded.
+        """Take the parts; `make_core` is called at first use, `loaded` after each complete load.
 
-        `act` does what the core wants done besides: for cores that want nothing, None.
+        `act` performs the `Act` effects of cores that have any.
         """
         self._kind = kind
         self._make_core = make_core
@@ -79,7 +78,7 @@ class Runtime:
             source,
             owns=ownership.owns,
             known=self._known,
-            before=self._marks,
+            before=self._versions,
             take=self._take,
             completed=loaded,
         )
@@ -97,10 +96,10 @@ class Runtime:
     # Requests
 
     async def call(self, event: Any, key: str | None) -> Any:
-        """Give the core a request of a key, or of all keys, and wait for its answer.
+        """Pass a request of a key, or of all keys, to the core and return its response.
 
         Raises:
-            PenstockError: what is stored of the key cannot be read, or it is another broker's.
+            PenstockError: the key cannot be read, or belongs to another broker.
         """
         if not self._loads.ready(key) and self._refusal() is None:
             self.start()
@@ -118,7 +117,7 @@ class Runtime:
             self._waiting.pop(token, None)
 
     def ask(self, event: Any, key: str) -> Any | None:
-        """As `call`, of a question that is answered at once; None if the key is not loaded."""
+        """Return the response to a query answered at once; None if the key is not loaded."""
         if not self._loads.ready(key):
             return None
         refused = self._refusal()
@@ -135,7 +134,7 @@ class Runtime:
     def _refusal(self) -> Refused | None:
         if not (self._stopped or self.suspended):
             return None
-        reason = "is stopping" if self._stopped else "has lost touch with the control plane"
+        reason = "is stopping" if self._stopped else "cannot reach the control plane"
         return Refused(error=CoordinatorNotAvailable.code, message=f"the broker {reason}")
 
     @property
@@ -146,7 +145,6 @@ class Runtime:
         return self._made
 
     def handle(self, event: Any, token: int = NO_TOKEN) -> None:
-        """Give the core an event, and perform what comes of it."""
         self._perform(self.core.handle(event, self.ticker.now_ms(), token))
 
     def _perform(self, effects: list[Effect]) -> None:
@@ -172,7 +170,6 @@ class Runtime:
             self.handle(computed)
 
     def _reported(self, rows: KeyRows, outcome: Outcome) -> None:
-        """A save has ended; what was forgotten meanwhile does not matter any more."""
         key = rows.key
         if self._stored.get(key) is not rows:
             return
@@ -189,17 +186,16 @@ class Runtime:
     # Keys
 
     def start(self) -> None:
-        """Begin to load, so that the sessions of members run. Idempotent."""
-        self.core  # noqa: B018  (is made)
+        """Begin to load, so that sessions of members run. Idempotent."""
+        self.core  # noqa: B018  (creates the core)
         self._loads.start()
 
     async def load_all(self) -> None:
-        """Wait until all keys that this broker owns are loaded; raises as `call`."""
         self.start()
         await self._loads.load(None)
 
     def image_changed(self) -> None:
-        """Brokers may have come or gone: hand over what others own, load what this one owns."""
+        """Drop keys of other brokers and load those of this one, if brokers came or went."""
         epoch = self._ownership.cluster_epoch
         if self._made is None or self._stopped or epoch == self._cluster_epoch:
             return
@@ -216,13 +212,15 @@ class Runtime:
         self._stored.pop(key, None)
         self._perform(self.core.forget(key))
 
-    def _marks(self, keys: Sequence[str]) -> Mapping[str, object]:
-        """What is known of keys before they are read; what has changed since is left alone."""
+    def _versions(self, keys: Sequence[str]) -> Mapping[str, object]:
+        """Return the versions of known keys before a read; keys that change during it are left
+        alone.
+        """
         return {key: self._stored[key].version for key in keys if key in self._stored}
 
-    def _take(self, key: str, found: FoundKey, mark: object) -> None:
+    def _take(self, key: str, found: FoundKey, version: object) -> None:
         rows = self._stored.get(key)
-        changed = (None if rows is None else rows.version) != mark
+        changed = (None if rows is None else rows.version) != version
         if rows is None:
             same = changed or not found.rows
         else:
@@ -234,7 +232,6 @@ class Runtime:
             self._perform(self.core.load(stored, self.ticker.now_ms()))
 
     def _replace(self, key: str, found: FoundKey) -> None:
-        """What is stored is not what is known: take it over."""
         self._stored.pop(key, None)
         if found.rows:
             self._stored[key] = KeyRows(key, found.rows)
@@ -251,7 +248,7 @@ class Runtime:
         self._perform(effects)
 
     async def stop(self) -> None:
-        """Answer whoever waits, keep no timer. Idempotent."""
+        """Refuse waiting requests and stop timers. Idempotent."""
         self._stopped = True
         self.ticker.stop()
         refused = Refused(error=NotCoordinator.code, message="the broker is stopping")

@@ -1,16 +1,15 @@
-"""Saves of all keys in one turn of the loop are one transaction of the control plane.
+"""Saver that writes all saves of one event-loop turn as one transaction of the control plane.
 
-One transaction is under way at a time; what is to be saved meanwhile gathers for the next. What a
-save changes, and over which versions, is found when it is sent. A key that the plane refuses, for
-another coordinator has saved it, fails alone.
+One transaction is under way at a time; further saves gather for the next. If the plane refuses a
+key because another coordinator has saved it, only that key fails.
 
-Every transaction names the cluster epoch by which this broker owns its keys. Once brokers have
-come or gone the plane refuses it: then the image is loaded again, and the keys that still are this
-broker's are saved anew. So a coordinator that was paused, or cut off, or has not heard yet, writes
-nothing into what is another one's now.
+Every transaction carries the cluster epoch by which this broker owns its keys. After brokers come
+or go, the plane refuses it: the image is loaded again, and the keys that this broker still owns are
+saved again. A coordinator that was paused, partitioned or stale therefore cannot overwrite the keys
+of another.
 
-After a failure whose outcome is unknown, and after a refusal, the rows of those keys are read: a
-save of one's own must not be taken for another's, nor another's for one's own.
+After a refusal or an unknown outcome the rows of the affected keys are read, to distinguish own
+saves from those of another coordinator.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 
 class RecordPlane(Protocol):
-    """What the runtime asks of the control plane."""
-
     async def record_keys(self, kind: str) -> list[str]: ...
 
     async def records(self, kind: str, keys: Sequence[str]) -> list[CoordinationRecord]: ...
@@ -54,7 +51,7 @@ class RecordPlane(Protocol):
 
 
 class Owner(Protocol):
-    """Knows which keys are this broker's, and by what that is proved; see `Ownership`."""
+    """Ownership of keys, and the cluster epoch that proves it; see `Ownership`."""
 
     @property
     def cluster_epoch(self) -> int | None: ...
@@ -65,7 +62,7 @@ class Owner(Protocol):
 
 
 class Lost:
-    """The key is another broker's now, or what is stored of it is another's, as `found`."""
+    """Another broker owns the key now, or has saved it, as `found`."""
 
     def __init__(self, found: Sequence[CoordinationRecord] | None = None) -> None:
         self.found = found
@@ -75,7 +72,7 @@ Outcome = Saved | SaveFailed | Lost
 
 
 class Pending:
-    """A save on its way. `report` is called once, with what became of it."""
+    """A save under way. `report` is called once, with its outcome."""
 
     def __init__(
         self, kind: str, rows: KeyRows, save: Save, report: Callable[[Outcome], None]
@@ -103,7 +100,7 @@ class Pending:
 
 
 class Saver:
-    """Saves for the cores of one broker; belongs to the event-loop thread."""
+    """Saves rows for the cores of one broker; belongs to the event-loop thread."""
 
     def __init__(self, plane: RecordPlane, ownership: Owner) -> None:
         self._plane = plane
@@ -112,13 +109,11 @@ class Saver:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, pending: Pending) -> None:
-        """Save something with everything else of this turn of the loop."""
         self._gathered.append(pending)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def finish(self) -> None:
-        """Wait until nothing is on its way."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -130,7 +125,6 @@ class Saver:
             self._task = None
 
     def _take(self) -> list[tuple[Pending, RecordChange]]:
-        """The next transaction: one save of each key, within bounds, of keys that are owned."""
         taken: dict[RecordKey, tuple[Pending, RecordChange]] = {}
         left: list[Pending] = []
         size = 0
@@ -161,7 +155,7 @@ class Saver:
             logger.error("saving %d keys of coordinators failed: %s", len(batch), error)
             await self._find_out(all_of_it, error)
             return
-        except Exception as error:  # whoever waits is answered, whatever is wrong here
+        except Exception as error:  # every save must get an outcome
             for pending in all_of_it:
                 pending.failed(error)
             raise
@@ -184,7 +178,7 @@ class Saver:
             await self._find_out(stale, None)
 
     async def _look_again(self, batch: list[Pending], error: StaleClusterEpoch) -> None:
-        """Brokers have come or gone: save again what still is this broker's."""
+        """Refresh the image after brokers came or went, and retry saves of owned keys."""
         try:
             await self._ownership.look_again()
         except PenstockError as failure:
@@ -201,7 +195,7 @@ class Saver:
                 pending.failed(reason)
 
     async def _find_out(self, batch: list[Pending], failure: PenstockError | None) -> None:
-        """Read what is stored of keys whose save failed, or was refused (without a failure)."""
+        """Read the rows of keys whose save failed, or was refused, and resolve the saves."""
         try:
             found = await self._read(batch)
         except PenstockError as error:
@@ -212,19 +206,19 @@ class Saver:
         for pending in batch:
             stored = found.get(pending.record_key, [])
             recognised = pending.rows.recognise(stored, pending.save)
-            if recognised is Recognised.WANTED:
+            if recognised is Recognised.SAVED:
                 pending.end(Saved(key=pending.save.key))
             elif recognised is Recognised.FOREIGN:
                 pending.end(Lost(stored))
             elif failure is None:
-                self._again([pending], "the records of the key change all the time")
+                self._again([pending], "the records of the key changed during every attempt")
             else:
                 pending.failed(failure)
 
     async def _read(self, batch: list[Pending]) -> Mapping[RecordKey, list[CoordinationRecord]]:
         found: dict[RecordKey, list[CoordinationRecord]] = {}
         ordered = sorted(pending.record_key for pending in batch)
-        for kind, keys in groupby(ordered, key=lambda one: one[0]):
+        for kind, keys in groupby(ordered, key=lambda record_key: record_key[0]):
             for row in await self._plane.records(kind, [key for _, key in keys]):
                 found.setdefault((kind, row.key), []).append(row)
         return found

@@ -1,8 +1,7 @@
-"""Ticks for a core, at its deadlines, by wall time that never goes back.
+"""Ticker of a core: calls it at its deadlines, by a wall clock that never jumps.
 
-The clock starts at the wall clock and runs on with the monotonic one, so that a clock that is set
-expires no member. Nor does a process that was held up: what members sent meanwhile has not been
-read, so it is read first.
+It starts at the wall clock and advances with the monotonic one, so that setting the clock expires
+no session. After the process was suspended, queued requests are read before any session expires.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.base.system import Clock
-from penstock.broker.coordination.limits import HEARD_MS
+from penstock.broker.coordination.limits import CATCH_UP_MS
 from penstock.broker.limits import HELD_UP_SECONDS
 
 
 class Ticker:
-    """Calls `tick` when the deadline for which it is armed has come."""
-
     def __init__(self, clock: Clock, tick: Callable[[], None]) -> None:
         self._monotonic = clock.monotonic
         self._wall_offset_ms = clock.now_ms() - int(clock.monotonic() * 1000)
@@ -30,7 +27,7 @@ class Ticker:
         return int(self._monotonic() * 1000) + self._wall_offset_ms
 
     def arm(self, deadline_ms: int | None) -> None:
-        """See to it that a tick comes at a deadline; an early one does no harm."""
+        """Ensure a tick at a deadline; an earlier tick does no harm."""
         if deadline_ms is None:
             return
         deadline_ms = max(deadline_ms, self._not_before_ms)
@@ -43,17 +40,16 @@ class Ticker:
         self._timer = asyncio.get_running_loop().call_later(delay_seconds, self.ring)
 
     def ring(self) -> None:
-        """The deadline has come: tick, or listen first, where the process was held up."""
+        """Tick, or first wait for queued requests if the process was suspended."""
         self._timer = None
         now_ms = self.now_ms()
         if now_ms - self._deadline_ms < HELD_UP_SECONDS * 1000:
             self._tick()
         else:
-            self._not_before_ms = now_ms + HEARD_MS
+            self._not_before_ms = now_ms + CATCH_UP_MS
             self.arm(self._not_before_ms)
 
     def stop(self) -> None:
-        """Tick no more, unless armed again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,9 +1,8 @@
 """Deadlines of all groups in one heap, with lazy deletion.
 
-A timer that is put off, as a session's is by every heartbeat, costs an assignment: its entry in
-the heap stays where it is and is put back with the new deadline when it comes up. A timer that
-is stopped leaves its entry behind; when more than half of the entries are left over, the heap
-is built anew. So a tick touches the timers that are due, not the groups that there are.
+Postponing a timer, as every heartbeat does, costs an assignment: its heap entry is moved to the new
+deadline when it comes up. A stopped timer leaves its entry behind; the heap is rebuilt when more
+than half of the entries are stale. A tick therefore touches due timers only.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 STALE_ENTRIES_MIN: Final = 64
-"""Left-over entries below which the heap is not worth rebuilding."""
 
 
 class Timer:
-    """One deadline and what to call when it has passed; stopped while `deadline_ms` is None."""
+    """Deadline and its callback; stopped while `deadline_ms` is None."""
 
     __slots__ = ("deadline_ms", "entry", "fire")
 
@@ -28,7 +26,7 @@ class Timer:
 
 
 class Timers:
-    """The heap; entries are (deadline, sequence number, timer)."""
+    """Heap of (deadline, sequence number, timer)."""
 
     __slots__ = ("_heap", "_live", "_sequence")
 
@@ -38,11 +36,10 @@ class Timers:
         self._live = 0
 
     def __len__(self) -> int:
-        """Entries in the heap, those left over included."""
+        """Return the number of heap entries, stale ones included."""
         return len(self._heap)
 
     def start(self, timer: Timer, deadline_ms: int) -> None:
-        """Set or move a timer's deadline."""
         timer.deadline_ms = deadline_ms
         entry = timer.entry
         if entry is None:
@@ -53,7 +50,6 @@ class Timers:
             self._compact()
 
     def stop(self, timer: Timer) -> None:
-        """Forget a timer; it may be started again."""
         timer.deadline_ms = None
         if timer.entry is not None:
             timer.entry = None
@@ -61,7 +57,7 @@ class Timers:
             self._compact()
 
     def next_deadline_ms(self) -> int | None:
-        """When to tick next; may be earlier than a timer that was put off, never later."""
+        """Return the time of the next tick; it may be early after a postponement, never late."""
         heap = self._heap
         while heap:
             when, sequence, timer = heap[0]
@@ -71,7 +67,6 @@ class Timers:
         return None
 
     def due(self, now_ms: int) -> Iterator[Timer]:
-        """Take out the timers whose deadline has passed, the earliest first."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             when, sequence, timer = heappop(heap)

@@ -1,17 +1,17 @@
-r"""Regular expressions over names of topics, matched in a time that is linear in the name.
+r"""Regular expressions over topic names, matched in time linear in the name.
 
-The syntax is RE2's: what cannot be matched without going back (references, looking around) is not
-in it. A name matches as a whole. An expression becomes a non-deterministic automaton of at most
-`STATES_MAX` states, which is walked by sets of states; sets and the steps between them are kept as
-they are met, so that most characters cost one look into a table.
+The syntax is RE2's, without constructs that need backtracking (references, lookaround). An
+expression must match the whole name. It becomes a non-deterministic automaton of at most
+`STATES_MAX` states, simulated by sets of states; sets and their transitions are cached, so that
+most characters cost one table lookup.
 
-Names of topics are ASCII, and so are all sets of characters: others match nothing.
+Topic names are ASCII, and so are all character sets; other characters match nothing.
 
     a b . [a-z] [^a] [[:alpha:]] \d \w \s \x41 \Q..\E     a character, or one of a set
     xy  x|y  (x) (?:x) (?P<n>x)                           both, either, groups
-    x* x+ x? x{2,5}, each with ? behind                   repeated; lazy is no difference here
-    ^ $ \A \z \b \B                                       the ends, the borders of words
-    (?i) (?s)                                             without case; dot matches all anyhow
+    x* x+ x? x{2,5}, each with ? behind                   repeated; lazy makes no difference
+    ^ $ \A \z \b \B                                       ends, word boundaries
+    (?i) (?s)                                             ignore case; dot matches all anyway
 
 Source: RE2's syntax page; K. Thompson, "Regular Expression Search Algorithm", 1968; KIP-848.
 """
@@ -27,21 +27,16 @@ from penstock.base.settings import whole_number
 
 REGEX_CHARACTERS_MAX: Final = 10_000
 STATES_MAX: Final = 1_000
-"""States of one expression's automaton; counted repetition multiplies what it repeats."""
+"""States of one automaton; counted repetitions multiply them."""
 
 NESTING_MAX: Final = 100
 REPEATS_MAX: Final = 1_000
-"""The largest count in a repetition; RE2's limit."""
-
 SETS_MAX: Final = 2_000
-"""Sets of states that one automaton keeps; then it begins anew."""
-
 COMPILED_MAX: Final = 512
-"""Compiled expressions that are kept."""
 
 
 class InvalidRegex(ValueError):
-    """The expression is not of the syntax above, or too large."""
+    """Invalid or unsupported syntax, or an expression that is too large."""
 
 
 _ALL: Final = (1 << 128) - 1
@@ -101,8 +96,6 @@ _Node = _Characters | _Border | _Sequence | _Choice | _Repeat
 
 
 class _Parser:
-    """Reads an expression from left to right."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -203,7 +196,7 @@ class _Parser:
         return node
 
     def _flags(self, start: int) -> bool:
-        """Read flags; whether they are for the rest of the group around."""
+        """Read flags; return whether they apply to the rest of the enclosing group."""
         value = True
         while True:
             flag = self._next()
@@ -259,7 +252,6 @@ class _Parser:
         return _ALL ^ mask if negated else mask
 
     def _span(self) -> int:
-        """One character of a set, or several from one to another."""
         at = self._at
         low = self._of_set()
         if self._next() != "-" or self._next(2) in ("-", "-]"):
@@ -268,7 +260,7 @@ class _Parser:
         high = self._of_set()
         if low.bit_count() > 1 or high.bit_count() > 1 or (high and low > high):
             raise InvalidRegex(f"invalid span of characters at {at}")
-        if not low:  # it begins beyond ASCII
+        if not low:  # starts beyond ASCII
             return 0
         return (_ALL if not high else (high << 1) - 1) & ~(low - 1)
 
@@ -308,7 +300,7 @@ class _Parser:
 
 
 class _State:
-    """A state: what it waits for (characters, a border, or nothing: None), and where it leads."""
+    """State that consumes a character of `mask`, requires a border, or neither, and its targets."""
 
     __slots__ = ("border", "mask", "targets")
 
@@ -319,13 +311,12 @@ class _State:
 
 
 class _Builder:
-    """Makes the states of an expression; state 0 accepts."""
+    """Builds the states of an expression; state 0 accepts."""
 
     def __init__(self) -> None:
         self.states = [_State()]
 
     def build(self, node: _Node, then: int) -> int:
-        """The state in which a part begins that leads to `then`."""
         if isinstance(node, _Characters):
             return self._state(then, mask=node.mask)
         if isinstance(node, _Border):
@@ -349,7 +340,7 @@ class _Builder:
                 then = self._state(self.build(node.part, then), end)
         for _ in range(node.least):
             start = self.build(node.part, then)
-            if start == then:  # it is empty, however often
+            if start == then:  # the part matches the empty string only
                 break
             then = start
         return then
@@ -369,7 +360,7 @@ _ELSEWHERE: Final = "elsewhere"
 
 
 class _Met(NamedTuple):
-    """A set of states that was met, behind which character, and what follows which next one."""
+    """Cached set of states, the kind of character before it, and its transitions."""
 
     states: frozenset[int]
     behind: str
@@ -377,7 +368,7 @@ class _Met(NamedTuple):
 
 
 class Matcher:
-    """Matches names; keeps what it has met, and so belongs to one thread."""
+    """Matches names and caches sets of states; belongs to one thread."""
 
     def __init__(self, states: Sequence[_State], start: int) -> None:
         self._states = states
@@ -390,7 +381,6 @@ class Matcher:
         self._number(frozenset([self._start]), _START)
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches."""
         if not name.isascii():
             return False
         if len(self._met) > SETS_MAX:
@@ -417,15 +407,15 @@ class Matcher:
     def _step(self, met: _Met, character: str) -> int:
         bit = 1 << ord(character)
         following = [
-            self._states[one].targets[0]
-            for one in self._closure(met, character)
-            if (self._states[one].mask or 0) & bit
+            self._states[state].targets[0]
+            for state in self._closure(met, character)
+            if (self._states[state].mask or 0) & bit
         ]
         behind = _IN_WORD if character in _WORD_CHARACTERS else _ELSEWHERE
         return self._number(frozenset(following), behind)
 
     def _closure(self, met: _Met, ahead: str) -> set[int]:
-        """All states that are reached without a character, before `ahead` (empty: the end)."""
+        """Return all states reachable without a character, before `ahead` (empty: the end)."""
         at_border = (met.behind == _IN_WORD) != (ahead in _WORD_CHARACTERS)
         holds = {"^": met.behind == _START, "$": not ahead, "b": at_border, "B": not at_border}
         found, left = set(met.states), list(met.states)
@@ -441,23 +431,20 @@ class Matcher:
 
 
 class TopicRegex:
-    """A compiled expression."""
-
     def __init__(self, states: Sequence[_State], start: int) -> None:
         self._states = states
         self._start = start
 
     def matcher(self) -> Matcher:
-        """What matches names by it."""
         return Matcher(self._states, self._start)
 
 
 @lru_cache(maxsize=COMPILED_MAX)
 def compile_regex(text: str) -> TopicRegex:
-    """The automaton of an expression.
+    """Compile an expression.
 
     Raises:
-        InvalidRegex: it is not of the syntax of this module, or too large.
+        InvalidRegex: its syntax is invalid or unsupported, or it is too large.
     """
     if len(text) > REGEX_CHARACTERS_MAX:
         raise InvalidRegex(f"{len(text)} characters, the limit is {REGEX_CHARACTERS_MAX}")

@@ -1,6 +1,4 @@
-"""The transactions of this broker: their core on the runtime, and the markers that it wants.
-
-A request that needs a producer id gets one, and is decided then.
+"""Coordinator of the transactional ids of this broker, and of the markers they need.
 
 Source: Kafka's `TransactionCoordinator`.
 """
@@ -48,8 +46,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionParts:
-    """What the coordinator of transactions uses."""
-
     settings: BrokerSettings
     node_id: int
     control: ControlPlane
@@ -61,8 +57,6 @@ class TransactionParts:
 
 
 class TransactionSource:
-    """Transactional ids that have records."""
-
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
@@ -77,7 +71,7 @@ class TransactionSource:
 
 
 class TransactionCoordinator(Coordinator):
-    """The transaction coordinator of one broker; belongs to the event-loop thread."""
+    """Transaction coordinator of one broker; belongs to the event-loop thread."""
 
     def __init__(self, parts: TransactionParts) -> None:
         self._settings = parts.settings
@@ -124,11 +118,11 @@ class TransactionCoordinator(Coordinator):
     # Requests
 
     async def call(self, request: TransactionRequest) -> Any:
-        """Ask the core about an id of this broker, and wait for its answer.
+        """Return the core's response to a request of an id; allocate a producer id if it needs one.
 
         Raises:
-            NotCoordinator, CoordinatorNotAvailable: another broker coordinates it, or none.
-            PenstockError: it cannot be loaded, or there is no producer id to be had.
+            NotCoordinator, CoordinatorNotAvailable: another broker coordinates the id, or none.
+            PenstockError: the id cannot be loaded, or no producer id can be allocated.
         """
         for _ in range(PRODUCER_ID_TRIES_MAX):
             self.check_owner(request.transactional_id)
@@ -140,16 +134,14 @@ class TransactionCoordinator(Coordinator):
         return response
 
     def verify(self, request: VerifyPartitions) -> Any | None:
-        """Answer at once, if the id is loaded; None if it is not. Raises as `call`."""
+        """Verify partitions at once; None if the id is not loaded. Raises as `call`."""
         self.check_owner(request.transactional_id)
         return self.runtime.ask(request, request.transactional_id)
 
     async def list(self, request: ListTransactions) -> Any:
-        """The ids of this coordinator that a request's filters let through; raises as `call`."""
         return await self.runtime.call(request, None)
 
     def samples(self) -> Iterator[Sample]:
-        """How many ids are in each state, as far as they are loaded, and what is to be marked."""
         counts = {} if self._transactions is None else self._transactions.counts()
         for state, count in counts.items():
             if state not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
@@ -164,11 +156,11 @@ class TransactionCoordinator(Coordinator):
         elif isinstance(act, LeaveMarkers):
             self.markers.leave(act.transactional_id)
 
-    def _written(self, wanted: WriteMarkers, partitions: Sequence[TopicPartition]) -> None:
+    def _written(self, request: WriteMarkers, partitions: Sequence[TopicPartition]) -> None:
         self.runtime.handle(
             MarkersWritten(
-                transactional_id=wanted.transactional_id,
-                producer=wanted.producer,
+                transactional_id=request.transactional_id,
+                producer=request.producer,
                 partitions=partitions,
             )
         )

@@ -1,8 +1,8 @@
-"""How this broker asks the coordinator of a transaction, whichever broker that is.
+"""Client of transaction coordinators, local or on other brokers.
 
-Leaders of partitions ask whether a transaction has them, or to add them (`broker/verifier.py`), and
-coordinators of groups to add the group. This broker's own coordinator is called; another one's gets
-AddPartitionsToTxn, with all that is asked of it in a turn, and AddOffsetsToTxn.
+Partition leaders verify or add partitions (`broker/verifier.py`), and group coordinators add
+groups. Other brokers get AddPartitionsToTxn, with all checks of one turn in one request, and
+AddOffsetsToTxn.
 
 Source: Kafka's `AddPartitionsToTxnManager`; KIP-890.
 """
@@ -34,17 +34,14 @@ if TYPE_CHECKING:
     from penstock.control import OpenTransaction
 
 QUESTIONS_PER_REQUEST_MAX: Final = 500
-"""Transactions that one request asks about; more wait for the next."""
+"""Transactions of one request; the rest waits for the next."""
 QUESTIONS_WAITING_MAX: Final = 20_000
-"""Questions to all brokers that wait for an answer."""
 TRANSACTION_ABORTABLE: Final = "transaction_abortable"
 
 Answers = Sequence[PenstockError | None]
 
 
 class _Question(NamedTuple):
-    """What is asked about one transaction, and who waits for the answers."""
-
     transactional_id: str
     producer: ProducerIdentity
     partitions: Sequence[TopicPartition]
@@ -53,7 +50,7 @@ class _Question(NamedTuple):
 
 
 class TransactionLink:
-    """See the module's text; implements `Verifier`. Belongs to the event loop."""
+    """Verifies and extends transactions at their coordinators. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -70,7 +67,6 @@ class TransactionLink:
         self._waiting = 0
 
     async def stop(self) -> None:
-        """Ask nothing more. Idempotent."""
         await self._batches.stop()
 
     async def verify(
@@ -82,7 +78,6 @@ class TransactionLink:
         *,
         add: bool,
     ) -> Answers:
-        """As `Verifier.verify`."""
         producer = ProducerIdentity(producer_id, producer_epoch)
         try:
             owner = owner_of(self._cluster.image, transactional_id).broker_id
@@ -99,7 +94,6 @@ class TransactionLink:
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
     ) -> Answers | None:
-        """As `Verifier.verify_now`."""
         try:
             if owner_of(self._cluster.image, transactional_id).broker_id != self._node_id:
                 return None
@@ -115,10 +109,10 @@ class TransactionLink:
         return None if response is None else _answers(transactional_id, response, partitions)
 
     async def add_group(self, transaction: OpenTransaction, group_id: str) -> None:
-        """Make the offsets of a group part of an open transaction.
+        """Add the offsets of a group to an open transaction.
 
         Raises:
-            PenstockError: the coordinator's refusal, or it cannot be asked now.
+            PenstockError: the coordinator refuses it, or cannot be reached.
         """
         transactional_id = transaction.transactional_id
         producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
@@ -175,7 +169,7 @@ class TransactionLink:
             raise refused_error(
                 Refused(
                     error="coordinator_not_available",
-                    message=f"{self._waiting} questions to coordinators wait for their answers",
+                    message=f"{self._waiting} checks already wait for coordinators",
                 )
             )
         answers: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
@@ -188,32 +182,34 @@ class TransactionLink:
             self._waiting -= 1
 
     async def _send(self, broker_id: int, batch: list[_Question]) -> None:
-        body = {"transactions": [_requested(one) for one in batch]}
+        body = {"transactions": [_requested(question) for question in batch]}
         try:
             answer = await self._peers.call(broker_id, "AddPartitionsToTxn", body)
             if int(answer.error_code):
                 raise broker_error(int(answer.error_code), f"AddPartitionsToTxn at {broker_id}")
         except PenstockError as error:
-            for one in batch:
-                _answer(one, [error] * len(one.partitions))
+            for question in batch:
+                _answer(question, [error] * len(question.partitions))
             return
-        found = {one.transactional_id: one for one in answer.results_by_transaction}
-        for one in batch:
-            _answer(one, _read(one, found.get(one.transactional_id), broker_id))
+        found = {result.transactional_id: result for result in answer.results_by_transaction}
+        for question in batch:
+            _answer(question, _read(question, found.get(question.transactional_id), broker_id))
 
 
 def refused_error(refused: Refused) -> PenstockError:
-    """The error of a refusal."""
     number = error_number(refused.error)
     return broker_error(number, "the coordinator of the transaction", refused.message)
 
 
 def _answers(transactional_id: str, response: Any, partitions: Sequence[TopicPartition]) -> Answers:
-    """What the coordinator's own response says of each partition."""
+    """Return the error of each partition, or None, from the local coordinator's response."""
     if isinstance(response, Refused):
         return [refused_error(response)] * len(partitions)
     missing = response.missing if isinstance(response, Verified) else frozenset()
-    return [_missing(transactional_id, one) if one in missing else None for one in partitions]
+    return [
+        _missing(transactional_id, partition) if partition in missing else None
+        for partition in partitions
+    ]
 
 
 def _missing(transactional_id: str, where: TopicPartition) -> PenstockError:
@@ -222,16 +218,18 @@ def _missing(transactional_id: str, where: TopicPartition) -> PenstockError:
 
 
 def _take(waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
-    """The next request: one question of each id, for answers are told apart by that."""
+    """Return the next request, with one check of each id (responses are matched by id), and the
+    rest.
+    """
     batch: dict[str, _Question] = {}
     rest: list[_Question] = []
-    for one in waiting:
-        if one.answers.done():
+    for question in waiting:
+        if question.answers.done():
             continue
-        if one.transactional_id in batch or len(batch) >= QUESTIONS_PER_REQUEST_MAX:
-            rest.append(one)
+        if question.transactional_id in batch or len(batch) >= QUESTIONS_PER_REQUEST_MAX:
+            rest.append(question)
         else:
-            batch[one.transactional_id] = one
+            batch[question.transactional_id] = question
     return list(batch.values()), rest
 
 
@@ -249,25 +247,24 @@ def _requested(question: _Question) -> dict[str, Any]:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    """Partitions by the name of their topic."""
     found: dict[str, list[int]] = {}
-    for one in partitions:
-        found.setdefault(one.topic, []).append(one.partition)
+    for partition in partitions:
+        found.setdefault(partition.topic, []).append(partition.partition)
     return found
 
 
 def _read(question: _Question, result: Any, broker_id: int) -> Answers:
     codes: dict[TopicPartition, int] = {}
     for topic in () if result is None else result.topic_results:
-        for one in topic.results_by_partition:
-            where = TopicPartition(topic.name, int(one.partition_index))
-            codes[where] = int(one.partition_error_code)
+        for row in topic.results_by_partition:
+            where = TopicPartition(topic.name, int(row.partition_index))
+            codes[where] = int(row.partition_error_code)
     answers: list[PenstockError | None] = []
     for where in question.partitions:
         code = codes.get(where)
         subject = f"{where} in the transaction of {question.transactional_id!r}"
         if code is None:
-            answers.append(MalformedResponse(f"broker {broker_id} says nothing of {subject}"))
+            answers.append(MalformedResponse(f"broker {broker_id} omitted {subject}"))
         else:
             answers.append(broker_error(code, subject) if code else None)
     return answers

@@ -10,7 +10,7 @@ from penstock.base.errors import PenstockError
 from penstock.broker.coordination.assignors import Partitions
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.groups import GroupIdNotFound
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.handlers.groups import unexpected
 from penstock.broker.operations import NOT_ASKED, operations_of
@@ -45,7 +45,7 @@ def heartbeat_answer(response: Any, member_id: str) -> Entry:
             "member_epoch": 0,
             "heartbeat_interval": 0,
         }
-    if not isinstance(response, Beaten):
+    if not isinstance(response, HeartbeatResponse):
         raise unexpected(response)
     return {
         "member_id": response.member_id,

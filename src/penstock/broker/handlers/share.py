@@ -156,7 +156,7 @@ def _session(parts: Parts, context: RequestContext, request: Any) -> ShareSessio
     connection, owner = context.connection, context.connection.principal
     if epoch == INITIAL_EPOCH:
         return sessions.begin(key, connection, owner=owner, now=now)
-    return sessions.go_on(key, epoch, connection, owner=owner, now=now)
+    return sessions.next_request(key, epoch, connection, owner=owner, now=now)
 
 
 async def _acknowledge(

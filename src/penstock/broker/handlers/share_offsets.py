@@ -153,7 +153,7 @@ def _topic(
 def lag(state: ShareState, end: int) -> int:
     """The records up to `end` that are not settled."""
     settled = sum(
-        run.last - run.first + 1 for run in state.runs if run.state == RecordState.SETTLED
+        run.last - run.first + 1 for run in state.runs if run.state == RecordState.RESOLVED
     )
     return max(0, end - state.start - settled)
 

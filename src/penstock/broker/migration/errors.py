@@ -1,4 +1,4 @@
-"""Why a request to make a topic diskless, or local again, is answered with an error."""
+"""Errors of requests to migrate a topic."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from penstock.base.errors import RetriableError
 
 
 class MigrationRunning(RetriableError):
-    """A topic is still on its way; the same request asks for it again."""
+    """The migration is still running; the same request joins it."""
 
     code: ClassVar[str] = "request_timed_out"
 
 
 class MigrationFailed(RetriableError):
-    """A topic could not become what was asked for now, and is as before."""
+    """The migration failed, and the topic is unchanged."""
 
     code: ClassVar[str] = "kafka_storage_error"

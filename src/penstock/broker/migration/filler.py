@@ -1,8 +1,7 @@
-"""What this broker brings when a diskless topic gets replicas: the logs that it is to hold.
+"""Participant of a migration to replicas: fills the logs that this broker is to hold.
 
-Every broker that is to have a log fills its own, while the topic is used as always. Then all
-appends are refused by the control plane, and the logs become whole
-(`diskless/migration/filling.py`).
+Logs are filled while the topic is in use. Then the control plane refuses all appends, and the rest
+is filled (`diskless/migration/filling.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class FillingParticipant(Participant["TopicFilling"]):
-    """The logs that it is to hold of a diskless topic, filled while that is used."""
-
     goal: ClassVar[str] = "replicated"
     needs_request: ClassVar[bool] = True
 
@@ -41,20 +38,19 @@ class FillingParticipant(Participant["TopicFilling"]):
         topic: Topic,
         targets: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        """`targets` are the replicas to be ordered, by partition, for the broker that is asked."""
+        """Take the topic; `targets` are the requested replicas by partition, at the leader."""
         super().__init__(parts, part, topic)
         self._targets = targets
         self._logs: list[TopicPartition] = []
 
     def brokers(self) -> set[int]:
-        """All that are to have a log."""
-        return {one for row in self._now().partitions for one in row.target}
+        return {broker_id for row in self._now().partitions for broker_id in row.target}
 
     def is_made(self, topic: Topic) -> bool:
         return not is_diskless(topic)
 
     async def open(self, request: MigrationRequest) -> MigrationRequest:
-        """Store a request with the order; the one that is open then."""
+        """Store a request with the targets; return the open one."""
         opened = await self.part.plane.open_migration(request, self._targets)
         await self._parts.cluster.refresh()
         return opened
@@ -78,7 +74,6 @@ class FillingParticipant(Participant["TopicFilling"]):
         return filling
 
     async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Have the topic fenced, if it is not, and the logs whole."""
         if request is None:
             raise BugError(f"topic {self.topic.name!r} is to get replicas without a request")
         async with self.fenced():
@@ -88,7 +83,6 @@ class FillingParticipant(Participant["TopicFilling"]):
             self._parts.partitions.finish_log(where)
 
     def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
-        """How far this broker is; its logs are here, and not in the share."""
         return self.part.participant(state, reason)
 
     async def commit(
@@ -103,7 +97,7 @@ class FillingParticipant(Participant["TopicFilling"]):
         )
 
     async def ended(self, *, made: bool) -> None:
-        """The topic is as it will be: logs that no image has taken over go."""
+        """Delete logs that no image has taken over."""
         self.state = self.goal if made else "copying"
         await self._parts.partitions.drop_logs(self._logs)
 

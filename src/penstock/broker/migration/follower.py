@@ -1,9 +1,9 @@
-"""A topic's migration at a broker that has a part in it, and does not coordinate it.
+"""Migration of a topic at a broker that participates in it, but does not coordinate it.
 
-The broker goes in step with the others, see `leader.py`. Once it has stopped its producers
-and stored its part, it keeps them out until the request is gone: then the topic is made, or the
-migration can never take effect any more. If that takes too long, or the broker that coordinates
-is away, it deletes the request itself.
+The broker advances in step with the others, see `leader.py`. After it has fenced its producers and
+stored its participant, it keeps the fence until the request is gone: then the topic has migrated,
+or the migration can never take effect. If that takes too long, or the coordinating broker is gone,
+it deletes the request itself.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 
 class MigrationFollower:
-    """One topic on its way."""
-
     def __init__(
         self, parts: MigrationParts, participant: Participant[Any], request: MigrationRequest
     ) -> None:
@@ -45,28 +43,28 @@ class MigrationFollower:
         self._plane = participant.part.plane
 
     async def run(self) -> None:
-        """Bring this broker's part, and keep producers out until it is known what came of it.
+        """Copy this broker's part, and fence producers until the outcome is known.
 
         Raises:
-            PenstockError: this broker cannot; the others were told, and the topic is as it was.
+            PenstockError: this broker failed and reported it; the topic is unchanged.
         """
         try:
-            await self._bring()
-            await self._over()
+            await self._take_part()
+            await self._wait_for_end()
         except StaleMigration:
-            await self._settle()
+            await self._finish()
         except Exception as error:
             reason = str(error) if isinstance(error, PenstockError) else "an internal error"
-            await self._give_up(reason)
-            await self._settle()
+            await self._report_failure(reason)
+            await self._finish()
             raise
         else:
-            await self._settle()
+            await self._finish()
 
-    async def _bring(self) -> None:
-        await self._tell("copying")
+    async def _take_part(self) -> None:
+        await self._report("copying")
         await self.participant.catch_up()
-        await self._tell("ready")
+        await self._report("ready")
         waited = 0.0
         while not self._all_ready(await self._running()):
             await pause(SWITCH_POLL_SECONDS)
@@ -77,15 +75,19 @@ class MigrationFollower:
         await self.participant.stop_producers(self._request)
         await retry_until_known(
             self._name,
-            partial(self._tell, "fenced"),
+            partial(self._report, "fenced"),
             refusals=(StaleMigration, MigrationRefused, InvalidCommit),
         )
 
-    async def _tell(self, state: ParticipantState, reason: str = "") -> None:
+    async def _report(self, state: ParticipantState, reason: str = "") -> None:
         await self._plane.join_migration(self._request, self.participant.share(state, reason))
 
     async def _running(self) -> RunningMigration:
-        """The migration as it stands; raises StaleMigration where it is over."""
+        """Return the running migration.
+
+        Raises:
+            StaleMigration: the migration has ended.
+        """
         for running in await self._plane.running_migrations():
             if running.request == self._request:
                 owner = self._parts.cluster.image.broker(self._request.broker_id)
@@ -97,14 +99,14 @@ class MigrationFollower:
 
     def _all_ready(self, running: RunningMigration) -> bool:
         ready = {
-            one.broker_id
-            for one in running.participants
-            if one.state in ("ready", "fenced") and is_of_living(self._parts, one)
+            member.broker_id
+            for member in running.participants
+            if member.state in ("ready", "fenced") and is_of_living(self._parts, member)
         }
         return ready >= self.participant.brokers() | {self._request.broker_id}
 
-    async def _over(self) -> None:
-        """Wait until the request is gone; its end is this broker's to make if it does not come."""
+    async def _wait_for_end(self) -> None:
+        """Wait until the request is gone; delete it after a time limit."""
         waited = 0.0
         while waited < SWITCH_FENCE_SECONDS:
             try:
@@ -112,21 +114,19 @@ class MigrationFollower:
             except StaleMigration:
                 raise
             except PenstockError as error:
-                logger.warning("topic %s is fenced: %s; looking on", self._name, error)
+                logger.warning("topic %s is fenced: %s; retrying", self._name, error)
             await pause(SWITCH_POLL_SECONDS)
             waited += SWITCH_POLL_SECONDS
         await retry_until_known(self._name, partial(self._plane.close_migration, self._request))
 
-    async def _give_up(self, reason: str) -> None:
-        """Tell the others that this broker cannot; on return its part counts for nothing."""
-        tell = partial(self._tell, "failed", reason)
+    async def _report_failure(self, reason: str) -> None:
+        report = partial(self._report, "failed", reason)
         try:
-            await retry_until_known(self._name, tell, refusals=(StaleMigration,))
+            await retry_until_known(self._name, report, refusals=(StaleMigration,))
         except StaleMigration:
-            logger.info("topic %s: its switch was over before this broker gave up", self._name)
+            logger.info("topic %s: its switch ended before this broker failed", self._name)
 
-    async def _settle(self) -> None:
-        """See what the topic is now that nothing more can become of the migration."""
+    async def _finish(self) -> None:
         await retry_until_known(self._name, self._parts.cluster.refresh)
         found = self._parts.partitions.topics_by_id.get(self._request.topic_id.bytes)
         made = found is not None and self.participant.is_made(found.topic)

@@ -1,14 +1,14 @@
-"""A topic's migration at the broker that was asked for it.
+"""Migration of a topic at the broker that received the request.
 
-If it leads all partitions of a local topic, it copies, fences and commits. If others have a part in
-it, it asks them for their participants in the control plane, and all go in step:
+If it leads all partitions of a local topic, it copies, fences and commits. Otherwise the other
+brokers participate, by way of the control plane, and all advance in step:
 
     this broker   open ── copying ── ready ──┬── fenced ──────────┬── commit
-    the others           copying ── ready ──┘ └── fenced, stored ──┘  └── see that it is over
+    the others           copying ── ready ──┘ └── fenced, stored ──┘  └── observe the end
 
-Nobody fences before all are ready, so that producers wait no longer than the slowest tail takes.
-Whoever gives up deletes the request; `control/batch_index/migration_rules.py` says why that is
-safe.
+Brokers fence only after all are ready, so that producers wait no longer than the slowest tail
+takes. A broker that fails deletes the request; `control/batch_index/migration_rules.py` explains
+why that is safe.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.broker.migration.participant import MigrationParts, Participant
 
 Changed = Callable[[Topic], Mapping[str, str]]
-"""What a topic's configs become, as the topic is now."""
+"""Function from a topic to its configs after the migration."""
 
 REFUSALS: Final = (
     InvalidCommit,
@@ -61,12 +61,10 @@ REFUSALS: Final = (
     UnknownTopic,
     InvalidConfig,
 )
-"""Answers after which a commit can never take effect any more."""
+"""Errors after which a commit can never take effect."""
 
 
 class MigrationLeader:
-    """One topic on its way."""
-
     def __init__(
         self, parts: MigrationParts, participant: Participant[Any], changed: Changed
     ) -> None:
@@ -78,9 +76,9 @@ class MigrationLeader:
         self._request: MigrationRequest | None = None
 
     async def run(self) -> None:
-        """Move the topic, or take part where another broker was asked before.
+        """Migrate the topic, or participate if another broker's request is open.
 
-        Its state says what became of it; raises as `TopicMigrations.migrate`.
+        The participant's state is the outcome; raises as `TopicMigrations.migrate`.
         """
         if self.participant.needs_request:
             request = self.participant.part.request(self.participant.topic)
@@ -102,11 +100,11 @@ class MigrationLeader:
         await self.participant.ended(made=True)
 
     async def _open(self, request: MigrationRequest) -> MigrationRequest:
-        """Store a request; the one that is open then, which may be another broker's."""
+        """Store a request; return the open one, which may be another broker's."""
         try:
             return await self.participant.open(request)
         except PenstockError:
-            # It may be stored all the same, and others would wait for this broker in vain.
+            # The request may be stored, and other brokers would wait for this one.
             await retry_until_known(self._name, partial(self._plane.close_migration, request))
             raise
 
@@ -119,7 +117,6 @@ class MigrationLeader:
         await self._commit()
 
     async def _ready(self, others: set[int]) -> None:
-        """Tell that this broker is ready, and wait until all others are."""
         if self._request is None:
             return
         await self._plane.join_migration(self._request, self.participant.share("ready"))
@@ -127,14 +124,11 @@ class MigrationLeader:
         while not _all_are(await self._participants(others), "ready", "fenced"):
             await pause(SWITCH_POLL_SECONDS)
             waited += SWITCH_POLL_SECONDS
-            silent = [
-                one
-                for one, participant in (await self._participants(others)).items()
-                if participant is None
-            ]
+            participants = await self._participants(others)
+            silent = [broker_id for broker_id, found in participants.items() if found is None]
             if silent and waited >= SWITCH_JOIN_SECONDS:
                 raise MigrationFailed(
-                    f"topic {self._name!r}: brokers {silent}, which have a part in it,"
+                    f"topic {self._name!r}: participating brokers {silent}"
                     f" did not join its switch within {SWITCH_JOIN_SECONDS} s"
                 )
             if waited - passed >= SWITCH_PASS_SECONDS:
@@ -153,12 +147,12 @@ class MigrationLeader:
             waited += SWITCH_POLL_SECONDS
 
     async def _participants(self, others: set[int]) -> dict[int, MigrationParticipant | None]:
-        """The participants of other brokers, None for those that have none yet.
+        """Return the participants of other brokers, None for missing ones.
 
-        What a process has brought that died and was started again counts for nothing.
+        Participants of processes that have died are ignored.
 
         Raises:
-            MigrationFailed: one cannot, or is away; or somebody gave the migration up.
+            MigrationFailed: a broker failed or is gone, or the request was deleted.
         """
         if self._request is None:
             return {}
@@ -166,7 +160,7 @@ class MigrationLeader:
         for broker_id in sorted(others):
             if self._parts.cluster.image.broker(broker_id) is None:
                 raise MigrationFailed(
-                    f"topic {self._name!r}: broker {broker_id}, which has a part in it, is away"
+                    f"topic {self._name!r}: participating broker {broker_id} is gone"
                 )
             participant = participants.get(broker_id)
             if participant is not None and participant.state == "failed":
@@ -178,14 +172,17 @@ class MigrationLeader:
     async def _stored(self) -> dict[int, MigrationParticipant]:
         for running in await self._plane.running_migrations():
             if running.request == self._request:
-                participants = [
-                    one for one in running.participants if is_of_living(self._parts, one)
-                ]
-                return {participant.broker_id: participant for participant in participants}
-        raise MigrationFailed(f"topic {self._name!r}: another broker gave the switch up; ask again")
+                return {
+                    participant.broker_id: participant
+                    for participant in running.participants
+                    if is_of_living(self._parts, participant)
+                }
+        raise MigrationFailed(
+            f"topic {self._name!r}: another broker cancelled the switch; repeat the request"
+        )
 
     async def _commit(self) -> None:
-        """Commit until the outcome is known; raises when it can never take effect."""
+        """Repeat the commit until its outcome is known; raise if it can never take effect."""
         self.participant.state = "committing"
         for attempt in range(1, SWITCH_COMMITS_MAX + 1):
             topic = self._now()

@@ -1,7 +1,7 @@
-"""The migrations of this broker: those that it was asked for, and those that it has a part in.
+"""Migrations of this broker, as coordinator and as participant.
 
-A request waits for the end, though not for ever: the migration goes on without it, and the same
-request joins it.
+A request waits for the end of its migration up to a limit; the migration continues without it, and
+the same request joins it.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _Running = MigrationLeader | MigrationFollower
 
 
 class TopicMigrations:
-    """By topic id; belongs to the event loop."""
+    """Migrations by topic id; belongs to the event loop."""
 
     def __init__(self, parts: MigrationParts) -> None:
         self._parts = parts
         self._running: dict[UUID, tuple[_Running, asyncio.Task[None]]] = {}
         self._looked = False
-        """Whether what an earlier process of this broker has left was seen."""
+        """Whether migrations of an earlier process of this broker were handled."""
         self._copied_bytes = 0
         self._outcomes = {"done": 0, "failed": 0}
 
     def check(self, topic: Topic) -> None:
-        """Look whether a topic can become what it is not: diskless, or replicated.
+        """Check that a topic can become diskless, or replicated if it is diskless.
 
         Raises:
             InvalidConfig: this broker has no object store, or the topic is internal.
-            InvalidReplicationFactor: there are too few brokers that could hold a replica.
+            InvalidReplicationFactor: too few brokers can hold a replica.
             InvalidQuorum: `min.insync.replicas` is above the number of replicas.
         """
         if self._parts.diskless is None:
@@ -72,14 +72,14 @@ class TopicMigrations:
         return targets
 
     async def migrate(self, topic: Topic, changed: Changed) -> None:
-        """Make a local topic diskless, or give a diskless one replicas; on return it is made.
+        """Make a local topic diskless, or a diskless one replicated, and wait for it.
 
-        Whoever does so already is joined.
+        A request for a running migration joins it.
 
         Raises:
-            MigrationRunning: it goes on.
-            MigrationFailed, MigrationRefused, ObjectLeaseLost: the topic is as before.
-            PenstockError: so it is; store, log or control plane failed.
+            MigrationRunning: the migration continues.
+            MigrationFailed, MigrationRefused, ObjectLeaseLost: the topic is unchanged.
+            PenstockError: likewise; store, log or control plane failed.
         """
         service = self._parts.diskless
         if service is None:
@@ -98,15 +98,15 @@ class TopicMigrations:
             raise MigrationRunning(
                 f"topic {topic.name!r} is becoming {running.participant.goal}:"
                 f" {running.participant.state},"
-                f" {running.participant.copied_bytes} bytes copied here; it goes on, ask again"
+                f" {running.participant.copied_bytes} bytes copied here; repeat the request to wait"
             )
         task.result()
         goal = running.participant.goal
         if running.participant.state != goal:
-            raise MigrationFailed(f"topic {topic.name!r} did not become {goal}; ask again")
+            raise MigrationFailed(f"topic {topic.name!r} did not become {goal}; repeat the request")
 
     async def look(self) -> None:
-        """Join the migrations that other brokers ask for, and end those whose broker is gone."""
+        """Join migrations of other brokers, and cancel those whose broker is gone."""
         service = self._parts.diskless
         alone = self._looked and len(self._parts.cluster.image.brokers) < 2
         if service is None or alone:
@@ -121,15 +121,15 @@ class TopicMigrations:
             is_own = self._is_own(request)
             if is_own and request.topic_id in self._running:
                 continue
-            # What this broker asked for and does not know of was stored when it had given up.
+            # A request of this broker without a migration was stored after it had failed here.
             if is_own or owner is None or owner.incarnation != request.incarnation:
                 await part.plane.close_migration(request)
-            elif not any([one.state == "failed" and self._is_own(one) for one in participants]):
+            elif not any([self._is_own(p) and p.state == "failed" for p in participants]):
                 self._join(part, request)
 
-    def _is_own(self, one: MigrationRequest | MigrationParticipant) -> bool:
+    def _is_own(self, row: MigrationRequest | MigrationParticipant) -> bool:
         me = self._parts.cluster.image.broker(self._parts.node_id)
-        return me is not None and (one.broker_id, one.incarnation) == (
+        return me is not None and (row.broker_id, row.incarnation) == (
             me.broker_id,
             me.incarnation,
         )
@@ -163,19 +163,18 @@ class TopicMigrations:
             return
         self._outcomes["failed"] += 1
         if error is None or isinstance(error, PenstockError):
-            logger.warning("topic %s did not become %s: %s", name, goal, error or "given up")
+            logger.warning("topic %s did not become %s: %s", name, goal, error or "cancelled")
         else:
             logger.error("topic %s did not become %s", name, goal, exc_info=error)
 
     async def stop(self) -> None:
-        """End all; their topics stay local, unless their commit is under way."""
+        """Cancel all migrations, except commits under way."""
         tasks = [task for _, task in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def view(self, topic_id: UUID) -> dict[str, Any] | None:
-        """How far a topic is, for the admin interface; None for one that does not migration."""
         found = self._running.get(topic_id)
         if found is None:
             return None
@@ -188,6 +187,6 @@ class TopicMigrations:
         }
 
     def samples(self) -> Iterator[Sample]:
-        running = sum([one.participant.copied_bytes for one, _ in self._running.values()])
+        running = sum([found.participant.copied_bytes for found, _ in self._running.values()])
         copied_bytes = self._copied_bytes + running
         return migration_samples(len(self._running), copied_bytes, self._outcomes)

@@ -1,6 +1,6 @@
-"""What this broker brings when a local topic becomes diskless: the partitions that it leads.
+"""Participants of migrations; a local topic's participant copies the partitions that it leads.
 
-The other way round it is the logs that it is to hold: `filler.py`.
+`filler.py` has the participant of the other direction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationParts:
-    """What the migrations of a broker use; `posts_ended` waits for the sinks' open commits."""
+    """Dependencies of migrations; `posts_ended` waits for open commits of sinks."""
 
     node_id: int
     clock: Clock
@@ -49,14 +49,12 @@ class MigrationParts:
 
 
 def is_of_living(parts: MigrationParts, participant: MigrationParticipant) -> bool:
-    """Whether the process that brought a part still owns its broker's id, as far as is known."""
+    """Whether the participant's process still owns its broker id, as far as is known."""
     found = parts.cluster.image.broker(participant.broker_id)
     return found is not None and found.incarnation == participant.incarnation
 
 
 class Work(Protocol):
-    """What copies partitions, from logs or into them."""
-
     copied_bytes: int
 
     async def catch_up(self, *, at_once: bool = False) -> int: ...
@@ -66,9 +64,9 @@ WorkT = TypeVar("WorkT", bound=Work)
 
 
 class Participant(ABC, Generic[WorkT]):
-    """What a broker has to do with a topic that moves, whichever way; it may be nothing.
+    """Part of one broker in a migration.
 
-    `state` is copying, ready, fenced, or what follows on that; in the end the `goal`.
+    `state` is copying, ready, fenced, or later; finally the `goal`.
     """
 
     goal: ClassVar[str]
@@ -95,29 +93,29 @@ class Participant(ABC, Generic[WorkT]):
     @property
     @abstractmethod
     def needs_request(self) -> bool:
-        """Whether the other brokers, or the topic itself, must be told."""
+        """Whether other brokers or the topic itself must be notified."""
 
     @abstractmethod
     def brokers(self) -> set[int]:
-        """All that have a part in it, once the request is open."""
+        """Return all participating brokers, once the request is open."""
 
     @abstractmethod
     def is_made(self, topic: Topic) -> bool:
-        """Whether the topic is what it is to be."""
+        """Whether the topic has migrated."""
 
     @abstractmethod
     async def open(self, request: MigrationRequest) -> MigrationRequest:
-        """Store a request; the one that is open then, which may be another broker's."""
+        """Store a request; return the open one, which may be another broker's."""
 
     @abstractmethod
     async def begin(self) -> WorkT:
-        """What copies this broker's part."""
+        """Start the copy of this broker's part."""
 
     async def catch_up(self) -> None:
-        """Copy all but what is appended within one short pass.
+        """Copy in passes until one is short.
 
         Raises:
-            MigrationFailed: producers are faster, or there is no room.
+            MigrationFailed: producers are faster, or the disk is full.
             PenstockError: log, store or control plane failed.
         """
         self._work = await self.begin()
@@ -127,26 +125,25 @@ class Participant(ABC, Generic[WorkT]):
                 return
         raise MigrationFailed(
             f"topic {self.topic.name!r} grows as fast as it is copied: {self.passes} passes were"
-            f" not enough; raise diskless.switch.bytes.per.second, or slow its producers down"
+            f" not enough; raise diskless.switch.bytes.per.second, or slow down its producers"
         )
 
     async def keep_up(self) -> int:
-        """One more pass; the bytes that it copied."""
         self.passes += 1
         return await self.work.catch_up()
 
     @abstractmethod
     async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Have nothing appended any more, and all of it copied.
+        """Stop appends and copy the rest.
 
         Raises:
-            MigrationFailed: it takes too long.
-            PenstockError: store, log or control plane failed, or another broker leads by now.
+            MigrationFailed: the time limit passed.
+            PenstockError: store, log or control plane failed, or the leader changed.
         """
 
     @asynccontextmanager
     async def fenced(self) -> AsyncIterator[None]:
-        """What is done while nothing is appended, for a bounded time."""
+        """Enter the fenced state, within a time limit."""
         self.state = "fenced"
         try:
             async with asyncio.timeout(SWITCH_FENCE_SECONDS):
@@ -159,22 +156,20 @@ class Participant(ABC, Generic[WorkT]):
 
     @abstractmethod
     def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
-        """How far this broker is, with what it brings once it is fenced."""
+        """Return the progress of this broker, with its result once it is fenced."""
 
     @abstractmethod
     async def commit(
         self, topic: Topic, configs: Mapping[str, str], request: MigrationRequest | None
     ) -> None:
-        """Commit what all brokers bring."""
+        """Commit the parts of all brokers."""
 
     @abstractmethod
     async def ended(self, *, made: bool) -> None:
-        """It is made, or can never take effect any more."""
+        """Handle the end: the topic has migrated (`made`), or never will."""
 
 
 class LocalParticipant(Participant["TopicCopy"]):
-    """What it leads: copied while it is used, fenced, copied to its end."""
-
     goal: ClassVar[str] = "diskless"
 
     def __init__(self, parts: MigrationParts, part: MigrationPart, topic: Topic) -> None:
@@ -186,8 +181,7 @@ class LocalParticipant(Participant["TopicCopy"]):
         return bool(self.brokers() - {self._parts.node_id})
 
     def brokers(self) -> set[int]:
-        """All that lead a partition."""
-        return {one.leader for one in self.topic.partitions}
+        return {partition.leader for partition in self.topic.partitions}
 
     def is_made(self, topic: Topic) -> bool:
         return is_diskless(topic)
@@ -198,20 +192,20 @@ class LocalParticipant(Participant["TopicCopy"]):
     async def begin(self) -> TopicCopy:
         name, me = self.topic.name, self._parts.node_id
         self._partitions = [
-            self._parts.partitions.with_log(name, one.index)
-            for one in self.topic.partitions
-            if one.leader == me
+            self._parts.partitions.with_log(name, partition.index)
+            for partition in self.topic.partitions
+            if partition.leader == me
         ]
         return await self.part.copy_of(self.topic, self._partitions)
 
     async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Fence; everything that was appended is committed and copied."""
+        """Fence the partitions; commit and copy all appended records."""
         name, copy = self.topic.name, self.work
-        fence = NotLeader(f"topic {name!r} is becoming diskless: ask for its leader again")
+        fence = NotLeader(f"topic {name!r} is becoming diskless: refresh its metadata")
         async with self.fenced():
-            copy.fenced_in([one.fence(fence) for one in self._partitions])
+            copy.fenced_in([partition.fence(fence) for partition in self._partitions])
             await self._parts.posts_ended()
-            await asyncio.gather(*map(_settled, self._partitions))
+            await asyncio.gather(*map(_acknowledged, self._partitions))
             await copy.catch_up(at_once=True)
             await copy.renew()
 
@@ -225,23 +219,23 @@ class LocalParticipant(Participant["TopicCopy"]):
         await self.part.commit(topic, configs, self.work, request)
 
     async def ended(self, *, made: bool) -> None:
-        """Lift the fence if it can never take effect any more."""
+        """Lift the fence unless the topic has migrated."""
         self.state = self.goal if made else "copying"
         if not made:
-            for one in self._partitions:
-                one.unfence()
+            for partition in self._partitions:
+                partition.unfence()
 
 
-async def _settled(partition: LocalPartition) -> None:
-    settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def _acknowledged(partition: LocalPartition) -> None:
+    acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def ended(outcome: Outcome) -> None:
-        if settled.done():
+        if acknowledged.done():
             return
         if isinstance(outcome, PenstockError):
-            settled.set_exception(outcome)
+            acknowledged.set_exception(outcome)
         else:
-            settled.set_result(None)
+            acknowledged.set_result(None)
 
     partition.when_settled(ended)
-    await settled
+    await acknowledged

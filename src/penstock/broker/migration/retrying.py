@@ -1,4 +1,4 @@
-"""Doing something until its outcome is known, while producers are kept out."""
+"""Retries of steps whose outcome must be known while a topic is fenced."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ async def retry_until_known(
     *,
     refusals: tuple[type[PenstockError], ...] = (),
 ) -> None:
-    """Repeat an attempt until it is done, or refused for good by one of `refusals`."""
+    """Repeat an attempt until it succeeds or raises one of `refusals`, which are final."""
     while True:
         try:
             await attempt()
         except refusals:
             raise
         except PenstockError as error:
-            logger.warning("topic %s is fenced: %s; trying on", topic, error)
+            logger.warning("topic %s is fenced: %s; retrying", topic, error)
         except Exception:
-            logger.exception("topic %s is fenced; trying on", topic)
+            logger.exception("topic %s is fenced; retrying", topic)
         else:
             return
         await pause(SWITCH_PAUSE_SECONDS)

@@ -1,1 +1,1 @@
-"""Share groups (KIP-932): leaders hand out records, and are told what became of them."""
+"""Share groups (KIP-932) at partition leaders: acquisition and acknowledgement of records."""

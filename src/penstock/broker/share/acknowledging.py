@@ -1,4 +1,4 @@
-"""Acknowledgements of a request: read, taken, stored; and how partitions of it are answered."""
+"""Acknowledgements of a request, from decoding until they are stored, and its responses."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ FETCH_ERRORS: Final = frozenset(
         "unknown_server_error",
     }
 )
-"""What the Java client expects of a partition that it fetches; others end its consumer."""
+"""Error codes that the Java consumer handles for a fetched partition; others end it."""
 
 
-def said_of(batches: Iterable[Any]) -> list[Acknowledged]:
-    """What a request says of a partition, where neighbours say the same as one.
+def acknowledgements_of(batches: Iterable[Any]) -> list[Acknowledged]:
+    """Decode the acknowledgements of a partition; neighbours of one type are joined.
 
     Raises:
-        InvalidAcknowledgement: the types are not one, nor one for each offset, or unknown.
+        InvalidAcknowledgement: an unknown type, or neither one type nor one per offset.
     """
-    said = []
+    acknowledgements = []
     for batch in batches:
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         count = last - first + 1
@@ -56,9 +56,9 @@ def said_of(batches: Iterable[Any]) -> list[Acknowledged]:
         at = first
         for number, same in groupby(types):
             length = count if len(types) == 1 else len(list(same))
-            said.append(Acknowledged(at, at + length - 1, _kind(number)))
+            acknowledgements.append(Acknowledged(at, at + length - 1, _kind(number)))
             at += length
-    return said
+    return acknowledgements
 
 
 def _kind(number: int) -> Acknowledge:
@@ -71,8 +71,6 @@ def _kind(number: int) -> Acknowledge:
 
 
 class Answers:
-    """The partitions of one request, as they are answered, and the saves that they wait for."""
-
     def __init__(
         self,
         group_id: str,
@@ -83,7 +81,7 @@ class Answers:
         renews: bool,
         context: RequestContext,
     ) -> None:
-        """`renews`: the group lets its members renew locks; the member asks by `context`."""
+        """Take the request's parts; `renews`: the group allows members to renew locks."""
         self._renews = renews
         self._context = context
         self.group_id = group_id
@@ -94,7 +92,11 @@ class Answers:
         self._acknowledging: list[tuple[Place, asyncio.Future[None]]] = []
 
     def source(self, place: Place) -> Partition:
-        """A partition that this broker leads, and the member may read; raises PenstockError."""
+        """Return a partition that this broker leads and the member may read.
+
+        Raises:
+            PenstockError: the partition cannot be read here.
+        """
         topic_id, index = place
         topic = self._partitions.topics_by_id.get(topic_id.bytes)
         if topic is None:
@@ -104,52 +106,54 @@ class Answers:
         return self._partitions.partition_of(topic, index)
 
     async def open(self, places: Sequence[Place]) -> None:
-        """Have partitions in memory; those that cannot be are answered with why not."""
-        wanted = []
+        openings = []
         for place in places:
             try:
                 source = self.source(place)
                 if self._shares.held(self.group_id, source) is None:
-                    wanted.append((place, self._shares.open(self.group_id, source)))
+                    openings.append((place, self._shares.open(self.group_id, source)))
             except Exception as error:
                 self.failed(place, error)
-        if wanted:
-            opened = await asyncio.gather(*(one for _, one in wanted), return_exceptions=True)
-            for (place, _), outcome in zip(wanted, opened, strict=True):
+        if openings:
+            opened = await asyncio.gather(
+                *(opening for _, opening in openings), return_exceptions=True
+            )
+            for (place, _), outcome in zip(openings, opened, strict=True):
                 if isinstance(outcome, BaseException):
                     self.failed(place, outcome)
 
     def acknowledge(self, place: Place, batches: Iterable[Any]) -> None:
-        """Take what a member says of a partition that has been opened."""
         answer = self.answer(place)
         if answer.error:
             answer.acknowledge_error, answer.acknowledge_message = answer.error, answer.message
             return
         try:
-            said = said_of(batches)
+            acknowledgements = acknowledgements_of(batches)
             stored = self._shares.held(self.group_id, self.source(place))
             if stored is None:
-                raise NotLeader(f"{place[0]}-{place[1]} has just got another leader")
-            self._acknowledging.append((place, self._take(stored, said)))
+                raise NotLeader(f"the leader of {place[0]}-{place[1]} has just changed")
+            self._acknowledging.append((place, self._take(stored, acknowledgements)))
         except Exception as error:
             self._refused(place, error)
 
-    def _take(self, stored: StoredShare, said: Sequence[Acknowledged]) -> asyncio.Future[None]:
+    def _take(
+        self, stored: StoredShare, acknowledgements: Sequence[Acknowledged]
+    ) -> asyncio.Future[None]:
         shares, share = self._shares, stored.share
-        if not self._renews and any(kind == Acknowledge.RENEW for _, _, kind in said):
+        if not self._renews and any(kind == Acknowledge.RENEW for _, _, kind in acknowledgements):
             raise InvalidAcknowledgement(
                 f"share.renew.acknowledge.enable is false for group {self.group_id!r}"
             )
         now_ms = shares.now_ms()
-        given_up = share.expire(now_ms)
-        given_up += share.acknowledge(self.member, said, now_ms=now_ms)
-        if any(kind == Acknowledge.RELEASE for _, _, kind in said) or given_up:
-            return shares.released(stored, given_up)
+        undeliverable = share.expire(now_ms)
+        undeliverable += share.acknowledge(self.member, acknowledgements, now_ms=now_ms)
+        if any(kind == Acknowledge.RELEASE for _, _, kind in acknowledgements) or undeliverable:
+            return shares.released(stored, undeliverable)
         shares.watch(stored)
         return stored.store()
 
     async def acknowledged(self) -> None:
-        """Wait until all that was acknowledged is stored, and tell where it is not."""
+        """Wait until all acknowledgements are stored; report an error where one is not."""
         for place, future in self._acknowledging:
             try:
                 await asyncio.shield(future)
@@ -158,18 +162,18 @@ class Answers:
 
     def _refused(self, place: Place, error: BaseException) -> None:
         answer = self.answer(place)
-        answer.acknowledge_error, answer.acknowledge_message = _told(error, place)
+        answer.acknowledge_error, answer.acknowledge_message = _error_of(error, place)
 
     def nothing(self, place: Place) -> None:
-        """Take back what a partition was to be answered with, but for its acknowledgements."""
+        """Remove the records from a partition's response; acknowledgements stay."""
         answer = self.answer(place)
         answer.buffers, answer.size_bytes, answer.acquired = (), 0, ()
 
     def failed(self, place: Place, error: BaseException) -> None:
-        """Answer a partition with an error, one that clients know of fetches."""
+        """Report an error for a partition, mapped to one that fetch clients handle."""
         self.nothing(place)
         answer = self.answer(place)
-        answer.error, answer.message = _told(error, place)
+        answer.error, answer.message = _error_of(error, place)
         if isinstance(error, PenstockError) and error.code not in FETCH_ERRORS:
             answer.error = error_number(UnavailableError.code)
         if isinstance(error, NotLeader) and error.leader is not None:
@@ -179,14 +183,13 @@ class Answers:
         return self.found.setdefault(place, SharePartitionAnswer(place[1]))
 
     def by_topic(self) -> dict[bytes, list[SharePartitionAnswer]]:
-        """The answers by the topic's id."""
         topics: dict[bytes, list[SharePartitionAnswer]] = {}
         for (topic_id, _), answer in self.found.items():
             topics.setdefault(topic_id.bytes, []).append(answer)
         return topics
 
 
-def _told(error: BaseException, place: Place) -> tuple[int, str]:
+def _error_of(error: BaseException, place: Place) -> tuple[int, str]:
     if not isinstance(error, PenstockError):
         logger.error("share partition %s-%d failed", *place, exc_info=error)
     return error_of(error)

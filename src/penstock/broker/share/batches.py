@@ -1,7 +1,7 @@
-"""The batches of a read by their headers, and those of them that hold records of some ranges.
+"""Batches of a read, and the selection of those that hold acquired records.
 
-No batch is opened. What a member has acquired is told beside the batches, which are sent whole, as
-the log has them; those in between of which it has nothing are left out.
+Only batch headers are decoded. Batches are sent whole, with the acquired ranges beside them;
+batches without acquired records are left out.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """A batch, and which of its read's bytes it takes."""
-
     header: BatchHeader
     begin: int
     end: int
 
 
 class _Bytes:
-    """Buffers back to back."""
-
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._views = [memoryview(buffer) for buffer in buffers]
-        self._place = self._before = 0
+        self._index = self._before = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._views))
 
     def pieces(self, begin: int, end: int) -> Iterator[memoryview]:
-        """The bytes from `begin` to `end`, in ascending calls."""
+        """Yield the bytes from `begin` to `end`; successive calls must ascend."""
         while begin < end:
-            view = self._views[self._place]
+            view = self._views[self._index]
             after = self._before + len(view)
             if begin >= after:
                 self._before = after
-                self._place += 1
+                self._index += 1
                 continue
             yield view[begin - self._before : end - self._before]
             begin = min(end, after)
 
 
 def walk(buffers: Sequence[Buffer]) -> Iterator[Found]:
-    """The batches that stand back to back in buffers, whatever lies where; raises CorruptBatch."""
+    """Yield the batches of consecutive buffers, across their borders.
+
+    Raises:
+        CorruptBatch: a header is not valid.
+    """
     whole = _Bytes(buffers)
     at, end = 0, len(whole)
     while at < end:
@@ -60,14 +60,14 @@ def walk(buffers: Sequence[Buffer]) -> Iterator[Found]:
 
 
 def offered(found: Found, aborted: Sequence[AbortedTransaction] = ()) -> Batch:
-    """What of a batch a group may have, if it reads no records of aborted transactions."""
+    """Return the range of a batch; without records if it is of control, or aborted."""
     header = found.header
     records = not header.is_control
     if records and aborted and header.is_transactional:
         records = not any(
-            one.producer_id == header.producer_id
-            and one.first_offset <= header.base_offset <= one.last_offset
-            for one in aborted
+            transaction.producer_id == header.producer_id
+            and transaction.first_offset <= header.base_offset <= transaction.last_offset
+            for transaction in aborted
         )
     return Batch(header.base_offset, header.last_offset, records)
 
@@ -75,7 +75,7 @@ def offered(found: Found, aborted: Sequence[AbortedTransaction] = ()) -> Batch:
 def holding(
     found: Sequence[Found], buffers: Sequence[Buffer], acquired: Sequence[Acquired]
 ) -> tuple[list[Buffer], int]:
-    """The bytes of the batches that hold acquired records, and how many they are."""
+    """Return the bytes of the batches that hold acquired records, and their size."""
     spans: list[list[int]] = []
     number = 0
     for header, begin, end in found:
@@ -94,11 +94,11 @@ def holding(
 
 
 def cut(acquired: Sequence[Acquired], records: int) -> list[Acquired]:
-    """Acquired records in ranges of at most so many; 0: as they are."""
+    """Split ranges of acquired records to at most `records` each; 0 splits none."""
     if records <= 0:
         return list(acquired)
     return [
-        Acquired(first, min(first + records - 1, one.last), one.deliveries)
-        for one in acquired
-        for first in range(one.first, one.last + 1, records)
+        Acquired(first, min(first + records - 1, run.last), run.deliveries)
+        for run in acquired
+        for first in range(run.first, run.last + 1, records)
     ]

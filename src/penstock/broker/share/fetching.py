@@ -1,10 +1,10 @@
-"""What a ShareFetch request acquires: from the partitions of its session, in turn, or it waits.
+"""ShareFetch: acquires records of the session's partitions in turn, or waits for some.
 
-A partition that has nothing for the member is waited for: until its log grows, or until records of
-it are released. What lies in an object store is loaded first, as for a fetch.
+The wait ends when a log grows or records are released. Data in an object store is loaded first, as
+for a fetch.
 
-Records are acquired in memory when they are found, all partitions of a request in one turn, and
-told when that is stored. A member whose session has ended meanwhile has nothing any more.
+Records are acquired in memory, for all partitions of a request in one turn, and returned after that
+is stored. A member whose session has ended meanwhile gets none.
 
 Source: KIP-932, KIP-1206 (acquire mode); Kafka's `DelayedShareFetch`.
 """
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from penstock.storage import Read
 
 RECORD_LIMIT: Final = 1
-"""The acquire mode in which no more records are acquired than were asked for."""
+"""Acquire mode that never exceeds the requested number of records."""
 
 
 logger = logging.getLogger(__name__)
 
 
 class _Available(NamedTuple):
-    """Where a partition's first available record is, the batches from there on, what is aborted."""
+    """Position and batches of a partition's first available records, and aborted transactions."""
 
     stored: StoredShare
     begin: int
@@ -49,7 +49,7 @@ class _Available(NamedTuple):
 
 
 class ShareFetching:
-    """One request's search for records; a waiter of the hub."""
+    """Acquisition for one request; a waiter of the fetch hub."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ShareFetching:
         hub: FetchHub,
         bytes_max: int,
     ) -> None:
-        """`bytes_max`: what the broker answers at most, whatever is asked for."""
+        """Take the request; `bytes_max` is the broker's limit of a response."""
         self._answers = answers
         self._session = session
         self._settings = settings
@@ -79,7 +79,7 @@ class ShareFetching:
         self._again = asyncio.Event()
         self._over = False
 
-    # What the hub calls
+    # Callbacks of the hub
 
     def look_again(self, reads: SharedReads) -> None:
         self._again.set()
@@ -88,10 +88,10 @@ class ShareFetching:
         self._over = True
         self._again.set()
 
-    # The search
+    # Acquisition
 
     async def run(self, wait_seconds: float) -> None:
-        """Acquire what there is, or wait for it; returns when it is stored."""
+        """Acquire records, waiting if there are none; return once that is stored."""
         if self._left <= 0:
             return
         waiting: list[object] = []
@@ -120,7 +120,7 @@ class ShareFetching:
         return any(answer.error for answer in self._answers.found.values())
 
     def _look(self) -> list[object]:
-        """Acquire from partitions in turn; returns what may change that there is nothing."""
+        """Acquire from partitions in turn; return the sources to wait for."""
         sources: list[object] = []
         if self._min_bytes > 1 and not self._over and self._available(sources) < self._min_bytes:
             return sources
@@ -135,7 +135,6 @@ class ShareFetching:
         return sources
 
     def _available(self, sources: list[object]) -> int:
-        """Bytes that may be acquired now, as far as it takes to know that they are enough."""
         size = 0
         for place in self._session.partitions:
             try:
@@ -149,7 +148,6 @@ class ShareFetching:
         return size
 
     def _find(self, place: Place, sources: list[object]) -> _Available | None:
-        """Where a partition's first available record is, and the batches from there on."""
         source = self._answers.source(place)
         stored = self._shares.held(self._answers.group_id, source)
         if stored is None:
@@ -191,9 +189,9 @@ class ShareFetching:
                 return
             stored, begin, read, aborted = found
             now_ms = self._shares.now_ms()
-            given_up = stored.share.expire(now_ms)
-            if given_up:
-                self._shares.released(stored, given_up)
+            undeliverable = stored.share.expire(now_ms)
+            if undeliverable:
+                self._shares.released(stored, undeliverable)
             seen: list[Found] = []
             acquired = stored.share.acquire(
                 self._answers.member,
@@ -220,7 +218,7 @@ class ShareFetching:
         answer = self._answers.answer(place)
         answer.buffers, answer.size_bytes = holding(seen, read.buffers, acquired)
         answer.acquired = cut(acquired, self._batch_size)
-        count = sum(one.last - one.first + 1 for one in acquired)
+        count = sum(run.last - run.first + 1 for run in acquired)
         self._left -= count
         self._size += answer.size_bytes
         stored.record_bytes = answer.size_bytes / count
@@ -229,16 +227,14 @@ class ShareFetching:
         self._session.asked_last(place)
 
     def _load(self) -> None:
-        """Have what is not here loaded, together from each place where it lies."""
         wants: dict[Callable[[Sequence[Any], int], None], list[Any]] = {}
         for load, want in self._later:
             wants.setdefault(load, []).append(want)
         self._later.clear()
-        for load, wanted in wants.items():
-            load(wanted, self._max_bytes)
+        for load, requests in wants.items():
+            load(requests, self._max_bytes)
 
     async def _stored(self) -> None:
-        """Wait until what was acquired is stored; what is not, is not told, and asked for again."""
         for place, saved in self._acquired:
             try:
                 await asyncio.shield(saved)

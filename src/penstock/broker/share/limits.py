@@ -1,47 +1,43 @@
-"""The bounds of what a broker does for share groups."""
+"""Bounds of share groups at a broker."""
 
 from __future__ import annotations
 
 from typing import Final
 
 LOAD_KEYS_MAX: Final = 500
-"""Share partitions that are read at once."""
-
 SHARES_HELD_MAX: Final = 50_000
-"""Share partitions in memory; the one that was longest not asked for goes, and is read again."""
+"""Share partitions in memory; the least recently used one is dropped above."""
 
 SESSION_IDLE_SECONDS: Final = 120.0
-"""How long a share session may be idle before it makes room for a new one."""
+"""Idle time after which a share session may be replaced by a new one."""
 
 FETCH_ROUNDS_MAX: Final = 100
-"""How often one request looks at a partition again where all that it read was not for records."""
+"""Reads of one partition by one request while they yield no records."""
 
 READ_BYTES: Final = 256 << 10
-"""What is read of a partition of whose records nothing is known yet."""
+"""Bytes of a partition's first read, before the size of its records is known."""
 
 READ_BYTES_MIN: Final = 16 << 10
-"""What is read of a partition at least."""
-
 READ_SPARE: Final = 1.25
-"""How much more is read than the wanted records would take, were they as those before."""
+"""Factor by which a read exceeds the estimated size of the requested records."""
 
 CHANGE_ATTEMPTS_MAX: Final = 5
-"""How often a change by hand is tried that leaders come before with theirs."""
+"""Attempts of a manual change that conflicts with saves of leaders."""
 
-LETTER_TASKS_MAX: Final = 8
-"""Share partitions whose dead letters are written at once."""
+DEAD_LETTER_TASKS_MAX: Final = 8
+"""Share partitions whose dead letters are written concurrently."""
 
-LETTER_READ_BYTES: Final = 1 << 20
-"""What is read of a partition for dead letters at once; one batch may be more."""
+DEAD_LETTER_READ_BYTES: Final = 1 << 20
+"""Bytes of one read for dead letters; a single batch may be larger."""
 
-LETTER_WAIT_SECONDS: Final = 30.0
-"""How long they wait for what has to be loaded."""
+DEAD_LETTER_WAIT_SECONDS: Final = 30.0
+"""Time limit of a load from an object store for dead letters."""
 
-LETTER_TIMEOUT_MS: Final = 30_000
-"""How long one append of dead letters is tried before its share partition pauses."""
+DEAD_LETTER_TIMEOUT_MS: Final = 30_000
+"""Time limit of one append of dead letters; its share partition pauses after that."""
 
-LETTER_PRODUCERS_IDLE_MAX: Final = 8
-"""Producers of dead letters that are kept for the next."""
+DEAD_LETTER_PRODUCERS_IDLE_MAX: Final = 8
+"""Idle producers of dead letters that are kept for reuse."""
 
-LETTER_LOOK_SECONDS: Final = 60.0
-"""How often it is looked whether records wait for dead letters of whom nobody asks for more."""
+DEAD_LETTER_LOOK_SECONDS: Final = 60.0
+"""Interval of the search for dead letters of idle share partitions."""

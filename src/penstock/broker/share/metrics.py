@@ -17,34 +17,34 @@ PARTITIONS: Final = Metric(
 ACQUIRED: Final = Metric(
     name="penstock_share_acquired_records_total",
     kind="counter",
-    doc="Records that members of share groups were given, again too.",
+    doc="Records acquired by members of share groups, redeliveries included.",
 )
-GIVEN_UP: Final = Metric(
+UNDELIVERABLE: Final = Metric(
     name="penstock_share_given_up_records_total",
     kind="counter",
-    doc="Records that share groups have given up: rejected, or delivered too often.",
+    doc="Records that share groups archived: rejected, or delivered too often.",
     labels=("cause",),
 )
-LETTERS: Final = Metric(
+DEAD_LETTERS: Final = Metric(
     name="penstock_share_dead_letters_total",
     kind="counter",
-    doc="Dead letters that share groups' records have got, by why they were given up.",
+    doc="Dead letters written for records of share groups, by cause.",
     labels=("cause",),
 )
-NO_LETTERS: Final = Metric(
+DEAD_LETTERS_MISSING: Final = Metric(
     name="penstock_share_dead_letters_missing_total",
     kind="counter",
-    doc="Records that were given up and got no dead letter: deleted before, of an aborted"
-    " transaction, or unwanted, as their group names no topic any more, or the one they lie in.",
+    doc="Archived records without a dead letter: already deleted, of an aborted transaction, or"
+    " unwanted because their group has no dead letter topic, or reads from it.",
     labels=("reason",),
 )
-LETTERS_WAITING: Final = Metric(
+DEAD_LETTERS_WAITING: Final = Metric(
     name="penstock_share_dead_letters_waiting_partitions",
     kind="gauge",
-    doc="Share partitions with records that wait for their dead letters.",
+    doc="Share partitions with records whose dead letters are not written yet.",
 )
-LETTER_FAILURES: Final = Metric(
+DEAD_LETTER_FAILURES: Final = Metric(
     name="penstock_share_dead_letter_failures_total",
     kind="counter",
-    doc="Attempts at writing dead letters of a share partition that failed.",
+    doc="Failed attempts to write dead letters of a share partition.",
 )

@@ -1,10 +1,8 @@
-"""Where share groups stand, by what is stored: shown, set by hand, deleted.
+"""Stored states of share groups: described, reset and deleted.
 
-Who sets or deletes compares rows as leaders do, and takes no notice of them: a leader that still
-has the former state in memory can store nothing over it, and reads again.
-
-Rows of topics that are gone are swept by the brokers that coordinate their groups: when they hear
-of the deletion, and when they start.
+A change compares and sets rows, as leaders do, without their cooperation: a leader with the former
+state in memory cannot store over it, and reads the row again. Group coordinators delete the rows of
+deleted topics, at their start and after each deletion.
 """
 
 from __future__ import annotations
@@ -30,29 +28,25 @@ logger = logging.getLogger(__name__)
 
 Rows = Mapping[str, CoordinationRecord]
 Changed = Callable[[str, CoordinationRecord | None], bytes | None]
-"""A key's row from the one that is stored; None for no row."""
+"""Function from a key's stored row to its new value; None deletes the row."""
 
 BEFORE_ANY: Final = -1
-"""The leader epoch of what no leader has stored."""
 
 
 class ShareOffsets:
-    """The stored states of all share groups."""
-
     def __init__(self, control: ControlPlane, forget: Callable[[Collection[str]], None]) -> None:
-        """`forget` is told of keys whose rows are others than this broker may have in memory."""
+        """Take the control plane; `forget` receives keys whose rows were changed."""
         self._control = control
         self._forget = forget
 
     async def keys(self) -> list[str]:
-        """The keys of all share partitions of which anything is stored."""
         return await self._control.record_keys(KIND)
 
     async def of_group(self, group_id: str) -> dict[Place, ShareState]:
-        """What is stored of a group's share partitions.
+        """Return the stored share partitions of a group.
 
         Raises:
-            CorruptShareState: one cannot be read.
+            CorruptShareState: one cannot be decoded.
         """
         keys = [key for key in await self.keys() if place_of(key)[0] == group_id]
         return {
@@ -61,10 +55,10 @@ class ShareOffsets:
         }
 
     async def archiving(self, keys: Sequence[str]) -> list[str]:
-        """Those of some share partitions that have records which wait for their dead letters.
+        """Return the given share partitions whose dead letters are not written yet.
 
         Raises:
-            CorruptShareState: one cannot be read.
+            CorruptShareState: one cannot be decoded.
         """
         return [
             key
@@ -81,10 +75,10 @@ class ShareOffsets:
         return found
 
     async def set(self, group_id: str, offsets: Mapping[Place, int]) -> None:
-        """Have a group go on at these offsets, with nothing acquired.
+        """Reset a group to these offsets, without acquired records.
 
         Raises:
-            ShareStateLost: leaders store something new all the time.
+            ShareStateLost: every attempt conflicts with saves of leaders.
         """
         starts = {share_key(group_id, *place): offset for place, offset in offsets.items()}
 
@@ -95,7 +89,7 @@ class ShareOffsets:
         await self._change(list(starts), begun)
 
     async def delete(self, group_id: str, topics: Collection[UUID] | None = None) -> None:
-        """Forget what is stored of a group, or of some topics; raises as `set`."""
+        """Delete the stored state of a group, or of some topics; raises as `set`."""
         places = map(place_of, await self.keys())
         await self._change(
             [
@@ -109,9 +103,9 @@ class ShareOffsets:
     async def sweep(
         self, newest: Callable[[], Awaitable[MetadataImage]], owns: Callable[[str], bool]
     ) -> int:
-        """Forget the topics that are gone, of groups that are this broker's; how many partitions.
+        """Delete rows of deleted topics for groups of this broker; return their count.
 
-        The image is read after the keys: what it lacks has been there, and is no more.
+        The image is read after the keys: a topic that it lacks existed before, and was deleted.
         """
         keys = await self.keys()
         known = {topic.topic_id for topic in (await newest()).topics.values()}
@@ -120,7 +114,6 @@ class ShareOffsets:
         return len(left)
 
     async def _change(self, keys: Sequence[str], changed: Changed) -> None:
-        """Compare and set the rows of some keys; what has changed meanwhile is looked at again."""
         for some in _pieces(keys, SAVE_KEYS_MAX):
             left: Iterable[str] = some
             for _ in range(CHANGE_ATTEMPTS_MAX):
@@ -128,7 +121,7 @@ class ShareOffsets:
                 if not left:
                     break
             else:
-                raise ShareStateLost(f"share partition {next(iter(left))} changes all the time")
+                raise ShareStateLost(f"share partition {next(iter(left))} changed in every attempt")
 
     async def _try(self, keys: Sequence[str], changed: Changed) -> list[str]:
         rows = await self._rows(keys)

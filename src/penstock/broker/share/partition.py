@@ -1,41 +1,37 @@
-"""The decisions about one share partition: who has which records, and which nobody needs any more.
+"""State machine of one share partition: acquisition and acknowledgement of records.
 
-    start                                             end
-      |  settled, acquired, available, archiving: runs |  not looked at yet
-      |  (the first is never settled)                  |  (available, never delivered)
+    start                                              end
+      |  resolved, acquired, available, archiving: runs |  beyond: available, never delivered
+      |  (the first is never resolved)                  |
 
-| state     | event                                   | becomes                                  |
+| state     | event                                   | next state                               |
 |-----------|-----------------------------------------|------------------------------------------|
 | available | acquired by a member                    | acquired, one more delivery, locked      |
-| acquired  | accept, gap, by its member              | settled                                  |
-| acquired  | reject by its member                    | given up                                 |
-| acquired  | release by its member, its lock ends,   | available; given up, if it was delivered |
-|           | its member goes                         | as often as the limit says               |
-| acquired  | renew by its member                     | acquired, locked anew                    |
-| given up  | its group has dead letters              | archiving                                |
-|           | it has none                             | settled                                  |
-| archiving | its dead letter is durable              | settled                                  |
-| any       | the log begins behind it                | gone                                     |
+| acquired  | accept, gap, by its member              | resolved                                 |
+| acquired  | reject by its member                    | archiving with dead letters, else        |
+|           |                                         | resolved                                 |
+| acquired  | release by its member, lock expires,    | available; as rejected at the limit of   |
+|           | member leaves                           | deliveries                               |
+| acquired  | renew by its member                     | acquired, locked again                   |
+| archiving | its dead letter is durable              | resolved                                 |
+| any       | the log start offset passes it          | dropped                                  |
 
-Records are runs of offsets (`runs.py`): nothing here costs something for every record, unless
-acknowledgements tell every record from the next. Records that are not settled are
-counted as locks, and bounded; between two of them settled ones are one run, so memory is bounded
-by the locks, however far apart they lie.
+Records are runs of offsets (`runs.py`), so no operation costs time per record unless
+acknowledgements differ from record to record. Unresolved records count as locks. Resolved records
+between two of them are one run, so the limit on locks bounds the memory.
 
-A record that has one delivery left is handed out alone, and one that has half of them behind it
-with fewer others: what kills every consumer takes no others with it to its end.
+A record with one delivery left is delivered alone, and one past half of its deliveries with fewer
+others, so that a record that crashes consumers does not exhaust the deliveries of others.
 
-What is archiving waits for its dead letter, whoever leads by then: it is the same to a leader that
-has just read the row. It is nobody's any more, so a dead letter is never of a record that somebody
-may still accept; that holds if letters are written of what is stored, not of what is decided.
+An archiving record waits for its dead letter under any leader, and no member can accept it. Dead
+letters are therefore written from stored state only.
 
-No I/O, no clock: `now_ms` is the wall clock's, because locks outlive brokers. Nothing that a method
-decides may be told to anybody before it is stored (`record.py`), and there is nothing else to be
-stored: so two brokers that both take themselves for the leader cannot both hand out a record.
+No I/O, no clock: `now_ms` is wall-clock time, because locks outlive brokers. A decision takes
+effect only after it is stored (`record.py`), and the row has the full state, so two brokers that
+both act as leader cannot both deliver a record.
 
-Source: KIP-932, KIP-1191, KIP-1222; Kafka's `SharePartition`. Other than there, acquisitions and
-locks are stored, so they outlive the broker; and the window has no bound but that of the locks in
-it.
+Source: KIP-932, KIP-1191, KIP-1222; Kafka's `SharePartition`. Unlike there, acquisitions and locks
+are stored, so they survive the broker; and only the number of locks bounds the window.
 """
 
 from __future__ import annotations
@@ -50,60 +46,55 @@ from penstock.broker.share.values import (
     Acquired,
     Batch,
     Cause,
-    GivenUp,
     InvalidAcknowledgement,
     InvalidRecordState,
     RecordState,
     Run,
     ShareLimits,
+    Undeliverable,
 )
 
-AVAILABLE, ACQUIRED, SETTLED, ARCHIVING = RecordState
+AVAILABLE, ACQUIRED, RESOLVED, ARCHIVING = RecordState
 
 
 class SharePartition:
-    """One partition, for one share group; see the module's text."""
-
     __slots__ = ("_deadline_ms", "end", "limits", "runs", "start")
 
     def __init__(self, *, limits: ShareLimits, start: int, runs: Iterable[Run] = ()) -> None:
-        """`runs` lie end to end and begin at `start`."""
         self.limits = limits
         self.start = start
         self.runs = list(runs)
         self.end = self.runs[-1].last + 1 if self.runs else start
         self._deadline_ms: int | None = 0
 
-    # What is asked
+    # Queries
 
     @property
     def locks(self) -> int:
-        """The records within the window that are not settled."""
-        return sum(run.records for run in self.runs if run.state != SETTLED)
+        return sum(run.records for run in self.runs if run.state != RESOLVED)
 
-    def letters(self) -> list[GivenUp]:
-        """What waits for its dead letter, by offset."""
+    def awaiting_dead_letters(self) -> list[Undeliverable]:
+        """Return the records that wait for their dead letters, by offset."""
         return [
-            GivenUp(run.first, run.last, run.deliveries, Cause(run.cause))
+            Undeliverable(run.first, run.last, run.deliveries, Cause(run.cause))
             for run in self.runs
             if run.state == ARCHIVING
         ]
 
     def next_offset(self) -> int | None:
-        """Where the first record lies that may be acquired; None while there are too many locks."""
+        """Return the first offset that can be acquired; None at the limit of locks."""
         for run in self.runs:
             if run.state == AVAILABLE:
                 return run.first
         return self.end if self.locks < self.limits.record_locks_max else None
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do."""
         if self._deadline_ms == 0:
             deadlines = [run.deadline_ms for run in self.runs if run.state == ACQUIRED]
             self._deadline_ms = min(deadlines, default=None)
         return self._deadline_ms
 
-    # What happens
+    # Events
 
     def acquire(
         self,
@@ -115,11 +106,11 @@ class SharePartition:
         exact: bool,
         now_ms: int,
     ) -> list[Acquired]:
-        """Give a member what it may have of these batches, in order, until it has enough.
+        """Acquire records of these batches for a member, in order, until it has enough.
 
-        The batches are what the log has from `begin` on, and are looked at as far as needed: what
-        lies there in no batch, or in one without records, is settled. `exact`: no more than
-        `records_max`; else batches are given whole. Either way no more than the locks allow.
+        The batches are read from `begin` on, as far as needed; offsets without records are
+        resolved. `exact` limits the records to `records_max`; otherwise batches are acquired whole.
+        The limit on locks applies in both cases.
         """
         spans, room = [], self.limits.record_locks_max - self.locks
         taken, at = 0, max(begin, self.start)
@@ -154,9 +145,9 @@ class SharePartition:
     def _given(
         self, first: int, last: int, left: int, room: int, *, alone: bool
     ) -> tuple[list[tuple[int, int]], int, bool]:
-        """What of a batch is given; the room that is left then; whether that is to be all.
+        """Return the acquired parts of a batch, the locks left, and whether to stop there.
 
-        `alone`: nothing is given that had better be alone.
+        `alone`: records that must be delivered alone are not acquired.
         """
         given: list[tuple[int, int]] = []
         for begin, until in self._acquirable(first, last):
@@ -175,7 +166,7 @@ class SharePartition:
         return given, room, False
 
     def _together(self, offset: int) -> int | None:
-        """How many records like this one are handed out together; None where it does not matter."""
+        """Return how many such records to deliver together; None without a limit."""
         limit = self.limits.delivery_count_limit
         if offset >= self.end:
             return None
@@ -191,7 +182,7 @@ class SharePartition:
 
         def acquire(run: Run, given: bool) -> Run:
             if not given:
-                return Run(run.first, run.last, SETTLED)
+                return Run(run.first, run.last, RESOLVED)
             count = run.deliveries + 1
             if acquired and acquired[-1][1:] == (run.first - 1, count):
                 acquired[-1] = Acquired(acquired[-1].first, run.last, count)
@@ -207,23 +198,23 @@ class SharePartition:
         return acquired
 
     def acknowledge(
-        self, member: str, said: Sequence[Acknowledged], *, now_ms: int
-    ) -> list[GivenUp]:
-        """Take a member's acknowledgements, all or none; returns what is given up for them.
+        self, member: str, acknowledgements: Sequence[Acknowledged], *, now_ms: int
+    ) -> list[Undeliverable]:
+        """Apply a member's acknowledgements, all or none; return archived records.
 
-        What lies before the start is done with, whoever had it, and is not looked at.
+        Records before the start are resolved, and ignored.
 
         Raises:
             InvalidAcknowledgement: they are not in order.
-            InvalidRecordState: the member does not have some of these records, or not any more.
+            InvalidRecordState: the member does not hold some of these records any more.
         """
-        spans = self._in_order(said)
+        spans = self._in_order(acknowledgements)
         if not spans:
             return []
-        given_up: list[GivenUp] = []
+        undeliverable: list[Undeliverable] = []
         deadline_ms = now_ms + self.limits.lock_duration_ms
 
-        def settle(run: Run, kind: Acknowledge) -> Run:
+        def acknowledged(run: Run, kind: Acknowledge) -> Run:
             if run.state != ACQUIRED or run.member != member or run.deadline_ms <= now_ms:
                 raise InvalidRecordState(
                     f"member {member!r} has not acquired offsets {run.first} to {run.last}"
@@ -231,18 +222,17 @@ class SharePartition:
             if kind == Acknowledge.RENEW:
                 return run._replace(deadline_ms=deadline_ms)
             if kind == Acknowledge.RELEASE:
-                return self._released(run, given_up)
+                return self._released(run, undeliverable)
             if kind == Acknowledge.REJECT:
-                return self._given_up(run, run.deliveries, Cause.REJECTED, given_up)
-            return Run(run.first, run.last, SETTLED)
+                return self._undeliverable(run, run.deliveries, Cause.REJECTED, undeliverable)
+            return Run(run.first, run.last, RESOLVED)
 
-        self._change(spans, settle)
-        return given_up
+        self._change(spans, acknowledged)
+        return undeliverable
 
-    def _in_order(self, said: Sequence[Acknowledged]) -> list[Span[Acknowledge]]:
-        """What is said of records within the window."""
+    def _in_order(self, acknowledgements: Sequence[Acknowledged]) -> list[Span[Acknowledge]]:
         behind = -1
-        for first, last, _ in said:
+        for first, last, _ in acknowledgements:
             if not behind < first <= last:
                 raise InvalidAcknowledgement(
                     f"offsets {first} to {last} are acknowledged after {behind}"
@@ -251,65 +241,72 @@ class SharePartition:
         if behind >= self.end:
             raise InvalidRecordState(f"offset {behind} was not acquired, the end is {self.end}")
         start = self.start
-        return [(max(first, start), last, kind) for first, last, kind in said if last >= start]
+        return [
+            (max(first, start), last, kind)
+            for first, last, kind in acknowledgements
+            if last >= start
+        ]
 
-    def _released(self, run: Run, given_up: list[GivenUp], *, delivered: bool = True) -> Run:
-        """What an acquired run becomes when its member has it no more."""
+    def _released(
+        self, run: Run, undeliverable: list[Undeliverable], *, delivered: bool = True
+    ) -> Run:
         count = run.deliveries if delivered else run.deliveries - 1
         if count < self.limits.delivery_count_limit:
             return Run(run.first, run.last, AVAILABLE, count)
-        return self._given_up(run, count, Cause.DELIVERIES, given_up)
+        return self._undeliverable(run, count, Cause.DELIVERIES, undeliverable)
 
-    def _given_up(self, run: Run, count: int, cause: Cause, given_up: list[GivenUp]) -> Run:
-        """What an acquired run becomes when nobody is to get it any more."""
-        given_up.append(GivenUp(run.first, run.last, count, cause))
+    def _undeliverable(
+        self, run: Run, count: int, cause: Cause, undeliverable: list[Undeliverable]
+    ) -> Run:
+        """Return the state of an acquired run that is not delivered again."""
+        undeliverable.append(Undeliverable(run.first, run.last, count, cause))
         if self.limits.dead_letters:
             return Run(run.first, run.last, ARCHIVING, count, cause=cause)
-        return Run(run.first, run.last, SETTLED)
+        return Run(run.first, run.last, RESOLVED)
 
     def archived(self, first: int, last: int) -> int:
-        """What waits within [first, last] has its dead letter, or needs none; how many those are.
+        """Resolve records of a range whose dead letters are written or not needed; return the
+        count.
 
-        What has become of other records there meanwhile is left as it is.
+        Other records of the range are unchanged.
         """
         held = [run for run in run_lists.within(self.runs, first, last) if run.state == ARCHIVING]
         if held:
             self._change(
                 [(run.first, run.last, None) for run in held],
-                lambda run, _: Run(run.first, run.last, SETTLED),
+                lambda run, _: Run(run.first, run.last, RESOLVED),
             )
         return sum(run.records for run in held)
 
-    def release(self, member: str, *, delivered: bool) -> list[GivenUp]:
-        """A member has gone: others may have what it had.
+    def release(self, member: str, *, delivered: bool) -> list[Undeliverable]:
+        """Release the records of a member that left.
 
-        `delivered`: it may have looked at the records, so the delivery counts.
+        `delivered`: the member may have processed them, so the delivery counts.
         """
-        return self._let_go(
+        return self._release_all(
             [run for run in self.runs if run.state == ACQUIRED and run.member == member],
             delivered=delivered,
         )
 
-    def expire(self, now_ms: int) -> list[GivenUp]:
-        """Take back what was locked until now."""
+    def expire(self, now_ms: int) -> list[Undeliverable]:
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is None or deadline_ms > now_ms:
             return []
-        return self._let_go(
+        return self._release_all(
             [run for run in self.runs if run.state == ACQUIRED and run.deadline_ms <= now_ms]
         )
 
-    def _let_go(self, held: Sequence[Run], *, delivered: bool = True) -> list[GivenUp]:
-        given_up: list[GivenUp] = []
+    def _release_all(self, held: Sequence[Run], *, delivered: bool = True) -> list[Undeliverable]:
+        undeliverable: list[Undeliverable] = []
         if held:
             self._change(
                 [(run.first, run.last, None) for run in held],
-                lambda run, _: self._released(run, given_up, delivered=delivered),
+                lambda run, _: self._released(run, undeliverable, delivered=delivered),
             )
-        return given_up
+        return undeliverable
 
     def log_begins(self, offset: int) -> bool:
-        """The log has nothing before an offset any more; whether that changes anything."""
+        """Drop records below the log start offset; return whether anything changed."""
         if offset <= self.start:
             return False
         left = list(run_lists.within(self.runs, offset, max(offset, self.end - 1)))
@@ -317,7 +314,7 @@ class SharePartition:
         return True
 
     def log_ends(self, offset: int) -> bool:
-        """The log has nothing from an offset on: what was there has been lost; as `log_begins`."""
+        """Drop records above the log end offset, which were lost; as `log_begins`."""
         if offset >= self.end:
             return False
         left = list(run_lists.within(self.runs, self.start, offset - 1))
@@ -329,8 +326,7 @@ class SharePartition:
         self._take(run_lists.changed(self.runs, spans, change), begin=self.start)
 
     def _take(self, left: list[Run], *, begin: int) -> None:
-        """Have these runs, without those in front that are settled."""
-        if left and left[0].state == SETTLED:
+        if left and left[0].state == RESOLVED:
             del left[0]
         self.end = max(self.end, begin)
         self.start = left[0].first if left else self.end

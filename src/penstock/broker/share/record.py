@@ -1,4 +1,4 @@
-"""What is stored of a share partition: one row, written whole.
+"""Stored row of a share partition.
 
     version u8 (2), state epoch i32, leader epoch i32, start offset i64, first deadline i64,
     members varint, each: size varint, UTF-8
@@ -7,12 +7,12 @@
         acquired:  deliveries varint, member varint, deadline varint (ms from the first deadline)
         archiving: deliveries varint, cause varint
 
-Integers are big endian, varints have seven bits a byte, least significant first. Runs lie end to
-end from the start offset on. A run of records that one member has acquired together takes some six
-bytes, a member 23. Version 1 has no archiving runs.
+Integers are big-endian, varints have seven bits a byte, least significant first. Runs are
+consecutive from the start offset on. A run that one member acquired takes about six bytes, a member
+23. Version 1 has no archiving runs.
 
-The leader epoch is that of the broker that stored it, the state epoch rises when the group's
-offsets are set by hand.
+The leader epoch is that of the broker that stored the row; the state epoch rises with each reset of
+the group's offsets.
 """
 
 from __future__ import annotations
@@ -32,15 +32,11 @@ _VARINT_BITS_MAX: Final = 63
 
 
 class CorruptShareState(CorruptError):
-    """What is stored of a share partition cannot be read."""
-
     code: ClassVar[str] = "unknown_server_error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareState:
-    """A share partition as it is stored."""
-
     state_epoch: int
     leader_epoch: int
     start: int
@@ -48,7 +44,6 @@ class ShareState:
 
 
 def encode_state(state_epoch: int, leader_epoch: int, start: int, runs: Iterable[Run]) -> bytes:
-    """The row of a share partition."""
     runs = list(runs)
     acquired = [run for run in runs if run.state == RecordState.ACQUIRED]
     first = min((run.deadline_ms for run in acquired), default=0)
@@ -62,7 +57,7 @@ def encode_state(state_epoch: int, leader_epoch: int, start: int, runs: Iterable
     _write(row, len(runs))
     for run in runs:
         _write(row, run.last - run.first + 1 << 2 | run.state)
-        if run.state != RecordState.SETTLED:
+        if run.state != RecordState.RESOLVED:
             _write(row, run.deliveries)
         if run.state == RecordState.ACQUIRED:
             _write(row, members[run.member])
@@ -73,15 +68,15 @@ def encode_state(state_epoch: int, leader_epoch: int, start: int, runs: Iterable
 
 
 def decode_state(key: str, row: bytes) -> ShareState:
-    """The share partition of a row.
+    """Decode a row.
 
     Raises:
-        CorruptShareState: it is not of the form above.
+        CorruptShareState: the row is not of the form above.
     """
     try:
         version, state_epoch, leader_epoch, start, deadline_ms = _HEAD.unpack_from(row)
         if version not in _READABLE:
-            raise ValueError(f"version {version} is none of {_READABLE}")
+            raise ValueError(f"version {version} is not one of {_READABLE}")
         members, at = _members(row, _HEAD.size)
         runs, at = _runs(row, at, start, members, deadline_ms)
     except (ValueError, IndexError, error) as reason:
@@ -99,7 +94,7 @@ def _members(row: bytes, at: int) -> tuple[list[str], int]:
     for _ in range(count):
         size, at = _read(row, at)
         if at + size > len(row):
-            raise ValueError("it ends within a member's name")
+            raise ValueError("the row ends within a member's name")
         members.append(row[at : at + size].decode())
         at += size
     return members, at
@@ -114,7 +109,7 @@ def _runs(
         word, at = _read(row, at)
         state, first, start = RecordState(word & 3), start, start + (word >> 2)
         deliveries = member = later = 0
-        if state != RecordState.SETTLED:
+        if state != RecordState.RESOLVED:
             deliveries, at = _read(row, at)
         if state == RecordState.ARCHIVING:
             cause, at = _read(row, at)

@@ -1,7 +1,7 @@
-"""Lists of runs that lie end to end: what changes in some spans is changed in one pass.
+"""Lists of consecutive runs, changed over several spans in one pass.
 
-A change splits the runs that it meets in part, and joins those that differ in nothing afterwards,
-so there are never more runs than differences.
+A change splits runs that it covers in part, and joins neighbours that are equal afterwards, so that
+the number of runs is minimal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.broker.share.values import Run
 
 Tag = TypeVar("Tag")
 Span = tuple[int, int, Tag]
-"""First and last offset, and what is to become of them."""
+"""First and last offset, and the tag of their change."""
 
 Change = Callable[[Run, Tag], Run]
 
@@ -23,18 +23,16 @@ _FIRST: Final = attrgetter("first")
 
 
 def index_of(runs: Sequence[Run], offset: int) -> int:
-    """Which run holds an offset that lies in one of them."""
     return bisect_right(runs, offset, key=_FIRST) - 1
 
 
 def clipped(run: Run, first: int, last: int) -> Run:
-    """The part of a run within [first, last], which meets it."""
+    """Return the part of a run within [first, last], which must overlap it."""
     first, last = max(first, run.first), min(last, run.last)
     return run if (first, last) == run[:2] else run._replace(first=first, last=last)
 
 
 def append(runs: list[Run], run: Run) -> None:
-    """Put a run behind others; it becomes one with the last if they differ in nothing."""
     if runs and runs[-1][2:] == run[2:]:
         runs[-1] = runs[-1]._replace(last=run.last)
     else:
@@ -42,7 +40,7 @@ def append(runs: list[Run], run: Run) -> None:
 
 
 def within(runs: Sequence[Run], first: int, last: int) -> Iterable[Run]:
-    """The parts of runs within [first, last], of which some may lie beyond them all."""
+    """Yield the parts of runs within [first, last], which may extend beyond the runs."""
     if not runs:
         return
     for index in range(max(index_of(runs, first), 0), len(runs)):
@@ -54,7 +52,6 @@ def within(runs: Sequence[Run], first: int, last: int) -> Iterable[Run]:
 
 
 def changed(runs: Sequence[Run], spans: Sequence[Span[Tag]], change: Change[Tag]) -> list[Run]:
-    """The runs after `change` of what lies in spans, which are in order and within the runs."""
     low, high = index_of(runs, spans[0][0]), index_of(runs, spans[-1][1])
     result = list(runs[:low])
     number = 0

@@ -1,4 +1,4 @@
-"""Share groups of one broker: sessions, share partitions, and what groups are set to."""
+"""Share groups of one broker: sessions, share partitions, dead letters, and group settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.broker.metadata.delta import delta_of
 from penstock.broker.parts import parts_of
 from penstock.broker.share import metrics
 from penstock.broker.share.dead_letters.writer import DeadLetterWriter, WriterParts
-from penstock.broker.share.limits import LETTER_LOOK_SECONDS
+from penstock.broker.share.limits import DEAD_LETTER_LOOK_SECONDS
 from penstock.broker.share.offsets import ShareOffsets
 from penstock.broker.share.sessions import ShareSession, ShareSessions
 from penstock.broker.share.settings import ShareSettings, share_settings
@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareParts:
-    """What share groups use."""
-
     settings: BrokerSettings
     control: ControlPlane
     clock: Clock
@@ -56,7 +54,7 @@ class ShareParts:
 
 
 class ShareService:
-    """See the module's text. Belongs to the event-loop thread."""
+    """Serves share groups. Belongs to the event-loop thread."""
 
     def __init__(self, parts: ShareParts) -> None:
         self._stopped = False
@@ -68,7 +66,7 @@ class ShareService:
             changed=parts.fetch_hub.advanced,
             archiving=self._archiving,
         )
-        self.letters = DeadLetterWriter(
+        self.dead_letters = DeadLetterWriter(
             parts_of(WriterParts, parts),
             shares=self.shares,
             settings_of=self.settings_of,
@@ -85,11 +83,11 @@ class ShareService:
         self._stale = True
 
     def image_changed(self) -> None:
-        """Topics may be gone: what is stored of them goes too, once at the start in any case."""
+        """Retry dead letters, and delete rows of deleted topics, also once at the start."""
         seen, image = self._seen, self._cluster.image
         self._seen = image
         self._stale = self._stale or bool(delta_of(seen, image).gone)
-        self.letters.image_changed()
+        self.dead_letters.image_changed()
         if self._looking is None and not self._stopped:
             self._looking = asyncio.get_running_loop().create_task(self._look())
         if self._stale and self._sweeping is None and not self._stopped:
@@ -102,31 +100,29 @@ class ShareService:
                 try:
                     await self.offsets.sweep(self._newest, self._ownership.owns)
                 except PenstockError as error:
-                    logger.warning("share partitions of deleted topics are left: %s", error)
+                    logger.warning("cannot delete share partitions of deleted topics: %s", error)
         finally:
             self._sweeping = None
 
     def _archiving(self, stored: StoredShare) -> None:
-        self.letters.look(stored)
+        self.dead_letters.look(stored)
 
     async def _look(self) -> None:
-        """Now and then: find what waits for dead letters where nobody asks for more."""
         while not self._stopped:
             try:
                 await self.resume()
             except PenstockError as error:
-                logger.warning("what waits for dead letters is not known: %s", error)
-            await pause(LETTER_LOOK_SECONDS)
+                logger.warning("cannot find records that wait for dead letters: %s", error)
+            await pause(DEAD_LETTER_LOOK_SECONDS)
 
     async def resume(self) -> None:
-        """Open the share partitions of this broker that are not open, and have what waits."""
         if not any(kind == GROUP_KIND for kind, _ in self._cluster.image.entity_configs):
             return
         places = {key: place_of(key) for key in await self.offsets.keys()}
         mine = [
             key
             for key, (group, topic_id, index) in places.items()
-            if self.settings_of(group).letter_topic and self._source(group, topic_id, index)
+            if self.settings_of(group).dead_letter_topic and self._source(group, topic_id, index)
         ]
         for key in await self.offsets.archiving(mine):
             group, topic_id, index = places[key]
@@ -135,7 +131,6 @@ class ShareService:
                 await self.shares.open(group, source)
 
     def _source(self, group: str, topic_id: UUID, index: int) -> Partition | None:
-        """A partition that this broker looks after for a group."""
         served = self._partitions.topics_by_id.get(topic_id.bytes)
         if served is None or index >= len(served.partitions):
             return None
@@ -148,21 +143,20 @@ class ShareService:
         return self._cluster.image
 
     async def stop(self) -> None:
-        """Finish what is being saved, keep no timer. Idempotent."""
+        """Finish saves under way and stop timers. Idempotent."""
         self._stopped = True
         for task in (self._sweeping, self._looking):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-        await self.letters.stop()
+        await self.dead_letters.stop()
         await self.shares.stop()
 
     def settings_of(self, group_id: str) -> ShareSettings:
-        """What a group is set to."""
         return share_settings(self._configs.of(self._cluster.image.entity_configs, group_id))
 
     def _ended(self, session: ShareSession, said: bool) -> None:
-        """Who says that it goes has acknowledged what it looked at; of others nobody knows."""
+        """Release a session's records; after an orderly leave the delivery does not count."""
         group_id, member = session.key
         self.shares.release(group_id, member, session.partitions, delivered=not said)
 
@@ -170,13 +164,15 @@ class ShareService:
         yield Sample(metrics.SESSIONS, len(self.sessions))
         yield Sample(metrics.PARTITIONS, len(self.shares))
         yield Sample(metrics.ACQUIRED, self.shares.acquired)
-        for cause, count in self.shares.given_up.items():
-            yield Sample(metrics.GIVEN_UP, count, (cause.name.lower(),))
-        letters = self.letters
-        for cause, count in letters.written.items():
-            yield Sample(metrics.LETTERS, count, (cause.name.lower(),))
-        yield Sample(metrics.NO_LETTERS, letters.deleted + self.shares.deleted, ("deleted",))
-        yield Sample(metrics.NO_LETTERS, letters.aborted, ("aborted",))
-        yield Sample(metrics.NO_LETTERS, letters.unwanted, ("unwanted",))
-        yield Sample(metrics.LETTERS_WAITING, letters.waiting)
-        yield Sample(metrics.LETTER_FAILURES, letters.failures)
+        for cause, count in self.shares.undeliverable.items():
+            yield Sample(metrics.UNDELIVERABLE, count, (cause.name.lower(),))
+        writer = self.dead_letters
+        for cause, count in writer.written.items():
+            yield Sample(metrics.DEAD_LETTERS, count, (cause.name.lower(),))
+        yield Sample(
+            metrics.DEAD_LETTERS_MISSING, writer.deleted + self.shares.deleted, ("deleted",)
+        )
+        yield Sample(metrics.DEAD_LETTERS_MISSING, writer.aborted, ("aborted",))
+        yield Sample(metrics.DEAD_LETTERS_MISSING, writer.unwanted, ("unwanted",))
+        yield Sample(metrics.DEAD_LETTERS_WAITING, writer.waiting)
+        yield Sample(metrics.DEAD_LETTER_FAILURES, writer.failures)

@@ -1,15 +1,15 @@
-"""Share sessions: which partitions a member fetches from this broker, between its requests.
+"""Share sessions: the partitions that a member fetches from this broker, between requests.
 
-| epoch | ShareFetch                                      | ShareAcknowledge         |
-|------:|-------------------------------------------------|--------------------------|
-| 0     | open the session anew with the partitions named | refused                  |
-| > 0   | the next request; adds and forgets partitions   | the next request         |
-| -1    | the last request: what is left is released      | the last request as well |
+| epoch | ShareFetch                                    | ShareAcknowledge          |
+|------:|-----------------------------------------------|---------------------------|
+| 0     | opens a new session with the named partitions | refused                   |
+| > 0   | next request; adds and removes partitions     | next request              |
+| -1    | last request; remaining records are released  | last request as well      |
 
-A session is known by its group and member, and belongs to the principal that opened it: requests of
-another one find no session. Its records are released when it ends: by the last
-request, by the end of its connection, or because it was idle and another one needed the place. One
-that is opened anew by its member keeps what the member has.
+A session is identified by group and member, and belongs to the principal that opened it; requests
+of other principals do not find it. Its records are released when it ends: by the last request, when
+its connection closes, or when an idle session is replaced at the limit. A session that its member
+opens again keeps the member's records.
 
 Source: KIP-932; Kafka's `ShareSessionCache` and `SharePartitionManager.newContext`.
 """
@@ -28,14 +28,12 @@ INITIAL_EPOCH: Final = 0
 _EPOCH_MAX: Final = 2**31 - 1
 
 Place = tuple[UUID, int]
-"""A partition, by its topic's id."""
+"""Topic id and partition index."""
 SessionKey = tuple[str, str]
-"""A group and a member."""
+"""Group id and member id."""
 
 
 class ShareSessionNotFound(RetriableError):
-    """There is no such session, or no more."""
-
     code: ClassVar[str] = "share_session_not_found"
 
 
@@ -46,19 +44,17 @@ class InvalidShareSessionEpoch(RetriableError):
 
 
 class ShareSessionLimitReached(RetriableError):
-    """There are as many sessions as there may be, and none is idle."""
+    """The limit of sessions is reached, and none is idle."""
 
     code: ClassVar[str] = "share_session_limit_reached"
 
 
 class InvalidShareRequest(InvalidError):
-    """A request that contradicts itself."""
-
     code: ClassVar[str] = "invalid_request"
 
 
 class ShareSession:
-    """One member's session; `connection` is the one that it came by last."""
+    """Session of one member; `connection` is that of its last request."""
 
     __slots__ = ("closed", "connection", "epoch", "key", "last_used", "owner", "partitions")
 
@@ -77,17 +73,16 @@ class ShareSession:
             self.partitions.pop(place, None)
 
     def asked_last(self, place: Place) -> None:
-        """A partition that gave records is asked last next time."""
         if place in self.partitions:
             del self.partitions[place]
             self.partitions[place] = None
 
 
 class ShareSessions:
-    """The sessions of a broker, least recently used first."""
+    """Sessions of a broker, least recently used first."""
 
     def __init__(self, slots: int, ended: Callable[[ShareSession, bool], None]) -> None:
-        """`ended` is told of each session that is over, and whether its member had said so."""
+        """Take the limit; `ended` receives each ended session and whether its member ended it."""
         self._slots = slots
         self._ended = ended
         self._sessions: dict[SessionKey, ShareSession] = {}
@@ -99,11 +94,11 @@ class ShareSessions:
     def begin(
         self, key: SessionKey, connection: object, *, owner: object, now: float
     ) -> ShareSession:
-        """Open a session, in place of the one that its member has.
+        """Open a session, replacing the one that its member has.
 
         Raises:
             ShareSessionNotFound: another principal has a session of this member.
-            ShareSessionLimitReached: there are too many.
+            ShareSessionLimitReached: the limit is reached and no session is idle.
         """
         old = self._sessions.get(key)
         if old is not None and old.owner != owner:
@@ -117,13 +112,13 @@ class ShareSessions:
         self._keep(session, connection, now)
         return session
 
-    def go_on(
+    def next_request(
         self, key: SessionKey, epoch: int, connection: object, *, owner: object, now: float
     ) -> ShareSession:
-        """The session of its next, or last, request; `end` ends it.
+        """Return the session of its next or last request; `end` ends it.
 
         Raises:
-            ShareSessionNotFound, InvalidShareSessionEpoch: there is none, or it is elsewhere.
+            ShareSessionNotFound, InvalidShareSessionEpoch: none exists, or at another epoch.
         """
         session = self._sessions.get(key)
         if session is None or session.owner != owner:
@@ -131,8 +126,8 @@ class ShareSessions:
         if epoch != FINAL_EPOCH:
             if epoch != session.epoch:
                 raise InvalidShareSessionEpoch(
-                    f"member {key[1]!r} of group {key[0]!r} comes with epoch {epoch} of its"
-                    f" session, the next one is {session.epoch}"
+                    f"member {key[1]!r} of group {key[0]!r} sent session epoch {epoch},"
+                    f" expected {session.epoch}"
                 )
             session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
         self._drop(session)
@@ -140,14 +135,13 @@ class ShareSessions:
         return session
 
     def end(self, session: ShareSession, *, said: bool = False) -> None:
-        """A session is over, by its member's word if it was `said`. Idempotent."""
+        """End a session; `said`: its member requested that. Idempotent."""
         if not session.closed:
             session.closed = True
             self._drop(session)
             self._ended(session, said)
 
     def disconnected(self, connection: object) -> None:
-        """End the sessions of a connection that is gone."""
         for key in list(self._by_connection.get(connection, ())):
             self.end(self._sessions[key])
 

@@ -1,4 +1,4 @@
-"""What a share group is set to, as its share partitions use it."""
+"""Settings of a share group, as its share partitions use them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from penstock.records.positions import EARLIEST, LATEST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSettings:
-    """The settings of one share group.
+    """Settings of one share group.
 
-    It begins at a position (`records.positions`), or so long before now. `renews`: members may
-    renew locks. `letter_topic` gets its dead letters, with the records' data if it `copies` them.
+    `begins_at` is a position (`records.positions`), `begins_before_ms` a duration before now.
+    `renews` allows members to renew locks. `dead_letter_topic` gets dead letters, with the records
+    if `copies`.
     """
 
     limits: ShareLimits = field(default_factory=ShareLimits)
@@ -23,13 +24,12 @@ class ShareSettings:
     begins_before_ms: int | None = None
     committed: bool = False
     renews: bool = True
-    letter_topic: str = ""
+    dead_letter_topic: str = ""
     copies: bool = True
 
 
 @lru_cache(maxsize=KNOWN_MAX)
 def share_settings(found: GroupConfigs) -> ShareSettings:
-    """What a group is set to."""
     reset = found.share_auto_offset_reset
     return ShareSettings(
         limits=ShareLimits(
@@ -42,6 +42,6 @@ def share_settings(found: GroupConfigs) -> ShareSettings:
         begins_before_ms=duration_ms(reset),
         committed=found.share_isolation_level == READ_COMMITTED,
         renews=found.share_renew_acknowledge_enable,
-        letter_topic=found.errors_deadletterqueue_topic_name,
+        dead_letter_topic=found.errors_deadletterqueue_topic_name,
         copies=found.errors_deadletterqueue_copy_record_enable,
     )

@@ -1,11 +1,11 @@
-"""The share partitions that a broker holds: read when they are asked for, and kept while they fit.
+"""Share partitions of a broker: loaded on demand, and cached within a limit.
 
-Whoever leads a partition is asked for it. There is no claim and no lease: the row of a share
-partition is compared before it is set, and nothing is told before it is set, so a broker that no
-longer leads, and does not know, can decide nothing.
+The leader of a partition serves its share partitions, without a claim or a lease: their rows are
+compared before they are set, and no response precedes that. A broker that is not the leader any
+more therefore cannot decide anything.
 
-A partition of which there is no row begins where its group's settings say, and that is stored
-before anything else: records that are produced from then on are the group's, whatever dies.
+A new share partition starts at the position in its group's settings, which is stored first: records
+produced from then on belong to the group even if the broker crashes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.broker.share.partition import SharePartition
 from penstock.broker.share.record import decode_state
 from penstock.broker.share.settings import ShareSettings
 from penstock.broker.share.stored import KIND, ShareStateLost, StoredShare
-from penstock.broker.share.values import Cause, GivenUp, RecordState, Run
+from penstock.broker.share.values import Cause, RecordState, Run, Undeliverable
 from penstock.control import KEY_ROW, CoordinationRecord
 from penstock.records.positions import EARLIEST
 
@@ -39,22 +39,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SharePlace = tuple[str, UUID, int]
-"""A group, a topic's id and a partition's index."""
 
 
 def share_key(group_id: str, topic_id: UUID, index: int) -> str:
-    """The key of a share partition's row."""
     return f"{group_id}/{topic_id}/{index}"
 
 
 def place_of(key: str) -> SharePlace:
-    """The share partition of a key; group ids may have slashes."""
+    """Parse the key of a share partition; group ids may contain slashes."""
     group_id, topic_id, index = key.rsplit("/", 2)
     return group_id, UUID(topic_id), int(index)
 
 
 class _Unfenced:
-    """Rows of share partitions are compared, and belong to nobody by anything else."""
+    """Owner of all keys, without fencing: rows of share partitions are only compared."""
 
     cluster_epoch: int | None = None
 
@@ -62,19 +60,17 @@ class _Unfenced:
         return True
 
     async def look_again(self) -> None:
-        """Nothing is known that may have changed."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesParts:
-    """What share partitions use."""
-
     control: ControlPlane
     clock: Clock
 
 
 class Shares:
-    """See the module's text. Belongs to the event-loop thread."""
+    """Share partitions of this broker. Belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -84,9 +80,9 @@ class Shares:
         changed: Callable[[Iterable[object]], None],
         archiving: Callable[[StoredShare], None],
     ) -> None:
-        """`settings_of` knows a group's settings; `changed` wakes who waits for keys.
+        """Take the parts; `changed` wakes waiters of share partitions, by key.
 
-        `archiving` is told of share partitions with records that wait for their dead letters.
+        `archiving` receives share partitions with records that wait for their dead letters.
         """
         self._control = parts.control
         self._settings_of = settings_of
@@ -95,28 +91,27 @@ class Shares:
         self._saver = Saver(parts.control, _Unfenced())
         self._held: dict[str, StoredShare] = {}
         self._opening: dict[str, asyncio.Task[StoredShare]] = {}
-        self._wanted: dict[str, asyncio.Future[list[CoordinationRecord]]] = {}
+        self._reads: dict[str, asyncio.Future[list[CoordinationRecord]]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._timers = Timers()
         self.acquired = 0
-        """Records that were given to members."""
         self._ticker = Ticker(parts.clock, self._tick)
-        self.given_up = dict.fromkeys(Cause, 0)
-        """Records that were given up, by cause."""
+        self.undeliverable = dict.fromkeys(Cause, 0)
+        """Archived records by cause."""
         self.deleted = 0
-        """Records that were gone before their dead letters were written."""
+        """Records deleted before their dead letters were written."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def now_ms(self) -> int:
-        """The wall clock, which never goes back here."""
+        """Return wall-clock time that never goes back."""
         return self._ticker.now_ms()
 
-    # Finding them
+    # Lookup
 
     def held(self, group_id: str, source: Partition) -> StoredShare | None:
-        """A share partition that is in memory; None if it has to be opened."""
+        """Return a share partition in memory; None if it must be opened."""
         key = share_key(group_id, source.topic_id, source.topic_partition.partition)
         stored = self._held.pop(key, None)
         if stored is None:
@@ -129,14 +124,13 @@ class Shares:
         return stored
 
     def _set(self, stored: StoredShare) -> None:
-        """What its group is set to may have changed."""
         stored.share.limits = self._settings_of(place_of(stored.key)[0]).limits
 
     async def open(self, group_id: str, source: Partition) -> StoredShare:
-        """A share partition, read if need be.
+        """Return a share partition, loading it if needed.
 
         Raises:
-            PenstockError: it cannot be read, or stored.
+            PenstockError: it cannot be read or stored.
         """
         stored = self.held(group_id, source)
         if stored is not None:
@@ -152,7 +146,7 @@ class Shares:
     async def _open(self, key: str, group_id: str, source: Partition) -> StoredShare:
         rows = await self._read(key)
         settings = self._settings_of(group_id)
-        row = next((one.value for one in rows if one.member == KEY_ROW), None)
+        row = next((found.value for found in rows if found.member == KEY_ROW), None)
         if row is None:
             begin = await _position(source, settings, self.now_ms())
             stored = self._stored(SharePartition(limits=settings.limits, start=begin), key, rows)
@@ -169,17 +163,17 @@ class Shares:
             stored.state_epoch, stored.leader_epoch = state.state_epoch, source.leader_epoch
         self.log_begins(stored, source)
         self._hold(stored)
-        if stored.share.letters():
+        if stored.share.awaiting_dead_letters():
             self._archiving(stored)
         return stored
 
     def log_begins(self, stored: StoredShare, source: Partition) -> None:
-        """Nobody gets what the log has no more."""
+        """Drop state below the log start offset."""
         share, begin = stored.share, source.log_start_offset
         if begin > share.start:
-            before = sum(one.records for one in share.letters())
+            before = sum(run.records for run in share.awaiting_dead_letters())
             share.log_begins(begin)
-            self.deleted += before - sum(one.records for one in share.letters())
+            self.deleted += before - sum(run.records for run in share.awaiting_dead_letters())
 
     def _stored(
         self, share: SharePartition, key: str, rows: Sequence[CoordinationRecord]
@@ -197,26 +191,25 @@ class Shares:
     def _hold(self, stored: StoredShare) -> None:
         self._held[stored.key] = stored
         if len(self._held) > SHARES_HELD_MAX:
-            oldest = next(one for one in self._held.values() if not one.saving)
+            oldest = next(stored for stored in self._held.values() if not stored.saving)
             self._timers.stop(oldest.timer)
             del self._held[oldest.key]
         self.watch(stored)
 
     async def _read(self, key: str) -> list[CoordinationRecord]:
-        """The rows of a key, read together with others that are asked for."""
-        future = self._wanted.get(key)
+        future = self._reads.get(key)
         if future is None:
             loop = asyncio.get_running_loop()
-            future = self._wanted[key] = loop.create_future()
+            future = self._reads[key] = loop.create_future()
             if self._reading is None:
-                self._reading = loop.create_task(self._read_wanted())
+                self._reading = loop.create_task(self._read_batched())
         return await asyncio.shield(future)
 
-    async def _read_wanted(self) -> None:
+    async def _read_batched(self) -> None:
         try:
-            while self._wanted:
-                keys = list(self._wanted)[:LOAD_KEYS_MAX]
-                waiting = {key: self._wanted.pop(key) for key in keys}
+            while self._reads:
+                keys = list(self._reads)[:LOAD_KEYS_MAX]
+                waiting = {key: self._reads.pop(key) for key in keys}
                 rows: dict[str, list[CoordinationRecord]] = {key: [] for key in keys}
                 try:
                     for row in await self._control.records(KIND, keys):
@@ -233,10 +226,9 @@ class Shares:
         finally:
             self._reading = None
 
-    # What happens to them
+    # Changes
 
     def watch(self, stored: StoredShare) -> None:
-        """Look again when the next lock of a share partition ends."""
         deadline_ms = stored.share.next_deadline_ms()
         if deadline_ms is None:
             self._timers.stop(stored.timer)
@@ -254,21 +246,23 @@ class Shares:
             self._set(stored)
             self.released(stored, stored.share.expire(self.now_ms()))
 
-    def released(self, stored: StoredShare, given_up: Sequence[GivenUp]) -> asyncio.Future[None]:
-        """Records may be available again: save that, and wake who waits for them."""
+    def released(
+        self, stored: StoredShare, undeliverable: Sequence[Undeliverable]
+    ) -> asyncio.Future[None]:
+        """Save released or archived records, and wake waiters of the share partition."""
         self.watch(stored)
-        for one in given_up:
-            self.given_up[one.cause] += one.records
+        for run in undeliverable:
+            self.undeliverable[run.cause] += run.records
         self._changed((stored.key,))
         saved = stored.store()
-        if given_up and stored.share.limits.dead_letters:
+        if undeliverable and stored.share.limits.dead_letters:
             self._archiving(stored)
         return saved
 
     def release(
         self, group_id: str, member: str, places: Iterable[tuple[UUID, int]], *, delivered: bool
     ) -> None:
-        """A member has gone: what it has is anybody's; see `SharePartition.release`."""
+        """Release the records of a member that left; see `SharePartition.release`."""
         for topic_id, index in places:
             stored = self._held.get(share_key(group_id, topic_id, index))
             if stored is not None:
@@ -276,11 +270,10 @@ class Shares:
                 self.released(stored, stored.share.release(member, delivered=delivered))
 
     def forget(self, keys: Iterable[str]) -> None:
-        """What is stored of these is not what is in memory any more."""
         for key in keys:
             stored = self._held.get(key)
             if stored is not None:
-                stored.give_up(ShareStateLost(f"{key} was set or deleted by hand"))
+                stored.close(ShareStateLost(f"{key} was reset or deleted by an administrator"))
 
     def _lost(self, stored: StoredShare) -> None:
         self._timers.stop(stored.timer)
@@ -289,25 +282,24 @@ class Shares:
         self._changed((stored.key,))
 
     async def stop(self) -> None:
-        """Finish what is being saved, keep no timer. Idempotent."""
+        """Finish saves under way and stop timers. Idempotent."""
         self._ticker.stop()
         for task in [*self._opening.values(), *([self._reading] if self._reading else [])]:
             task.cancel()
         for stored in list(self._held.values()):
             if not stored.saving:
-                stored.give_up(ShareStateLost("the broker is stopping"))
+                stored.close(ShareStateLost("the broker is stopping"))
         await self._saver.finish()
 
 
 def _no_later(run: Run, latest_ms: int) -> Run:
-    """A run whose lock ends in the time that locks last, whatever clock has set it."""
+    """Limit the deadline of a lock, whose clock may have been ahead, to the lock duration."""
     if run.state != RecordState.ACQUIRED or run.deadline_ms <= latest_ms:
         return run
     return run._replace(deadline_ms=latest_ms)
 
 
 async def _position(source: Partition, settings: ShareSettings, now_ms: int) -> int:
-    """Where a group begins; raises PenstockError."""
     if source.look_up is not None:
         await source.look_up([source])
     if settings.begins_before_ms is not None:

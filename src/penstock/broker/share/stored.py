@@ -1,9 +1,9 @@
-"""One share partition of a broker: what is decided in memory, and the row that makes it true.
+"""A share partition with its stored row.
 
-What was decided in one turn of the loop is one save, and while a save is on its way the next
-gathers. Nothing is told to anybody before it is saved. A save that fails, or that the control plane
-refuses because another broker has saved the partition since, is the end of this object: what it
-had in memory may not be true, and the partition is read again by whoever asks next.
+The decisions of one turn are one save; the next save gathers while one is under way. No response
+precedes its save. After a save that failed, or was refused because another broker has saved the
+partition, this object is closed, because its state may be wrong; the next request reads the row
+again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ KIND: Final = "share"
 
 
 class ShareStateLost(RetriableError):
-    """What was decided could not be stored, so it is not true, or not known to be."""
+    """Changes were not stored, or possibly not."""
 
     code: ClassVar[str] = "coordinator_not_available"
 
 
 class StoredShare:
-    """See the module's text. Belongs to the event loop."""
+    """A share partition in memory, and its saves. Belongs to the event loop."""
 
     __slots__ = (
         "_current", "_next", "_on_lost", "_rows", "_saver", "key", "leader_epoch", "lost",
@@ -55,7 +55,7 @@ class StoredShare:
         self.leader_epoch = leader_epoch
         self.lost = False
         self.record_bytes = 0.0
-        """What a record took in the last read; 0: not known."""
+        """Bytes per record in the last read; 0 before any."""
         self.timer = Timer(lambda: expired(self))
         self._rows = rows
         self._saver = saver
@@ -65,18 +65,17 @@ class StoredShare:
 
     @property
     def saving(self) -> bool:
-        """Whether anything waits to be saved."""
         return self._current is not None or self._next is not None
 
     def store(self) -> asyncio.Future[None]:
-        """Save what is decided by now. The future ends when it is durable, or with an error.
+        """Save all changes so far; return a future that ends with the save or its error.
 
-        It may be shared: `asyncio.shield` it. Errors are PenstockErrors.
+        The future may be shared, so wrap it in `asyncio.shield`. Errors are PenstockErrors.
         """
         loop = asyncio.get_running_loop()
         if self._next is None:
             self._next = loop.create_future()
-            self._next.add_done_callback(_looked_at)
+            self._next.add_done_callback(_retrieve_error)
             if self.lost:
                 loop.call_soon(self._fail, ShareStateLost(f"{self.key} is no longer held here"))
             elif self._current is None:
@@ -84,10 +83,10 @@ class StoredShare:
         return self._next
 
     async def all_stored(self) -> None:
-        """Wait until all that is decided by now, and was to be stored, is durable.
+        """Wait until all changes under way are durable.
 
         Raises:
-            ShareStateLost: it is not.
+            ShareStateLost: they are not.
         """
         waiting = self._next or self._current
         if waiting is not None:
@@ -110,14 +109,13 @@ class StoredShare:
                 done.set_result(None)
             self._send()
             return
-        reason = "another broker has it" if isinstance(outcome, Lost) else outcome.reason
+        reason = "another broker owns it" if isinstance(outcome, Lost) else outcome.reason
         error = ShareStateLost(f"{self.key} was not saved: {reason}")
         if done is not None and not done.done():
             done.set_exception(error)
-        self.give_up(error)
+        self.close(error)
 
-    def give_up(self, error: ShareStateLost) -> None:
-        """Hold the partition no more; idempotent."""
+    def close(self, error: ShareStateLost) -> None:
         if not self.lost:
             self.lost = True
             self._on_lost(self)
@@ -129,7 +127,6 @@ class StoredShare:
             waiting.set_exception(error)
 
 
-def _looked_at(future: asyncio.Future[None]) -> None:
-    """Nobody may wait for a save any more when it fails."""
+def _retrieve_error(future: asyncio.Future[None]) -> None:
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""What share partitions are told and tell: runs of records, limits, acknowledgements.
+"""Values of share partitions: runs of records, limits, acknowledgements.
 
 Source: KIP-932 (states, acknowledgements), KIP-1191 (dead letters), KIP-1222 (renew).
 """
@@ -13,24 +13,23 @@ from penstock.base.errors import InvalidError
 
 
 class RecordState(IntEnum):
-    """What a record within the window is to its group.
+    """State of a record in the window of its group.
 
-    `SETTLED` is what KIP-932 calls Acknowledged or Archived: no one will get it any more, and
-    nobody asks why. `ARCHIVING`, which KIP-1191 has added, is what was given up and is not yet
-    known to be among the dead letters. Records that differ in nothing make one run.
+    `RESOLVED` covers KIP-932's Acknowledged and Archived. `ARCHIVING` (KIP-1191) records wait for
+    their dead letters.
     """
 
     AVAILABLE = 0
     ACQUIRED = 1
-    SETTLED = 2
+    RESOLVED = 2
     ARCHIVING = 3
 
 
 class Run(NamedTuple):
-    """Records next to each other, `first` to `last`, that differ in nothing.
+    """Consecutive records, `first` to `last`, in the same state.
 
-    `deliveries` says how often they were acquired; `member` and `deadline_ms`, by the wall clock,
-    belong to acquired ones, `cause`, a `Cause`, to those that are being archived.
+    `deliveries` counts acquisitions. `member` and `deadline_ms`, by the wall clock, belong to
+    acquired runs, `cause`, a `Cause`, to archiving ones.
     """
 
     first: int
@@ -43,12 +42,11 @@ class Run(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many records they are."""
         return self.last - self.first + 1
 
 
 class Acknowledge(IntEnum):
-    """What a member says of a record; a gap is an offset without one."""
+    """Acknowledgement types; a gap is an offset without a record."""
 
     GAP = 0
     ACCEPT = 1
@@ -58,15 +56,13 @@ class Acknowledge(IntEnum):
 
 
 class Acknowledged(NamedTuple):
-    """The same said of all records from `first` to `last`."""
-
     first: int
     last: int
     kind: Acknowledge
 
 
 class Batch(NamedTuple):
-    """A batch of the log; without `records` for consumers if it is of control, or aborted."""
+    """Offsets of a batch; `records` is false for control batches and aborted transactions."""
 
     first: int
     last: int
@@ -74,7 +70,7 @@ class Batch(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """Records that a member has now, until it acknowledges them or its lock ends."""
+    """Records that a member holds until it acknowledges them or its lock expires."""
 
     first: int
     last: int
@@ -82,15 +78,13 @@ class Acquired(NamedTuple):
 
 
 class Cause(IntEnum):
-    """Why records were given up: their member rejected them, or they were delivered too often."""
+    """Cause of archiving: rejected by a member, or delivered too often."""
 
     REJECTED = 1
     DELIVERIES = 2
 
 
-class GivenUp(NamedTuple):
-    """Records that were given up."""
-
+class Undeliverable(NamedTuple):
     first: int
     last: int
     deliveries: int
@@ -98,16 +92,12 @@ class GivenUp(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many records they are."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """What a group's settings say of its share partitions.
-
-    `dead_letters`: what is given up is copied before it is settled.
-    """
+    """Limits from the settings of a group; `dead_letters` enables the archiving state."""
 
     delivery_count_limit: int = 5
     lock_duration_ms: int = 30_000
@@ -116,12 +106,10 @@ class ShareLimits:
 
 
 class InvalidRecordState(InvalidError):
-    """An acknowledgement of records that the member does not have, or not any more."""
+    """The member does not hold the records that it acknowledges."""
 
     code: ClassVar[str] = "invalid_record_state"
 
 
 class InvalidAcknowledgement(InvalidError):
-    """Acknowledgements that contradict themselves."""
-
     code: ClassVar[str] = "invalid_request"

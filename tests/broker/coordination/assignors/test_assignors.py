@@ -1,4 +1,4 @@
-"""What must hold of every assignment, and what each assignor promises beside."""
+"""Properties of all assignments, and those of each assignor."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_each_partition_goes_to_one_reader_of_its_topic(
     expected = [
         (topic, number)
         for topic, count in counts.items()
-        if any(topic in one for one in read)
+        if any(topic in subscription for subscription in read)
         for number in range(count)
     ]
     assert sorted(given_out) == sorted(expected)
@@ -92,7 +92,7 @@ def test_members_alike_get_as_many_and_keep_what_they_may(
 
 @settings(deadline=None)
 @given(READ, COUNTS)
-def test_nobody_has_two_more_than_another_reader_of_the_same_topic(
+def test_readers_of_a_topic_differ_by_at_most_one_partition(
     read: list[frozenset[bytes]], counts: dict[bytes, int]
 ) -> None:
     group = group_of(read, counts)
@@ -105,7 +105,7 @@ def test_nobody_has_two_more_than_another_reader_of_the_same_topic(
                     assert has[member.member_id] - has[other.member_id] <= 1
 
 
-def test_one_that_comes_takes_its_share_and_nothing_else_moves() -> None:
+def test_a_joining_member_takes_its_share_and_nothing_else_moves() -> None:
     topics = frozenset(TOPICS[:1])
     before = dict(assign_uniformly(group_of([topics] * 3, {TOPICS[0]: 12})))
     after = assign_uniformly(group_of([topics] * 4, {TOPICS[0]: 12}, before))
@@ -119,7 +119,7 @@ RACKS = st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=7)
 
 @settings(deadline=None)
 @given(RACKS, COUNTS, HELD, st.data())
-def test_racks_cost_nobody_a_partition(
+def test_racks_do_not_change_partition_counts(
     racks: list[str | None],
     counts: dict[bytes, int],
     held: dict[str, Partitions],
@@ -149,7 +149,7 @@ def test_racks_cost_nobody_a_partition(
 
 
 def with_targets(members: list[MemberSpec], targets: dict[str, Partitions]) -> list[MemberSpec]:
-    return [replace(one, assigned=targets.get(one.member_id, NOTHING)) for one in members]
+    return [replace(member, assigned=targets.get(member.member_id, NOTHING)) for member in members]
 
 
 def test_members_get_what_has_a_replica_in_their_rack() -> None:

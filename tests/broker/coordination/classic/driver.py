@@ -1,4 +1,4 @@
-"""A small shell around the coordinator: hands out tokens, keeps answers, saves into a dict."""
+"""Shell of the coordinator for tests: assigns tokens, keeps responses, saves into a dict."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from penstock.broker.coordination.classic import (
 )
 from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.core import Effect, Refused, Reply, Save, Saved, Stored, Tick
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import DescribedGroup, DescribeGroup
 from penstock.broker.coordination.kinds import GROUP_ROW, Groups
+from penstock.broker.coordination.turn import Turn
 
 RANGE = (Protocol(name="range", metadata=b"range-subscription"),)
 LIMITS = GroupLimits(group_initial_rebalance_delay_ms=0)
 
 
 class Core(Groups):
-    """A core of classic groups alone."""
+    """Core of classic groups only."""
 
     def __init__(self, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
-        desk = Desk()
-        self.timers = desk.timers
-        self.classic = ClassicGroups(desk, limits, epoch=epoch)
-        super().__init__(desk, [self.classic])
+        turn = Turn()
+        self.timers = turn.timers
+        self.classic = ClassicGroups(turn, limits, epoch=epoch)
+        super().__init__(turn, [self.classic])
 
     @property
     def rebalancer(self) -> Rebalancer:
@@ -44,7 +44,7 @@ class Core(Groups):
 
 
 class Driver:
-    """Calls the coordinator; `holding` keeps saves back until `store_one`."""
+    """Calls the coordinator; `holding` delays saves until `store_one`."""
 
     def __init__(self, limits: GroupLimits = LIMITS, *, holding: bool = False) -> None:
         self.limits = limits
@@ -59,7 +59,7 @@ class Driver:
         self._token = 0
 
     def send(self, event: Any) -> int:
-        """Handle an event; returns its token, whose answer may be there or come later."""
+        """Handle an event; return its token, whose response may come later."""
         self._token += 1
         token = self._token
         self.open.add(token)
@@ -67,17 +67,17 @@ class Driver:
         return token
 
     def ask(self, event: Any) -> Any:
-        """Handle an event that is answered at once."""
+        """Return the response to an event that is answered at once."""
         return self.answers[self.send(event)]
 
     def refusal(self, event: Any) -> str:
-        """The error of an event that is refused at once."""
+        """Return the error of an event that is refused at once."""
         answer = self.ask(event)
         assert isinstance(answer, Refused), answer
         return answer.error
 
     def tell(self, event: Any) -> None:
-        """Handle an event that has no answer."""
+        """Handle an event without a response."""
         self.perform(self.core.handle(event, self.now_ms))
 
     def perform(self, effects: Sequence[Effect]) -> None:
@@ -93,7 +93,7 @@ class Driver:
             self.store_one()
 
     def store_one(self) -> None:
-        """Perform the oldest save or removal that is held."""
+        """Perform the oldest held save or removal."""
         save = self.held.pop(0)
         if save.rows:
             self.records[save.key] = save.rows
@@ -102,7 +102,6 @@ class Driver:
         self.tell(Saved(key=save.key))
 
     def stored_generation(self, group_id: str = "g") -> int:
-        """The generation that is stored."""
         generation: int = json.loads(self.records[group_id][GROUP_ROW])["generation"]
         return generation
 
@@ -118,7 +117,7 @@ class Driver:
         self.now_ms = end_ms
 
     def restart(self) -> None:
-        """Lose everything that was not saved."""
+        """Lose everything that is not saved."""
         self.epoch += 1
         self.core = Core(self.limits, epoch=self.epoch)
         self.open.clear()
@@ -164,7 +163,7 @@ class Driver:
         return answer
 
     def stable(self, count: int = 1, **fields: Any) -> list[Joined]:
-        """A stable group of `count` dynamic members; the first of the result leads."""
+        """Make a stable group of `count` dynamic members; the first one leads."""
         tokens = [self.join(**fields)]
         if count > 1:
             first = self.joined(tokens[0])

@@ -1,15 +1,14 @@
-"""A seeded simulation of one group: clients, a lossy network, a store that fails, restarts.
+"""Seeded simulation of one group: clients, a lossy network, a failing store, restarts.
 
-Time is virtual; everything that happens is drawn from one generator. Faults rage for a while,
-then stop, and every client that still lives must settle within a bound. After every effect:
+Time is virtual, and one generator draws all events. Faults occur for a while, then stop, and every
+live client must reach a stable group within a time limit. After every effect:
 
-- a partition has one owner in a generation (a static member that returns counts as the same);
-- a generation that begins is above every one that was ever handed out, also after a restart
-  that finds the group saved, though not that generation;
-- every request is answered at most once, at most one save is under way, queues stay bounded.
+- a partition has one owner in a generation (a static member that returns counts as the same); - a
+new generation is above all that were handed out, also after a restart from an older save; - every
+request is answered at most once, at most one save is under way, queues stay bounded.
 
-Run as a module with a first seed and a count, it prints a digest of all that happened, so that
-runs under different hash seeds can be compared.
+Run as a module with a first seed and a count, it prints a digest of all events, so that runs under
+different hash seeds can be compared.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Violation(AssertionError):
 
 
 class Client:
-    """A consumer as Kafka's clients behave: join, sync, heartbeat, rejoin when told."""
+    """A consumer like Kafka's clients: joins, syncs, heartbeats, and rejoins on request."""
 
     def __init__(self, world: World, number: int, instance: str | None) -> None:
         self.world = world
@@ -331,7 +330,7 @@ class World:
         self.happen(SaveFailed(key="g", reason="unknown") if fails else Saved(key="g"), 0)
 
     def restart(self) -> None:
-        """Lose the coordinator; whoever waits for it will time out."""
+        """Lose the coordinator; its waiting clients time out."""
         self.incarnation += 1
         if self.saving is not None and self.random.random() < 0.5:
             self.rows = self.saving.rows
@@ -398,7 +397,7 @@ class World:
         self.after(self.random.randint(0, 100), client.join)
 
     def disturb(self) -> None:
-        """One thing goes wrong, or someone comes or goes."""
+        """Inject one fault, or start or stop a client."""
         if not self.faults:
             return
         alive = [client for client in self.clients if client.alive]
@@ -420,7 +419,7 @@ class World:
         self.after(self.random.randint(50, 800), self.disturb)
 
     def run(self) -> str:
-        """The whole story; returns the digest of all that happened."""
+        """Run to the end; return the digest of all events."""
         for _ in range(self.random.randint(1, 4)):
             self.start_client(self.random.choice([None, None, "i1", "i2"]))
         self.after(300, self.disturb)
@@ -429,12 +428,12 @@ class World:
         if not self.run_until(self.now_ms + SETTLE_MS, self.settled):
             answer = self.core.handle(DescribeGroup(group_id="g"), self.now_ms, -1)
             states = [(c.number, c.alive, c.settled, c.generation) for c in self.clients]
-            raise Violation(f"not settled after {SETTLE_MS} ms: {answer} {states}")
+            raise Violation(f"not stable after {SETTLE_MS} ms: {answer} {states}")
         self.end()
         return self.trace.hexdigest()
 
     def end(self) -> None:
-        """Everyone goes; nothing must be left."""
+        """Stop all clients; no group may be left."""
         for client in self.clients:
             client.alive = False
         self.run_until(self.now_ms + 10 * SESSION_MS)

@@ -41,7 +41,7 @@ def listed(driver: Driver, **filters: tuple[str, ...]) -> list[tuple[str, str, s
     return [(group.group_id, group.state, group.group_type) for group in answer.groups]
 
 
-def test_describe_shows_members_and_hides_what_is_not_settled() -> None:
+def test_describe_hides_assignments_of_unstable_groups() -> None:
     driver = Driver()
     (first,) = driver.stable()
     answer = driver.ask(DescribeGroup(group_id="g"))
@@ -83,7 +83,7 @@ def test_only_empty_groups_are_deleted() -> None:
     assert driver.state() == "absent"
 
 
-def test_a_group_that_is_being_deleted_lets_nobody_in() -> None:
+def test_a_group_under_deletion_refuses_members() -> None:
     driver = Driver()
     driver.ask(CommitCheck(group_id="g", generation=-1, member_id=""))
     driver.holding = True

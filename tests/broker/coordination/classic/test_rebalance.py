@@ -263,7 +263,7 @@ def test_commits_are_allowed_while_members_rejoin_but_not_before_they_sync() -> 
 
 
 def test_transactions_commit_for_members_and_without_them() -> None:
-    """A transaction names its member from KIP-447 on; no rebalance holds it up."""
+    """A transaction names its member from KIP-447 on; no rebalance delays it."""
     driver = Driver()
     unnamed = CommitCheck(group_id="g", generation=-1, member_id="", transactional=True)
     assert driver.ask(unnamed) == Accepted(), "the group is not there yet"
@@ -294,7 +294,7 @@ def test_the_same_subscription_is_kept_when_members_are_many() -> None:
 
 
 def test_cooperative_members_keep_what_they_own_while_they_rejoin() -> None:
-    """Two rebalances in a row; commits for what is kept go on through both (KIP-429)."""
+    """Commits for kept partitions continue through two rebalances (KIP-429)."""
 
     def owning(partitions: bytes) -> tuple[Protocol, ...]:
         return (Protocol(name="cooperative-sticky", metadata=partitions),)

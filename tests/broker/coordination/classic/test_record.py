@@ -1,4 +1,4 @@
-"""The saved form of a group: there and back, and truncated at every position."""
+"""Stored form of a group: round trips, and truncation at every position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a restart of the broker: members go on, generations do not come again."""
+"""Restarts of the broker: members continue, and generations never repeat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
 from tests.broker.coordination.classic.driver import LIMITS, Core, Driver
 
 
-def test_members_go_on_heart_beating() -> None:
+def test_members_continue_to_heartbeat() -> None:
     driver = Driver()
     members = driver.stable(3)
     before = driver.ask(DescribeGroup(group_id="g"))
@@ -61,7 +61,7 @@ def test_a_group_above_its_size_rebalances() -> None:
     assert driver.state() == "PreparingRebalance"
 
 
-def test_a_save_that_nobody_waits_for_is_tried_again() -> None:
+def test_a_failed_save_without_a_waiter_is_retried() -> None:
     driver = Driver()
     (first,) = driver.stable()
     driver.holding = True

@@ -1,4 +1,4 @@
-"""Thousands of seeded stories of a group; see `simulation` for what must hold."""
+"""Thousands of seeded runs of a group; `simulation` states the invariants."""
 
 from __future__ import annotations
 

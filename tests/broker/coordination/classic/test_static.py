@@ -20,7 +20,7 @@ from tests.broker.coordination.classic.driver import Driver, join_event
 
 
 def static_pair(driver: Driver) -> tuple[Joined, Joined]:
-    """Two static members, stable; instance "a" leads."""
+    """Make a stable group of two static members; instance "a" leads."""
     token = driver.join(group_instance_id="a")
     driver.sync(driver.joined(token))
     late = driver.join(group_instance_id="b")
@@ -61,7 +61,7 @@ def test_a_leader_of_version_9_restarts_and_skips_the_assignment() -> None:
     assert driver.state() == "Stable"
 
 
-def test_a_leader_of_version_8_restarts_and_is_told_that_its_old_id_leads() -> None:
+def test_a_restarted_leader_of_version_8_gets_its_old_id_as_leader() -> None:
     driver = Driver()
     first, _ = static_pair(driver)
     again = driver.joined(driver.join(group_instance_id="a", skip_assignment_known=False))
@@ -153,7 +153,7 @@ def test_a_rebalance_overtakes_the_save_of_a_restart() -> None:
     assert driver.synced(driver.sync(again, group_instance_id="b"))
 
 
-def test_a_restart_that_cannot_be_saved_is_told_to_retry() -> None:
+def test_a_restart_that_cannot_be_saved_is_refused_with_a_retriable_error() -> None:
     driver = Driver()
     static_pair(driver)
     driver.holding = True

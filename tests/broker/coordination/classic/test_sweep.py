@@ -1,7 +1,7 @@
-"""Every state against every event: the answer's error, and the state that follows.
+"""Every state against every event: the error of the response, and the next state.
 
-The group has had two dynamic members, the first of which leads. In the table "ok" is an answer
-without an error, "…" one that is still owed, and a state is left out where it stays as it is.
+The group has had two dynamic members, the first of which leads. In the table "ok" is a response
+without an error, "…" one that is pending, and an unchanged state is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small shell around the core of groups: does what it wants at once, or holds it back."""
+"""Shell of the core of groups for tests: performs effects at once, or holds them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 from penstock.control import Partition, Topic
 
 LIMITS = ConsumerLimits(assignment_interval=0)
@@ -55,7 +55,7 @@ def owned(*found: int, topic_id: UUID = ORDERS) -> Partitions:
 
 
 class Driver:
-    """`holding` keeps saves, `pondering` computations back."""
+    """`holding` delays saves, `pondering` computations."""
 
     def __init__(self, limits: ConsumerLimits = LIMITS) -> None:
         self.limits = limits
@@ -70,12 +70,12 @@ class Driver:
         self._start()
 
     def _start(self) -> None:
-        desk = Desk()
-        self.consumer = ConsumerGroups(desk, self.limits)
+        turn = Turn()
+        self.consumer = ConsumerGroups(turn, self.limits)
         self.consumer.topics = dict(self.topics)
-        self.classic = ClassicGroups(desk, CLASSIC_LIMITS)
-        Conversion(desk, self.classic, self.consumer)
-        self.core = Groups(desk, [self.classic, self.consumer])
+        self.classic = ClassicGroups(turn, CLASSIC_LIMITS)
+        Conversion(turn, self.classic, self.consumer)
+        self.core = Groups(turn, [self.classic, self.consumer])
 
     def send(self, event: Any) -> int:
         self._token += 1
@@ -104,7 +104,7 @@ class Driver:
             self.compute()
 
     def store(self, failure: str = "") -> None:
-        """End the oldest save."""
+        """Complete the oldest save."""
         save = self.held.pop(0)
         if failure:
             self.tell(SaveFailed(key=save.key, reason=failure))
@@ -116,7 +116,7 @@ class Driver:
         self.tell(Saved(key=save.key))
 
     def compute(self, failure: str = "") -> None:
-        """End the oldest computation."""
+        """Complete the oldest computation."""
         one = self.wanted.pop(0)
         result = None if failure else one.work()
         self.tell(Computed(key=one.key, ticket=one.ticket, result=result, reason=failure))
@@ -130,7 +130,7 @@ class Driver:
         self.now_ms = end_ms
 
     def restart(self) -> None:
-        """Lose everything that was not saved."""
+        """Lose everything that is not saved."""
         self.held.clear()
         self.wanted.clear()
         self._start()
@@ -138,7 +138,7 @@ class Driver:
             self.perform(self.core.load(Stored(key=key, rows=rows), self.now_ms))
 
     def change(self, name: str, found: Topic | None) -> None:
-        """A topic comes, changes or goes."""
+        """Create, change or delete a topic."""
         if found is None:
             del self.topics[name]
         else:
@@ -150,9 +150,9 @@ class Driver:
     def beat(self, member_id: str, epoch: int, **fields: Any) -> Any:
         return self.ask(heartbeat(member_id, epoch, **fields))
 
-    def join(self, member_id: str, *topics: str, **fields: Any) -> Beaten:
+    def join(self, member_id: str, *topics: str, **fields: Any) -> HeartbeatResponse:
         answer = self.ask(joining(member_id, *topics, **fields))
-        assert isinstance(answer, Beaten), answer
+        assert isinstance(answer, HeartbeatResponse), answer
         return answer
 
     def refusal(self, event: Any) -> str:

@@ -1,4 +1,4 @@
-"""Groups become consumer groups and classic ones again, with members that go on reading."""
+"""Conversion of groups to consumer groups and back, while members keep reading."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.broker.coordination.consumer_protocol import (
 )
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import Accepted, CommitCheck, ListGroups
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from tests.broker.coordination.consumer.driver import (
     LIMITS,
     Driver,
@@ -39,7 +39,7 @@ from tests.broker.coordination.consumer.driver import (
 
 
 def subscription(*topics: str, has: dict[str, list[int]] | None = None) -> bytes:
-    """A subscription of version 1."""
+    """Make a subscription of version 1."""
     data = struct.pack(">hi", 1, len(topics))
     for topic in topics:
         data += struct.pack(">h", len(topic)) + topic.encode()
@@ -53,7 +53,7 @@ def subscription(*topics: str, has: dict[str, list[int]] | None = None) -> bytes
 def join(
     driver: Driver, member_id: str = "", *, has: list[int] | None = None, **fields: Any
 ) -> Any:
-    """Join by the classic protocol; the answer may come later."""
+    """Join by the classic protocol; the response may come later."""
     metadata = subscription("orders", has={"orders": has} if has else None)
     event = JoinGroup(
         **{
@@ -78,7 +78,7 @@ def join(
 
 
 def sync(driver: Driver, joined: Joined, given: dict[str, list[int]] | None = None) -> Any:
-    """Sync; a leader gives partitions of orders to members."""
+    """Sync; a leader assigns partitions of orders to members."""
     assignments = tuple(
         Assignment(member_id=member, assignment=encode_assignment({"orders": frozenset(found)}, 1))
         for member, found in (given or {}).items()
@@ -112,15 +112,15 @@ def kind(driver: Driver) -> str:
 
 
 def classic_group(driver: Driver) -> Joined:
-    """A classic group with one member that reads everything."""
+    """Make a classic group with one member that reads everything."""
     joined = join(driver)
     assert isinstance(joined, Joined)
     assert read(sync(driver, joined, {joined.member_id: [0, 1, 2, 3, 4, 5]})) == [0, 1, 2, 3, 4, 5]
     return joined
 
 
-def converted(driver: Driver) -> tuple[Joined, Beaten]:
-    """A group of one classic member, and one of the new protocol, each with a half."""
+def converted(driver: Driver) -> tuple[Joined, HeartbeatResponse]:
+    """Make a group of a classic and a new member, each with half of the partitions."""
     old = classic_group(driver)
     new = driver.join("new")
     assert numbers(new.assigned) == []
@@ -199,11 +199,13 @@ def test_a_conversion_waits_for_the_save_under_way() -> None:
         (MigrationPolicy.DOWNGRADE, False, True),
     ],
 )
-def test_settings_say_what_is_converted(policy: MigrationPolicy, up: bool, down: bool) -> None:
+def test_the_migration_policy_decides_conversions(
+    policy: MigrationPolicy, up: bool, down: bool
+) -> None:
     driver = Driver(replace(LIMITS, migration=policy))
     classic_group(driver)
     answer = driver.ask(joining("new"))
-    assert isinstance(answer, Beaten) is up
+    assert isinstance(answer, HeartbeatResponse) is up
     driver = Driver(replace(LIMITS, migration=policy))
     driver.join("new")
     assert isinstance(join(driver), Joined)

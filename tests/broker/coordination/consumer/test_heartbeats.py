@@ -1,4 +1,4 @@
-"""Members of consumer groups join, read, give up, leave, are fenced and expire."""
+"""Members of consumer groups join, read, revoke, leave, are fenced and expire."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_first_member_gets_everything_at_once() -> None:
     assert driver.beat("a", 1).assigned is None
 
 
-def test_a_second_member_waits_for_what_the_first_gives_up() -> None:
+def test_a_second_member_waits_for_the_first_ones_revocation() -> None:
     driver = Driver()
     driver.join("a")
     second = driver.join("b")
@@ -59,7 +59,7 @@ def test_a_second_member_waits_for_what_the_first_gives_up() -> None:
     assert driver.group.state.value == GroupState.STABLE.value
 
 
-def test_who_leaves_makes_room() -> None:
+def test_a_leaving_member_frees_its_partitions() -> None:
     driver = Driver()
     driver.join("a")
     driver.join("b")
@@ -108,7 +108,7 @@ def test_epochs_are_fenced_but_for_an_answer_that_was_lost() -> None:
     assert (again.epoch, numbers(again.assigned)) == (2, [*ALL, 6])
 
 
-def test_a_full_group_takes_nobody_but_its_own() -> None:
+def test_a_full_group_accepts_only_its_members() -> None:
     driver = Driver(replace(LIMITS, max_size=1))
     driver.join("a", instance_id="one")
     assert driver.refusal(joining("b")) == "group_max_size_reached"
@@ -116,7 +116,7 @@ def test_a_full_group_takes_nobody_but_its_own() -> None:
     assert numbers(driver.join("c", instance_id="one").assigned) == ALL
 
 
-def test_a_static_member_returns_to_what_it_had_and_nobody_notices() -> None:
+def test_a_returning_static_member_keeps_its_partitions_without_a_rebalance() -> None:
     driver = Driver()
     driver.join("a", instance_id="one")
     driver.join("b")
@@ -146,7 +146,7 @@ def test_members_expire() -> None:
     assert driver.group.state.value == GroupState.EMPTY.value
 
 
-def test_who_does_not_give_up_in_time_is_out() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_expelled() -> None:
     driver = Driver()
     driver.join("a")
     driver.join("b")
@@ -175,7 +175,7 @@ def test_answers_wait_for_what_they_rest_on() -> None:
     assert behind in driver.answers
 
 
-def test_while_saves_fail_members_are_heard_and_nothing_changes() -> None:
+def test_while_saves_fail_sessions_are_kept_and_nothing_changes() -> None:
     driver = Driver()
     driver.join("a")
     driver.holding = True
@@ -214,8 +214,8 @@ def test_members_that_start_together_share_the_first_target() -> None:
         assert not driver.answers.keys() & set(tokens)
         driver.advance(1)
         shares = [driver.answers[token].assigned for token in tokens]
-        assert sorted(number for one in shares for number in numbers(one) or ()) == ALL
-        assert {len(numbers(one) or ()) for one in shares} == {2}
+        assert sorted(number for share in shares for number in numbers(share) or ()) == ALL
+        assert {len(numbers(share) or ()) for share in shares} == {2}
         for name in "abc":
             driver.beat(name, -1)
         driver.advance(1_000)
@@ -233,7 +233,7 @@ def test_a_first_target_waits_for_more_members_an_interval_at_most() -> None:
     assert driver.answers.keys() >= set(tokens)
 
 
-def test_a_member_that_waits_for_partitions_comes_again_soon() -> None:
+def test_a_member_that_waits_for_partitions_gets_a_short_interval() -> None:
     driver = Driver()
     assert driver.join("a").heartbeat_interval_ms == 5_000
     waiting = driver.join("b")
@@ -263,7 +263,7 @@ def test_others_are_answered_while_a_target_is_computed() -> None:
     assert driver.join("b").epoch == 2
 
 
-def test_topics_that_change_are_assigned_anew() -> None:
+def test_changed_topics_are_reassigned() -> None:
     driver = Driver()
     driver.join("a")
     driver.change("clicks", topic("clicks", CLICKS, 9))
@@ -303,7 +303,7 @@ def test_regular_expressions_follow_the_topics() -> None:
     assert not driver.group.resolved
 
 
-def test_everything_saved_comes_back() -> None:
+def test_everything_saved_is_restored() -> None:
     driver = Driver()
     driver.join("a", "orders", rack_id="r", instance_id="one", assignor="range")
     driver.join("b")
@@ -382,7 +382,7 @@ def test_empty_groups_are_listed_deleted_and_forgotten() -> None:
     assert driver.core.next_deadline_ms() is None
 
 
-def test_who_waits_is_told_when_another_broker_coordinates() -> None:
+def test_waiting_members_get_not_coordinator_when_the_owner_changes() -> None:
     driver = Driver()
     driver.join("a")
     driver.pondering = driver.holding = True

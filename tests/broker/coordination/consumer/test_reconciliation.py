@@ -47,7 +47,7 @@ def test_new_partitions_come_at_once_where_they_are_free() -> None:
     assert step(current, of(1, 2), None) == Current(state=STABLE, epoch=9, assigned=of(1, 2))
 
 
-def test_what_is_too_much_is_given_up_first() -> None:
+def test_partitions_outside_the_target_are_revoked_first() -> None:
     current = Current(state=STABLE, epoch=5, assigned=of(1, 2))
     asked = step(current, of(1, 3), None)
     assert asked == Current(state=UNREVOKED, epoch=5, assigned=of(1), revoking=of(2))
@@ -56,7 +56,7 @@ def test_what_is_too_much_is_given_up_first() -> None:
     assert step(asked, of(1, 3), of(1)) == Current(state=STABLE, epoch=9, assigned=of(1, 3))
 
 
-def test_what_it_does_not_have_need_not_be_given_up() -> None:
+def test_partitions_that_a_member_does_not_own_need_no_revocation() -> None:
     current = Current(state=STABLE, epoch=5, assigned=of(1, 2))
     assert step(current, of(1), of(1)) == Current(state=STABLE, epoch=9, assigned=of(1))
 
@@ -69,7 +69,7 @@ def test_others_are_waited_for_at_the_new_epoch() -> None:
     assert step(waits, of(1, 2, 3), None) == Current(state=STABLE, epoch=9, assigned=of(1, 2, 3))
 
 
-def test_a_target_that_changes_while_something_is_given_up() -> None:
+def test_a_target_that_changes_during_a_revocation() -> None:
     asked = Current(state=UNREVOKED, epoch=5, assigned=of(1), revoking=of(2))
     more = step(asked, of(3), of(1))
     assert more == Current(state=UNREVOKED, epoch=6, assigned={}, revoking=of(1))

@@ -1,5 +1,4 @@
-"""Share groups by events: members join, live, leave and are assigned; nothing is told before it is
-saved."""
+"""Share groups by events: members join, heartbeat, leave and get assignments; saves come first."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from penstock.broker.coordination.core import (
     Stored,
     Tick,
 )
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     CommitCheck,
     DeleteGroup,
@@ -30,7 +28,7 @@ from penstock.broker.coordination.group_events import (
     ListGroups,
 )
 from penstock.broker.coordination.kinds import Groups
-from penstock.broker.coordination.modern.events import Beaten
+from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.broker.coordination.share import (
     DescribedShareGroup,
@@ -39,6 +37,7 @@ from penstock.broker.coordination.share import (
     ShareGroups,
     ShareHeartbeat,
 )
+from penstock.broker.coordination.turn import Turn
 from penstock.broker.group_configs import GroupConfigs
 from penstock.control import Partition, Topic
 
@@ -61,13 +60,13 @@ class House:
     """A core, a store of rows, and a clock."""
 
     def __init__(self, rows: dict[str, dict[str, bytes]] | None = None, max_size: int = 3) -> None:
-        desk = Desk()
+        turn = Turn()
         limits = ShareGroupLimits(
             configs=lambda _: GroupConfigs(), max_size=max_size, assignment_interval=0
         )
-        self.kind = ShareGroups(desk, limits)
+        self.kind = ShareGroups(turn, limits)
         self.kind.topics = TOPICS
-        self.core = Groups(desk, [self.kind])
+        self.core = Groups(turn, [self.kind])
         self.now_ms = 0
         self.token = 0
         self.rows = rows or {}
@@ -98,7 +97,7 @@ class House:
         return Saved(key=save.key)
 
     def ask(self, event: Any) -> Any:
-        """The answer, or None while there is none."""
+        """Return the response, or None while there is none."""
         self.token += 1
         self.perform(self.core.handle(event, self.now_ms, self.token))
         return self.answers.get(self.token)
@@ -135,7 +134,7 @@ def numbers(assigned: Partitions | None, topic_id: bytes = ONE) -> set[int]:
 
 def test_a_member_joins_and_has_all(house: House) -> None:
     answer = house.beat("a", 0, "t")
-    assert isinstance(answer, Beaten)
+    assert isinstance(answer, HeartbeatResponse)
     assert (answer.epoch, answer.heartbeat_interval_ms) == (1, 5_000)
     assert numbers(answer.assigned) == {0, 1, 2, 3}
     assert house.beat("a", 1).assigned is None, "as it was told"
@@ -156,7 +155,9 @@ def test_more_members_than_partitions_have_some_together() -> None:
     for name in "abcde":
         house.beat(name, 0, "u")
     has = [house.beat(name, 0, "u").assigned for name in "abcde"]
-    counts = [sum(number in numbers(one, UUID(int=2).bytes) for one in has) for number in (0, 1)]
+    counts = [
+        sum(number in numbers(assigned, UUID(int=2).bytes) for assigned in has) for number in (0, 1)
+    ]
     assert sorted(counts) == [2, 3]
 
 
@@ -183,18 +184,18 @@ def test_malformed_heartbeats(
 
 def test_a_group_is_as_large_as_it_may_be(house: House) -> None:
     for name in "abc":
-        assert isinstance(house.beat(name, 0, "t"), Beaten)
+        assert isinstance(house.beat(name, 0, "t"), HeartbeatResponse)
     assert house.beat("d", 0, "t").error == "group_max_size_reached"
-    assert isinstance(house.beat("a", 0, "t"), Beaten)
+    assert isinstance(house.beat("a", 0, "t"), HeartbeatResponse)
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_a_member_leaves_or_is_not_heard_of(house: House, says: bool) -> None:
+def test_a_member_leaves_or_expires(house: House, says: bool) -> None:
     house.beat("a", 0, "t")
     house.passes(SESSION_MS - 1)
     house.beat("b", 0, "t")
     if says:
-        assert house.beat("a", -1) == Beaten(member_id="a", epoch=-1)
+        assert house.beat("a", -1) == HeartbeatResponse(member_id="a", epoch=-1)
     else:
         house.passes(1)
     assert set(house.kind.groups["g"].members) == {"b"}
@@ -202,7 +203,7 @@ def test_a_member_leaves_or_is_not_heard_of(house: House, says: bool) -> None:
     assert house.beat("a", 1).error == "unknown_member_id"
 
 
-def test_nothing_is_told_before_it_is_saved(house: House) -> None:
+def test_responses_wait_for_the_save(house: House) -> None:
     house.holds = True
     assert house.beat("a", 0, "t") is None
     token = house.token
@@ -220,7 +221,7 @@ def test_what_cannot_be_saved_is_refused_until_it_can(house: House) -> None:
     assert house.beat("a", 0, "t").epoch == 1
 
 
-def test_another_coordinator_goes_on(house: House) -> None:
+def test_another_coordinator_continues(house: House) -> None:
     house.beat("a", 0, "t")
     house.beat("b", 0, "t", "u")
     house.beat("a", 1)
@@ -237,7 +238,7 @@ def test_new_partitions_are_assigned(house: House) -> None:
     house.beat("a", 0, "t")
     topics = {**TOPICS, "t": topic("t", 1, 6)}
     house.kind.topics_changed(NewTopics(topics=topics, changed={"t"}))
-    effects, house.kind.desk.effects = house.kind.desk.effects, []
+    effects, house.kind.turn.effects = house.kind.turn.effects, []
     house.perform(effects)
     answer = house.beat("a", 1)
     assert (answer.epoch, numbers(answer.assigned)) == (2, set(range(6)))
@@ -271,7 +272,7 @@ def test_a_group_is_created_without_members(house: House) -> None:
     house.holds = False
     other = House(house.rows)
     assert other.ask(EnsureShareGroup(group_id="g")) == described, "it is loaded as it was saved"
-    assert isinstance(other.beat("a", 0, "t"), Beaten)
+    assert isinstance(other.beat("a", 0, "t"), HeartbeatResponse)
     assert isinstance(other.ask(DescribeGroup(group_id="g")), DescribedShareGroup)
 
 

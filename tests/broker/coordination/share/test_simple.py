@@ -1,4 +1,4 @@
-"""The simple assignor: everybody reads something, everything is read, and little moves."""
+"""Simple assignor: every member and every partition is used, and few assignments change."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_all_are_served(
             reads[data.draw(st.text("abcdefgh", min_size=1, max_size=2))] = data.draw(topics)
 
 
-def test_little_moves_when_a_member_comes() -> None:
+def test_a_joining_member_moves_few_partitions() -> None:
     names = {TOPICS[0]}
     before = assign_simply(spec({"a": names, "b": names}, {TOPICS[0]: 6}, {}))
     after = assign_simply(spec({"a": names, "b": names, "c": names}, {TOPICS[0]: 6}, dict(before)))

@@ -1,4 +1,4 @@
-"""The core of transactions: answers after saves, waiting, fencing, time, taking over."""
+"""Core of transactions: responses after saves, waiting, fencing, time, takeover."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.broker.coordination.core import (
     Tick,
 )
 from penstock.broker.coordination.transactions import (
-    NOBODY,
+    NO_PRODUCER,
     Added,
     AddToTransaction,
     DescribedTransaction,
@@ -53,7 +53,7 @@ P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 class Driver:
-    """A core, what is stored, and its answers; saves are done at once unless `holding`."""
+    """A core, its stored rows and its responses; saves succeed at once unless `holding`."""
 
     def __init__(self, **limits: int) -> None:
         self.limits = TransactionLimits(**limits)
@@ -70,7 +70,7 @@ class Driver:
         self._token = 0
 
     def ask(self, event: Any) -> Any:
-        """Ask, with a new producer id where one is needed; None while it waits."""
+        """Return the response, with a new producer id where needed; None while it waits."""
         self._token += 1
         token = self._token
         self.perform(self.core.handle(event, self.now_ms, token))
@@ -122,7 +122,7 @@ class Driver:
         self.tell(MarkersWritten(transactional_id=ID, producer=marker.producer, partitions=written))
 
     def taken_over(self) -> Driver:
-        """Another broker's core, over what is stored."""
+        """Return another broker's core over the stored rows."""
         other = Driver()
         other.limits, other.stored, other.now_ms = self.limits, self.stored, self.now_ms
         other.perform(other.core.load(Stored(key=ID, rows=self.stored), self.now_ms))
@@ -130,7 +130,7 @@ class Driver:
 
     # Requests
 
-    def init(self, producer: ProducerIdentity = NOBODY, timeout_ms: int = 60_000) -> Any:
+    def init(self, producer: ProducerIdentity = NO_PRODUCER, timeout_ms: int = 60_000) -> Any:
         return self.ask(
             InitProducerId(transactional_id=ID, timeout_ms=timeout_ms, producer=producer)
         )
@@ -207,7 +207,9 @@ def test_nothing_leaves_before_its_save(driver: Driver) -> None:
     driver.holding = True
     assert driver.init() is None
     driver.store()
-    [producer] = [one.producer for one in driver.answers.values() if isinstance(one, Initialised)]
+    [producer] = [
+        answer.producer for answer in driver.answers.values() if isinstance(answer, Initialised)
+    ]
     assert driver.add(producer, P0) is None
     driver.store()
     assert driver.end(producer) is None
@@ -216,7 +218,7 @@ def test_nothing_leaves_before_its_save(driver: Driver) -> None:
     assert driver.markers
 
 
-def test_requests_wait_for_a_save_and_go_on_together(driver: Driver) -> None:
+def test_requests_wait_for_a_save_and_are_saved_together(driver: Driver) -> None:
     producer = driver.begun()
     driver.holding = True
     assert driver.add(producer, P0) is None
@@ -240,7 +242,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last(driver: Driver) 
     assert driver.state() is TransactionState.ONGOING
 
 
-def test_who_waits_for_long_is_told_to_come_again(driver: Driver) -> None:
+def test_a_request_that_waits_too_long_gets_concurrent_transactions(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, P0)
     driver.end(producer)
@@ -427,7 +429,7 @@ def test_a_new_owner_keeps_the_time_of_what_is_open(driver: Driver) -> None:
     assert other.state() is TransactionState.PREPARE_ABORT
 
 
-def test_who_waits_is_sent_on_when_the_owner_changes(driver: Driver) -> None:
+def test_waiting_requests_get_not_coordinator_when_the_owner_changes(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, P0)
     driver.end(producer)
@@ -467,7 +469,7 @@ def test_partitions_are_verified(driver: Driver) -> None:
     assert verify(producer.raised, P0) == Verified(missing=frozenset({P0}))
 
 
-def test_bounds_are_told(driver: Driver) -> None:
+def test_limits_are_named_in_errors(driver: Driver) -> None:
     assert refused(driver.init(timeout_ms=900_001)) == "invalid_transaction_timeout"
     assert refused(driver.init(timeout_ms=0)) == "invalid_transaction_timeout"
     assert refused(driver.init(ProducerIdentity(1, -1))) == "invalid_request"

@@ -1,4 +1,4 @@
-"""Who reads what: assignments of partitions to the members of a group, computed here."""
+"""Assignors: functions that assign partitions to the members of a group."""
 
 from typing import Final
 
@@ -17,14 +17,14 @@ from penstock.broker.coordination.assignors.spec import Assignor, GroupSpec, Mem
 from penstock.broker.coordination.assignors.uniform import assign_uniformly
 
 SIMPLE: Final = "simple"
-"""The assignor of share groups."""
+"""Name of the assignor of share groups."""
 
 ASSIGNORS: dict[str, Assignor] = {
     "uniform": assign_uniformly,
     "range": assign_ranges,
     SIMPLE: assign_simply,
 }
-"""By the names that clients and settings give."""
+"""Assignors by the names that clients and settings use."""
 
 __all__ = [
     "ASSIGNORS",

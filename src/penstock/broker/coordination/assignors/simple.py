@@ -1,9 +1,9 @@
-"""The simple assignor of share groups: partitions are shared by as few members as need be.
+"""Simple assignor of share groups: each partition has as few members as possible.
 
-Members who read the same topics are assigned together: where they are no more than partitions, each
-partition is one member's, and all have as many, give or take one; where they are more, each has one
-partition, and all partitions have as many members. What a member has stays its own as far as that
-goes.
+Members with the same topics are assigned together. If partitions outnumber them, each partition has
+one member, and members have equally many, give or take one. Otherwise each member has one
+partition, and partitions have equally many members. Members keep what they have as far as that
+allows.
 
 Source: Kafka's `SimpleAssignor`; KIP-932.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from penstock.broker.coordination.assignors.partitions import Partitions
 from penstock.broker.coordination.assignors.spec import GroupSpec, MemberSpec
 
-Place = tuple[bytes, int]
+Partition = tuple[bytes, int]
 
 
 def assign_simply(group: GroupSpec) -> Mapping[str, Partitions]:
@@ -25,29 +25,28 @@ def assign_simply(group: GroupSpec) -> Mapping[str, Partitions]:
         together.setdefault(member.topics.intersection(group.partitions), []).append(member)
     assigned: dict[str, Partitions] = {}
     for topics, members in together.items():
-        places = [
+        partitions = [
             (topic, number) for topic in sorted(topics) for number in range(group.partitions[topic])
         ]
-        if len(members) <= len(places):
-            assigned.update(_spread(members, places))
-        elif places:
-            assigned.update(_shared(members, places))
+        if len(members) <= len(partitions):
+            assigned.update(_spread(members, partitions))
+        elif partitions:
+            assigned.update(_shared(members, partitions))
     return assigned
 
 
-def _spread(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Partitions]:
-    """Each partition is one member's."""
-    least, longer = divmod(len(places), len(members))
-    free = dict.fromkeys(places)
-    kept: list[list[Place]] = []
+def _spread(members: list[MemberSpec], partitions: list[Partition]) -> Mapping[str, Partitions]:
+    least, longer = divmod(len(partitions), len(members))
+    free = dict.fromkeys(partitions)
+    kept: list[list[Partition]] = []
     for member in members:
-        had = [place for place in _places(member.assigned) if place in free]
+        had = [partition for partition in _listed(member.assigned) if partition in free]
         most = least + (longer > 0)
         if len(had) >= most and most > least:
             longer -= 1
         kept.append(had[:most])
-        for place in kept[-1]:
-            del free[place]
+        for partition in kept[-1]:
+            del free[partition]
     left = iter(free)
     assigned: dict[str, Partitions] = {}
     for member, has in zip(members, kept, strict=True):
@@ -58,35 +57,34 @@ def _spread(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Part
     return assigned
 
 
-def _shared(members: list[MemberSpec], places: list[Place]) -> Mapping[str, Partitions]:
-    """Each member has one partition."""
-    least, longer = divmod(len(members), len(places))
-    counts = dict.fromkeys(places, 0)
-    kept: dict[str, Place] = {}
+def _shared(members: list[MemberSpec], partitions: list[Partition]) -> Mapping[str, Partitions]:
+    least, longer = divmod(len(members), len(partitions))
+    counts = dict.fromkeys(partitions, 0)
+    kept: dict[str, Partition] = {}
     for member in members:
-        for place in _places(member.assigned):
-            count = counts.get(place)
+        for partition in _listed(member.assigned):
+            count = counts.get(partition)
             if count is None or count > least or (count == least and not longer):
                 continue
             longer -= count == least
-            counts[place] = count + 1
-            kept[member.member_id] = place
+            counts[partition] = count + 1
+            kept[member.member_id] = partition
             break
-    room = iter([place for place in places for _ in range(least - counts[place])])
-    more = iter([place for place in places if counts[place] <= least])
+    room = iter([partition for partition in partitions for _ in range(least - counts[partition])])
+    more = iter([partition for partition in partitions if counts[partition] <= least])
     assigned: dict[str, Partitions] = {}
     for member in members:
-        place = kept.get(member.member_id) or next(room, None) or next(more)
-        assigned[member.member_id] = _partitions([place])
+        partition = kept.get(member.member_id) or next(room, None) or next(more)
+        assigned[member.member_id] = _partitions([partition])
     return assigned
 
 
-def _places(partitions: Partitions) -> list[Place]:
+def _listed(partitions: Partitions) -> list[Partition]:
     return [(topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic])]
 
 
-def _partitions(places: Iterable[Place]) -> Partitions:
+def _partitions(partitions: Iterable[Partition]) -> Partitions:
     found: dict[bytes, set[int]] = {}
-    for topic, number in places:
+    for topic, number in partitions:
         found.setdefault(topic, set()).add(number)
     return {topic: frozenset(numbers) for topic, numbers in found.items()}

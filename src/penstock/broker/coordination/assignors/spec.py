@@ -1,4 +1,4 @@
-"""What an assignor is told of a group: values that nobody changes, so that it may run anywhere."""
+"""Input of an assignor: immutable values, so that any thread can run it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from penstock.broker.coordination.assignors.partitions import Partitions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSpec:
-    """A member: the ids of the topics that it reads, and what it was assigned last.
-
-    `rack_id` is where it stands, if it says so.
-    """
+    """A member: ids of its topics, its last assignment, and its rack if it has one."""
 
     member_id: str
     instance_id: str | None
@@ -24,9 +21,9 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """The members, and how many partitions each topic has that one of them reads.
+    """Members of a group, and the partition counts of the topics that they read.
 
-    `racks` are those of the replicas of each partition, by topic, for topics that have any.
+    `racks` has the racks of each partition's replicas by topic, where they are known.
     """
 
     members: Sequence[MemberSpec]
@@ -35,4 +32,4 @@ class GroupSpec:
 
 
 Assignor = Callable[[GroupSpec], Mapping[str, Partitions]]
-"""From a group to what each member, by its id, is to read; who gets nothing may be missing."""
+"""Function from a group to each member's partitions, by id; members without any may be absent."""

@@ -1,17 +1,17 @@
-"""The uniform assignor: members get as many partitions as each other, and keep what they have.
+"""Uniform assignor: balanced assignments that keep partitions where they are.
 
-    all read the same topics   everybody keeps up to a fair share, the rest is dealt out in turn
-    they read different ones   each partition goes to the reader that has fewest; then partitions
-                               move from readers with more to readers with fewer, topic by topic
+    same topics for all   each member keeps up to a fair share, the rest is dealt in turn
+    different topics      each partition goes to the reader that has fewest; then partitions move
+                          from readers with more to readers with fewer, topic by topic
 
-Partitions are dealt in the order of their topics, so that the partitions of one topic come to
-different members. Of what a member has, it keeps the lowest numbers.
+Partitions are dealt in the order of their topics, so that different members get the partitions of
+one topic. A member keeps its lowest partition numbers.
 
-Where all read the same topics, what is dealt out goes to members that have a replica of it in their
-rack, as far as their share reaches: they read from there (KIP-392). Nobody has more, gives anything
-up, or gets nothing for it.
+If all members read the same topics, dealt partitions go to members in the rack of a replica, as far
+as their share allows, which read from there (KIP-392). Racks change neither the balance nor which
+partitions members keep.
 
-Source: Kafka 4's `UniformAssignor`; racks are KIP-881's, which that one does not look at.
+Source: Kafka 4's `UniformAssignor`; racks are KIP-881's, which Kafka's assignor ignores.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from penstock.broker.coordination.assignors.partitions import Partitions
 from penstock.broker.coordination.assignors.spec import GroupSpec, MemberSpec
 
 BALANCING_PASSES_MAX: Final = 16
-"""How often all topics are looked at for partitions to move, where members read different ones."""
+"""Passes over all topics to move partitions, if members read different topics."""
 
 _Held = dict[bytes, set[int]]
 
 
 def assign_uniformly(group: GroupSpec) -> Mapping[str, Partitions]:
-    """Assign every partition to a reader of its topic."""
     members = sorted(group.members, key=lambda member: member.member_id)
     if not members:
         return {}
@@ -45,8 +44,6 @@ def assign_uniformly(group: GroupSpec) -> Mapping[str, Partitions]:
 
 
 class _Free:
-    """Which partitions nobody has taken."""
-
     def __init__(self, group: GroupSpec) -> None:
         self._taken = {topic: bytearray(count) for topic, count in group.partitions.items()}
 
@@ -67,7 +64,7 @@ class _Free:
 
 
 def _kept(member: MemberSpec, free: _Free, group: GroupSpec, most: int) -> _Held:
-    """What a member keeps of what it had, `most` partitions at most."""
+    """Return what a member keeps of its last assignment, `most` partitions at most."""
     has: _Held = {}
     for topic in sorted(member.assigned.keys() & member.topics & group.partitions.keys()):
         numbers = has[topic] = set()
@@ -96,21 +93,21 @@ def _alike(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
         longer -= size > share
         held.append(has)
         wants.append(share - size)
-    for place, want in enumerate(wants):
-        if longer and want >= 0:  # it has no more than a share, and may have one more
-            wants[place] += 1
+    for index, want in enumerate(wants):
+        if longer and want >= 0:  # it has at most a share, and may have one more
+            wants[index] += 1
             longer -= 1
     left: Iterable[tuple[bytes, int]] = free.left(topics)
     if group.racks:
         left = _deal_near(group, members, left, held, wants)
-    hungry = [place for place, want in enumerate(wants) if want > 0]
+    hungry = [index for index, want in enumerate(wants) if want > 0]
     turn = 0
     for topic, number in left:
         turn %= len(hungry)
-        place = hungry[turn]
-        held[place].setdefault(topic, set()).add(number)
-        wants[place] -= 1
-        if wants[place]:
+        index = hungry[turn]
+        held[index].setdefault(topic, set()).add(number)
+        wants[index] -= 1
+        if wants[index]:
             turn += 1
         else:
             hungry[turn] = hungry[-1]
@@ -125,27 +122,27 @@ def _deal_near(
     held: list[_Held],
     wants: list[int],
 ) -> list[tuple[bytes, int]]:
-    """Give partitions to members in their racks; returns those that are left.
+    """Assign partitions to members in their racks; return the rest.
 
-    Those with fewest racks come first, as others have more to choose from.
+    Partitions with fewest racks come first, because others have more choice.
     """
     hungry: dict[str, deque[int]] = {}
-    for place, member in enumerate(members):
-        if wants[place] > 0 and member.rack_id is not None:
-            hungry.setdefault(member.rack_id, deque()).append(place)
-    racks = {one: group.racks[one[0]][one[1]] if one[0] in group.racks else () for one in left}
+    for index, member in enumerate(members):
+        if wants[index] > 0 and member.rack_id is not None:
+            hungry.setdefault(member.rack_id, deque()).append(index)
+    racks = {(t, n): group.racks[t][n] if t in group.racks else () for t, n in left}
     far = []
-    for topic, number in sorted(racks, key=lambda one: len(racks[one])):
+    for topic, number in sorted(racks, key=lambda partition: len(racks[partition])):
         near = [rack for rack in racks[topic, number] if hungry.get(rack)]
         if not near:
             far.append((topic, number))
             continue
-        places = hungry[max(near, key=lambda rack: (len(hungry[rack]), rack))]
-        place = places.popleft()
-        held[place].setdefault(topic, set()).add(number)
-        wants[place] -= 1
-        if wants[place]:
-            places.append(place)
+        indexes = hungry[max(near, key=lambda rack: (len(hungry[rack]), rack))]
+        index = indexes.popleft()
+        held[index].setdefault(topic, set()).add(number)
+        wants[index] -= 1
+        if wants[index]:
+            indexes.append(index)
     return far
 
 
@@ -155,9 +152,9 @@ def _different(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
     held = [_kept(member, free, group, total) for member in members]
     sizes = [_size(has) for has in held]
     readers: dict[bytes, list[int]] = {topic: [] for topic in group.partitions}
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         for topic in member.topics & readers.keys():
-            readers[topic].append(place)
+            readers[topic].append(index)
     topics = sorted(filter(readers.get, readers), key=lambda topic: (len(readers[topic]), topic))
     for topic in topics:
         _deal(topic, [number for _, number in free.left([topic])], readers[topic], held, sizes)
@@ -174,29 +171,28 @@ def _deal(
     held: list[_Held],
     sizes: list[int],
 ) -> None:
-    """Give each partition to the reader that has fewest."""
     if not numbers:
         return
-    heap = [(sizes[place], place) for place in readers]
+    heap = [(sizes[index], index) for index in readers]
     heapify(heap)
     for number in numbers:
-        size, place = heappop(heap)
-        held[place].setdefault(topic, set()).add(number)
-        sizes[place] = size + 1
-        heappush(heap, (size + 1, place))
+        size, index = heappop(heap)
+        held[index].setdefault(topic, set()).add(number)
+        sizes[index] = size + 1
+        heappush(heap, (size + 1, index))
 
 
 def _level(topic: bytes, readers: Sequence[int], held: list[_Held], sizes: list[int]) -> int:
-    """Move partitions of one topic from readers with more to those with fewer; how many."""
-    poor = [(sizes[place], place) for place in readers]
-    rich = [(-sizes[place], place) for place in readers if held[place].get(topic)]
+    """Move partitions of a topic from readers with more to readers with fewer; return the count."""
+    poor = [(sizes[index], index) for index in readers]
+    rich = [(-sizes[index], index) for index in readers if held[index].get(topic)]
     heapify(poor)
     heapify(rich)
     moved = 0
     while rich:
         most, giver = rich[0]
         fewest, taker = poor[0]
-        if sizes[taker] != fewest:  # it has given since
+        if sizes[taker] != fewest:  # it gave one away since
             heappop(poor)
             heappush(poor, (sizes[taker], taker))
         elif -most != sizes[giver] or not held[giver][topic]:

@@ -1,4 +1,4 @@
-"""Consumer groups of the classic protocol: what is decided of them, sans-IO."""
+"""Consumer groups of the classic protocol."""
 
 from penstock.broker.coordination.classic.core import ClassicGroups
 from penstock.broker.coordination.classic.events import (

@@ -1,4 +1,4 @@
-"""Describe, list, delete, and the check before offsets are deleted.
+"""Describe, list and delete classic groups, and check deletions of offsets.
 
 Source: Kafka's `ClassicGroup.asDescribedGroup`, `validateDeleteGroup`, `validateOffsetDelete`;
 KIP-229 (deletion), KIP-496 (offset deletion).
@@ -34,7 +34,6 @@ CLASSIC: Final = "classic"
 
 
 def describe(rebalancer: Rebalancer, event: DescribeGroup, token: int) -> None:
-    """Handle a DescribeGroup."""
     group = rebalancer.groups.get(event.group_id)
     if group is None:
         rebalancer.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
@@ -64,7 +63,6 @@ def describe(rebalancer: Rebalancer, event: DescribeGroup, token: int) -> None:
 
 
 def listed(rebalancer: Rebalancer) -> Iterator[ListedGroup]:
-    """All classic groups."""
     for group_id, group in rebalancer.groups.items():
         yield ListedGroup(
             group_id=group_id,
@@ -75,7 +73,7 @@ def listed(rebalancer: Rebalancer) -> Iterator[ListedGroup]:
 
 
 def delete(rebalancer: Rebalancer, event: DeleteGroup, token: int) -> None:
-    """Handle a DeleteGroup: answered once the removal is durable."""
+    """Delete a group; the response waits until the removal is durable."""
     group = rebalancer.groups.get(event.group_id)
     if group is None:
         rebalancer.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
@@ -99,7 +97,6 @@ def _remove(rebalancer: Rebalancer, group: Group, tokens: list[int]) -> None:
 
 
 def check_offset_delete(rebalancer: Rebalancer, event: OffsetDeleteCheck, token: int) -> None:
-    """Handle an OffsetDeleteCheck."""
     group = rebalancer.groups.get(event.group_id)
     if not event.group_id:
         rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
@@ -118,7 +115,7 @@ def check_offset_delete(rebalancer: Rebalancer, event: OffsetDeleteCheck, token:
 
 
 def prune(rebalancer: Rebalancer, event: Prune) -> None:
-    """Forget groups that are empty and have no offsets, some time after their last use."""
+    """Drop empty groups without offsets some time after their last use."""
     for group_id, group in list(rebalancer.groups.items()):
         group.has_offsets = group_id in event.with_offsets
         if (

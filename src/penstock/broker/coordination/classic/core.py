@@ -1,7 +1,7 @@
-"""Classic groups, as one of the kinds of groups: one entrance for all that happens to them.
+"""Core of classic groups.
 
-A heartbeat costs a few microseconds, whatever the number of groups: deadlines wait in one heap
-(`timers`), and putting one off is an assignment.
+A heartbeat costs a few microseconds regardless of the number of groups: all deadlines share one
+heap (`timers`), and postponing one is an assignment.
 
 Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, classic protocol.
 """
@@ -20,7 +20,6 @@ from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.classic.record import decode_group
 from penstock.broker.coordination.classic.states import REBALANCE_IN_PROGRESS, GroupState
 from penstock.broker.coordination.core import Saved, SaveFailed, Stored
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     GROUP_ID_NOT_FOUND,
     CommitCheck,
@@ -33,6 +32,7 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.kinds import Handler
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 
 _HANDLERS: Final[Mapping[type, Callable[[Rebalancer, Any, int], None]]] = {
     JoinGroup: joining.join,
@@ -50,15 +50,15 @@ _HANDLERS: Final[Mapping[type, Callable[[Rebalancer, Any, int], None]]] = {
 
 
 class ClassicGroups:
-    """The classic groups that this broker coordinates, and groups that are nothing but offsets.
+    """Classic groups of this broker, and groups that have offsets only.
 
     `epoch` rises with each incarnation of the coordinator, as a registered broker's does.
     """
 
     name: ClassVar[str] = administration.CLASSIC
 
-    def __init__(self, desk: Desk, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
-        self._rebalancer = Rebalancer(desk, limits or GroupLimits(), epoch=epoch)
+    def __init__(self, turn: Turn, limits: GroupLimits | None = None, *, epoch: int = 0) -> None:
+        self._rebalancer = Rebalancer(turn, limits or GroupLimits(), epoch=epoch)
         self.handlers: Mapping[type, Handler] = {
             event: partial(handler, self._rebalancer) for event, handler in _HANDLERS.items()
         }
@@ -70,21 +70,20 @@ class ClassicGroups:
     def ids(self) -> Collection[str]:
         return self._rebalancer.groups
 
-    # -- groups that were of another kind, or are to be ---------------------------------------
+    # -- conversion ------------------------------------------------------------------------
 
     def group(self, group_id: str) -> Group:
-        """A group that is there."""
         return self._rebalancer.groups[group_id]
 
     def release(self, group: Group) -> None:
-        """Forget a group that is another kind's now; whoever waits in it joins again."""
+        """Drop a group that was converted to another kind; waiting members join again."""
         self._rebalancer.release(group, REBALANCE_IN_PROGRESS, "the group is a consumer group now")
 
     def adopt(self, group: Group) -> None:
-        """Take a group that was another kind's; its members, if there are any, join again."""
+        """Add a group that was converted from another kind; its members join again."""
         self._rebalancer.adopt(group)
 
-    # -- a kind -------------------------------------------------------------------------------
+    # -- kind-specific parts ----------------------------------------------------------------
 
     def refuse(self, event: Any, token: int) -> None:
         self._rebalancer.refuse(
@@ -92,7 +91,7 @@ class ClassicGroups:
         )
 
     def load(self, stored: Stored) -> None:
-        """See `Kind.load`; the sessions of members start anew."""
+        """Take over a stored group; sessions of members restart."""
         rebalancer, group_id = self._rebalancer, stored.key
         groups, now_ms = rebalancer.groups, rebalancer.now_ms
         known = groups.get(group_id)
@@ -119,10 +118,9 @@ class ClassicGroups:
         administration.prune(self._rebalancer, event)
 
     def topics_changed(self, event: NewTopics) -> None:
-        """Members of classic groups look after topics by themselves."""
+        """Do nothing: members of classic groups watch topics themselves."""
 
     def counts(self) -> dict[GroupState, int]:
-        """How many groups are in each state."""
         counts = dict.fromkeys(GroupState, 0)
         for group in self._rebalancer.groups.values():
             counts[group.state] += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One assignment strategy that a member can follow, with its opaque subscription."""
+    """Assignment strategy that a member supports, with its opaque subscription."""
 
     name: str
     metadata: bytes
@@ -15,11 +15,10 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroup:
-    """A member enters the group or returns for the next generation.
+    """A member joins or rejoins.
 
-    `fresh_id` makes a new member id unique: the shell draws it, cores have no dice.
-    `member_id_required` is set from version 4 on (KIP-394), `skip_assignment_known` from
-    version 9 on (KIP-814).
+    `fresh_id` is random and makes a new member id unique. `member_id_required` is set from version
+    4 on (KIP-394), `skip_assignment_known` from version 9 on (KIP-814).
     """
 
     group_id: str
@@ -39,15 +38,13 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What the leader gives to one member, opaque."""
-
     member_id: str
     assignment: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup:
-    """A member asks for its assignment; the leader brings all of them.
+    """A member requests its assignment; the leader sends all assignments.
 
     `protocol_type` and `protocol` are None where the request's version has no such field.
     """
@@ -63,8 +60,6 @@ class SyncGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A member says that it lives, and asks whether it must rejoin."""
-
     group_id: str
     generation: int
     member_id: str
@@ -73,7 +68,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """One of the members that leave; `member_id` is empty when only the instance is named."""
+    """A leaving member; `member_id` is empty if only the instance is named."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -82,8 +77,6 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroup:
-    """Members leave, or an administrator removes static members."""
-
     group_id: str
     members: tuple[LeavingMember, ...]
 

@@ -1,8 +1,7 @@
-"""A group and its members: who is there, what they support, what they wait for.
+"""A classic group and its members: state with queries; no events, effects or time.
 
-Plain state with the questions that can be asked of it; it knows no events, effects or time. All
-changes of membership go through `add`, `remove` and `replace_static`, which keep the counts of
-supported protocols, the leader and the static ids right.
+Membership changes only by `add`, `remove` and `replace_static`, which maintain the counts of
+supported protocols, the leader and the static ids.
 
 Source: Kafka's `ClassicGroup` and `ClassicGroupMember`.
 """
@@ -31,8 +30,6 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 class Purpose(Enum):
-    """What a save is for."""
-
     ASSIGNMENT = "the leader's assignment"
     REJOIN = "the return of a static member"
     EMPTINESS = "the last member has left"
@@ -40,10 +37,10 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveWaiter:
-    """What is done when a save is durable.
+    """Action after a durable save.
 
-    For the return of a static member: who led before it returned, and whether its client knows
-    that a leader may be told to skip the assignment.
+    For the return of a static member: the leader before it, and whether its client supports
+    skipping the assignment (KIP-814).
     """
 
     purpose: Purpose
@@ -61,13 +58,13 @@ _STATE_OF_PURPOSE: Final = {
 
 
 def _idle() -> None:
-    """What a timer calls before its owner has said."""
+    """Do nothing; the callback of a timer before its first start."""
 
 
 class Member:
-    """A member. `join_token` and `sync_token` are set while an answer is owed.
+    """A member. `join_token` and `sync_token` are set while their requests are parked.
 
-    `number` says which came first: members are kept, listed and elected in that order.
+    `number` is the order of joining: members are kept, listed and elected in that order.
     """
 
     __slots__ = (
@@ -117,7 +114,6 @@ class Member:
 
     @classmethod
     def of(cls, event: JoinGroup, member_id: str) -> Member:
-        """The member that a JoinGroup describes."""
         return cls(
             member_id=member_id,
             group_instance_id=event.group_instance_id,
@@ -130,11 +126,11 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether an answer is owed: a parked request stands for a heartbeat."""
+        """Whether a request is parked: it counts as a sign of life."""
         return self.join_token is not None or self.sync_token is not None
 
     def metadata(self, protocol: str) -> bytes:
-        """The subscription under a protocol; empty if the member does not have it."""
+        """Return the subscription under a protocol; empty if the member lacks it."""
         for candidate in self.protocols:
             if candidate.name == protocol:
                 return candidate.metadata
@@ -142,13 +138,10 @@ class Member:
 
 
 def protocols_bytes(protocols: tuple[Protocol, ...]) -> int:
-    """What a member's protocols weigh."""
     return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
 class Group:
-    """A group; see the module's text."""
-
     def __init__(self, group_id: str, *, touched_ms: int) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
@@ -188,7 +181,7 @@ class Group:
         """Change the state.
 
         Raises:
-            BugError: the table has no such transition.
+            BugError: the transition is not in the table.
         """
         if self.state not in PREVIOUS[state]:
             raise BugError(
@@ -198,7 +191,6 @@ class Group:
         self.state = state
 
     def begin_generation(self, epoch: int) -> None:
-        """Start the next generation with the members that are there, if any."""
         self.epoch = epoch
         self.generation += self.generation_gap
         self.generation_gap = 1
@@ -212,7 +204,6 @@ class Group:
             self.enter(GroupState.EMPTY)
 
     def is_current(self, waiter: SaveWaiter) -> bool:
-        """Whether what a save is for has not been overtaken."""
         if self.state is not _STATE_OF_PURPOSE[waiter.purpose]:
             return False
         if self.generation != waiter.generation:
@@ -225,7 +216,7 @@ class Group:
     # -- members ----------------------------------------------------------------------------
 
     def validate(self, member_id: str, group_instance_id: str | None) -> str:
-        """The error that a request of this member gets; empty if it is a member."""
+        """Return the error of a request by this member; empty if it is a member."""
         if group_instance_id is not None:
             owner = self.static.get(group_instance_id)
             if owner is None:
@@ -235,7 +226,7 @@ class Group:
         return NONE if member_id in self.members else UNKNOWN_MEMBER_ID
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Let a member in; the first one sets the protocol type and leads."""
+        """Add a member; the first one sets the protocol type and leads."""
         if not self.members:
             self.protocol_type = protocol_type
         if not self.leader:
@@ -247,7 +238,7 @@ class Group:
         self._count(member, 1)
 
     def remove(self, member_id: str) -> Member:
-        """Take a member out; another one leads if it led."""
+        """Remove a member; elect another leader if it led."""
         member = self.members.pop(member_id)
         self._count(member, -1)
         if member.join_token is not None:
@@ -261,7 +252,6 @@ class Group:
         return member
 
     def update(self, member: Member, event: JoinGroup) -> None:
-        """Take over what a member says when it joins again."""
         self._count(member, -1)
         member.protocols = event.protocols
         member.size_bytes = protocols_bytes(event.protocols)
@@ -272,7 +262,7 @@ class Group:
         self._count(member, 1)
 
     def replace_static(self, old_id: str, new_id: str) -> Member:
-        """Give a static member a new id; it keeps its place, its lead and its assignment."""
+        """Give a static member a new id; its order, leadership and assignment stay."""
         member = self.members[old_id]
         member.member_id = new_id
         self.members = {other.member_id: other for other in self.members.values()}
@@ -286,7 +276,7 @@ class Group:
         return member
 
     def park_join(self, member: Member, token: int) -> int | None:
-        """Owe a member the answer to its JoinGroup; returns the token that this replaces."""
+        """Park a JoinGroup; return the token of the one it replaces."""
         replaced = member.join_token
         if replaced is None:
             self.joined_count += 1
@@ -294,7 +284,7 @@ class Group:
         return replaced
 
     def take_join(self, member: Member) -> int | None:
-        """The token of a member's parked JoinGroup, which is answered now; None if none."""
+        """Return and clear the token of a parked JoinGroup; None if there is none."""
         token = member.join_token
         if token is not None:
             self.joined_count -= 1
@@ -303,20 +293,17 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is waited for."""
         return self.joined_count == len(self.members) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def not_rejoined(self) -> list[Member]:
-        """Members whose JoinGroup has not come."""
         return [member for member in self.members.values() if member.join_token is None]
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one who has joined; False if nobody has."""
+        """Ensure that the leader has joined; return False if no member has."""
         leader = self.members.get(self.leader)
         if leader is not None and leader.join_token is not None:
             return True
@@ -327,7 +314,6 @@ class Group:
         return False
 
     def member_list(self) -> tuple[JoinedMember, ...]:
-        """The members as their leader gets them."""
         return tuple(
             JoinedMember(
                 member_id=member.member_id,
@@ -340,7 +326,7 @@ class Group:
     # -- protocols --------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
-        """Whether a member with these protocols can work with all that are there."""
+        """Whether a member with these protocols is compatible with all members."""
         if not self.members:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -349,12 +335,12 @@ class Group:
         return any(self._supporters.get(protocol.name, 0) == count for protocol in protocols)
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all support.
+        """Return the protocol with most votes: each member's first that all support.
 
         A tie goes to the protocol that got its first vote first.
 
         Raises:
-            BugError: there is none, which `supports` should have prevented.
+            BugError: no protocol is common, which `supports` should have prevented.
         """
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -383,11 +369,10 @@ class Group:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether the members speak Kafka's consumer protocol."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member of this generation reads a topic; yes where we cannot know."""
+        """Whether a member of this generation reads a topic; true if that is unknown."""
         if not self.is_consumer or not self.members:
             return False
         if not self.protocol:

@@ -1,11 +1,11 @@
-"""JoinGroup: who is let in, under which id, and whether that takes a rebalance.
+"""JoinGroup: member ids, admission, and the decision to rebalance.
 
-    empty id ──┬── dynamic, version ≥ 4 ──▶ an id is handed out, and waited for (KIP-394)
+    empty id ──┬── dynamic, version ≥ 4 ──▶ an id is handed out and kept pending (KIP-394)
                ├── dynamic, older       ──▶ a new member
-               └── static               ──▶ a new member, or it takes the place of the one
-                                            that had its instance id (KIP-345)
+               └── static               ──▶ a new member, or it replaces the member
+                                            with its instance id (KIP-345)
     known id  ──┬── handed out before    ──▶ a new member
-                └── a member's           ──▶ takes part, or is told the generation again
+                └── a member's           ──▶ takes part, or gets the generation again
 
 Source: Kafka's `GroupMetadataManager.classicGroupJoin`; KIP-345, KIP-389 (size), KIP-394, KIP-814.
 """
@@ -41,7 +41,6 @@ from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE
 
 
 def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
-    """Handle a JoinGroup."""
     refusal = refuse_malformed(rebalancer.limits, event)
     if refusal is not None:
         rebalancer.reply(token, refusal)
@@ -51,11 +50,11 @@ def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
         if event.member_id:
             rebalancer.refuse(token, UNKNOWN_MEMBER_ID, f"there is no group {event.group_id!r}")
             return
-        if rebalancer.desk.count() >= rebalancer.limits.groups_max:
+        if rebalancer.turn.count() >= rebalancer.limits.groups_max:
             rebalancer.refuse(
                 token,
                 COORDINATOR_NOT_AVAILABLE,
-                f"there are {rebalancer.desk.count()} groups, which is groups.max",
+                f"there are {rebalancer.turn.count()} groups, the limit groups.max is reached",
             )
             return
         group = rebalancer.groups[event.group_id] = Group(
@@ -71,14 +70,14 @@ def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
 
 
 def refuse_malformed(limits: GroupLimits, event: JoinGroup) -> Refused | None:
-    """What is wrong with a JoinGroup, whatever the group."""
+    """Return the error of a malformed JoinGroup, regardless of the group."""
     if not event.group_id:
         return Refused(error=INVALID_GROUP_ID, message="the group id is empty")
     low, high = limits.group_min_session_timeout_ms, limits.group_max_session_timeout_ms
     if not low <= event.session_timeout_ms <= high:
         return Refused(
             error=INVALID_SESSION_TIMEOUT,
-            message=f"session timeout {event.session_timeout_ms} ms is not within "
+            message=f"session timeout {event.session_timeout_ms} ms is not between "
             f"group.min.session.timeout.ms = {low} and group.max.session.timeout.ms = {high}",
         )
     if not event.protocol_type or not event.protocols:
@@ -130,7 +129,7 @@ def _refuse(limits: GroupLimits, group: Group, event: JoinGroup) -> Refused | No
 
 
 def _has_room(limits: GroupLimits, group: Group, event: JoinGroup) -> bool:
-    """A member keeps its place; while a rebalance gathers, the first to come have it."""
+    """Whether the group has room; members have priority, then the first to join a rebalance."""
     most = limits.group_max_size
     if not event.member_id and len(group.pending) >= most:
         return False
@@ -202,7 +201,6 @@ def _join_known(rebalancer: Rebalancer, group: Group, event: JoinGroup, token: i
 
 
 def _same_again(group: Group, member: Member, event: JoinGroup, action: OnRejoin) -> bool:
-    """Whether a member only repeats itself, as after a lost answer."""
     if action is OnRejoin.REBALANCE or member.protocols != event.protocols:
         return False
     return action is OnRejoin.REBALANCE_IF_CHANGED or group.leader != member.member_id
@@ -211,9 +209,9 @@ def _same_again(group: Group, member: Member, event: JoinGroup, action: OnRejoin
 def _replace_static(
     rebalancer: Rebalancer, group: Group, event: JoinGroup, token: int, new_id: str
 ) -> None:
-    """A static member has restarted: it takes its own place under a new id.
+    """Let a restarted static member take its place under a new id.
 
-    While the group is stable and its protocol stays the chosen one, nobody else notices.
+    A stable group whose selected protocol stays the same is not rebalanced.
     """
     old_id = group.static[event.group_instance_id or ""]
     previous_leader = group.leader

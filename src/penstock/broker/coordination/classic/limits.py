@@ -1,4 +1,4 @@
-"""The bounds of consumer groups: those that are settings, and those that are facts.
+"""Bounds of classic groups: settings and constants.
 
 `GroupLimits` is filled from the broker's settings of the same names.
 """
@@ -9,20 +9,23 @@ from dataclasses import dataclass
 from typing import Final
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""How long a member that joins for the first time is kept while its JoinGroup is parked: it
-cannot heartbeat yet, and a client that went away would otherwise pile up. Kafka's value."""
+"""Session timeout of a new member while its JoinGroup is parked, as in Kafka.
+
+It cannot heartbeat yet; without the limit, members of vanished clients would accumulate.
+"""
 
 SAVE_RETRY_MS: Final = 1_000
-"""Pause before a failed save that nobody waits for is tried again."""
+"""Pause before a failed save without a waiting request is retried."""
 
 GENERATIONS_PER_EPOCH: Final = 100
-"""A group that a later incarnation of the coordinator restores skips this many generations for
-each epoch that has begun since it was saved. Generations are handed out before they are saved;
-one that a crash made the store forget must not come again, or the assignment of its old leader
-could be taken for the new one's."""
+"""Generations that a restored group skips for each coordinator epoch since it was saved.
+
+Generations are handed out before they are saved. A generation that a crash lost must not be reused,
+or the assignment of its old leader could be taken for the new one's.
+"""
 
 EMPTY_GROUP_GRACE_MS: Final = 60_000
-"""An empty group untouched for this long may be forgotten when it has no offsets."""
+"""Time after which an unused empty group without offsets may be dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat, LeaveGroup, and the check before offsets are committed.
+"""SyncGroup, Heartbeat, LeaveGroup, and the check of offset commits.
 
 Source: Kafka's `GroupMetadataManager.classicGroupSync`, `…Heartbeat`, `…Leave` and
 `ClassicGroup.validateOffsetCommit`.
@@ -42,7 +42,7 @@ ACCEPTED: Final = Accepted()
 
 
 def sync(rebalancer: Rebalancer, event: SyncGroup, token: int) -> None:
-    """Handle a SyncGroup: the leader's assignment is saved before anyone gets it."""
+    """Handle a SyncGroup: the leader's assignment is saved before any member gets it."""
     group = rebalancer.groups.get(event.group_id)
     error = _refuse(group, event.group_id, event.member_id, event.group_instance_id)
     if group is None or error:
@@ -98,7 +98,6 @@ def _wait_for_assignment(
 
 
 def heartbeat(rebalancer: Rebalancer, event: Heartbeat, token: int) -> None:
-    """Handle a Heartbeat."""
     group = rebalancer.groups.get(event.group_id)
     error = _refuse(group, event.group_id, event.member_id, event.group_instance_id)
     if group is None or error:
@@ -132,7 +131,7 @@ def _generation(group: Group, given: int) -> str:
 
 
 def leave(rebalancer: Rebalancer, event: LeaveGroup, token: int) -> None:
-    """Handle a LeaveGroup: each member is judged alone, one rebalance follows for all."""
+    """Handle a LeaveGroup: members leave one by one, followed by one rebalance."""
     group = rebalancer.groups.get(event.group_id)
     if not event.group_id:
         rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
@@ -158,7 +157,7 @@ def leave(rebalancer: Rebalancer, event: LeaveGroup, token: int) -> None:
         return
     if len(group.members) < members_before:
         rebalancer.members_left(group)
-    else:  # at most ids that were waited for
+    else:  # at most pending ids were dropped
         rebalancer.complete_if_all_joined(group)
         rebalancer.forget_if_unused(group)
 
@@ -182,7 +181,7 @@ def _leave(rebalancer: Rebalancer, group: Group, leaving: LeavingMember) -> str:
 
 
 def check_commit(rebalancer: Rebalancer, event: CommitCheck, token: int) -> None:
-    """Say whether offsets may be committed; a commit outside transactions is a sign of life too.
+    """Check an offset commit; outside transactions it counts as a sign of life.
 
     The empty id is that of a group without members, as in Kafka.
     """
@@ -207,11 +206,11 @@ def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> No
     if event.generation >= 0:
         rebalancer.refuse(token, ILLEGAL_GENERATION, f"there is no group {event.group_id!r}")
         return
-    if rebalancer.desk.count() >= rebalancer.limits.groups_max:
+    if rebalancer.turn.count() >= rebalancer.limits.groups_max:
         rebalancer.refuse(
             token,
             COORDINATOR_NOT_AVAILABLE,
-            f"there are {rebalancer.desk.count()} groups, which is groups.max",
+            f"there are {rebalancer.turn.count()} groups, the limit groups.max is reached",
         )
         return
     group = Group(event.group_id, touched_ms=rebalancer.now_ms)
@@ -221,7 +220,7 @@ def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> No
 
 
 def check_fetch(rebalancer: Rebalancer, event: FetchCheck, token: int) -> None:
-    """Say whether offsets may be looked up: by anybody, but by no member of what is not there."""
+    """Check an offset fetch: refuse only members of groups that do not exist."""
     if event.group_id not in rebalancer.groups and event.epoch >= 0:
         rebalancer.refuse(token, UNKNOWN_MEMBER_ID, f"there is no group {event.group_id!r}")
     else:
@@ -229,7 +228,7 @@ def check_fetch(rebalancer: Rebalancer, event: FetchCheck, token: int) -> None:
 
 
 def commit_error(group: Group, event: CommitCheck) -> str:
-    """Why a commit is refused; empty if it is not.
+    """Return why a commit is refused; empty if it is accepted.
 
     A consumer outside any generation may commit while the group is empty.
     """

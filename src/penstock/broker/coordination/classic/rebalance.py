@@ -1,11 +1,11 @@
-"""The rebalance: from the first member that joins to the generation that all are in.
+"""Rebalance: from the first member that joins to the generation of all members.
 
-`Rebalancer` holds what all requests share, beside the desk: the groups. Its methods are the steps
-of a rebalance, called by requests (`joining`, `membership`) and by timers:
+`Rebalancer` holds the groups. Its methods are the steps of a rebalance, called by requests
+(`joining`, `membership`) and by timers:
 
     prepare ──▶ (initial delay | everyone joined | rebalance timeout) ──▶ complete_join
         ▲                                                                     │
-        └── a member comes, changes, leaves, expires, does not sync ◀─────────┘
+        └── a member joins, changes, leaves, expires, does not sync ◀─────────┘
 
 Source: Kafka's `GroupMetadataManager`; KIP-134 (initial delay), KIP-345 (static members).
 """
@@ -28,38 +28,37 @@ from penstock.broker.coordination.classic.states import (
     GroupState,
 )
 from penstock.broker.coordination.core import Refused, Save
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import NOT_COORDINATOR
 from penstock.broker.coordination.timers import Timer
+from penstock.broker.coordination.turn import Turn
 
 
 class Rebalancer:
-    """The steps of a rebalance over all groups; see the module's text."""
+    """Steps of a rebalance over all classic groups."""
 
-    def __init__(self, desk: Desk, limits: GroupLimits, *, epoch: int) -> None:
-        self.desk = desk
+    def __init__(self, turn: Turn, limits: GroupLimits, *, epoch: int) -> None:
+        self.turn = turn
         self.limits = limits
         self.epoch = epoch
         self.groups: dict[str, Group] = {}
-        self.timers = desk.timers
-        self.reply = desk.reply
-        self.refuse = desk.refuse
+        self.timers = turn.timers
+        self.reply = turn.reply
+        self.refuse = turn.refuse
 
     @property
     def now_ms(self) -> int:
-        return self.desk.now_ms
+        return self.turn.now_ms
 
     # -- answers ----------------------------------------------------------------------------
 
     def answer_join(self, group: Group, member: Member, response: Response) -> None:
-        """Answer a parked JoinGroup, if there is one, and start the session."""
+        """Answer a parked JoinGroup, if any, and restart the session."""
         token = group.take_join(member)
         if token is not None:
             self.reply(token, response)
         self.start_session(member)
 
     def answer_sync(self, member: Member, response: Response) -> None:
-        """Answer a parked SyncGroup, if there is one, and start the session."""
         token = member.sync_token
         if token is not None:
             member.sync_token = None
@@ -67,7 +66,7 @@ class Rebalancer:
         self.start_session(member)
 
     def park_join(self, group: Group, member: Member, token: int) -> None:
-        """Owe a member the answer to its JoinGroup; its session rests meanwhile.
+        """Park a JoinGroup and suspend the session of its member.
 
         A member that joins for the first time gets a long timeout instead.
         """
@@ -80,7 +79,6 @@ class Rebalancer:
             self.timers.start(member.timer, self.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
 
     def park_sync(self, member: Member, token: int) -> None:
-        """Owe a member the answer to its SyncGroup; its session rests meanwhile."""
         if member.sync_token is not None:
             self.refuse(
                 member.sync_token, REBALANCE_IN_PROGRESS, "a newer SyncGroup replaces this one"
@@ -91,17 +89,14 @@ class Rebalancer:
     # -- sessions ---------------------------------------------------------------------------
 
     def start_session(self, member: Member) -> None:
-        """Expect the next sign of life within the session timeout, unless an answer is owed."""
         if not member.waits:
             self.timers.start(member.timer, self.now_ms + member.session_timeout_ms)
 
     def admit(self, group: Group, member: Member, protocol_type: str) -> None:
-        """Let a member in, with a timer of its own."""
         group.add(member, protocol_type)
         self.watch(group, member)
 
     def watch(self, group: Group, member: Member) -> None:
-        """Have the member's timer expire it."""
         member.timer.fire = partial(self._expire_member, group, member)
 
     def _expire_member(self, group: Group, member: Member) -> None:
@@ -111,7 +106,6 @@ class Rebalancer:
         self.members_left(group)
 
     def drop(self, group: Group, member: Member) -> None:
-        """Take a member out and answer what it waits for."""
         self.timers.stop(member.timer)
         join_token, sync_token = member.join_token, member.sync_token
         group.remove(member.member_id)
@@ -121,19 +115,17 @@ class Rebalancer:
         member.join_token = member.sync_token = None
 
     def members_left(self, group: Group) -> None:
-        """Go on without members that left or expired."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group)
         else:
             self.complete_if_all_joined(group)
 
     def add_pending(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Keep a member id that was handed out, until its member joins with it."""
+        """Keep a handed-out member id until its member joins with it."""
         timer = group.pending[member_id] = Timer(partial(self._expire_pending, group, member_id))
         self.timers.start(timer, self.now_ms + timeout_ms)
 
     def drop_pending(self, group: Group, member_id: str) -> None:
-        """Forget a member id that was handed out."""
         self.timers.stop(group.pending.pop(member_id))
 
     def _expire_pending(self, group: Group, member_id: str) -> None:
@@ -144,14 +136,13 @@ class Rebalancer:
     # -- the rebalance ----------------------------------------------------------------------
 
     def rebalance(self, group: Group) -> None:
-        """Start a rebalance, or go on with the one that is under way."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self.complete_if_all_joined(group)
         else:
             self.prepare(group)
 
     def prepare(self, group: Group) -> None:
-        """Ask everyone to join again; a group that was empty waits for more members first."""
+        """Wait for all members to rejoin; a group that was empty waits the initial delay."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.refuse_syncs(group, REBALANCE_IN_PROGRESS)
         self.timers.stop(group.sync_timer)
@@ -192,7 +183,7 @@ class Rebalancer:
         self.timers.start(group.join_timer, self.now_ms + group.rebalance_timeout_ms)
 
     def complete_if_all_joined(self, group: Group) -> None:
-        """End the waiting once everyone is there; the initial delay is always waited for."""
+        """Complete the join once all members joined; the initial delay is never cut short."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.all_joined
@@ -201,9 +192,9 @@ class Rebalancer:
             self.complete_join(group)
 
     def complete_join(self, group: Group) -> None:
-        """Begin the next generation with those who joined; the others are out.
+        """Begin the next generation with the members that joined; remove the others.
 
-        Static members stay until their session ends: they may be restarting.
+        Static members stay until their session ends, because they may be restarting.
         """
         self.timers.stop(group.join_timer)
         for member in group.not_rejoined():
@@ -226,7 +217,6 @@ class Rebalancer:
         self.timers.start(group.sync_timer, self.now_ms + group.rebalance_timeout_ms)
 
     def joined(self, group: Group, member: Member, *, skip_assignment: bool = False) -> Joined:
-        """The answer to a JoinGroup in the current generation."""
         leads = group.leader == member.member_id
         return Joined(
             generation=group.generation,
@@ -239,7 +229,6 @@ class Rebalancer:
         )
 
     def refuse_syncs(self, group: Group, error: str) -> None:
-        """Answer all parked SyncGroups with an error and forget the assignments."""
         group.proposed = None
         for member in group.members.values():
             member.assignment = b""
@@ -258,12 +247,11 @@ class Rebalancer:
     # -- saves ------------------------------------------------------------------------------
 
     def save(self, group: Group, waiter: SaveWaiter) -> None:
-        """Save a group, now or when the save that is under way is done."""
         group.next_waiters.append(waiter)
         self.start_save(group)
 
     def start_save(self, group: Group) -> None:
-        """Save a group if somebody waits for that and no save is under way."""
+        """Save a group if a purpose still holds and no save is under way."""
         waiters = [waiter for waiter in group.next_waiters if group.is_current(waiter)]
         if group.store_busy:
             group.next_waiters = waiters
@@ -274,20 +262,19 @@ class Rebalancer:
         self.timers.stop(group.save_timer)
         group.save_waiters = waiters
         group.store_busy = True
-        self.desk.effects.append(Save(key=group.group_id, rows=encode_group(group)))
+        self.turn.effects.append(Save(key=group.group_id, rows=encode_group(group)))
 
     def remove(self, group: Group) -> None:
-        """Remove a group that is Dead, now or when the save that is under way is done."""
         if not group.store_busy:
             group.store_busy = group.removing = True
-            self.desk.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
+            self.turn.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
 
     def save_emptiness(self, group: Group) -> None:
-        """Have the store know that the last member has left; nobody waits for it."""
+        """Save that the last member left; no request waits for it."""
         self.save(group, SaveWaiter(purpose=Purpose.EMPTINESS, generation=group.generation))
 
     def forget_if_unused(self, group: Group) -> None:
-        """Forget a group that was made for a member that never came."""
+        """Drop a group that was created for a member that never joined."""
         if (
             group.state is GroupState.EMPTY
             and not group.pending
@@ -298,7 +285,7 @@ class Rebalancer:
             self.forget(group)
 
     def take_over(self, group: Group, *, handed_out: int) -> None:
-        """Coordinate a group that was stored, above all generations handed out here before."""
+        """Coordinate a stored group, above all generations handed out here before."""
         gap = handed_out + GENERATIONS_PER_EPOCH - group.generation
         if handed_out:
             group.generation_gap = max(group.generation_gap, gap)
@@ -310,13 +297,13 @@ class Rebalancer:
             self.prepare(group)
 
     def hand_over(self, group: Group, reason: str) -> None:
-        """Forget a group that another broker coordinates; who waits is told to look for it."""
+        """Drop a group that another broker coordinates, and refuse its waiting requests."""
         for token in group.removal_tokens or ():
             self.refuse(token, NOT_COORDINATOR, reason)
         self.release(group, NOT_COORDINATOR, reason)
 
     def release(self, group: Group, error: str, reason: str) -> None:
-        """Forget a group; its members that wait are refused."""
+        """Drop a group and refuse the parked requests of its members."""
         for member in group.members.values():
             for token in (member.join_token, member.sync_token):
                 if token is not None:
@@ -324,7 +311,7 @@ class Rebalancer:
         self.forget(group)
 
     def adopt(self, group: Group) -> None:
-        """Coordinate a group that was another kind's, above all generations handed out before."""
+        """Coordinate a converted group, above all generations handed out before."""
         group.generation_gap += GENERATIONS_PER_EPOCH * (self.epoch + 1)
         group.epoch = self.epoch
         if group.members:
@@ -335,7 +322,6 @@ class Rebalancer:
             self.prepare(group)
 
     def forget(self, group: Group) -> None:
-        """Take a group off the list and stop its timers."""
         for timer in (group.join_timer, group.sync_timer, group.save_timer):
             self.timers.stop(timer)
         for timer in group.pending.values():

@@ -1,22 +1,22 @@
-"""What is saved of a group: a row for the group, and one for each member.
+"""Stored rows of a classic group: one for the group, and one for each member.
 
-Rows are JSON. The group's, of the empty member:
+Rows are JSON. The group's row, of the empty member:
 
     {"format": 2, "generation": int, "protocol_type": text, "protocol": text,
      "epoch": int, "leader": text}
 
-A member's, under its id:
+A member's row, under its id:
 
     {"number": int, "instance": text | null, "client": text, "host": text,
      "session_timeout_ms": int, "rebalance_timeout_ms": int,
      "protocols": [[name, base64], …], "assignment": base64}
 
-In format 1, which is read and no longer written, the group's row has its members as well:
-`"members": [{"id": text, …}, …]`, in their order and without numbers.
+Format 1 is read but not written; its group row contains the members, in order and without numbers:
+`"members": [{"id": text, …}, …]`.
 
-A group is saved when it becomes stable, when a static member returns, and when it becomes
-empty; so a group that is saved with members is a stable one. The epoch is that of the coordinator
-in which the generation began.
+A group is saved when it becomes stable, when a static member returns, and when it becomes empty; a
+stored group with members is therefore stable. The epoch is that of the coordinator in which the
+generation began.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMAT_OF_ONE_ROW: Final = 1
 
 
 def encode_group(group: Group) -> dict[str, bytes]:
-    """The rows of a group as it is, or, while it completes a rebalance, as it will be."""
+    """Encode a group; during a rebalance, with its proposed assignments."""
     proposed = group.proposed or {}
     completing = group.state is GroupState.COMPLETING_REBALANCE
     rows = {
@@ -70,7 +70,7 @@ def _row(**fields: Any) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes], *, epoch: int, now_ms: int) -> Group:
-    """The group of its rows; its members' sessions are not started.
+    """Decode a group; sessions of its members are not started.
 
     Its next generation is above all that earlier epochs handed out.
 
@@ -103,7 +103,6 @@ def decode_group(group_id: str, rows: Mapping[str, bytes], *, epoch: int, now_ms
 
 
 def _members(saved: dict[str, Any], rows: Mapping[str, bytes]) -> list[Member]:
-    """The members, in their order."""
     if saved["format"] == FORMAT_OF_ONE_ROW:
         return [_member(member["id"], member, number=0) for member in saved["members"]]
     if saved["format"] != FORMAT:

@@ -1,4 +1,4 @@
-"""What members of classic groups are answered."""
+"""Responses to members of classic groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.broker.coordination.group_events import Accepted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member as the leader sees it: its subscription under the chosen protocol."""
+    """A member as its leader receives it, with the subscription under the selected protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -19,7 +19,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A member is in this generation; only the leader gets the members."""
+    """Membership in a generation; only the leader gets the members."""
 
     generation: int
     protocol_type: str
@@ -32,8 +32,6 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """A member's assignment."""
-
     protocol_type: str
     protocol: str
     assignment: bytes
@@ -41,7 +39,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftMember:
-    """How it went for one leaving member; `error` is empty when it has left."""
+    """Outcome for one leaving member; `error` is empty on success."""
 
     member_id: str
     group_instance_id: str | None
@@ -50,8 +48,6 @@ class LeftMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """One entry for each member of the request, in its order."""
-
     members: tuple[LeftMember, ...]
 
 

@@ -1,12 +1,10 @@
-"""The ends of saves and removals, and what waits for them.
+"""Outcomes of saves and removals of classic groups.
 
-One save of a group is under way at a time (`Rebalancer.save`); it takes the group as it is when it
-starts. What it is for is kept beside it: the leader's assignment, the return of a static member, or
-the emptiness of the group. When the save is durable, each purpose that still holds (same state,
-same generation) is fulfilled; one that has been overtaken by another rebalance is dropped, for that
-rebalance will save again.
-
-When a save fails, the members are told that the coordinator is not available and join again.
+One save of a group is under way at a time (`Rebalancer.save`), with its purposes: the leader's
+assignment, the return of a static member, or the emptiness of the group. After a durable save, each
+purpose that still holds (same state, same generation) is fulfilled; others are dropped, because the
+rebalance that replaced them will save again. After a failed save members get
+COORDINATOR_NOT_AVAILABLE and join again.
 
 Source: Kafka's `storeGroup` and its callbacks.
 """
@@ -26,7 +24,6 @@ from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE,
 
 
 def saved(rebalancer: Rebalancer, event: Saved, token: int) -> None:
-    """A save or a removal is durable."""
     group = rebalancer.groups.get(event.key)
     if group is None or not group.store_busy:
         return
@@ -38,11 +35,11 @@ def saved(rebalancer: Rebalancer, event: Saved, token: int) -> None:
     for waiter in _finished(group):
         if group.is_current(waiter):
             _fulfil(rebalancer, group, waiter)
-    _go_on(rebalancer, group)
+    _start_next_save(rebalancer, group)
 
 
 def save_failed(rebalancer: Rebalancer, event: SaveFailed, token: int) -> None:
-    """A save or a removal is not durable, or not known to be."""
+    """Handle a save or removal that failed or whose outcome is unknown."""
     group = rebalancer.groups.get(event.key)
     if group is None or not group.store_busy:
         return
@@ -51,12 +48,11 @@ def save_failed(rebalancer: Rebalancer, event: SaveFailed, token: int) -> None:
         return
     for waiter in _finished(group):
         if group.is_current(waiter):
-            _disappoint(rebalancer, group, waiter, event.reason)
-    _go_on(rebalancer, group)
+            _fail_waiter(rebalancer, group, waiter, event.reason)
+    _start_next_save(rebalancer, group)
 
 
 def _remove_failed(rebalancer: Rebalancer, group: Group, reason: str) -> None:
-    """The group is as it was."""
     group.store_busy = group.removing = False
     group.enter(GroupState.EMPTY)
     tokens, group.removal_tokens = group.removal_tokens or [], None
@@ -70,7 +66,7 @@ def _finished(group: Group) -> list[SaveWaiter]:
     return waiters
 
 
-def _go_on(rebalancer: Rebalancer, group: Group) -> None:
+def _start_next_save(rebalancer: Rebalancer, group: Group) -> None:
     if group.state is GroupState.DEAD:
         rebalancer.remove(group)
     elif rebalancer.groups.get(group.group_id) is group:
@@ -92,10 +88,10 @@ def _fulfil(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter) -> None:
 
 
 def _rejoined(rebalancer: Rebalancer, group: Group, member: Member, waiter: SaveWaiter) -> Joined:
-    """The answer to a static member that returned without a rebalance.
+    """Return the response to a static member that returned without a rebalance.
 
-    A leader of an old client is told that its former id leads, so that it does not assign
-    (KIP-345); one that knows better gets the members and is told to skip it (KIP-814).
+    A leader with an old client gets its former id as leader, so that it does not assign (KIP-345);
+    a newer client gets the members and the request to skip the assignment (KIP-814).
     """
     leads = group.leader == member.member_id
     response = rebalancer.joined(group, member, skip_assignment=leads)
@@ -104,7 +100,7 @@ def _rejoined(rebalancer: Rebalancer, group: Group, member: Member, waiter: Save
     return replace(response, leader=waiter.previous_leader, members=(), skip_assignment=False)
 
 
-def _disappoint(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter, reason: str) -> None:
+def _fail_waiter(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter, reason: str) -> None:
     if waiter.purpose is Purpose.ASSIGNMENT:
         rebalancer.refuse_syncs(group, COORDINATOR_NOT_AVAILABLE)
         rebalancer.rebalance(group)
@@ -117,5 +113,4 @@ def _disappoint(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter, reason
 
 
 def synced(group: Group, assignment: bytes) -> Synced:
-    """The answer to a SyncGroup in the current generation."""
     return Synced(protocol_type=group.protocol_type, protocol=group.protocol, assignment=assignment)

@@ -1,4 +1,4 @@
-"""The state machine of a classic group, as tables.
+"""State machine of a classic group, as tables.
 
                  ┌────────────── no members left ──────────────┐
                  ▼                                             │
@@ -6,9 +6,8 @@
                               ▲                                  │                          │
                               └──── join, leave, expiry, sync timeout ◀─────────────────────┘
 
-Every state may end in Dead (the group is being removed); Empty is also reached from
-PreparingRebalance only. What each request meets in each state is a table as well; a request
-passes its member and generation checks first.
+Every state may end in Dead (the group is being removed). The effect of each request by state is a
+table as well, consulted after the checks of member and generation.
 
 Source: Kafka's `ClassicGroupState` and `GroupMetadataManager`.
 """
@@ -39,7 +38,7 @@ UNKNOWN_MEMBER_ID: Final = "unknown_member_id"
 
 
 class GroupState(Enum):
-    """The states, by the names that DescribeGroups and ListGroups show."""
+    """States, by the names that DescribeGroups and ListGroups show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -61,7 +60,7 @@ PREVIOUS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     _STABLE: frozenset({_COMPLETING}),
     _DEAD: frozenset({_EMPTY, _PREPARING, _COMPLETING, _STABLE}),
 }
-"""From which states each state can be entered."""
+"""Allowed predecessors of each state."""
 
 HEARTBEAT_ERRORS: Final[Mapping[GroupState, str]] = {
     _EMPTY: UNKNOWN_MEMBER_ID,
@@ -89,8 +88,6 @@ DELETE_ERRORS: Final[Mapping[GroupState, str]] = {
 
 
 class OnSync(Enum):
-    """What SyncGroup of a valid member leads to."""
-
     UNKNOWN = UNKNOWN_MEMBER_ID
     REJOIN = REBALANCE_IN_PROGRESS
     NOT_AVAILABLE = COORDINATOR_NOT_AVAILABLE
@@ -108,13 +105,11 @@ SYNC: Final[Mapping[GroupState, OnSync]] = {
 
 
 class OnRejoin(Enum):
-    """What JoinGroup of a member that the group knows leads to."""
-
     UNKNOWN = UNKNOWN_MEMBER_ID
     NOT_AVAILABLE = COORDINATOR_NOT_AVAILABLE
-    REBALANCE = "take part in the rebalance, starting one if need be"
+    REBALANCE = "take part in the rebalance, starting one if needed"
     REBALANCE_IF_CHANGED = "repeat the answer if nothing changed, else rebalance"
-    REBALANCE_IF_LEADER_OR_CHANGED = "repeat the answer to an unchanged follower, else rebalance"
+    REBALANCE_IF_LEADER_OR_CHANGED = "repeat the answer unless the member leads or changed"
 
 
 REJOIN: Final[Mapping[GroupState, OnRejoin]] = {

@@ -1,4 +1,4 @@
-"""The topics in a consumer's subscription, the one thing that is read of a member's metadata.
+"""Topics in a classic member's subscription; no other part of its metadata is read.
 
     ┌─────────┬───────────────┬──────────────────────────────┬───────────────────────────┐
     │ version │ topics: count │ count × (length int16, text) │ user data, owned, … unread│
@@ -20,7 +20,7 @@ _LENGTH: Final = struct.Struct(">h")
 
 
 def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics that a subscription names; None if it is not one of the consumer protocol."""
+    """Return the topics of a subscription; None if it is not the consumer protocol's."""
     try:
         version, count = _PREFIX.unpack_from(metadata, 0)
         if version < 0 or count < 0 or count * _LENGTH.size > len(metadata):

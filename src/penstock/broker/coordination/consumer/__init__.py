@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848: the coordinator assigns, and members reconcile; sans-IO."""
+"""Consumer groups of KIP-848: the coordinator assigns partitions, and members reconcile."""
 
 from penstock.broker.coordination.consumer.core import ConsumerGroups
 from penstock.broker.coordination.consumer.events import (

@@ -1,4 +1,4 @@
-"""What a member of a consumer group has beside the rest while it speaks the classic protocol.
+"""Additional state of a consumer group's member that uses the classic protocol.
 
 Source: Kafka's `ConsumerGroupMemberMetadataValue.ClassicMemberMetadata`; KIP-848.
 """
@@ -12,7 +12,5 @@ from penstock.broker.coordination.classic import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSide:
-    """Its session timeout, and the protocols that it supports, with their subscriptions."""
-
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]

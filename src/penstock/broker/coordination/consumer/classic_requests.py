@@ -1,11 +1,11 @@
-"""Members that speak the classic protocol in a consumer group: join, sync, heartbeat, leave.
+"""Requests of members that use the classic protocol in a consumer group.
 
-    JoinGroup   says what the member reads and has, as a heartbeat of the new protocol does; nobody
-                leads, the generation is the member's epoch
-    SyncGroup   tells what it may read
-    Heartbeat   tells it to join again: for a new target, to give something up, or to take what
-                others have given up; it has its rebalance timeout for that
-    LeaveGroup  as for others
+    JoinGroup   carries the subscription and owned partitions, as a heartbeat of the new protocol
+                does; no member leads, and the generation is the member epoch
+    SyncGroup   returns the assignment
+    Heartbeat   asks the member to rejoin: for a new target, to revoke partitions, or to take those
+                that others revoked; its rebalance timeout limits the time until then
+    LeaveGroup  as in a classic group
 
 Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and its likes; KIP-848.
 """
@@ -54,7 +54,7 @@ from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE,
 from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
 from penstock.broker.coordination.modern.events import JOIN
 from penstock.broker.coordination.modern.group import Parked
-from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.group_saver import outdate
 
 if TYPE_CHECKING:
     from penstock.control import Topic
@@ -64,21 +64,19 @@ CONSUMER: Final = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """A JoinGroup that waits for a target, and what its member says that it has."""
-
     member_id: str
     owned: Partitions
 
 
 def by_id(owned: Owned, topics: Mapping[str, Topic]) -> Partitions:
-    """Partitions of topics that are there, by the topics' ids."""
+    """Index partitions by topic id; topics that do not exist are left out."""
     return {
         topics[name].topic_id.bytes: numbers for name, numbers in owned.items() if name in topics
     }
 
 
 def by_name(partitions: Partitions, topics: Mapping[str, Topic]) -> Owned:
-    """Partitions of topics that are there, by the topics' names."""
+    """Index partitions by topic name; topics that do not exist are left out."""
     names = {topic.topic_id.bytes: name for name, topic in topics.items()}
     return {names[topic]: numbers for topic, numbers in partitions.items() if topic in names}
 
@@ -87,24 +85,23 @@ def by_name(partitions: Partitions, topics: Mapping[str, Topic]) -> Owned:
 
 
 def join(groups: ConsumerState, event: JoinGroup, token: int) -> None:
-    """Handle a JoinGroup to a group that has members; it is well-formed."""
     group = groups.groups[event.group_id]
     found = _joining(groups, group, event)
     if isinstance(found, Refused):
-        groups.desk.reply(token, found)
+        groups.turn.reply(token, found)
         return
     member, subscription = found
     groups.unpark(member, REBALANCE_IN_PROGRESS, "a newer JoinGroup replaces this one")
     if _update(groups, group, member, event, subscription):
         groups.bump(group)
-    groups.desk.timers.stop(member.rebalance_timer)
+    groups.turn.timers.stop(member.rebalance_timer)
     groups.start_session(group, member)
     rejoin = Rejoin(member.member_id, by_id(subscription.owned, groups.topics))
     if group.assignment_epoch < group.epoch:
         groups.park(group, member, token, rejoin)
     else:
         _answer(groups, group, rejoin, token)
-    groups.settle(group)
+    groups.finish_event(group)
 
 
 def _joining(
@@ -146,7 +143,6 @@ def _joining(
 
 
 def _protocols(group: ConsumerGroup, event: JoinGroup) -> list[set[str]]:
-    """The protocols of each other member that speaks the classic one."""
     return [
         {protocol.name for protocol in member.classic.protocols}
         for member in group.members.values()
@@ -167,13 +163,12 @@ def _new(
 def _returning(
     groups: ConsumerState, group: ConsumerGroup, holder: ConsumerMember, event: JoinGroup
 ) -> ConsumerMember:
-    """A static member: itself, or another process in its place."""
     if not event.member_id:
         groups.unpark(holder, FENCED_INSTANCE_ID, "another process joined as this instance")
         group.rename(holder, f"{event.group_instance_id}-{event.fresh_id}")
         holder.previous_epoch = holder.epoch = JOIN
         groups.changed(group)
-        if group.ticket:  # the target that is just computed is for the former id
+        if group.ticket:  # the target under computation is for the former id
             groups.bump(group)
     return holder
 
@@ -185,7 +180,7 @@ def _update(
     event: JoinGroup,
     subscription: Subscription,
 ) -> bool:
-    """Take over what a member says of itself; whether a new target is needed."""
+    """Store what a JoinGroup says about its member; return whether a new target is needed."""
     member.classic = ClassicSide(
         session_timeout_ms=event.session_timeout_ms, protocols=event.protocols
     )
@@ -202,7 +197,6 @@ def _update(
 
 
 def resume(groups: ConsumerState, group: ConsumerGroup, parked: Parked) -> None:
-    """Answer a JoinGroup whose target is there."""
     _answer(groups, group, parked.event, parked.token)
 
 
@@ -217,26 +211,25 @@ def _answer(groups: ConsumerState, group: ConsumerGroup, rejoin: Rejoin, token: 
         leader="",
         member_id=member.member_id,
     )
-    groups.keeper.answer(group, token, response)
+    groups.saver.answer(group, token, response)
 
 
 # -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------
 
 
 def sync(groups: ConsumerState, event: SyncGroup, token: int) -> None:
-    """Handle a SyncGroup."""
     group = groups.groups[event.group_id]
     member = _member(group, event.member_id, event.group_instance_id, event.generation)
     if isinstance(member, Refused):
-        groups.desk.reply(token, member)
+        groups.turn.reply(token, member)
         return
     side = member.classic
     if side is None:
-        groups.desk.refuse(token, UNKNOWN_MEMBER_ID, "the member speaks the consumer protocol")
+        groups.turn.refuse(token, UNKNOWN_MEMBER_ID, "the member uses the consumer protocol")
         return
     name = side.protocols[0].name
     if event.protocol_type not in (None, CONSUMER) or event.protocol not in (None, name):
-        groups.desk.refuse(token, INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {name!r}")
+        groups.turn.refuse(token, INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {name!r}")
         return
     groups.start_session(group, member)
     if member.epoch < group.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
@@ -245,15 +238,14 @@ def sync(groups: ConsumerState, event: SyncGroup, token: int) -> None:
     version = decode_subscription(side.protocols[0].metadata).version
     assignment = encode_assignment(by_name(member.assigned, groups.topics), version)
     response = Synced(protocol_type=CONSUMER, protocol=name, assignment=assignment)
-    groups.keeper.answer(group, token, response)
+    groups.saver.answer(group, token, response)
 
 
 def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
-    """Handle a Heartbeat."""
     group = groups.groups[event.group_id]
     member = _member(group, event.member_id, event.group_instance_id, event.generation)
     if isinstance(member, Refused):
-        groups.desk.reply(token, member)
+        groups.turn.reply(token, member)
         return
     groups.start_session(group, member)
     if (
@@ -263,16 +255,15 @@ def heartbeat(groups: ConsumerState, event: Heartbeat, token: int) -> None:
     ):
         _must_rejoin(groups, member, token)
     else:
-        groups.desk.reply(token, Accepted())
+        groups.turn.reply(token, Accepted())
 
 
 def _must_rejoin(groups: ConsumerState, member: ConsumerMember, token: int) -> None:
-    """Tell a member to join again, which it has its rebalance timeout for."""
-    timer, timers = member.rebalance_timer, groups.desk.timers
+    timer, timers = member.rebalance_timer, groups.turn.timers
     if timer.deadline_ms is None:
         timer.fire = member.timer.fire
-        timers.start(timer, groups.desk.now_ms + member.rebalance_timeout_ms)
-    groups.desk.refuse(token, REBALANCE_IN_PROGRESS)
+        timers.start(timer, groups.turn.now_ms + member.rebalance_timeout_ms)
+    groups.turn.refuse(token, REBALANCE_IN_PROGRESS)
 
 
 def _member(
@@ -292,11 +283,10 @@ def _member(
 
 
 def leave(groups: ConsumerState, event: LeaveGroup, token: int) -> None:
-    """Handle a LeaveGroup: each member is judged alone."""
     group = groups.groups[event.group_id]
     busy = groups.busy(group)
     if busy:
-        groups.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+        groups.turn.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
         return
     left = tuple(
         LeftMember(
@@ -306,9 +296,9 @@ def leave(groups: ConsumerState, event: LeaveGroup, token: int) -> None:
         )
         for leaving in event.members
     )
-    groups.keeper.answer(group, token, Left(members=left))
+    groups.saver.answer(group, token, Left(members=left))
     groups.regexes.look(group)
-    groups.settle(group)
+    groups.finish_event(group)
 
 
 def _leave(groups: ConsumerState, group: ConsumerGroup, leaving: LeavingMember) -> str:

@@ -1,4 +1,4 @@
-"""Consumer groups, as one of the kinds of groups: one entrance for all that happens to them.
+"""Core of consumer groups: dispatch of events.
 
 Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, consumer protocol; KIP-848.
 """
@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from functools import partial
 
 from penstock.broker.coordination.classic import Heartbeat, LeaveGroup, SyncGroup
-from penstock.broker.coordination.consumer import classic_requests, heartbeat, questions
+from penstock.broker.coordination.consumer import classic_requests, heartbeat, queries
 from penstock.broker.coordination.consumer.events import ConsumerHeartbeat
 from penstock.broker.coordination.consumer.group import ConsumerGroup
 from penstock.broker.coordination.consumer.limits import ConsumerLimits
 from penstock.broker.coordination.consumer.state import ConsumerState
 from penstock.broker.coordination.core import Computed, Saved, SaveFailed
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     CommitCheck,
     DeleteGroup,
@@ -25,21 +24,20 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.kinds import Handler
 from penstock.broker.coordination.modern.group import Parked
+from penstock.broker.coordination.turn import Turn
 
 
 class ConsumerGroups(ConsumerState):
-    """The consumer groups that this broker coordinates."""
-
-    def __init__(self, desk: Desk, limits: ConsumerLimits | None = None) -> None:
-        super().__init__(desk, limits)
+    def __init__(self, turn: Turn, limits: ConsumerLimits | None = None) -> None:
+        super().__init__(turn, limits)
         self.handlers: Mapping[type, Handler] = {
             ConsumerHeartbeat: partial(heartbeat.heartbeat, self),
             SyncGroup: partial(classic_requests.sync, self),
             Heartbeat: partial(classic_requests.heartbeat, self),
             LeaveGroup: partial(classic_requests.leave, self),
-            DescribeGroup: partial(questions.describe, self),
-            CommitCheck: partial(questions.check_commit, self),
-            FetchCheck: partial(questions.check_fetch, self),
+            DescribeGroup: partial(queries.describe, self),
+            CommitCheck: partial(queries.check_commit, self),
+            FetchCheck: partial(queries.check_fetch, self),
             DeleteGroup: self.delete,
             OffsetDeleteCheck: self.check_offset_delete,
             Computed: self.computed,

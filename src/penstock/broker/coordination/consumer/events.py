@@ -1,4 +1,4 @@
-"""Requests of members of consumer groups, and what they are answered."""
+"""Requests of members of consumer groups, and descriptions of the groups."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 from penstock.broker.coordination.assignors import Partitions
 
 LEAVE_FOR_A_WHILE: Final = -2
-"""What a static member's heartbeat says instead of an epoch."""
+"""Heartbeat epoch of a static member that will return."""
 
 UNCHANGED: Final = -1
-"""A rebalance timeout that is as it was."""
+"""Rebalance timeout of a heartbeat that does not change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A member joins, lives or leaves; None is for what has not changed.
+    """Heartbeat by which a member joins, stays or leaves; None means unchanged.
 
-    `fresh_id` is the id of a member that has none, where the request's version allows that.
+    `fresh_id` is the id of a member without one, where the request's version allows that.
     """
 
     group_id: str
@@ -36,11 +36,11 @@ class ConsumerHeartbeat:
     owned: Partitions | None = None
     fresh_id: str = ""
     visible: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
-    """Which topics the member may describe; None where all of them."""
+    """Predicate of topics that the member may describe; None allows all."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says all of itself, as after an error; it is told all then."""
+        """Whether the heartbeat carries the full state, as after an error; so does the response."""
         return (
             self.rebalance_timeout_ms != UNCHANGED
             and (self.topics is not None or self.regex is not None)
@@ -50,8 +50,6 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedConsumer:
-    """A member of a consumer group."""
-
     member_id: str
     group_instance_id: str | None
     rack_id: str | None
@@ -79,5 +77,5 @@ class DescribedConsumerGroup:
 
     @property
     def protocol(self) -> str:
-        """What a classic group's protocol is here."""
+        """Assignor, in place of a classic group's protocol."""
         return self.assignor

@@ -1,4 +1,4 @@
-"""A consumer group and its members, with who has which partition.
+"""A consumer group and its members, with the owner of each partition.
 
 Source: Kafka's `ConsumerGroup` and `ConsumerGroupMember`.
 """
@@ -13,7 +13,7 @@ from penstock.base.errors import BugError
 from penstock.broker.coordination.assignors import NOTHING, Partitions
 from penstock.broker.coordination.consumer.reconciliation import Current, MemberState
 from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, idle
-from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.group_saver import outdate
 from penstock.broker.coordination.timers import Timer
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GroupState(Enum):
-    """The states, by the names that DescribeGroups and ListGroups show."""
+    """States, by the names that DescribeGroups and ListGroups show."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -30,7 +30,7 @@ class GroupState(Enum):
 
 
 class ConsumerMember(ModernMember):
-    """A member. `classic` is there while it speaks the classic protocol."""
+    """A member. `classic` is set while it uses the classic protocol."""
 
     __slots__ = (
         "assigned",
@@ -58,22 +58,21 @@ class ConsumerMember(ModernMember):
             state=self.state, epoch=self.epoch, assigned=self.assigned, revoking=self.revoking
         )
 
-    def is_settled(self, target_epoch: int) -> bool:
-        """Whether the member has all of its target, and nothing else."""
+    def is_reconciled(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
 
 class ConsumerGroup(ModernGroup[ConsumerMember]):
-    """A group. `owners` says whose a partition is, assigned or not yet given up."""
+    """A group. `owners` maps each assigned or not yet revoked partition to its member."""
 
     def __init__(self, group_id: str, *, touched_ms: int) -> None:
         super().__init__(group_id, touched_ms=touched_ms)
         self.owners: dict[bytes, dict[int, str]] = {}
         self.visible: Callable[[str], bool] | None = None
-        """Which topics expressions may match: what the member may describe that came last."""
+        """Predicate of topics that regexes may match, from the newest subscriber by regex."""
         self.regex_ticket = 0
         self.regex_stale = False
-        """Topics have come or gone since the resolution that is under way began."""
+        """Whether topics changed since the resolution under way began."""
         self.regex_timer = Timer(idle)
         self.next_regex_ms = 0
 
@@ -87,10 +86,10 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             return GroupState.EMPTY
         if self.assignment_epoch < self.epoch:
             return GroupState.ASSIGNING
-        settled = all(member.is_settled(self.assignment_epoch) for member in self.members.values())
-        return GroupState.STABLE if settled else GroupState.RECONCILING
+        reconciled = all(m.is_reconciled(self.assignment_epoch) for m in self.members.values())
+        return GroupState.STABLE if reconciled else GroupState.RECONCILING
 
-    # -- who has what -----------------------------------------------------------------------
+    # -- owners ------------------------------------------------------------------------------
 
     def add(self, member: ConsumerMember) -> None:
         super().add(member)
@@ -102,7 +101,6 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         self._disown(member)
 
     def move(self, member: ConsumerMember, current: Current) -> None:
-        """Give a member its next assignment and epoch."""
         self._disown(member)
         if current.epoch != member.epoch:
             member.previous_epoch, member.epoch = member.epoch, current.epoch
@@ -113,14 +111,13 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         outdate(member, "current")
 
     def rename(self, member: ConsumerMember, member_id: str) -> None:
-        """Give a static member a new id; it keeps what it has."""
         self.remove(member)
         member.member_id = member_id
         self.add(member)
         member.rows.clear()
 
     def taken(self, partitions: Partitions) -> Partitions:
-        """Those of some partitions that belong to a member."""
+        """Return the given partitions that have an owner."""
         found: dict[bytes, frozenset[int]] = {}
         for topic, numbers in partitions.items():
             owners = self.owners.get(topic)
@@ -131,7 +128,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return found
 
     def released(self, member: ConsumerMember) -> bool:
-        """Whether everything that a member waits for is nobody's any more."""
+        """Whether no partition that a member waits for has an owner."""
         for topic, numbers in member.target.items():
             has = member.assigned.get(topic, frozenset())
             if self.taken({topic: numbers - has}):
@@ -158,10 +155,10 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
                 if topic in self.owners and not self.owners[topic]:
                     del self.owners[topic]
 
-    # -- questions --------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     def votes(self) -> str:
-        """The assignor that most members ask for; empty if none does."""
+        """Return the assignor that most members request; empty if none does."""
         counts: dict[str, int] = {}
         for member in self.members.values():
             if member.assignor:

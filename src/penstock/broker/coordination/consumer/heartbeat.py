@@ -1,9 +1,9 @@
-"""ConsumerGroupHeartbeat: members join, live and leave.
+"""ConsumerGroupHeartbeat: members join, stay and leave.
 
-    epoch 0    joins, or joins again with nothing
-    epoch > 0  lives; whose epoch is another's is fenced, but for an answer that was lost
-    epoch −1   leaves
-    epoch −2   a static member will be back: its place is kept for the session timeout
+    epoch 0    the member joins, or rejoins without partitions
+    epoch > 0  heartbeat; an epoch other than the current or the previous one is fenced
+    epoch −1   the member leaves
+    epoch −2   a static member leaves and keeps its partitions for the session timeout
 
 Source: Kafka's `GroupMetadataManager.consumerGroupHeartbeat`; KIP-848.
 """
@@ -34,9 +34,9 @@ from penstock.broker.coordination.consumer.state import ConsumerState
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, GROUP_ID_NOT_FOUND
 from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
-from penstock.broker.coordination.modern.events import JOIN, LEAVE, Beaten
+from penstock.broker.coordination.modern.events import JOIN, LEAVE, HeartbeatResponse
 from penstock.broker.coordination.modern.group import NO_TOPICS, Parked
-from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.group_saver import outdate
 from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
 from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
 
@@ -51,14 +51,11 @@ UNSUPPORTED_ASSIGNOR: Final = "unsupported_assignor"
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat, and what its member had before it."""
-
     event: ConsumerHeartbeat
     before: Partitions
 
 
 def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
-    """Handle a heartbeat."""
     refusal = refuse_malformed(event, groups.limits.assignors)
     if refusal is None and event.epoch < 0:
         leave(groups, event, token)
@@ -73,13 +70,13 @@ def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> No
             refusal = member
         else:
             _beat(groups, group, member, event, token)
-            groups.settle(group)
+            groups.finish_event(group)
             return
-    groups.desk.reply(token, refusal)
+    groups.turn.reply(token, refusal)
 
 
 def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Refused | None:
-    """What is wrong with a heartbeat, whatever the group."""
+    """Return the error of a malformed heartbeat, regardless of the group."""
     for name, text in (
         ("GroupId", event.group_id),
         ("InstanceId", event.instance_id),
@@ -105,7 +102,7 @@ def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Re
 
 
 def _missing(event: ConsumerHeartbeat) -> str:
-    """What is not there that must be, by what the epoch says; empty if nothing is."""
+    """Return which field is missing or invalid for the epoch; empty if none is."""
     if event.epoch < LEAVE_FOR_A_WHILE:
         return f"MemberEpoch {event.epoch} is invalid."
     if event.epoch == LEAVE_FOR_A_WHILE and event.instance_id is None:
@@ -140,15 +137,14 @@ def _invalid(message: str) -> Refused:
 def refuse_group(
     groups: ConsumerState, group: ConsumerGroup | None, event: ConsumerHeartbeat
 ) -> Refused | None:
-    """Why a group takes no heartbeat of this member, if it does not."""
     limits = groups.limits
     if group is None:
         if event.epoch != JOIN:
             return Refused(error=GROUP_ID_NOT_FOUND, message=f"Group {event.group_id} not found.")
-        if groups.desk.count() >= limits.groups_max:
+        if groups.turn.count() >= limits.groups_max:
             return Refused(
                 error=COORDINATOR_NOT_AVAILABLE,
-                message=f"there are {groups.desk.count()} groups, which is groups.max",
+                message=f"there are {groups.turn.count()} groups, the limit groups.max is reached",
             )
         return None
     busy = groups.busy(group)
@@ -171,7 +167,6 @@ def refuse_group(
 def find_member(
     groups: ConsumerState, group: ConsumerGroup, event: ConsumerHeartbeat
 ) -> ConsumerMember | Refused:
-    """The member that a heartbeat is of: a known one, one that returns, or a new one."""
     member_id = event.member_id or event.fresh_id
     if event.instance_id is not None:
         holder_id = group.static.get(event.instance_id)
@@ -205,7 +200,6 @@ def _replace(
     event: ConsumerHeartbeat,
     member_id: str,
 ) -> ConsumerMember | Refused:
-    """Another process comes as an instance that the group knows."""
     if event.epoch != JOIN:
         return Refused(
             error=FENCED_INSTANCE_ID,
@@ -222,14 +216,14 @@ def _replace(
         return Refused(error=INVALID_REQUEST, message=f"{member_id} is another member's id.")
     groups.unpark(holder, FENCED_INSTANCE_ID, "another process joined as this instance")
     group.rename(holder, member_id)
-    if group.ticket:  # the target that is just computed is for the former id
+    if group.ticket:  # the target under computation is for the former id
         groups.bump(group)
     groups.changed(group)
     return holder
 
 
 def _refuse_epoch(member: ConsumerMember, event: ConsumerHeartbeat) -> Refused | None:
-    """Fence a member whose epoch is not its own; that before counts where an answer was lost."""
+    """Fence a stale or foreign epoch; the previous one is valid, as a response may be lost."""
     if event.epoch == member.epoch:
         return None
     if event.epoch > member.epoch:
@@ -262,12 +256,12 @@ def _beat(
         member.previous_epoch = member.epoch = JOIN
         outdate(member, "current")
         groups.changed(group)
-    asks = update(groups, group, member, event)
-    if asks:
+    needs_target = update(groups, group, member, event)
+    if needs_target:
         groups.bump(group)
     groups.start_session(group, member)
     beat = Beat(event, member.assigned)
-    if group.assignment_epoch < group.epoch and (asks or event.epoch == JOIN):
+    if group.assignment_epoch < group.epoch and (needs_target or event.epoch == JOIN):
         groups.park(group, member, token, beat)
     else:
         _answer(groups, group, member, beat, token)
@@ -276,7 +270,7 @@ def _beat(
 def update(
     groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbeat
 ) -> bool:
-    """Take over what a member says of itself; whether a new target is needed."""
+    """Store what a heartbeat says about its member; return whether a new target is needed."""
     known = (
         member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id,
         member.client_host, member.topics, member.regex, member.classic,
@@ -289,7 +283,7 @@ def update(
         member.assignor = event.assignor
     member.client_id, member.client_host = event.client_id, event.client_host
     member.classic = None
-    joins = event.epoch == JOIN  # who joins says all: a static member may read something else now
+    joins = event.epoch == JOIN  # a join has the full subscription, also of a static member
     topics = (NO_TOPICS if joins else member.topics) if event.topics is None else event.topics
     regex = ("" if joins else member.regex) if event.regex is None else event.regex
     if regex and event.visible is not None:
@@ -308,7 +302,6 @@ def update(
 
 
 def resume(groups: ConsumerState, group: ConsumerGroup, parked: Parked) -> None:
-    """Answer a heartbeat whose target is there."""
     beat: Beat = parked.event
     member = group.members[beat.event.member_id or beat.event.fresh_id]
     _answer(groups, group, member, beat, parked.token)
@@ -319,21 +312,21 @@ def _answer(
 ) -> None:
     event = beat.event
     step(groups, group, member, event.owned)
-    told = event.epoch == JOIN or event.is_full or member.assigned != beat.before
-    groups.keeper.answer(
+    changed = event.epoch == JOIN or event.is_full or member.assigned != beat.before
+    groups.saver.answer(
         group,
         token,
-        Beaten(
+        HeartbeatResponse(
             member_id=member.member_id,
             epoch=member.epoch,
             heartbeat_interval_ms=_interval_ms(groups, group, member),
-            assigned=member.assigned if told else None,
+            assigned=member.assigned if changed else None,
         ),
     )
 
 
 def _interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember) -> int:
-    """When a member is to come again: soon, while what it is to read is still another's."""
+    """Return the heartbeat interval: short while a member waits for revocations by others."""
     usual = groups.limits.heartbeat_interval_ms(group.group_id)
     if member.current.state is not MemberState.UNRELEASED_PARTITIONS:
         return usual
@@ -344,7 +337,6 @@ def _interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMe
 def step(
     groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None
 ) -> None:
-    """Bring a member one step nearer to its target."""
     before = member.current
     now = reconcile(
         before,
@@ -366,28 +358,28 @@ def _move(
     if now.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
         groups.await_revocation(group, member)
     else:
-        groups.desk.timers.stop(member.rebalance_timer)
+        groups.turn.timers.stop(member.rebalance_timer)
 
 
 def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
-    """A member leaves, or, if it is static, says that it will be back."""
-    desk, group = groups.desk, groups.groups.get(event.group_id)
+    """Remove a member, or keep a static member's partitions until it returns."""
+    turn, group = groups.turn, groups.groups.get(event.group_id)
     if group is None:
         groups.missing(event, token)
         return
     busy = groups.busy(group)
     if busy:
-        desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+        turn.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
         return
     member = group.members.get(event.member_id)
     if event.instance_id is not None:
         holder = group.static.get(event.instance_id)
         if holder is not None and holder != event.member_id:
-            desk.refuse(token, FENCED_INSTANCE_ID, f"{holder} is instance {event.instance_id}")
+            turn.refuse(token, FENCED_INSTANCE_ID, f"{holder} is instance {event.instance_id}")
             return
         member = None if holder is None else member
     if member is None:
-        desk.refuse(
+        turn.refuse(
             token, UNKNOWN_MEMBER_ID, f"{event.member_id} is not a member of {group.group_id!r}"
         )
         return
@@ -400,5 +392,7 @@ def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
             state=MemberState.STABLE, epoch=LEAVE_FOR_A_WHILE, assigned=member.assigned
         )
         _move(groups, group, member, current)
-    groups.keeper.answer(group, token, Beaten(member_id=event.member_id, epoch=event.epoch))
-    groups.settle(group)
+    groups.saver.answer(
+        group, token, HeartbeatResponse(member_id=event.member_id, epoch=event.epoch)
+    )
+    groups.finish_event(group)

@@ -1,5 +1,4 @@
-"""The bounds of consumer groups: settings by Kafka's names, some of which a group may have its own
-of, and facts."""
+"""Bounds of consumer groups: constants, broker settings and settings of single groups."""
 
 from __future__ import annotations
 
@@ -12,18 +11,17 @@ if TYPE_CHECKING:
     from penstock.broker.group_configs import GroupConfigs
 
 REGEX_RETRY_MS: Final = 10_000
-"""Regular expressions of a group are not resolved again within this time, whatever asks for it;
-Kafka's value."""
+"""Least interval between resolutions of a group's regular expressions; Kafka's value."""
 
 WAITING_HEARTBEAT_MS: Final = 500
-"""A member that waits for what others are to give up is told to come again this soon."""
+"""Heartbeat interval of a member that waits for revocations by others."""
 
 WAITING_HEARTBEAT_MS_PER_MEMBER: Final = 5
-"""But not sooner than this times the members: 200 such heartbeats a second of a group."""
+"""Least such interval per member: at most 200 of these heartbeats a second per group."""
 
 
 class MigrationPolicy(Enum):
-    """Into which kind groups may be converted while they have members."""
+    """Allowed conversions of groups that have members."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -41,8 +39,7 @@ class MigrationPolicy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerLimits:
-    """Bounds of consumer groups; times in milliseconds. `configs` are those of one group, which
-    are in the place of the broker's settings, if they are given."""
+    """Bounds in milliseconds; `configs` returns overriding settings of a group."""
 
     groups_max: int = 100_000
     max_size: int = 2_147_483_647

@@ -1,15 +1,15 @@
-"""How a member comes from what it has to what it is to have: revocation before assignment.
+"""Reconciliation of a member's assignment with its target: revocation before assignment.
 
-    STABLE ──target's epoch is another──▶ next
-    UNREVOKED ──owns nothing any more that it was to give up──▶ next
+    STABLE ──target epoch changed──▶ next
+    UNREVOKED ──member owns no partition to be revoked──▶ next
     UNRELEASED ──▶ next
 
-    next:  it has what it is not to have, and has not given that up   UNREVOKED, its epoch as it was
-           something it is to have is still another member's          UNRELEASED, target's epoch
-           otherwise                                                  STABLE, target's epoch
+    next:  partitions outside the target are not revoked yet       UNREVOKED, epoch unchanged
+           partitions of the target belong to another member       UNRELEASED, target epoch
+           otherwise                                               STABLE, target epoch
 
-A partition belongs to a member from the moment that it is assigned until the member has said, by
-its heartbeat, that it owns it no more; nobody else is assigned it in between.
+A partition belongs to a member from its assignment until the member's heartbeat confirms that it
+owns the partition no more; no other member is assigned it in between.
 
 Source: Kafka's `CurrentAssignmentBuilder`; KIP-848.
 """
@@ -24,7 +24,7 @@ from penstock.broker.coordination.assignors import Partitions, both, fewer, merg
 
 
 class MemberState(Enum):
-    """Where a member is on its way to its target; the values are stored."""
+    """Progress of a member towards its target; the values are stored."""
 
     STABLE = "stable"
     UNREVOKED_PARTITIONS = "unrevoked_partitions"
@@ -33,7 +33,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
-    """What a member has: what it may read, and what it has been told to give up."""
+    """Assigned partitions of a member, and those that it must revoke."""
 
     state: MemberState
     epoch: int
@@ -42,7 +42,6 @@ class Current:
 
 
 Taken = Callable[[Partitions], Partitions]
-"""Those of some partitions that belong to a member."""
 
 
 def reconcile(
@@ -53,7 +52,7 @@ def reconcile(
     owned: Partitions | None,
     taken: Taken,
 ) -> Current:
-    """The next step of a member; `owned` is what it says that it owns, None if it does not say."""
+    """Return the next step of a member; `owned` is what it reports to own, if it does."""
     if current.state is MemberState.STABLE:
         if current.epoch == target_epoch:
             return current
@@ -85,9 +84,7 @@ def _next(
         return Current(
             state=MemberState.UNREVOKED_PARTITIONS, epoch=epoch, assigned=kept, revoking=revoking
         )
-    wanted = fewer(target, kept)
-    unreleased = taken(wanted)
+    added = fewer(target, kept)
+    unreleased = taken(added)
     state = MemberState.UNRELEASED_PARTITIONS if unreleased else MemberState.STABLE
-    return Current(
-        state=state, epoch=target_epoch, assigned=merged(kept, fewer(wanted, unreleased))
-    )
+    return Current(state=state, epoch=target_epoch, assigned=merged(kept, fewer(added, unreleased)))

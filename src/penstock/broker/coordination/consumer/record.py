@@ -1,11 +1,11 @@
-"""What is saved of a consumer group: a row for the group, and one for each member.
+"""Stored rows of a consumer group: one for the group, and one for each member.
 
-Rows are JSON. The group's, of the empty member:
+Rows are JSON. The group's row, of the empty member:
 
     {"kind": "consumer", "format": 1, "epoch": int, "assignment_epoch": int, "assignor": text,
      "topics": text (fingerprint of the topics that members read)}
 
-A member's, under its id:
+A member's row, under its id:
 
     {"member": {"instance": text | null, "rack": text | null, "client": text, "host": text,
                 "rebalance_timeout_ms": int, "topics": [text, …], "regex": text, "assignor": text,
@@ -14,7 +14,7 @@ A member's, under its id:
                  "assigned": partitions, "revoking": partitions},
      "target": partitions}
 
-Partitions are {topic's id in hexadecimal digits: [int, …], …}.
+Partitions are {topic id in hexadecimal: [int, …], …}.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ FORMAT: Final = 1
 
 
 def encode_group(group: ConsumerGroup) -> dict[str, bytes]:
-    """The rows of a group as it is."""
     return encode_rows(group, kind=KIND, row_format=FORMAT, member=_member, current=_current)
 
 
@@ -73,7 +72,7 @@ def _current(member: ConsumerMember) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGroup, str]:
-    """The group of its rows, whose timers do not run, and the fingerprint of its topics.
+    """Decode a group and the fingerprint of its topics; no timer runs.
 
     Raises:
         CorruptGroup: the rows are not of the form above.

@@ -1,8 +1,8 @@
-"""Which topics match the regular expressions that members subscribe by.
+"""Resolution of the regular expressions by which members subscribe.
 
-All expressions of a group are resolved at once, apart from requests: when a new one is in use, when
-topics have come or gone, and from time to time. No target is computed while one in use has never
-been resolved.
+All expressions of a group are resolved together, apart from requests: when a new one is used, after
+topics were created or deleted, and periodically. No target is computed before each expression has
+been resolved once.
 
 Source: Kafka's `GroupMetadataManager.maybeUpdateRegularExpressions`; KIP-848.
 """
@@ -17,24 +17,20 @@ from typing import Final
 from penstock.broker.coordination.consumer.group import ConsumerGroup
 from penstock.broker.coordination.consumer.limits import REGEX_RETRY_MS
 from penstock.broker.coordination.core import Compute, Computed
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.topic_regex import compile_regex
+from penstock.broker.coordination.turn import Turn
 
 _STEPS_PER_TOPIC: Final = 20
-"""What matching a topic costs, in the unit of `Work.size`."""
+"""Cost of matching one topic, in units of `Work.size`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The topics that match each expression."""
-
     topics: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegexWork:
-    """Matches the names of topics."""
-
     regexes: Sequence[str]
     topics: Sequence[str]
 
@@ -51,18 +47,16 @@ class RegexWork:
 
 
 class Regexes:
-    """Has the regular expressions of groups resolved."""
-
     def __init__(
         self,
-        desk: Desk,
+        turn: Turn,
         *,
         refresh_ms: int,
         topics: Callable[[], Collection[str]],
         resolved: Callable[[ConsumerGroup, str | None], None],
     ) -> None:
-        """`resolved` is told of a group, and what the fingerprint of its topics was before."""
-        self._desk = desk
+        """Take the parts; `resolved` receives a group and its topics' fingerprint from before."""
+        self._turn = turn
         self._refresh_ms = refresh_ms
         self._topics = topics
         self._resolved = resolved
@@ -72,11 +66,10 @@ class Regexes:
         return frozenset([m.regex for m in group.members.values() if m.regex])
 
     def ready(self, group: ConsumerGroup) -> bool:
-        """Whether each expression in use has been resolved once."""
         return self.in_use(group) <= group.resolved.keys()
 
     def look(self, group: ConsumerGroup) -> None:
-        """Members subscribe to something else: resolve what is new, forget what is not in use."""
+        """Resolve new expressions and drop unused ones after a change of subscriptions."""
         if not group.resolved and not any(m.regex for m in group.members.values()):
             return
         used = self.in_use(group)
@@ -86,21 +79,21 @@ class Regexes:
             self._start(group)
 
     def seen_by(self, group: ConsumerGroup, visible: Callable[[str], bool]) -> None:
-        """From now on only topics match that a member may describe, as in Kafka the one that asks.
+        """Limit matches to topics that a member may describe, as Kafka does for the requesting one.
 
-        What was resolved without asking, after the group was loaded, is resolved anew.
+        Expressions resolved without a limit, after a load, are resolved again.
         """
         unasked, group.visible = group.visible is None, visible
         if unasked:
             self.refresh(group)
 
     def refresh(self, group: ConsumerGroup) -> None:
-        """Resolve all anew, when the last time is long enough ago."""
+        """Resolve all expressions again, unless the last resolution is too recent."""
         if group.regex_ticket:
             group.regex_stale = True
         elif not group.resolved:
             return
-        elif group.next_regex_ms <= self._desk.now_ms:
+        elif group.next_regex_ms <= self._turn.now_ms:
             self._start(group)
         else:
             self._plan(group, group.next_regex_ms)
@@ -114,15 +107,14 @@ class Regexes:
         topics, visible = self._topics(), group.visible
         seen = topics if visible is None else filter(visible, topics)
         work = RegexWork(regexes=sorted(used), topics=tuple(seen))
-        self._desk.effects.append(Compute(key=group.group_id, ticket=group.regex_ticket, work=work))
+        self._turn.effects.append(Compute(key=group.group_id, ticket=group.regex_ticket, work=work))
 
     def _plan(self, group: ConsumerGroup, at_ms: int) -> None:
         group.regex_timer.fire = partial(self._start, group)
-        self._desk.timers.start(group.regex_timer, at_ms)
+        self._turn.timers.start(group.regex_timer, at_ms)
 
     def resolved(self, group: ConsumerGroup, event: Computed) -> None:
-        """The expressions are resolved: what members read may not be what it was."""
-        now_ms = self._desk.now_ms
+        now_ms = self._turn.now_ms
         group.regex_ticket = 0
         group.next_regex_ms = now_ms + REGEX_RETRY_MS
         failed = not isinstance(event.result, Resolved)

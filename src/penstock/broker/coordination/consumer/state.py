@@ -1,4 +1,4 @@
-"""Consumer groups as they are held: rows, timers, regular expressions.
+"""State of all consumer groups: rows, timers, regular expressions.
 
 Source: Kafka's `GroupMetadataManager`, consumer protocol; KIP-848.
 """
@@ -15,40 +15,39 @@ from penstock.broker.coordination.consumer.reconciliation import MemberState
 from penstock.broker.coordination.consumer.record import KIND, decode_group, encode_group
 from penstock.broker.coordination.consumer.regexes import Regexes
 from penstock.broker.coordination.core import Computed
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.modern.core import ModernGroups
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 
 
 class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
-    """The consumer groups that this broker coordinates, before any request."""
+    """Base of `ConsumerGroups`: the parts below request handling."""
 
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = "consumer"
 
-    def __init__(self, desk: Desk, limits: ConsumerLimits | None = None) -> None:
+    def __init__(self, turn: Turn, limits: ConsumerLimits | None = None) -> None:
         self.limits: ConsumerLimits = limits or ConsumerLimits()
-        super().__init__(desk, self.limits)
+        super().__init__(turn, self.limits)
         self.may_be_classic: Callable[[ConsumerGroup], bool] = lambda group: False
-        """Makes a group that has none but classic members a classic one, if that may be."""
+        """Converts a group that has only classic members; returns whether it did."""
         self.regexes = Regexes(
-            desk,
+            turn,
             refresh_ms=self.limits.regex_refresh_ms,
             topics=lambda: self.topics,
             resolved=self._resolved,
         )
 
-    def settle(self, group: ConsumerGroup) -> None:
+    def finish_event(self, group: ConsumerGroup) -> None:
         there = self.groups.get(group.group_id) is group
         if not (there and self.may_be_classic(group)):
-            super().settle(group)
+            super().finish_event(group)
 
     def create(self, group_id: str) -> ConsumerGroup:
-        """Make a group, which its first member is about to join."""
-        group = self.groups[group_id] = ConsumerGroup(group_id, touched_ms=self.desk.now_ms)
+        group = self.groups[group_id] = ConsumerGroup(group_id, touched_ms=self.turn.now_ms)
         return group
 
-    # -- what differs from other kinds ------------------------------------------------------
+    # -- kind-specific parts ----------------------------------------------------------------
 
     def encode(self, group: ConsumerGroup) -> Mapping[str, bytes]:
         return encode_group(group)
@@ -76,10 +75,9 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
             super().computed(event, token)
 
     def _resolved(self, group: ConsumerGroup, before: str | None) -> None:
-        """Regular expressions are resolved; `before` is what the group's topics were before."""
         if self.ready(group):
             self.look_since(group, before)
-        self.settle(group)
+        self.finish_event(group)
 
     def topics_changed(self, event: NewTopics) -> None:
         before = self.topics
@@ -99,25 +97,22 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
             self.await_revocation(group, member)
 
     def start_session(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Expect the next sign of life within the session timeout."""
         timeout_ms = self.limits.session_timeout_ms(group.group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
-        self.desk.timers.start(member.timer, self.desk.now_ms + timeout_ms)
+        self.turn.timers.start(member.timer, self.turn.now_ms + timeout_ms)
 
     def await_revocation(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Expect a member to give up what it was told to, within its rebalance timeout."""
         timer = member.rebalance_timer
         timer.fire = partial(self.expire, group, member)
-        self.desk.timers.start(timer, self.desk.now_ms + member.rebalance_timeout_ms)
+        self.turn.timers.start(timer, self.turn.now_ms + member.rebalance_timeout_ms)
 
     def stop_timers(self, member: ConsumerMember) -> None:
         super().stop_timers(member)
-        self.desk.timers.stop(member.rebalance_timer)
+        self.turn.timers.stop(member.rebalance_timer)
 
     def expire(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """A member has not been heard of, or has not given up what it was told to."""
         if group.members.get(member.member_id) is member:
             self.expel(group, member)
             self.regexes.look(group)
-            self.settle(group)
+            self.finish_event(group)

@@ -1,1 +1,1 @@
-"""What kinds of groups share whose members heartbeat and are assigned: epochs and targets."""
+"""Base of consumer and share groups: members heartbeat, and the coordinator computes targets."""

@@ -1,12 +1,12 @@
-"""The part of a kind of groups that is alike for all whose members heartbeat.
+"""Base of the kinds of groups whose members heartbeat and get computed targets.
 
-    a change ──▶ group epoch + 1 ──▶ a target is computed, apart ──▶ assignment epoch
+    a change ──▶ group epoch + 1 ──▶ a computation of a target ──▶ assignment epoch
                       ▲                                                   │
                       └──── changes meanwhile: one more computation ◀─────┘
 
-A heartbeat that asks for a new target is parked until it is there; all others are answered by what
-is there. Between two targets of a group lies the assignment interval, so that many members that
-come at once share one; the first one waits until nobody has joined for a moment.
+A heartbeat that needs a new target is parked until the target is computed; others are answered from
+the current one. Targets of a group are at least the assignment interval apart, so that members that
+join together share one; the first target waits until joins pause.
 
 Source: Kafka's `GroupMetadataManager`; KIP-848, KIP-1263 (targets in batches, apart from requests).
 """
@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from penstock.broker.coordination.core import Compute, Computed, Saved, SaveFailed, Stored
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
@@ -31,7 +30,7 @@ from penstock.broker.coordination.group_events import (
     Prune,
 )
 from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, Parked
-from penstock.broker.coordination.modern.keeping import Keeper
+from penstock.broker.coordination.modern.group_saver import GroupSaver
 from penstock.broker.coordination.modern.limits import (
     EMPTY_GROUP_GRACE_MS,
     GATHERING_MS,
@@ -39,6 +38,7 @@ from penstock.broker.coordination.modern.limits import (
 )
 from penstock.broker.coordination.modern.targets import Target, TargetWork
 from penstock.broker.coordination.modern.topics import NewTopics
+from penstock.broker.coordination.turn import Turn
 
 if TYPE_CHECKING:
     from penstock.broker.coordination.kinds import Handler
@@ -53,112 +53,105 @@ G = TypeVar("G", bound=ModernGroup[Any])
 
 
 class ModernGroups(ABC, Generic[G, M]):
-    """Groups of one kind; see the module's text."""
-
     name: ClassVar[str]
     protocol_type: ClassVar[str]
     handlers: Mapping[type, Handler]
 
-    def __init__(self, desk: Desk, limits: ModernLimits) -> None:
-        self.desk = desk
+    def __init__(self, turn: Turn, limits: ModernLimits) -> None:
+        self.turn = turn
         self.limits = limits
         self.groups: dict[str, G] = {}
         self.foreign: dict[type, Handler] = {}
         self.topics: Mapping[str, Topic] = {}
         self.racks: Mapping[int, str] = {}
-        self.keeper = Keeper(desk, self.groups, rows=self.encode, gone=self.forget)
+        self.saver = GroupSaver(turn, self.groups, rows=self.encode, gone=self.forget)
         self._ticket = 0
 
     @property
     def ids(self) -> Collection[str]:
         return self.groups
 
-    # -- what differs -----------------------------------------------------------------------
+    # -- kind-specific parts ----------------------------------------------------------------
 
     @abstractmethod
-    def encode(self, group: G) -> Mapping[str, bytes]:
-        """The rows of a group."""
+    def encode(self, group: G) -> Mapping[str, bytes]: ...
 
     @abstractmethod
     def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[G, str]:
-        """The group of its rows, and the fingerprint of its topics; no timer runs."""
+        """Decode a group and the fingerprint of its topics; no timer runs."""
 
     @abstractmethod
     def watch(self, group: G, member: M) -> None:
-        """Start the timers of a member that was loaded."""
+        """Start the timers of a loaded member."""
 
     @abstractmethod
     def state(self, group: G) -> str:
-        """The state as lists show it."""
+        """Return the state as lists show it."""
 
     @abstractmethod
     def assignor(self, group: G) -> str:
-        """The assignor that computes the next target."""
+        """Return the name of the assignor of the next target."""
 
     @abstractmethod
     def resume(self, group: G, parked: Parked) -> None:
-        """Answer a heartbeat whose target is there."""
+        """Answer a parked heartbeat whose target is computed."""
 
     def ready(self, group: G) -> bool:
-        """Whether all is known that a target rests on."""
+        """Whether everything that a target depends on is known."""
         return True
 
     def prepare(self, group: G) -> None:
-        """Find out what a target rests on and is not known."""
+        """Obtain what a target depends on, if it is not known."""
 
     # -- changes ----------------------------------------------------------------------------
 
     def changed(self, group: G) -> None:
-        """Something of the group is to be saved."""
         group.version += 1
 
     def bump(self, group: G) -> None:
-        """Ask for a new target; a group without members needs none."""
-        first, _ = group.asked_ms
-        settled = group.assignment_epoch >= group.epoch
-        group.asked_ms = self.desk.now_ms if settled else first, self.desk.now_ms
+        first, _ = group.requested_ms
+        up_to_date = group.assignment_epoch >= group.epoch
+        group.requested_ms = self.turn.now_ms if up_to_date else first, self.turn.now_ms
         group.epoch += 1
         self.changed(group)
 
-    def settle(self, group: G) -> None:
-        """Save what has changed and have a target computed, if need be: the end of each event."""
+    def finish_event(self, group: G) -> None:
+        """Save changes and start the computation of a due target: the end of each event."""
         if self.groups.get(group.group_id) is not group:
             return
         if not group.members and group.assignment_epoch < group.epoch:
             group.assignment_epoch = group.epoch
-        self._want_target(group)
-        self.keeper.save(group)
+        self._start_target(group)
+        self.saver.save(group)
 
     def park(self, group: G, member: M, token: int, event: Any) -> None:
-        """Answer a heartbeat when the target that it asks for is there."""
+        """Hold a heartbeat until the target that it needs is computed."""
         member.parked = Parked(epoch=group.epoch, token=token, event=event)
 
     def unpark(self, member: M, error: str, message: str) -> None:
-        """Refuse the heartbeat that a member has parked, if it has."""
         parked, member.parked = member.parked, None
         if parked is not None:
-            self.desk.refuse(parked.token, error, message)
+            self.turn.refuse(parked.token, error, message)
 
     def expel(self, group: G, member: M) -> None:
-        """Take a member out; what it read is free, and a new target is wanted."""
         self.unpark(member, UNKNOWN_MEMBER_ID, "the member left the group or expired")
         self.stop_timers(member)
         group.remove(member)
         self.bump(group)
-        group.touched_ms = self.desk.now_ms
+        group.touched_ms = self.turn.now_ms
 
     def stop_timers(self, member: M) -> None:
-        self.desk.timers.stop(member.timer)
+        self.turn.timers.stop(member.timer)
 
     # -- targets ----------------------------------------------------------------------------
 
-    def _want_target(self, group: G) -> None:
+    def _start_target(self, group: G) -> None:
         if group.ticket or group.assignment_epoch >= group.epoch:
             return
         due_ms = self._due_ms(group)
-        if due_ms > self.desk.now_ms:
-            group.target_timer.fire = partial(self.settle, group)
-            self.desk.timers.start(group.target_timer, due_ms)
+        if due_ms > self.turn.now_ms:
+            group.target_timer.fire = partial(self.finish_event, group)
+            self.turn.timers.start(group.target_timer, due_ms)
             return
         if not self.ready(group):
             return
@@ -170,30 +163,28 @@ class ModernGroups(ABC, Generic[G, M]):
             assignor=self.assignor(group),
             spec=group.spec(self.topics, self.racks),
         )
-        self.desk.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
+        self.turn.effects.append(Compute(key=group.group_id, ticket=group.ticket, work=work))
 
     def _due_ms(self, group: G) -> int:
-        """When the next target may be computed."""
         if not group.gathers:
             return group.next_target_ms
-        first, last = group.asked_ms
+        first, last = group.requested_ms
         latest = first + self.limits.assignment_interval_ms(group.group_id)
         return max(group.next_target_ms, min(last + GATHERING_MS, latest))
 
     def computed(self, event: Computed, token: int) -> None:
-        """A target is there, or cannot be computed."""
         group = self.groups.get(event.key)
         if group is None or group.ticket != event.ticket:
             return
         group.ticket = 0
-        group.next_target_ms = self.desk.now_ms + self.limits.assignment_interval_ms(event.key)
+        group.next_target_ms = self.turn.now_ms + self.limits.assignment_interval_ms(event.key)
         if isinstance(event.result, Target):
             self._take_target(group, event.result)
         else:
-            group.next_target_ms = max(group.next_target_ms, self.desk.now_ms + 1_000)
+            group.next_target_ms = max(group.next_target_ms, self.turn.now_ms + 1_000)
             for member in group.members.values():
                 self.unpark(member, COORDINATOR_NOT_AVAILABLE, f"no target: {event.reason}")
-        self.settle(group)
+        self.finish_event(group)
 
     def _take_target(self, group: G, target: Target) -> None:
         group.assignment_epoch, group.assignor = target.epoch, target.assignor
@@ -212,22 +203,18 @@ class ModernGroups(ABC, Generic[G, M]):
                 self.resume(group, parked)
 
     def topics_changed(self, event: NewTopics) -> None:
-        """Topics came, went or grew: groups that read them want new targets.
-
-        Racks are those of the moment when a target is computed.
-        """
+        """Request new targets of the groups that read changed topics."""
         self.topics, self.racks = event.topics, event.racks
         for group in list(self.groups.values()):
             if event.changed is None or not group.readers.keys().isdisjoint(event.changed):
                 self.look_again(group)
-                self.settle(group)
+                self.finish_event(group)
 
     def look_again(self, group: G) -> None:
-        """Want a new target if the topics that the group reads are not as they were."""
         self.look_since(group, group.fingerprint)
 
     def look_since(self, group: G, before: str | None) -> None:
-        """As `look_again`, compared with what was seen before; None where it is not known."""
+        """Request a new target if the topics differ from fingerprint `before`; None is unknown."""
         group.fingerprint = None
         if group.look(self.topics) != before and before is not None and group.members:
             self.bump(group)
@@ -237,22 +224,22 @@ class ModernGroups(ABC, Generic[G, M]):
     def saved(self, event: Saved, token: int) -> None:
         group = self.groups.get(event.key)
         if group is not None:
-            self.keeper.saved(group)
-            self.settle(group)
+            self.saver.saved(group)
+            self.finish_event(group)
 
     def save_failed(self, event: SaveFailed, token: int) -> None:
         group = self.groups.get(event.key)
         if group is not None:
-            self.keeper.failed(group, event.reason)
+            self.saver.failed(group, event.reason)
 
     def load(self, stored: Stored) -> None:
-        """See `Kind.load`; the sessions of members start anew."""
+        """Take over a stored group; sessions of members restart."""
         group_id = stored.key
         if stored.rows:
             group, seen = self.decode(group_id, stored.rows)
             if group_id in self.groups:
                 self.hand_over(group_id, f"another broker has coordinated group {group_id!r}")
-            group.touched_ms = self.desk.now_ms
+            group.touched_ms = self.turn.now_ms
             self.groups[group_id] = group
             for member in group.members.values():
                 self.watch(group, member)
@@ -261,45 +248,45 @@ class ModernGroups(ABC, Generic[G, M]):
                 self.look_again(group)
             else:
                 self.prepare(group)
-            self.settle(group)
+            self.finish_event(group)
         if stored.has_offsets and group_id in self.groups:
             self.groups[group_id].has_offsets = True
 
     def hand_over(self, group_id: str, reason: str) -> None:
-        """See `Kind.hand_over`."""
         group = self.groups[group_id]
-        tokens = [*(group.removal_tokens or ()), *(one.token for one in group.owed)]
+        tokens = [
+            *(group.removal_tokens or ()),
+            *(pending.token for pending in group.pending_responses),
+        ]
         for member in group.members.values():
             self.unpark(member, NOT_COORDINATOR, reason)
         for token in tokens:
-            self.desk.refuse(token, NOT_COORDINATOR, reason)
+            self.turn.refuse(token, NOT_COORDINATOR, reason)
         self.forget(group)
 
     def forget(self, group: G) -> None:
-        """Take a group off the list and stop its timers."""
         for member in group.members.values():
             self.stop_timers(member)
         for timer in group.timers:
-            self.desk.timers.stop(timer)
+            self.turn.timers.stop(timer)
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
     # -- administration ---------------------------------------------------------------------
 
     def busy(self, group: G) -> str:
-        """Why no member is served now; empty if all are."""
+        """Return why no member is served at present; empty if members are served."""
         if group.removal_tokens is not None:
             return f"group {group.group_id!r} is being deleted"
         return group.failing
 
     def refuse(self, event: Any, token: int) -> None:
-        self.desk.refuse(
+        self.turn.refuse(
             token, GROUP_ID_NOT_FOUND, f"group {event.group_id!r} is a {self.name} group"
         )
 
     def missing(self, event: Any, token: int) -> None:
-        """Refuse a request to a group that is not there."""
-        self.desk.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
+        self.turn.refuse(token, GROUP_ID_NOT_FOUND, f"there is no group {event.group_id!r}")
 
     def listed(self) -> Iterable[ListedGroup]:
         for group_id, group in self.groups.items():
@@ -311,32 +298,30 @@ class ModernGroups(ABC, Generic[G, M]):
             )
 
     def delete(self, event: DeleteGroup, token: int) -> None:
-        """Handle a DeleteGroup: answered once the removal is durable."""
+        """Delete a group; the response waits until the removal is durable."""
         group = self.groups.get(event.group_id)
         if group is None:
             self.missing(event, token)
         elif group.members:
-            self.desk.refuse(
+            self.turn.refuse(
                 token, NON_EMPTY_GROUP, f"group {group.group_id!r} is {self.state(group)}"
             )
         elif group.failing:
-            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, group.failing)
+            self.turn.refuse(token, COORDINATOR_NOT_AVAILABLE, group.failing)
         else:
-            self.keeper.remove(group, [token])
+            self.saver.remove(group, [token])
 
     def check_offset_delete(self, event: OffsetDeleteCheck, token: int) -> None:
-        """Handle an OffsetDeleteCheck."""
         group = self.groups.get(event.group_id)
         if group is None:
             self.missing(event, token)
             return
         subscribed = frozenset([topic for topic in event.topics if topic in group.readers])
-        self.desk.reply(token, OffsetsDeletable(subscribed=subscribed))
+        self.turn.reply(token, OffsetsDeletable(subscribed=subscribed))
 
     def prune(self, event: Prune) -> None:
-        """See `Kind.prune`."""
         for group_id, group in list(self.groups.items()):
             group.has_offsets = group_id in event.with_offsets
             unused = not group.members and not group.has_offsets and not self.busy(group)
-            if unused and group.touched_ms + EMPTY_GROUP_GRACE_MS <= self.desk.now_ms:
-                self.keeper.remove(group, [])
+            if unused and group.touched_ms + EMPTY_GROUP_GRACE_MS <= self.turn.now_ms:
+                self.saver.remove(group, [])

@@ -1,4 +1,4 @@
-"""What members of groups that heartbeat say, and are told, whatever the kind of their group."""
+"""Heartbeat epochs and the heartbeat response of all kinds of groups."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock.broker.coordination.assignors import Partitions
 
 JOIN: Final = 0
 LEAVE: Final = -1
-"""What a heartbeat says instead of an epoch."""
+"""Value in place of the epoch in a member's heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beaten:
-    """A member's epoch, and what it may read, unless that is as it was (None)."""
+class HeartbeatResponse:
+    """A member's epoch and its assignment; None if that is unchanged."""
 
     member_id: str
     epoch: int

@@ -1,10 +1,10 @@
-"""A group whose members heartbeat, and a member of it: epochs, subscriptions, targets.
+"""A group whose members heartbeat, and its members: epochs, subscriptions, targets.
 
-    epoch             rises with every change that asks for a new target
-    assignment epoch  that for which the target was computed
-    member's epoch    that whose target the member has, or is on its way to
+    group epoch       rises with every change that needs a new target
+    assignment epoch  group epoch for which the target was computed
+    member epoch      assignment epoch whose target the member has, or is reconciling to
 
-Plain state with the questions that can be asked of it; it knows no events and no effects.
+State with queries; no events, no effects.
 
 Source: Kafka's `ModernGroup` and `ModernGroupMember`; KIP-848.
 """
@@ -27,11 +27,11 @@ NO_TOPICS: Final[frozenset[str]] = frozenset()
 
 
 def idle() -> None:
-    """What a timer calls before its owner has said."""
+    """Do nothing; the callback of a timer before its first start."""
 
 
 class ModernMember:
-    """A member. `rows` caches what is saved of it, in parts; what has changed is dropped."""
+    """A member. `rows` caches its encoded parts; changed parts are removed."""
 
     __slots__ = (
         "client_host",
@@ -67,7 +67,7 @@ class ModernMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """A heartbeat that waits for a target, computed for this epoch of the group or a later one."""
+    """Heartbeat that waits for a target of this group epoch or a later one."""
 
     epoch: int
     token: int
@@ -75,8 +75,8 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
-    """An answer that may be given once all changes up to this one are durable."""
+class PendingResponse:
+    """Response that waits until all changes up to `version` are durable."""
 
     version: int
     token: int
@@ -87,10 +87,10 @@ M = TypeVar("M", bound=ModernMember)
 
 
 class ModernGroup(Generic[M]):
-    """A group; see the module's text.
+    """Base of a group.
 
-    `version` counts changes that are to be saved, `saved` is the last that was. `readers` counts
-    the members that read each topic, `resolved` has the topics that match each regex.
+    `version` counts changes to be saved, `saved` is the last durable one. `readers` counts the
+    members that read each topic, `resolved` has the topics that match each regex.
     """
 
     def __init__(self, group_id: str, *, touched_ms: int) -> None:
@@ -104,30 +104,28 @@ class ModernGroup(Generic[M]):
         self.resolved: dict[str, frozenset[str]] = {}
         self._subscriptions: dict[frozenset[str], frozenset[str]] = {}
         self.fingerprint: str | None = None
-        """Of the topics that members read; None while it is not known."""
+        """Fingerprint of the topics that members read; None if unknown."""
         self.touched_ms = touched_ms
         self.has_offsets = False
         self.version = 0
         self.saved = 0
         self.saving: int | None = None
         self.failing = ""
-        """Why the last save failed, until one succeeds."""
-        self.owed: list[Owed] = []
+        """Reason of the last save's failure, until one succeeds."""
+        self.pending_responses: list[PendingResponse] = []
         self.save_timer = Timer(idle)
         self.removal_tokens: list[int] | None = None
-        """Who waits for the group's removal, while that is under way."""
+        """Tokens of requests that wait for the group's removal, while it is under way."""
         self.ticket = 0
-        """Of the target that is being computed; 0 while none is."""
         self.target_timer = Timer(idle)
         self.next_target_ms = 0
         self.gathers = False
-        """Whether members join that have had no target yet, none of them."""
-        self.asked_ms = (0, 0)
-        """When a new target was first asked for, since the last one, and when last."""
+        """Whether the group was empty and has had no target since."""
+        self.requested_ms = (0, 0)
+        """Times of the first and the last request for a new target since the last target."""
 
     @property
     def timers(self) -> list[Timer]:
-        """All timers of the group and of its members."""
         return [self.save_timer, self.target_timer, *(m.timer for m in self.members.values())]
 
     # -- members ----------------------------------------------------------------------------
@@ -147,7 +145,6 @@ class ModernGroup(Generic[M]):
         self.count(member.topics, member.regex, -1)
 
     def subscribe(self, member: M, topics: frozenset[str], regex: str) -> bool:
-        """Have a member read these topics from now on; whether that is something else."""
         if topics == member.topics and regex == member.regex:
             return False
         self.count(member.topics, member.regex, -1)
@@ -156,13 +153,11 @@ class ModernGroup(Generic[M]):
         return True
 
     def _same(self, topics: frozenset[str]) -> frozenset[str]:
-        """One object for equal sets, which are compared at once then."""
         if len(self._subscriptions) > 2 * len(self.members) + 16:
             self._subscriptions.clear()
         return self._subscriptions.setdefault(topics, topics)
 
     def count(self, topics: Collection[str], regex: str, sign: int) -> None:
-        """Count a reader of these topics, or one less."""
         readers = self.readers
         for name in self._names(topics, regex):
             count = readers.get(name, 0) + sign
@@ -178,11 +173,11 @@ class ModernGroup(Generic[M]):
         return found.union(topics) if found else topics
 
     def names(self, member: M) -> Collection[str]:
-        """The topics that a member reads, those that match its regex included."""
+        """Return the topics that a member reads, including matches of its regex."""
         return self._names(member.topics, member.regex)
 
     def resolve(self, regex: str, topics: frozenset[str] | None) -> None:
-        """Say which topics match a regex from now on; None: it is in use no more."""
+        """Set the topics that match a regex; None if the regex is not used any more."""
         users = [member for member in self.members.values() if member.regex == regex]
         for member in users:
             self.count(member.topics, regex, -1)
@@ -196,13 +191,12 @@ class ModernGroup(Generic[M]):
     # -- targets ----------------------------------------------------------------------------
 
     def look(self, topics: Mapping[str, Topic]) -> str:
-        """The fingerprint of what members read."""
         if self.fingerprint is None:
             self.fingerprint = fingerprint(topics, self.readers)
         return self.fingerprint
 
     def spec(self, topics: Mapping[str, Topic], racks: Mapping[int, str]) -> GroupSpec:
-        """What an assignor is told of the group; `racks` are those of brokers."""
+        """Return the input of an assignor; `racks` are those of brokers."""
         known = {name: topics[name] for name in self.readers if name in topics}
         ids: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
         members = []
@@ -223,11 +217,11 @@ class ModernGroup(Generic[M]):
                 )
             )
         partitions = {topic.topic_id.bytes: len(topic.partitions) for topic in known.values()}
-        places: dict[bytes, list[frozenset[str]]] = {}
+        replica_racks: dict[bytes, list[frozenset[str]]] = {}
         if racks and any([member.rack_id is not None for member in members]):
-            places = {
+            replica_racks = {
                 topic.topic_id.bytes: racks_of(topic, racks)
                 for topic in known.values()
-                if not is_diskless(topic)  # which any broker serves
+                if not is_diskless(topic)  # every broker serves those
             }
-        return GroupSpec(members=members, partitions=partitions, racks=places)
+        return GroupSpec(members=members, partitions=partitions, racks=replica_racks)

@@ -1,24 +1,24 @@
-"""The bounds of groups whose members heartbeat."""
+"""Bounds of groups whose members heartbeat."""
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
 EMPTY_GROUP_GRACE_MS: Final = 60_000
-"""An empty group untouched for this long may be forgotten when it has no offsets."""
+"""Time after which an unused empty group without offsets may be dropped."""
 
 MEMBER_BYTES_MAX: Final = 1 << 20
-"""Bytes of the names of topics, of regexes and the like that one member may give."""
+"""Bytes of topic names and regexes in one member's subscription."""
 
 
 GATHERING_MS: Final = 100
-"""A group that was empty gets its first target when nobody has joined for this long: members that
-start together share one, where the first would else have to give up what the others are to read."""
+"""Pause without joins before a group that was empty gets its first target.
+
+Members that start together share that target; otherwise the first one would soon revoke partitions.
+"""
 
 
 class ModernLimits(Protocol):
-    """Settings, each as it is for one group."""
-
     def assignment_interval_ms(self, group_id: str) -> int: ...
 
     def session_timeout_ms(self, group_id: str) -> int: ...

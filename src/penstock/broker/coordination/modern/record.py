@@ -1,7 +1,7 @@
-"""What is saved of a group whose members heartbeat, in all kinds of them.
+"""Rows common to all kinds of groups whose members heartbeat.
 
-The row of the group itself, and that of each member in three parts; the kinds say what is in them
-(`consumer/record.py`, `share/record.py`).
+A group has a row of its own, and each member one of three parts; `consumer/record.py` and
+`share/record.py` define the parts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from penstock.base.errors import BugError
 from penstock.broker.coordination.kinds import GROUP_ROW, KIND_FIELD, CorruptGroup
 from penstock.broker.coordination.modern.group import ModernGroup, ModernMember
-from penstock.broker.coordination.modern.keeping import member_row
+from penstock.broker.coordination.modern.group_saver import member_row
 from penstock.broker.coordination.modern.targets import encode_partitions
 
 G = TypeVar("G", bound=ModernGroup[Any])
@@ -22,7 +22,6 @@ M = TypeVar("M", bound=ModernMember)
 
 
 def row_of(fields: Mapping[str, Any]) -> bytes:
-    """Fields as JSON."""
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -34,7 +33,7 @@ def encode_rows(
     member: Callable[[M], bytes],
     current: Callable[[M], bytes],
 ) -> dict[str, bytes]:
-    """The rows of a group as it is; `member` and `current` are parts of a member's."""
+    """Encode a group; `member` and `current` encode parts of a member's row."""
     rows = {
         GROUP_ROW: row_of(
             {
@@ -47,13 +46,13 @@ def encode_rows(
             }
         )
     }
-    for member_id, one in group.members.items():
+    for member_id, item in group.members.items():
         rows[member_id] = member_row(
-            one,
+            item,
             {
-                "member": partial(member, one),
-                "current": partial(current, one),
-                "target": partial(encode_partitions, one.target),
+                "member": partial(member, item),
+                "current": partial(current, item),
+                "target": partial(encode_partitions, item.target),
             },
         )
     return rows
@@ -66,7 +65,7 @@ def decode_rows(
     row_format: int,
     member: Callable[[str, Mapping[str, Any]], Any],
 ) -> tuple[G, str]:
-    """The group with what its rows say, and the fingerprint of its topics; no timers run.
+    """Fill a group from its rows; return it and the fingerprint of its topics. No timer runs.
 
     Raises:
         CorruptGroup: the rows are not of the kind's form.

@@ -1,4 +1,4 @@
-"""The computation of a target, as a piece of work that shares nothing with whoever asks for it."""
+"""Computation of a target, independent of the core that requests it."""
 
 from __future__ import annotations
 
@@ -10,41 +10,36 @@ from penstock.broker.coordination.assignors import ASSIGNORS, GroupSpec, Partiti
 
 
 def encode_partitions(partitions: Partitions) -> bytes:
-    """Partitions as JSON: their numbers, in order, by the topic's id in hexadecimal digits."""
+    """Encode partitions as JSON: sorted numbers by topic id in hexadecimal."""
     numbers = {topic.hex(): sorted(partitions[topic]) for topic in sorted(partitions)}
     return json.dumps(numbers, separators=(",", ":")).encode()
 
 
 def decode_partitions(saved: Mapping[str, list[int]]) -> Partitions:
-    """The partitions of such JSON.
+    """Decode partitions from that JSON.
 
     Raises:
-        ValueError, TypeError, AttributeError: it is none.
+        ValueError, TypeError, AttributeError: the JSON has another form.
     """
     return {bytes.fromhex(topic): frozenset(map(int, n)) for topic, n in saved.items() if n}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What each member is to read, for an epoch of the group; with the rows that say so."""
-
     epoch: int
     assignor: str
     members: Mapping[str, tuple[Partitions, bytes | None]]
-    """Without rows for those whose target is as it was."""
+    """Partitions of each member by id; the row part is None if its target is unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetWork:
-    """Computes a target."""
-
     epoch: int
     assignor: str
     spec: GroupSpec
 
     @property
     def size(self) -> int:
-        """How much work that is: members and partitions."""
         return len(self.spec.members) + sum(self.spec.partitions.values())
 
     def __call__(self) -> Target:

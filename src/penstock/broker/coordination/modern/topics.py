@@ -1,4 +1,4 @@
-"""The topics of the cluster as groups see them."""
+"""Topics of the cluster as groups see them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ HASH_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopics:
-    """The topics as they are now; those of `changed` names differ, or all may (None).
-
-    `racks` are those of brokers, by their ids, as far as they have one.
-    """
+    """Current topics, names of those that `changed` (None: any), and racks by broker id."""
 
     topics: Mapping[str, Topic]
     changed: Collection[str] | None = None
@@ -26,20 +23,19 @@ class NewTopics:
 
 
 def racks_of(topic: Topic, racks: Mapping[int, str]) -> list[frozenset[str]]:
-    """The racks that have a replica, for each partition."""
     known: dict[tuple[int, ...], frozenset[str]] = {}
     found = []
     for row in topic.partitions:
-        places = known.get(row.replicas)
-        if places is None:
-            places = frozenset([racks[broker] for broker in row.replicas if broker in racks])
-            known[row.replicas] = places
-        found.append(places)
+        replica_racks = known.get(row.replicas)
+        if replica_racks is None:
+            replica_racks = frozenset([racks[broker] for broker in row.replicas if broker in racks])
+            known[row.replicas] = replica_racks
+        found.append(replica_racks)
     return found
 
 
 def fingerprint(topics: Mapping[str, Topic], names: Collection[str]) -> str:
-    """A hash that changes when one of these topics comes, goes, grows or is made anew."""
+    """Return a hash that changes when a topic is created, deleted, extended or recreated."""
     digest = blake2b(digest_size=HASH_BYTES)
     for name in sorted(names):
         topic = topics.get(name)

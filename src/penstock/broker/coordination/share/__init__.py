@@ -1,4 +1,4 @@
-"""The decisions about share groups: who is a member, and which partitions each reads."""
+"""Share groups at their coordinator: membership and assignment of partitions."""
 
 from penstock.broker.coordination.share.core import ShareGroups
 from penstock.broker.coordination.share.events import (

@@ -1,11 +1,11 @@
-"""Share groups, as one of the kinds of groups: members join, live, leave, and are assigned.
+"""Core of share groups: members join, heartbeat, leave and get assignments.
 
-    epoch 0    joins, or joins again
-    epoch > 0  lives; whose epoch is another's is fenced, but for an answer that was lost
-    epoch −1   leaves
+    epoch 0    the member joins or rejoins
+    epoch > 0  heartbeat; an epoch other than the current or the previous one is fenced
+    epoch −1   the member leaves
 
-A member has its target with its next heartbeat: partitions are shared, so none has to be given up
-first. What members acquire of them is not this module's business (`broker/share/`).
+A member gets its target with its next heartbeat: partitions are shared, so none is revoked first.
+`broker/share/` tracks the records that members acquire.
 
 Source: Kafka's `GroupMetadataManager.shareGroupHeartbeat`; KIP-932.
 """
@@ -18,7 +18,6 @@ from typing import ClassVar, Final
 
 from penstock.broker.coordination.assignors import SIMPLE
 from penstock.broker.coordination.core import Computed, Refused, Saved, SaveFailed
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
     GROUP_ID_NOT_FOUND,
@@ -28,9 +27,9 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.kinds import Handler
 from penstock.broker.coordination.modern.core import EMPTY, UNKNOWN_MEMBER_ID, ModernGroups
-from penstock.broker.coordination.modern.events import JOIN, LEAVE, Beaten
+from penstock.broker.coordination.modern.events import JOIN, LEAVE, HeartbeatResponse
 from penstock.broker.coordination.modern.group import Parked
-from penstock.broker.coordination.modern.keeping import outdate
+from penstock.broker.coordination.modern.group_saver import outdate
 from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
 from penstock.broker.coordination.share.events import (
     DescribedShareGroup,
@@ -41,6 +40,7 @@ from penstock.broker.coordination.share.events import (
 from penstock.broker.coordination.share.group import ShareGroup, ShareMember
 from penstock.broker.coordination.share.limits import ShareGroupLimits
 from penstock.broker.coordination.share.record import KIND, decode_group, encode_group
+from penstock.broker.coordination.turn import Turn
 
 FENCED_MEMBER_EPOCH: Final = "fenced_member_epoch"
 GROUP_MAX_SIZE_REACHED: Final = "group_max_size_reached"
@@ -49,14 +49,12 @@ STABLE: Final = "Stable"
 
 
 class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
-    """The share groups that this broker coordinates."""
-
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = "share"
 
-    def __init__(self, desk: Desk, limits: ShareGroupLimits) -> None:
+    def __init__(self, turn: Turn, limits: ShareGroupLimits) -> None:
         self.limits: ShareGroupLimits = limits
-        super().__init__(desk, limits)
+        super().__init__(turn, limits)
         self.handlers: Mapping[type, Handler] = {
             ShareHeartbeat: self.heartbeat,
             DescribeGroup: self.describe,
@@ -67,7 +65,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             SaveFailed: self.save_failed,
         }
 
-    # -- what differs from other kinds ------------------------------------------------------
+    # -- kind-specific parts ----------------------------------------------------------------
 
     def encode(self, group: ShareGroup) -> Mapping[str, bytes]:
         return encode_group(group)
@@ -82,7 +80,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         return SIMPLE
 
     def prune(self, event: Prune) -> None:
-        """Share groups stay until they are deleted: their partitions know where they stand."""
+        """Do nothing: share groups with partition state stay until they are deleted."""
 
     def watch(self, group: ShareGroup, member: ShareMember) -> None:
         member.timer.fire = partial(self._expire, group, member)
@@ -95,7 +93,6 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
     # -- heartbeats -------------------------------------------------------------------------
 
     def heartbeat(self, event: ShareHeartbeat, token: int) -> None:
-        """Handle a heartbeat."""
         refusal = _refuse_malformed(event)
         if refusal is None and event.epoch == LEAVE:
             self._leave(event, token)
@@ -105,26 +102,25 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         if refusal is None and group is not None:
             refusal = _refuse_epoch(group.members.get(event.member_id), event)
         if refusal is not None:
-            self.desk.reply(token, refusal)
+            self.turn.reply(token, refusal)
             return
         if group is None:
             group = self._create(event.group_id)
         self._beat(group, event, token)
-        self.settle(group)
+        self.finish_event(group)
 
     def _create(self, group_id: str) -> ShareGroup:
-        group = self.groups[group_id] = ShareGroup(group_id, touched_ms=self.desk.now_ms)
+        group = self.groups[group_id] = ShareGroup(group_id, touched_ms=self.turn.now_ms)
         return group
 
     def _refuse_creation(self) -> Refused | None:
-        count = self.desk.count()
+        count = self.turn.count()
         if count < self.limits.groups_max:
             return None
-        message = f"there are {count} groups, which is groups.max"
+        message = f"there are {count} groups, the limit groups.max is reached"
         return Refused(error=COORDINATOR_NOT_AVAILABLE, message=message)
 
     def _refuse_group(self, group: ShareGroup | None, event: ShareHeartbeat) -> Refused | None:
-        """Why a group takes no heartbeat of this member, if it does not."""
         if group is None:
             if event.epoch != JOIN:
                 message = f"Group {event.group_id} not found."
@@ -153,17 +149,16 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         self.unpark(member, COORDINATOR_NOT_AVAILABLE, "a newer heartbeat replaces this one")
         if event.epoch == JOIN and member.epoch != JOIN:
             self._move(group, member, JOIN)
-        asks = self._update(group, member, event)
-        if asks:
+        needs_target = self._update(group, member, event)
+        if needs_target:
             self.bump(group)
         self._start_session(group, member)
-        if group.assignment_epoch < group.epoch and (asks or event.epoch == JOIN):
+        if group.assignment_epoch < group.epoch and (needs_target or event.epoch == JOIN):
             self.park(group, member, token, event)
         else:
             self._answer(group, member, event, token)
 
     def _update(self, group: ShareGroup, member: ShareMember, event: ShareHeartbeat) -> bool:
-        """Take over what a member says of itself; whether a new target is needed."""
         known = (member.rack_id, member.client_id, member.client_host, member.topics)
         if event.rack_id is not None:
             member.rack_id = event.rack_id
@@ -181,15 +176,17 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
     ) -> None:
         if member.epoch != group.assignment_epoch:
             self._move(group, member, group.assignment_epoch)
-        tells = event.epoch == JOIN or event.topics is not None or member.told != member.target
-        member.told = member.target
-        response = Beaten(
+        changed = (
+            event.epoch == JOIN or event.topics is not None or member.last_sent != member.target
+        )
+        member.last_sent = member.target
+        response = HeartbeatResponse(
             member_id=member.member_id,
             epoch=member.epoch,
             heartbeat_interval_ms=self.limits.heartbeat_interval_ms(group.group_id),
-            assigned=member.target if tells else None,
+            assigned=member.target if changed else None,
         )
-        self.keeper.answer(group, token, response)
+        self.saver.answer(group, token, response)
 
     def _move(self, group: ShareGroup, member: ShareMember, epoch: int) -> None:
         member.previous_epoch, member.epoch = member.epoch, epoch
@@ -203,49 +200,47 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
             return
         busy, member = self.busy(group), group.members.get(event.member_id)
         if busy:
-            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+            self.turn.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
         elif member is None:
-            self.desk.refuse(token, UNKNOWN_MEMBER_ID, _unknown(event))
+            self.turn.refuse(token, UNKNOWN_MEMBER_ID, _unknown(event))
         else:
             self.expel(group, member)
-            left = Beaten(member_id=event.member_id, epoch=LEAVE)
-            self.keeper.answer(group, token, left)
-            self.settle(group)
+            left = HeartbeatResponse(member_id=event.member_id, epoch=LEAVE)
+            self.saver.answer(group, token, left)
+            self.finish_event(group)
 
     # -- time -------------------------------------------------------------------------------
 
     def _start_session(self, group: ShareGroup, member: ShareMember) -> None:
         timeout_ms = self.limits.session_timeout_ms(group.group_id)
-        self.desk.timers.start(member.timer, self.desk.now_ms + timeout_ms)
+        self.turn.timers.start(member.timer, self.turn.now_ms + timeout_ms)
 
     def _expire(self, group: ShareGroup, member: ShareMember) -> None:
-        """A member has not been heard of for too long."""
         if group.members.get(member.member_id) is member:
             self.expel(group, member)
-            self.settle(group)
+            self.finish_event(group)
 
-    # -- questions --------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     def describe(self, event: DescribeGroup, token: int) -> None:
-        """Handle a DescribeGroup."""
-        self.desk.reply(token, self._described(self.groups[event.group_id]))
+        self.turn.reply(token, self._described(self.groups[event.group_id]))
 
     def ensure(self, event: EnsureShareGroup, token: int) -> None:
-        """Handle an EnsureShareGroup: answered once the group is durable."""
+        """Create a share group if needed; the response waits until it is durable."""
         group = self.groups.get(event.group_id)
         if group is None:
             refusal = self._refuse_creation()
             if refusal is not None:
-                self.desk.reply(token, refusal)
+                self.turn.reply(token, refusal)
                 return
             group = self._create(event.group_id)
             self.changed(group)
         busy = self.busy(group)
         if busy:
-            self.desk.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
+            self.turn.refuse(token, COORDINATOR_NOT_AVAILABLE, busy)
             return
-        self.keeper.answer(group, token, self._described(group))
-        self.settle(group)
+        self.saver.answer(group, token, self._described(group))
+        self.finish_event(group)
 
     def _described(self, group: ShareGroup) -> DescribedShareGroup:
         members = tuple(
@@ -271,7 +266,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
 
 
 def _refuse_malformed(event: ShareHeartbeat) -> Refused | None:
-    """What is wrong with a heartbeat, whatever the group."""
+    """Return the error of a malformed heartbeat, regardless of the group."""
     for name, text in (
         ("GroupId", event.group_id), ("MemberId", event.member_id), ("RackId", event.rack_id)
     ):  # fmt: skip
@@ -289,7 +284,7 @@ def _refuse_malformed(event: ShareHeartbeat) -> Refused | None:
 
 
 def _refuse_epoch(member: ShareMember | None, event: ShareHeartbeat) -> Refused | None:
-    """Fence a member whose epoch is not its own; that before counts where an answer was lost."""
+    """Fence a stale or foreign epoch; the previous one is valid, as a response may be lost."""
     if event.epoch == JOIN:
         return None
     if member is None:

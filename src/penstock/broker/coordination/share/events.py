@@ -1,4 +1,4 @@
-"""What members of share groups say, and are told; and what is asked of the groups."""
+"""Requests of members of share groups, and descriptions of the groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.broker.coordination.assignors import Partitions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHeartbeat:
-    """A member joins, lives or leaves; None is for what has not changed."""
+    """Heartbeat by which a member joins, stays or leaves; None means unchanged."""
 
     group_id: str
     member_id: str
@@ -22,14 +22,14 @@ class ShareHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsureShareGroup:
-    """Describe a share group, and create it without members if there is no group of this id."""
+    """Describe a share group, and create it without members if no group has this id."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedShareMember:
-    """A member of a share group; none is static."""
+    """A member of a share group; members are never static."""
 
     member_id: str
     rack_id: str | None
@@ -43,8 +43,6 @@ class DescribedShareMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedShareGroup:
-    """A share group; topics in assignments are ids."""
-
     group_id: str
     state: str
     epoch: int
@@ -55,5 +53,5 @@ class DescribedShareGroup:
 
     @property
     def protocol(self) -> str:
-        """What a classic group's protocol is here."""
+        """Assignor, in place of a classic group's protocol."""
         return self.assignor

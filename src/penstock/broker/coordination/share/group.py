@@ -1,4 +1,4 @@
-"""A share group and its members. A partition may be several members', so nobody waits for anybody.
+"""A share group and its members; several members may share a partition, so none waits for another.
 
 Source: Kafka's `ShareGroup` and `ShareGroupMember`.
 """
@@ -10,13 +10,13 @@ from penstock.broker.coordination.modern.group import ModernGroup, ModernMember
 
 
 class ShareMember(ModernMember):
-    """A member. `told` is what it was told last to read; None: it is told with the next answer."""
+    """A member. `last_sent` is the assignment sent to it last; None if none was sent."""
 
-    __slots__ = ("told",)
+    __slots__ = ("last_sent",)
 
     def __init__(self, member_id: str) -> None:
         super().__init__(member_id)
-        self.told: Partitions | None = None
+        self.last_sent: Partitions | None = None
 
 
 ShareGroup = ModernGroup[ShareMember]

@@ -1,5 +1,4 @@
-"""The bounds of share groups: settings by Kafka's names, some of which a group may have its own
-of."""
+"""Bounds of share groups: broker settings and settings of single groups, by Kafka's names."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupLimits:
-    """Bounds of share groups; times in milliseconds. `configs` are those of one group."""
+    """Bounds in milliseconds; `configs` returns the settings of a group."""
 
     configs: Callable[[str], GroupConfigs]
     groups_max: int = 100_000

@@ -1,17 +1,17 @@
-"""What is saved of a share group: a row for the group, and one for each member.
+"""Stored rows of a share group: one for the group, and one for each member.
 
-Rows are JSON. The group's, of the empty member:
+Rows are JSON. The group's row, of the empty member:
 
     {"kind": "share", "format": 1, "epoch": int, "assignment_epoch": int, "assignor": text,
      "topics": text (fingerprint of the topics that members read)}
 
-A member's, under its id:
+A member's row, under its id:
 
     {"member": {"rack": text | null, "client": text, "host": text, "topics": [text, …]},
      "current": {"epoch": int, "previous_epoch": int}, "target": partitions}
 
-Partitions are {topic's id in hexadecimal digits: [int, …], …}. What members have acquired is kept
-with the partitions (`broker/share/record.py`).
+Partitions are {topic id in hexadecimal: [int, …], …}. `broker/share/record.py` stores the acquired
+records, by partition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ FORMAT: Final = 1
 
 
 def encode_group(group: ShareGroup) -> dict[str, bytes]:
-    """The rows of a group as it is."""
     return encode_rows(group, kind=KIND, row_format=FORMAT, member=_member, current=_current)
 
 
@@ -48,7 +47,7 @@ def _current(member: ShareMember) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ShareGroup, str]:
-    """The group of its rows, whose timers do not run, and the fingerprint of its topics.
+    """Decode a group and the fingerprint of its topics; no timer runs.
 
     Raises:
         CorruptGroup: the rows are not of the form above.

@@ -1,7 +1,4 @@
-"""Transactions: which producer has a transactional id, and how its transactions end.
-
-The core decides (`core.py`, by `rules.py`) and says what is to be saved, and which markers to be
-written.
+"""Core of transactions: producers of transactional ids, and the ends of their transactions.
 
 Source: KIP-98, KIP-360 (fencing), KIP-890 (version 2).
 """
@@ -23,9 +20,9 @@ from penstock.broker.coordination.transactions.limits import (
     TransactionLimits,
 )
 from penstock.broker.coordination.transactions.metadata import (
+    NO_PRODUCER,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    NOBODY,
     PRODUCER_EPOCH_MAX,
     ProducerIdentity,
     TransactionMetadata,
@@ -47,7 +44,7 @@ from penstock.broker.coordination.transactions.responses import (
 from penstock.broker.coordination.transactions.states import TransactionState
 
 __all__ = [
-    "NOBODY",
+    "NO_PRODUCER",
     "NO_PRODUCER_EPOCH",
     "NO_PRODUCER_ID",
     "PEER_WAIT_MS",

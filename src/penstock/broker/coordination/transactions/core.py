@@ -1,20 +1,19 @@
-"""The core of transactions: one entrance for all that happens to transactional ids.
+"""Core of transactional ids; `rules.py` decides each request on the stored metadata of its id.
 
-What a request leads to is decided by `rules.py`, on what is stored of its id. One change of an id
-is under way at a time: it is saved, and only then it is what is known, its answers leave, and its
-markers are written. Requests that come meanwhile wait, and so do those for whose producer a
-transaction has not quite ended; who has waited for too long is told CONCURRENT_TRANSACTIONS.
+One change of an id is under way at a time. After its save is durable, it becomes the metadata, its
+responses are sent, and its markers are written. Requests that arrive meanwhile wait, as do those of
+a producer whose transaction is ending; after a time limit they get CONCURRENT_TRANSACTIONS.
 
-    request ──▶ rules ──▶ change ──save──▶ metadata ──▶ answers; markers, if it is prepared
+    request ──▶ rules ──▶ change ──save──▶ metadata ──▶ responses; markers, if it is prepared
        ▲          │                           │
        └─ waits ◀─┘◀── all markers: complete ─┘
 
-A save that fails, or of which it is not known, is tried again until it is durable, and nothing else
-is: another outcome must not follow one that may be stored. Those who ask are told that the
-coordinator is not available.
+A save that fails or has an unknown outcome is retried until it is durable, and no other change
+replaces it: the outcome of a transaction must not change after it may have been stored. Requests
+get COORDINATOR_NOT_AVAILABLE meanwhile.
 
-That a transaction is complete is known from its markers alone, which may be written again without
-harm. So it is saved with the beginning of the next one, or after a while without one.
+The completion of a transaction follows from its markers, which may be written repeatedly. It is
+saved with the start of the next transaction, or after a delay.
 
 Source: Kafka's `TransactionCoordinator` and `TransactionStateManager`.
 """
@@ -77,8 +76,6 @@ from penstock.broker.coordination.transactions.transaction import Pending, Reque
 
 
 class Transactions:
-    """The transactional ids that this broker coordinates, as a core of coordination."""
-
     def __init__(self, limits: TransactionLimits | None = None) -> None:
         self.limits = limits or TransactionLimits()
         self.now_ms = 0
@@ -87,7 +84,7 @@ class Transactions:
         self._effects: list[Effect] = []
         self._touched: dict[str, Transaction] = {}
 
-    # The core's port
+    # Port of a core
 
     def handle(self, event: Event, now_ms: int, token: int = NO_TOKEN) -> list[Effect]:
         effects = self._begin(now_ms)
@@ -96,10 +93,10 @@ class Transactions:
         return effects
 
     def load(self, stored: Stored, now_ms: int) -> list[Effect]:
-        """Take over a stored id; what is prepared is finished.
+        """Take over a stored id, and write the markers of a prepared end.
 
         Raises:
-            CorruptTransaction: the rows cannot be read.
+            CorruptTransaction: the rows cannot be decoded.
         """
         effects = self._begin(now_ms)
         if stored.rows is not None:
@@ -108,7 +105,7 @@ class Transactions:
             if metadata is not None:
                 transaction = self._touch(stored.key)
                 transaction.metadata = metadata
-                self._mark(transaction, metadata)
+                self._write_markers(transaction, metadata)
         self._finish()
         return effects
 
@@ -124,7 +121,6 @@ class Transactions:
         return self._timers.next_deadline_ms()
 
     def counts(self) -> dict[TransactionState, int]:
-        """How many ids are in each state."""
         counts = dict.fromkeys(TransactionState, 0)
         for transaction in self._transactions.values():
             if transaction.metadata is not None:
@@ -139,7 +135,6 @@ class Transactions:
         return self._effects
 
     def _finish(self) -> None:
-        """Send the saves of what has changed, and put every timer where it belongs."""
         touched, self._touched = self._touched, {}
         for transaction in touched.values():
             if self._transactions.get(transaction.transactional_id) is not transaction:
@@ -156,7 +151,7 @@ class Transactions:
                 self._timers.start(transaction.timer, deadline_ms)
 
     def _touch(self, transactional_id: str) -> Transaction:
-        """The transaction of an id, made where there is none, to be looked at in the end."""
+        """Return the transaction of an id, creating it if needed, and mark it for `_finish`."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             transaction = self._transactions[transactional_id] = Transaction(
@@ -179,7 +174,6 @@ class Transactions:
     # Requests
 
     def _request(self, event: Any, token: int) -> None:
-        """A request that may change something."""
         wait_ms = event.wait_ms if isinstance(event, AddToTransaction) else WAIT_MS
         self._consider(
             self._touch(event.transactional_id), Request(event, token, self.now_ms + wait_ms)
@@ -210,13 +204,13 @@ class Transactions:
         if known is None and len(self._transactions) > limits.transactional_ids_max:
             return Refused(
                 error=COORDINATOR_NOT_AVAILABLE,
-                message=f"{event.transactional_id!r} would be one more than"
+                message=f"{event.transactional_id!r} would exceed"
                 f" transactional.ids.max = {limits.transactional_ids_max}",
             )
         return rules.initialise(known, event, limits=limits, now_ms=now_ms)
 
     def _change(self, transaction: Transaction, change: Change, request: Request) -> None:
-        """Have a change saved, with what is to be saved of the id anyway."""
+        """Save a change, together with a change of the id that is not sent yet."""
         pending = transaction.pending
         if pending is None:
             pending = transaction.pending = Pending(transaction.metadata, change.after)
@@ -238,7 +232,6 @@ class Transactions:
             transaction.waiting.append(request)
 
     def _look_again(self, transaction: Transaction) -> None:
-        """What requests waited for may be over."""
         waiting, transaction.waiting = transaction.waiting, []
         for request in waiting:
             self._consider(transaction, request)
@@ -267,11 +260,11 @@ class Transactions:
         if pending.after.state is TransactionState.DEAD:
             transaction.metadata = None
         else:
-            self._mark(transaction, pending.after)
+            self._write_markers(transaction, pending.after)
         self._look_again(transaction)
 
     def _save_failed(self, event: SaveFailed, token: int) -> None:
-        """It may be durable all the same: what is decided stays decided."""
+        """Refuse waiting requests; the change stays decided, because it may be durable."""
         transaction = self._transactions.get(event.key)
         if transaction is None or transaction.pending is None:
             return
@@ -284,8 +277,7 @@ class Transactions:
 
     # Markers
 
-    def _mark(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
-        """Have the markers written of what is prepared."""
+    def _write_markers(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
         if not metadata.state.prepared:
             transaction.unmarked = set()
             return
@@ -320,7 +312,6 @@ class Transactions:
             timer.fire()
 
     def _due(self, transaction: Transaction) -> None:
-        """The deadline of a transaction has come, whichever it is."""
         self._touch(transaction.transactional_id)
         pending, metadata = transaction.pending, transaction.metadata
         if pending is not None:
@@ -330,7 +321,7 @@ class Transactions:
             transaction.pending = Pending(None, transaction.unsaved)
         elif metadata is not None and transaction.over_ms(self.limits) <= self.now_ms:
             if metadata.state is TransactionState.ONGOING:
-                after = metadata.fenced(asked_by_itself=False, now_ms=self.now_ms)
+                after = metadata.fenced(by_producer=False, now_ms=self.now_ms)
             else:
                 after = metadata.dead()
             transaction.pending = Pending(metadata, after)
@@ -338,7 +329,7 @@ class Transactions:
             self._refuse(
                 request.token,
                 CONCURRENT_TRANSACTIONS,
-                f"the transaction of {transaction.transactional_id!r} is just changed or ended",
+                f"the transaction of {transaction.transactional_id!r} is being changed or ended",
             )
 
     # Administration
@@ -377,7 +368,6 @@ class Transactions:
         return None if transaction is None else transaction.metadata
 
     def _hand_over(self, transactional_id: str, reason: str) -> None:
-        """Forget an id, and send on who waits."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             return

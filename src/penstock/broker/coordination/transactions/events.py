@@ -1,7 +1,6 @@
-"""What happens to transactions: requests to them, and what the coordinator's shell reports.
+"""Events of the core of transactions: requests, and reports of its shell.
 
-Requests are already decoded and authorised; nothing here knows the wire. A request's answer is a
-`Reply` effect that carries the token given with the event.
+Requests are decoded and authorised. A `Reply` effect answers a request by the token given with it.
 """
 
 from __future__ import annotations
@@ -13,30 +12,30 @@ from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.core import Saved, SaveFailed, Tick
 from penstock.broker.coordination.transactions.limits import WAIT_MS
 from penstock.broker.coordination.transactions.metadata import (
+    NO_PRODUCER,
     NO_PRODUCER_ID,
-    NOBODY,
     ProducerIdentity,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerId:
-    """A producer begins, or begins anew as `producer`, the identity that it had (KIP-360).
+    """A producer starts, or restarts with its former identity `producer` (KIP-360).
 
-    `fresh_producer_id` is an id that nobody had; without one, `ProducerIdNeeded` may be answered.
+    `fresh_producer_id` is an unused id; without it, the response may be `ProducerIdNeeded`.
     """
 
     transactional_id: str
     timeout_ms: int
-    producer: ProducerIdentity = NOBODY
+    producer: ProducerIdentity = NO_PRODUCER
     fresh_producer_id: int = NO_PRODUCER_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddToTransaction:
-    """Partitions that are written to, and groups whose offsets are, become part of it.
+    """Add partitions, or groups with offsets, to a transaction.
 
-    `wait_ms` is how long it may wait for the end of what is under way.
+    `wait_ms` limits the wait for changes under way.
     """
 
     transactional_id: str
@@ -48,8 +47,6 @@ class AddToTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """Which of these are part of the producer's open transaction?"""
-
     transactional_id: str
     producer: ProducerIdentity
     partitions: frozenset[TopicPartition]
@@ -57,9 +54,9 @@ class VerifyPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """The producer commits or aborts; `raises_epoch` in version 2 of transactions.
+    """Commit or abort; `raises_epoch` in version 2 of transactions.
 
-    `fresh_producer_id` as of `InitProducerId`.
+    `fresh_producer_id` as in `InitProducerId`.
     """
 
     transactional_id: str
@@ -71,16 +68,14 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTransaction:
-    """What is the state of this id?"""
-
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactions:
-    """Which ids are there? Empty filters, and a negative time, let everything through.
+    """List ids; empty filters and a negative time match all.
 
-    `running_ms`: only those whose newest transaction began longer ago.
+    `running_ms` matches ids whose newest transaction began longer ago.
     """
 
     states: tuple[str, ...] = ()
@@ -90,7 +85,7 @@ class ListTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersWritten:
-    """These partitions have the marker of the end that `producer` names, or need none any more."""
+    """These partitions have, or do not need, the marker of the end that `producer` names."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -100,6 +95,4 @@ class MarkersWritten:
 TransactionRequest = (
     InitProducerId | AddToTransaction | VerifyPartitions | EndTransaction | DescribeTransaction
 )
-"""Requests to one transactional id."""
-
 Event = TransactionRequest | ListTransactions | MarkersWritten | Saved | SaveFailed | Tick

@@ -1,4 +1,4 @@
-"""The bounds of transactions: those that are settings, and those that are facts.
+"""Bounds of transactions: settings and constants.
 
 `TransactionLimits` is filled from the broker's settings of the same names.
 """
@@ -9,24 +9,23 @@ from dataclasses import dataclass
 from typing import Final
 
 SAVE_RETRY_MS: Final = 1_000
-"""Pause before a save that failed is tried again."""
-
 WAIT_MS: Final = 500
-"""How long a request waits for the end of what is under way, before its client is told to come
-again. A client does so after 20 to 100 ms, and everything behind the request on its connection
-waits with it."""
+"""Time that a request waits for changes under way before its client must retry.
+
+Clients retry after 20 to 100 ms; a waiting request delays all later ones of its connection.
+"""
 
 PEER_WAIT_MS: Final = 20
-"""How long what another broker adds to a transaction waits: what else it asks for waits as
-long."""
+"""Such a time for requests of other brokers: it delays their other requests as well."""
 
 COMPLETION_LINGER_MS: Final = 100
-"""How long it may stay unsaved that all markers of a transaction are written: within it a busy
-producer begins the next one, and both are one save. A coordinator that dies meanwhile leaves
-markers that are written once more."""
+"""Delay of the save that all markers are written.
+
+Within it a busy producer begins its next transaction, and both changes are one save. After a crash
+in between the markers are written again.
+"""
 
 WAITING_MAX: Final = 1_000
-"""Requests of one transactional id that wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

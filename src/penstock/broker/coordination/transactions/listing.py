@@ -1,6 +1,6 @@
-"""Which transactional ids ListTransactions shows.
+"""Filters of ListTransactions.
 
-Source: KIP-664, KIP-994 (how long they run).
+Source: KIP-664, KIP-994 (duration).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _STATES = frozenset(state.value for state in TransactionState)
 def listed(
     known: Mapping[str, TransactionMetadata], request: ListTransactions, now_ms: int
 ) -> ListedTransactions:
-    """What the filters let through, by id.
+    """Return the ids that match the filters, in order.
 
-    A filter by time concerns when the newest transaction began: ids that had none are left out.
+    The filter by duration excludes ids that have had no transaction.
     """
 
     def shown(metadata: TransactionMetadata) -> bool:

@@ -1,12 +1,11 @@
-"""What is stored of a transactional id, as one value: each transition makes another.
+"""Metadata of a transactional id: an immutable value, and transitions that return the next one.
 
-An epoch belongs to a producer id, so whoever produces is known by both, its `ProducerIdentity`.
-`last` is the identity that the present producer had before: what comes under it is a retry of the
-request that was answered with the present one, and is answered with it again. It is empty once
-another producer may have had an identity in between, who is then fenced.
+A producer is identified by its id and epoch, its `ProducerIdentity`. `last` is the identity that
+the present producer had before: a request under it is a retry, and gets the same response again. It
+is empty if another producer may have had an identity in between; that producer is fenced.
 
-With version 2 of the protocol (KIP-890) the epoch rises with every end of a transaction: the
-markers have the new one, which the producer is told. It rises as well where the coordinator aborts.
+In version 2 of the protocol (KIP-890) the epoch rises with every end of a transaction: the markers
+carry the new epoch, and the producer receives it. It also rises when the coordinator aborts.
 """
 
 from __future__ import annotations
@@ -22,13 +21,11 @@ from penstock.records.transactions import EPOCH_VERSION
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 PRODUCER_EPOCH_MAX: Final = 32_766
-"""The last epoch that a producer may be given: the coordinator can fence it with one more."""
+"""Highest epoch given to a producer; the coordinator fences it with the next one."""
 FIRST_VERSION: Final = 1
 
 
 class ProducerIdentity(NamedTuple):
-    """A producer id and its epoch."""
-
     producer_id: int
     producer_epoch: int
 
@@ -39,25 +36,24 @@ class ProducerIdentity(NamedTuple):
 
     @property
     def raised(self) -> ProducerIdentity:
-        """The same producer id in its next epoch."""
         return ProducerIdentity(self.producer_id, self.producer_epoch + 1)
 
 
-NOBODY: Final = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """See the module's text. Times are in milliseconds of the wall clock.
+    """Stored state of a transactional id. Times are wall-clock milliseconds.
 
-    `next_producer_id` takes over when the end that is prepared is complete, because the epochs of
-    the present one are used up. `marker_version` is that of the end that is prepared: 2 if its
-    markers have a higher epoch than what they end. `start_ms` is when the newest transaction
-    began, -1 before the first one. `groups` are those whose offsets belong to the transaction.
+    `next_producer_id` replaces the producer id when the prepared end is complete, because the
+    epochs of the present one are used up. `marker_version` of the prepared end is 2 if its markers
+    have a higher epoch than the records. `start_ms` is the begin of the newest transaction, -1
+    before the first. `groups` have offsets in the transaction.
     """
 
     producer: ProducerIdentity
-    last: ProducerIdentity = NOBODY
+    last: ProducerIdentity = NO_PRODUCER
     next_producer_id: int = NO_PRODUCER_ID
     state: TransactionState = TransactionState.EMPTY
     marker_version: int = FIRST_VERSION
@@ -69,7 +65,7 @@ class TransactionMetadata:
 
     @property
     def next_producer(self) -> ProducerIdentity:
-        """Who the producer is once what is prepared is complete."""
+        """Identity of the producer after the prepared end is complete."""
         if self.next_producer_id == NO_PRODUCER_ID:
             return self.producer
         return ProducerIdentity(self.next_producer_id, 0)
@@ -79,7 +75,6 @@ class TransactionMetadata:
     def began(
         self, producer: ProducerIdentity, *, last: ProducerIdentity, timeout_ms: int, now_ms: int
     ) -> TransactionMetadata:
-        """A producer has begun, with this identity."""
         return self._to(
             TransactionMetadata(
                 producer=producer, last=last, timeout_ms=timeout_ms, updated_ms=now_ms
@@ -89,7 +84,7 @@ class TransactionMetadata:
     def with_parts(
         self, partitions: frozenset[TopicPartition], groups: frozenset[str], now_ms: int
     ) -> TransactionMetadata:
-        """These are part of the transaction, the first of them of a new one."""
+        """Return the metadata with these parts; the first part begins a transaction."""
         ongoing = self.state is TransactionState.ONGOING
         return self._to(
             replace(
@@ -105,7 +100,7 @@ class TransactionMetadata:
     def decided(
         self, *, commit: bool, raises_epoch: bool, next_producer_id: int, now_ms: int
     ) -> TransactionMetadata:
-        """The producer has ended the transaction; complete, where nothing has to be marked."""
+        """Return the metadata after the producer's commit or abort; complete without partitions."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         return self._ended(
             replace(
@@ -120,17 +115,17 @@ class TransactionMetadata:
             ),
         )
 
-    def fenced(self, *, asked_by_itself: bool, now_ms: int) -> TransactionMetadata:
-        """The coordinator aborts the transaction, and its producer with it.
+    def fenced(self, *, by_producer: bool, now_ms: int) -> TransactionMetadata:
+        """Return the metadata after the coordinator aborted and fenced the producer.
 
-        `asked_by_itself`: the producer begins anew, and is told its next identity.
+        `by_producer`: the producer restarts and receives its next identity.
         """
         return self._ended(
             replace(
                 self,
                 state=TransactionState.PREPARE_ABORT,
                 producer=self.producer.raised,
-                last=self.producer if asked_by_itself else NOBODY,
+                last=self.producer if by_producer else NO_PRODUCER,
                 marker_version=EPOCH_VERSION,
                 updated_ms=now_ms,
                 groups=frozenset(),
@@ -138,7 +133,6 @@ class TransactionMetadata:
         )
 
     def complete(self, now_ms: int) -> TransactionMetadata:
-        """All partitions of a prepared end have its marker."""
         commits = self.state is TransactionState.PREPARE_COMMIT
         return self._to(
             replace(
@@ -154,7 +148,6 @@ class TransactionMetadata:
         )
 
     def dead(self) -> TransactionMetadata:
-        """The id has expired."""
         return self._to(replace(self, state=TransactionState.DEAD))
 
     def _ended(self, prepared: TransactionMetadata) -> TransactionMetadata:

@@ -1,4 +1,4 @@
-"""What is saved of a transactional id: a row for itself, and one for each part of its transaction.
+"""Stored rows of a transactional id: its own, and one for each part of its transaction.
 
 The id's own row, of the empty member, is JSON:
 
@@ -6,9 +6,9 @@ The id's own row, of the empty member, is JSON:
      "next_producer_id": int, "marker_version": int, "timeout_ms": int, "start_ms": int,
      "updated_ms": int}
 
-A partition's row is `partition/<topic>/<partition>`, without a value. A group's is `group/<id>` and
-has the producer of the transaction to which its offsets belong; the control plane reads it
-(`penstock.control.OpenTransaction`). So a partition that is added writes two small rows.
+A partition's row is `partition/<topic>/<partition>`, without a value. A group's row is `group/<id>`
+and has the producer of its offsets' transaction, for the control plane
+(`penstock.control.OpenTransaction`). Adding a partition thus writes two small rows.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ PARTITION_MEMBER: Final = "partition/"
 
 
 class CorruptTransaction(CorruptError):
-    """A saved transaction cannot be read."""
-
     code: ClassVar[str] = "coordinator_not_available"
 
 
 def encode_transaction(transactional_id: str, metadata: TransactionMetadata) -> dict[str, bytes]:
-    """The rows by member; none of an id that is dead."""
+    """Encode the rows by member; a dead id has none."""
     if metadata.state is TransactionState.DEAD:
         return {}
     own = {
@@ -52,8 +50,8 @@ def encode_transaction(transactional_id: str, metadata: TransactionMetadata) -> 
         "updated_ms": metadata.updated_ms,
     }
     rows = {KEY_ROW: json.dumps(own, separators=(",", ":")).encode()}
-    for one in metadata.partitions:
-        rows[f"{PARTITION_MEMBER}{one.topic}/{one.partition}"] = b""
+    for where in metadata.partitions:
+        rows[f"{PARTITION_MEMBER}{where.topic}/{where.partition}"] = b""
     if metadata.groups:
         group_row = OpenTransaction(
             transactional_id=transactional_id,
@@ -65,7 +63,7 @@ def encode_transaction(transactional_id: str, metadata: TransactionMetadata) -> 
 
 
 def decode_transaction(transactional_id: str, rows: Mapping[str, bytes]) -> TransactionMetadata:
-    """The metadata of its rows.
+    """Decode the metadata of an id.
 
     Raises:
         CorruptTransaction: the rows are not of the form above.

@@ -1,4 +1,4 @@
-"""What requests to the core of transactions are answered with, and what it has its shell do."""
+"""Responses and additional effects of the core of transactions."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from penstock.broker.coordination.transactions.metadata import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdNeeded:
-    """Nothing is decided: the request must bring a producer id that nobody had."""
+    """The request must be repeated with an unused producer id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialised:
-    """The producer has this identity; whoever had the id before is fenced."""
+    """Identity of the producer; earlier producers of the id are fenced."""
 
     producer: ProducerIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """All of it is part of the transaction."""
+    """Every given part belongs to the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """The transaction is open; `missing` are not part of it."""
+    """The transaction is open; `missing` partitions do not belong to it."""
 
     missing: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The transaction is decided, as asked; the producer's next one has this identity."""
+    """The transaction is decided; the producer's next one has this identity."""
 
     producer: ProducerIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransaction:
-    """An id as it is stored; `unmarked` are the partitions that are open, or lack a marker."""
+    """Stored metadata; `unmarked` partitions are open or lack a marker."""
 
     transactional_id: str
     metadata: TransactionMetadata
@@ -54,8 +54,6 @@ class DescribedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransaction:
-    """A line of ListTransactions."""
-
     transactional_id: str
     producer_id: int
     state: str
@@ -63,7 +61,7 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransactions:
-    """What the filters let through, by id; `unknown_states` are filters that name no state."""
+    """Ids that match the filters; `unknown_states` are filters that name no state."""
 
     transactions: tuple[ListedTransaction, ...]
     unknown_states: tuple[str, ...] = ()
@@ -83,8 +81,9 @@ Response = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMarkers(Act):
-    """Have each of these partitions write the marker, again and again until it has; report
-    `MarkersWritten`, of some of them or of all. The markers have the identity of `producer`.
+    """Write the marker to each partition, with retries, and report `MarkersWritten`.
+
+    Reports may cover some of the partitions. The markers have the identity of `producer`.
     """
 
     transactional_id: str
@@ -96,6 +95,6 @@ class WriteMarkers(Act):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveMarkers(Act):
-    """Write no more markers of this id: another broker coordinates it."""
+    """Stop writing markers of an id that another broker coordinates."""
 
     transactional_id: str

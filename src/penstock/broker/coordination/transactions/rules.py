@@ -1,22 +1,22 @@
-"""What a request leads to, by what is stored of its transactional id: pure functions.
+"""Decisions about requests, by the metadata of their transactional id: pure functions.
 
-Each takes the metadata (None: the id is not known) and the request, and says one of four things: a
-`Change`, to be saved before anybody hears of it; an answer that changes nothing, which may be a
-refusal; `WAIT`, until what is under way has ended; or that a new producer id is needed.
+Each takes the metadata (None for an unknown id) and the request. It returns a `Change` to be saved
+before its response; a response without a change, possibly a refusal; `WAIT`, until the change under
+way has ended; or `ProducerIdNeeded`.
 
-| the producer's end comes to | as the producer that is known  | as the one that it was before  |
-|-----------------------------|--------------------------------|--------------------------------|
-| Ongoing                     | decides                        | fenced                         |
-| Empty                       | abort: version 2; else refused | fenced                         |
-| PrepareX                    | waits: it is about the next    | answered again if of X         |
-| CompleteX                   | as Empty                       | answered again if of X         |
+| EndTxn in state | of the present producer         | of its previous identity     |
+|-----------------|---------------------------------|------------------------------|
+| Ongoing         | decides                         | fenced                       |
+| Empty           | abort: version 2; else refused  | fenced                       |
+| PrepareX        | waits: it ends the next one     | same response if it asks X   |
+| CompleteX       | as Empty                        | same response if it asks X   |
 
-In version 1 the epoch stays, and with it the producer: there the left column's PrepareX and
-CompleteX are retries, as in the right one.
+In version 1 the epoch and thus the producer stay: there, PrepareX and CompleteX of the present
+producer are retries, as in the right column.
 
-Source: Kafka's `TransactionCoordinator`; KIP-98, KIP-360, KIP-890. Three things are other than
-there: who begins anew while its transaction is open must be its present producer, or name none;
-ends that are prepared already are answered again at once; and an abort fences by one epoch.
+Source: Kafka's `TransactionCoordinator`; KIP-98, KIP-360, KIP-890. Three differences: a producer
+that restarts with an open transaction must be the present one or name none; retries of prepared
+ends are answered at once; and an abort fences by one epoch.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from penstock.broker.coordination.transactions.events import (
 )
 from penstock.broker.coordination.transactions.limits import TransactionLimits
 from penstock.broker.coordination.transactions.metadata import (
+    NO_PRODUCER,
     NO_PRODUCER_ID,
-    NOBODY,
     PRODUCER_EPOCH_MAX,
     ProducerIdentity,
     TransactionMetadata,
@@ -61,14 +61,14 @@ from penstock.broker.coordination.transactions.states import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What is to be stored, and the answer then; without one the request is looked at again."""
+    """Metadata to store, and the response then; without a response the request is decided again."""
 
     after: TransactionMetadata
     answer: Response | None
 
 
 class Wait:
-    """The request is looked at again when what is under way has ended."""
+    """The request is decided again when the change under way has ended."""
 
 
 WAIT: Final = Wait()
@@ -83,19 +83,18 @@ def initialise(
     limits: TransactionLimits,
     now_ms: int,
 ) -> Decision:
-    """A producer begins, or begins anew."""
     limit_ms = limits.transaction_max_timeout_ms
     if not 0 < request.timeout_ms <= limit_ms:
         return Refused(
             error=INVALID_TRANSACTION_TIMEOUT,
             message=f"transaction.timeout.ms of {request.transactional_id!r} is"
-            f" {request.timeout_ms}: not within 1 and transaction.max.timeout.ms = {limit_ms}",
+            f" {request.timeout_ms}: not between 1 and transaction.max.timeout.ms = {limit_ms}",
         )
     if (request.producer.producer_id < 0) != (request.producer.producer_epoch < 0):
         return Refused(
             error=INVALID_REQUEST,
             message=f"producer id {request.producer.producer_id} and epoch"
-            f" {request.producer.producer_epoch} of {request.transactional_id!r}: both, or none",
+            f" {request.producer.producer_epoch} of {request.transactional_id!r}: set both or none",
         )
     if known is None:
         if request.fresh_producer_id == NO_PRODUCER_ID:
@@ -105,24 +104,21 @@ def initialise(
             TransactionMetadata(producer=producer, timeout_ms=request.timeout_ms, updated_ms=now_ms)
         )
     if known.state is TransactionState.ONGOING:
-        if request.producer not in (NOBODY, known.producer):
+        if request.producer not in (NO_PRODUCER, known.producer):
             return _fenced(request.transactional_id, request.producer, known)
-        asked_by_itself = request.producer == known.producer
-        return Change(
-            after=known.fenced(asked_by_itself=asked_by_itself, now_ms=now_ms), answer=None
-        )
+        by_producer = request.producer == known.producer
+        return Change(after=known.fenced(by_producer=by_producer, now_ms=now_ms), answer=None)
     if known.state.prepared:
-        if request.producer in (NOBODY, known.last, known.producer, known.next_producer):
+        if request.producer in (NO_PRODUCER, known.last, known.producer, known.next_producer):
             return WAIT
         return _fenced(request.transactional_id, request.producer, known)
-    return _begin_anew(known, request, now_ms=now_ms)
+    return _restart(known, request, now_ms=now_ms)
 
 
-def _begin_anew(known: TransactionMetadata, request: InitProducerId, *, now_ms: int) -> Decision:
-    """A producer of an id that has no open transaction."""
-    if request.producer not in (NOBODY, known.producer, known.last):
+def _restart(known: TransactionMetadata, request: InitProducerId, *, now_ms: int) -> Decision:
+    if request.producer not in (NO_PRODUCER, known.producer, known.last):
         return _fenced(request.transactional_id, request.producer, known)
-    retried = request.producer == known.last != NOBODY
+    retried = request.producer == known.last != NO_PRODUCER
     if retried and known.producer.producer_epoch <= PRODUCER_EPOCH_MAX:
         producer = known.producer
     elif not known.producer.exhausted:
@@ -147,7 +143,7 @@ def add(
     limits: TransactionLimits,
     now_ms: int,
 ) -> Decision:
-    """Partitions and groups become part of the transaction, which begins with the first."""
+    """Add partitions and groups to the transaction, which the first one begins."""
     if known is None:
         return _unknown(request.transactional_id, request.producer)
     if known.state.prepared and request.producer == known.next_producer:
@@ -170,7 +166,7 @@ def add(
 
 
 def verify(known: TransactionMetadata | None, request: VerifyPartitions) -> Response:
-    """Whether partitions are part of the open transaction."""
+    """Return which partitions do not belong to the open transaction."""
     if known is None:
         return _unknown(request.transactional_id, request.producer)
     if request.producer != known.producer:
@@ -178,20 +174,19 @@ def verify(known: TransactionMetadata | None, request: VerifyPartitions) -> Resp
     if known.state.prepared:
         return Refused(
             error=CONCURRENT_TRANSACTIONS,
-            message=f"the transaction of {request.transactional_id!r} is just ended",
+            message=f"the transaction of {request.transactional_id!r} is ending",
         )
     return Verified(missing=request.partitions - known.partitions)
 
 
 def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: int) -> Decision:
-    """The producer commits or aborts; see the table above."""
     if known is None:
         return _unknown(request.transactional_id, request.producer)
     state, raises = known.state, request.raises_epoch
     present = known.next_producer if raises else known.producer
     retried = known.last if raises else known.producer
     if not (state is TransactionState.ONGOING or state is TransactionState.EMPTY):
-        if request.producer == retried != NOBODY:
+        if request.producer == retried != NO_PRODUCER:
             if state.commits == request.commit:
                 return Ended(producer=known.next_producer)
             return _not_now(request, known)
@@ -218,15 +213,14 @@ def end(known: TransactionMetadata | None, request: EndTransaction, *, now_ms: i
 def _unknown(transactional_id: str, producer: ProducerIdentity) -> Refused:
     return Refused(
         error=INVALID_PRODUCER_ID_MAPPING,
-        message=f"transactional id {transactional_id!r} is not known,"
-        f" producer id {producer.producer_id} is not its",
+        message=f"transactional id {transactional_id!r} with producer id"
+        f" {producer.producer_id} is not known",
     )
 
 
 def _other(
     transactional_id: str, producer: ProducerIdentity, known: TransactionMetadata
 ) -> Refused:
-    """Somebody else than the producer that is known."""
     if producer.producer_id in (known.producer.producer_id, known.next_producer.producer_id):
         return _fenced(transactional_id, producer, known)
     return Refused(

@@ -1,16 +1,16 @@
-"""The states of a transactional id, as a table, and the errors that its requests meet.
+"""States of a transactional id, as a table, and the errors of its requests.
 
     ──▶ Empty ──add──▶ Ongoing ──commit─▶ PrepareCommit ──all markers──▶ CompleteCommit ──add──▶ …
                           │
                           └─abort, ──▶ PrepareAbort ──all markers──▶ CompleteAbort ──add──▶ …
                             timeout, another producer
 
-Where no partition is part of a transaction, nothing has to be marked: its end is complete at once.
-A producer that begins anew leads from either end to Empty, one that is not heard of for long from
-there to Dead, which is what is left of an id while its rows are deleted.
+A transaction without partitions needs no markers: its end is complete at once. A producer that
+restarts leads from either end to Empty. An id that is not used for long enters Dead, in which it is
+until its rows are deleted.
 
-Apache Kafka has PrepareEpochFence as well, in which an id is while the abort that fences its
-producer has not been decided. Here both are one step; the name is known, and no id is ever in it.
+Apache Kafka also has PrepareEpochFence, before the abort that fences a producer is decided. Here
+both are one step; the name is known, but no id ever enters the state.
 
 Source: Kafka's `TransactionState`; KIP-98, KIP-890.
 """
@@ -34,7 +34,7 @@ TRANSACTIONAL_ID_NOT_FOUND: Final = "transactional_id_not_found"
 
 
 class TransactionState(Enum):
-    """The states, by the names that DescribeTransactions and ListTransactions show."""
+    """States, by the names that DescribeTransactions and ListTransactions show."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -47,17 +47,16 @@ class TransactionState(Enum):
 
     @property
     def prepared(self) -> bool:
-        """Decided, and not all partitions are known to have its marker."""
+        """Whether the end is decided, but some partition may lack its marker."""
         return self in (_PREPARE_COMMIT, _PREPARE_ABORT)
 
     @property
     def idle(self) -> bool:
-        """No transaction is open or undecided: the id may begin one, begin anew, or expire."""
+        """Whether no transaction is open or undecided, so that one may begin or the id expire."""
         return self in (_EMPTY, _COMPLETE_COMMIT, _COMPLETE_ABORT)
 
     @property
     def commits(self) -> bool:
-        """Whether the transaction that is decided is committed."""
         return self in (_PREPARE_COMMIT, _COMPLETE_COMMIT)
 
 
@@ -76,8 +75,9 @@ PREVIOUS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     _PREPARE_COMMIT: frozenset({_ONGOING}),
     _PREPARE_ABORT: frozenset({_ONGOING}),
     _COMPLETE_COMMIT: frozenset({_PREPARE_COMMIT, _ONGOING}),  # from Ongoing without partitions
-    _COMPLETE_ABORT: _IDLE | {_PREPARE_ABORT, _ONGOING},  # from idle: the abort of nothing
+    _COMPLETE_ABORT: _IDLE
+    | {_PREPARE_ABORT, _ONGOING},  # from idle: an abort without a transaction
     _DEAD: _IDLE,
     TransactionState.PREPARE_EPOCH_FENCE: frozenset(),
 }
-"""From which states each state can be entered."""
+"""Allowed predecessors of each state."""

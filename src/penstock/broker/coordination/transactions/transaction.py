@@ -1,4 +1,4 @@
-"""One transactional id as its coordinator has it: what is known, what is saved, who waits."""
+"""State of one transactional id at its coordinator: metadata, pending change, waiting requests."""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ NEVER_MS = 1 << 62
 
 
 class Request(NamedTuple):
-    """A request that may change something, and until when it may wait."""
-
     event: Any
     token: int
     until_ms: int
 
 
 class Pending:
-    """A change that is to be saved, and the answers that rest on it.
+    """Change to be saved, and the responses that depend on it.
 
-    `sent`: its save is on its way, or has failed and is tried again at `retry_ms`; until then other
-    requests of the same turn may go on from it, and are saved with it.
+    `sent`: its save is under way, or failed and is retried at `retry_ms`. Until then other requests
+    of the same turn may add to it, and are saved with it.
     """
 
     __slots__ = ("after", "answers", "retry_ms", "sent", "settles_offsets")
@@ -44,34 +42,32 @@ class Pending:
         self.answers: list[tuple[int, Response]] = []
         self.sent = False
         self.retry_ms: int | None = None
-        self.settles_offsets = _settled(before, after)
+        self.settles_offsets = _offsets_end(before, after)
 
     @property
     def joinable(self) -> bool:
-        """Whether a further change may go with this one: not behind an end, whose effects follow
-        its own save.
-        """
+        """Whether another change may join: not after an end, whose effects need its own save."""
         return not self.sent and self.settles_offsets is None and not self.after.state.prepared
 
     def becomes(self, after: TransactionMetadata) -> None:
-        """A further change."""
-        self.settles_offsets = _settled(self.after, after)
+        self.settles_offsets = _offsets_end(self.after, after)
         self.after = after
 
 
-def _settled(before: TransactionMetadata | None, after: TransactionMetadata) -> OffsetsEnd | None:
-    """What becomes of the offsets of a transaction: they are settled with its end."""
+def _offsets_end(
+    before: TransactionMetadata | None, after: TransactionMetadata
+) -> OffsetsEnd | None:
+    """Return the end of staged offsets that a change implies: with the transaction's."""
     if before is None or not before.groups or after.groups:
         return None
     return "commit" if after.state.commits else "abort"
 
 
 class Transaction:
-    """See the module's text.
+    """State of one transactional id.
 
-    `metadata` is stored, but for the end of a transaction of which all markers are written: that is
-    `unsaved` as well, and saved at `save_at_ms` if nothing else is before. `unmarked` are the
-    partitions that lack the marker of what is prepared.
+    `metadata` is durable, except that a completed end is in `unsaved` as well, and saved with the
+    next change or at `save_at_ms`. `unmarked` partitions lack the marker of the prepared end.
     """
 
     __slots__ = (
@@ -96,12 +92,11 @@ class Transaction:
         self.timer = Timer(partial(due, self))
 
     def completed(self, metadata: TransactionMetadata, now_ms: int) -> None:
-        """All markers are written."""
         self.metadata = self.unsaved = metadata
         self.save_at_ms = now_ms + COMPLETION_LINGER_MS
 
     def over_ms(self, limits: TransactionLimits) -> int:
-        """When an open transaction is aborted, or an idle id forgotten, if nothing happens."""
+        """Return when an open transaction is aborted, or an idle id expires."""
         metadata = self.metadata
         if metadata is None or metadata.state.prepared:
             return NEVER_MS
@@ -112,7 +107,7 @@ class Transaction:
         return _next(metadata.updated_ms + limits.transactional_id_expiration_ms, interval_ms)
 
     def deadline_ms(self, limits: TransactionLimits) -> int | None:
-        """When something has to be done next; None while nothing has, whatever the time."""
+        """Return the time of the next action; None without one."""
         deadline_ms = min((request.until_ms for request in self.waiting), default=NEVER_MS)
         if self.pending is None:
             deadline_ms = min(deadline_ms, self.over_ms(limits))
@@ -123,7 +118,7 @@ class Transaction:
         return None if deadline_ms == NEVER_MS else deadline_ms
 
     def overdue(self, now_ms: int) -> list[Request]:
-        """Take out who has waited for too long."""
+        """Remove and return requests that waited too long."""
         overdue = [request for request in self.waiting if request.until_ms <= now_ms]
         if overdue:
             self.waiting = [request for request in self.waiting if request.until_ms > now_ms]
@@ -131,5 +126,5 @@ class Transaction:
 
 
 def _next(time_ms: int, interval_ms: int) -> int:
-    """The first of the times an interval apart that is not before a time."""
+    """Return the first multiple of the interval that is not before a time."""
     return -(-time_ms // interval_ms) * interval_ms

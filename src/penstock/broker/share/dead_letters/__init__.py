@@ -1,5 +1,5 @@
-"""Dead letters of share groups: what a group has given up, copied to the topic that it names.
+"""Dead letters of share groups: copies of archived records in the topic that the group names.
 
-`records.py` makes them by columns, `topic.py` says whether a topic may have them, `writer.py`
-writes them, whoever leads the topic, and only then is a record settled.
+`records.py` makes them, `topic.py` checks the topic, and `writer.py` writes them to it; only then
+is a record resolved.
 """

@@ -1,25 +1,24 @@
-"""What was given up of a partition, as the records of a dead letter topic; by columns.
+"""Dead letters as columns, made of the archived records of a read.
 
-A dead letter has the key, the value and the headers of its record, byte for byte, and behind those
-headers its own, all of them text:
+A dead letter has the key, value and headers of its record, followed by headers of its own, as text:
 
-    __dlq.errors.topic, .partition, .offset     where the record lies
+    __dlq.errors.topic, .partition, .offset     position of the record
     __dlq.errors.timestamp                      its timestamp, ms
-    __dlq.errors.group                          who has given it up
-    __dlq.errors.delivery.count, .message       after how many deliveries, and why
-    __dlq.errors.truncated                      what was cut, and how many bytes it had: the dead
-                                                letter, even compressed, was larger than the
-                                                topic's max.message.bytes (`fitting.py`)
+    __dlq.errors.group                          group that archived it
+    __dlq.errors.delivery.count, .message       number of deliveries, and the cause
+    __dlq.errors.truncated                      removed fields and their sizes: the dead letter,
+                                                even compressed, was larger than the topic's
+                                                max.message.bytes (`fitting.py`)
 
-Topic id and group, partition and offset tell a dead letter from every other one: one that was
-written twice has these twice. Its own timestamp is that of its writing, else the retention of the
-dead letter topic would take old records at once.
+Topic, partition, offset and group identify a dead letter; one that was written twice repeats them.
+Its timestamp is the time of writing; otherwise the retention of the dead letter topic would delete
+those of old records at once.
 
-What has no record any more (retention, or a compaction, has deleted it), or one of an aborted
-transaction for a group that reads committed records only, makes no dead letter, and is counted.
+A record that retention or compaction has deleted, or that belongs to an aborted transaction while
+its group reads committed records only, gets no dead letter, and is counted.
 
 Source: KIP-1191, Kafka's `ShareGroupDLQRecordHelper` (names and texts; the timestamp and the
-record's own headers are more than there).
+record's own headers are additions).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.broker.own_appender import FIRST_EPOCH
-from penstock.broker.share.values import Cause, GivenUp
+from penstock.broker.share.values import Cause, Undeliverable
 from penstock.records import columnar
 from penstock.records.aborted import AbortedRange
 from penstock.records.columnar.fitting import Pointer, fit, fitting, record_sizes
@@ -55,7 +54,7 @@ _Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Whose records they are. `copies`: with keys, values and headers."""
+    """Group and partition of the records; `copies`: dead letters have their data."""
 
     group: str
     topic: str
@@ -65,9 +64,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Batches of the log back to back, of which the offsets from `begin` to `end` are asked for.
+    """Consecutive batches of the log, of which offsets from `begin` to `end` are requested.
 
-    `aborted` are the transactions whose records are none to the group.
+    `aborted` are transactions whose records the group does not read.
     """
 
     data: bytes
@@ -77,15 +76,16 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letters:
-    """Dead letters, and what of the read needs none.
+class DeadLetters:
+    """Dead letters of a read, and outcomes of its other records.
 
-    `done` are the runs that are settled once `batches` are durable, with what of them was written;
-    `too_large` are offsets whose dead letters the topic does not take, `largest` the bytes of one.
+    `done` runs are resolved once `batches` are durable; `written` counts their dead letters.
+    `too_large` counts dead letters above the topic's limit, `largest` is the size of the largest
+    one in bytes.
     """
 
     batches: Sequence[EncodedBatch] = ()
-    done: Sequence[GivenUp] = ()
+    done: Sequence[Undeliverable] = ()
     written: Mapping[Cause, int]
     deleted: int = 0
     aborted: int = 0
@@ -95,28 +95,28 @@ class Letters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """How they are to be written: by which producer, from which sequence on, in which batches."""
-
     now_ms: int
     batch_bytes_max: int
     producer_id: int
     base_sequence: int
 
 
-def dead_letters(read: Read, given: Sequence[GivenUp], source: Source, writing: Writing) -> Letters:
-    """The dead letters of what was given up within a read; `given` is in order.
+def dead_letters(
+    read: Read, given: Sequence[Undeliverable], source: Source, writing: Writing
+) -> DeadLetters:
+    """Make the dead letters of archived records within a read; `given` is in order.
 
     Raises:
-        CorruptBatch, RecordTooLarge, UnsupportedCodec: the log's batches cannot be opened.
+        CorruptBatch, RecordTooLarge, UnsupportedCodec: the log's batches cannot be decoded.
     """
     given = [
-        one._replace(first=max(one.first, read.begin), last=min(one.last, read.end - 1))
-        for one in given
-        if one.first < read.end and one.last >= read.begin
+        run._replace(first=max(run.first, read.begin), last=min(run.last, read.end - 1))
+        for run in given
+        if run.first < read.end and run.last >= read.begin
     ]
-    firsts = np.array([one.first for one in given], np.int64)
-    lasts = np.array([one.last for one in given], np.int64)
-    wanted = int((lasts - firsts + 1).sum())
+    firsts = np.array([run.first for run in given], np.int64)
+    lasts = np.array([run.last for run in given], np.int64)
+    requested = int((lasts - firsts + 1).sum())
     found = columnar.decode_batches(read.data, start_offset=read.begin, end_offset=read.end)
     offsets = found.column("offset").to_numpy()
     run_of = np.searchsorted(firsts, offsets, side="right") - 1
@@ -140,12 +140,12 @@ def dead_letters(read: Read, given: Sequence[GivenUp], source: Source, writing: 
         producer_epoch=FIRST_EPOCH,
         base_sequence=writing.base_sequence,
     )
-    causes = np.array([one.cause for one in given], np.int64)[run_of[fits]]
-    return Letters(
+    causes = np.array([run.cause for run in given], np.int64)[run_of[fits]]
+    return DeadLetters(
         batches=batches,
         done=_without(given, left),
         written={cause: int((causes == cause).sum()) for cause in Cause},
-        deleted=wanted - there,
+        deleted=requested - there,
         aborted=there - kept,
         too_large=len(left),
         largest=int(record_sizes(records)[~fits].max(initial=0)),
@@ -153,11 +153,11 @@ def dead_letters(read: Read, given: Sequence[GivenUp], source: Source, writing: 
 
 
 def _committed(read: Read, offsets: _Offsets) -> Any:
-    """Which records are of no aborted transaction."""
     if not read.aborted:
         return np.ones(len(offsets), np.bool_)
     ranges = [
-        AbortedRange(one.producer_id, one.first_offset, one.last_offset) for one in read.aborted
+        AbortedRange(found.producer_id, found.first_offset, found.last_offset)
+        for found in read.aborted
     ]
     left = columnar.decode_batches(
         read.data,
@@ -169,8 +169,7 @@ def _committed(read: Read, offsets: _Offsets) -> Any:
     return np.isin(offsets, left.column("offset").to_numpy(), assume_unique=True)
 
 
-def _records(table: Any, given: Sequence[GivenUp], run_of: Any, source: Source) -> Any:
-    """The records of dead letters: key, value and headers."""
+def _records(table: Any, given: Sequence[Undeliverable], run_of: Any, source: Source) -> Any:
     size = table.num_rows
     if source.copies:
         key, value, headers = (table.column(name) for name in ("key", "value", "headers"))
@@ -186,8 +185,8 @@ def _records(table: Any, given: Sequence[GivenUp], run_of: Any, source: Source) 
     )
 
 
-def _own(table: Any, given: Sequence[GivenUp], run_of: Any, source: Source) -> list[Any]:
-    """The values of a dead letter's own headers, a column each."""
+def _own(table: Any, given: Sequence[Undeliverable], run_of: Any, source: Source) -> list[Any]:
+    """Return the values of the dead letters' own headers, a column each."""
     size = table.num_rows
 
     def same(value: str) -> Any:
@@ -197,8 +196,8 @@ def _own(table: Any, given: Sequence[GivenUp], run_of: Any, source: Source) -> l
         return pc.cast(pc.cast(table.column(name), pa.string()), pa.binary())
 
     runs = pa.array(run_of)
-    counts = pa.array([str(one.deliveries).encode() for one in given], pa.binary())
-    texts = pa.array([TEXTS[one.cause].encode() for one in given], pa.binary())
+    counts = pa.array([str(run.deliveries).encode() for run in given], pa.binary())
+    texts = pa.array([TEXTS[run.cause].encode() for run in given], pa.binary())
     return [
         same(source.topic), same(str(source.partition)), number("offset"), number("timestamp"),
         same(source.group), counts.take(runs), texts.take(runs),
@@ -206,7 +205,6 @@ def _own(table: Any, given: Sequence[GivenUp], run_of: Any, source: Source) -> l
 
 
 def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
-    """Each record's headers with its dead letter's own behind them."""
     count = len(own)
     lengths = np.zeros(size, np.int64)
     if len(theirs):
@@ -216,11 +214,11 @@ def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
     total = int(lengths.sum())
     order = np.empty(int(bounds[-1]), np.int64)
     is_own = np.zeros(len(order), np.bool_)
-    places = (bounds[1:, None] - count + np.arange(count)).ravel()
-    is_own[places] = True
+    positions = (bounds[1:, None] - count + np.arange(count)).ravel()
+    is_own[positions] = True
     order[~is_own] = np.arange(total)
-    # The own headers lie name by name: that of row i and name k at k * size + i, behind theirs.
-    order[places] = total + (np.arange(count) * size + np.arange(size)[:, None]).ravel()
+    # Own headers are stored by name: row i and name k at k * size + i, behind the records'.
+    order[positions] = total + (np.arange(count) * size + np.arange(size)[:, None]).ravel()
     names = [pa.repeat(pa.scalar(PREFIX + name), size) for name in _NAMES]
     pairs = theirs.flatten()
     keys = pa.concat_arrays([pc.struct_field(pairs, "key"), *names])
@@ -230,15 +228,14 @@ def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
     return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), structs)
 
 
-def _without(given: Sequence[GivenUp], left: _Offsets) -> list[GivenUp]:
-    """Runs without some offsets, of which there are few."""
-    done: list[GivenUp] = []
-    for one in given:
-        first = one.first
-        for offset in left[(left >= one.first) & (left <= one.last)].tolist():
+def _without(given: Sequence[Undeliverable], left: _Offsets) -> list[Undeliverable]:
+    done: list[Undeliverable] = []
+    for run in given:
+        first = run.first
+        for offset in left[(left >= run.first) & (left <= run.last)].tolist():
             if offset > first:
-                done.append(one._replace(first=first, last=offset - 1))
+                done.append(run._replace(first=first, last=offset - 1))
             first = offset + 1
-        if first <= one.last:
-            done.append(one._replace(first=first))
+        if first <= run.last:
+            done.append(run._replace(first=first))
     return done

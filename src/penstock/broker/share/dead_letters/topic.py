@@ -1,7 +1,7 @@
-"""Whether a topic may have a share group's dead letters, and how large their batches may be.
+"""Checks of a dead letter topic, and the size limit of its batches.
 
-A broker writes them by its own right, whoever wrote the records: so the topic must say that it
-takes them, and its name must begin as the broker's settings say.
+The broker writes dead letters under its own identity: the topic must therefore allow it in its
+config, and its name must have the prefix from the broker's settings.
 
 Source: KIP-1191, "Security".
 """
@@ -24,33 +24,26 @@ ENABLE: Final = "errors.deadletterqueue.group.enable"
 
 
 class DeadLettersRefused(InvalidError):
-    """A topic that cannot have dead letters; what waits for them goes on waiting."""
+    """The topic cannot have dead letters; their records wait."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class DeadLetterTopicMissing(DeadLettersRefused):
-    """There is no such topic."""
-
     code: ClassVar[str] = "unknown_topic_or_partition"
 
 
 class DeadLetterTooLarge(DeadLettersRefused):
-    """Dead letters that are larger than the batches that their topic takes."""
-
     code: ClassVar[str] = "message_too_large"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where the dead letters of a group go."""
-
     topic: str
     partitions: int
     batch_bytes_max: int
 
     def partition(self, of_source: int) -> int:
-        """Which partition has the dead letters of one of the source."""
         return of_source % self.partitions
 
 
@@ -62,11 +55,10 @@ def target_of(
     settings: BrokerSettings,
     levels: Levels,
 ) -> Target:
-    """Where they go.
+    """Return the target of a group's dead letters.
 
     Raises:
-        DeadLettersRefused: the topic is not there, or must not have them; the message names the
-            group, the topic and the remedy.
+        DeadLettersRefused: the topic is missing or does not allow them.
     """
     subject = f"dead letters of group {group!r}"
     try:

@@ -1,17 +1,16 @@
-"""Writes dead letters: reads what waits for one, copies it, and settles it once that is durable.
+"""Writer of dead letters: copies archived records to the dead letter topic, then resolves them.
 
-    archiving, stored ─▶ read by batches ─▶ made in a thread ─▶ appended ─▶ settled, stored
-        ▲                    │ deleted, aborted: no letter, counted              │
-        └── a pause ◀────────┴── any error: the records wait, it is told why ◀───┘
+    archiving, stored ─▶ read by batches ─▶ made in a thread ─▶ appended ─▶ resolved, stored
+        ▲                    │ deleted, aborted: only counted               │
+        └── a pause ◀────────┴── any error: records wait, the cause is shown ◀┘
 
-Nothing is settled before its dead letter is on the topic as the topic promises it, and no letter is
-written of what is not stored as given up: whatever dies, the record is available, acquired or
-archiving in the row, and the next leader goes on. A broker that dies between the last two steps has
-its letters written again by the next: a reader tells a double by its headers (`records.py`).
+A record is resolved only after its dead letter is committed, and a dead letter is written only for
+stored archiving records: after a crash the next leader continues from the row. A crash between the
+last two steps repeats dead letters, which readers detect by their headers (`records.py`).
 
-The broker is a client of the dead letter topic, of its own too (`own_appender.py`). One share
-partition is written by one task at a time, and `LETTER_TASKS_MAX` of them at once; what waits is
-bounded by the locks of its share partition, which stands still when all of them wait.
+The broker is a client of the dead letter topic, also for partitions that it leads
+(`own_appender.py`). One task at a time writes a share partition, `DEAD_LETTER_TASKS_MAX` of them
+concurrently. Waiting records count as locks of their share partition, which bounds them.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from penstock.broker.share.dead_letters.topic import (
     target_of,
 )
 from penstock.broker.share.limits import (
-    LETTER_PRODUCERS_IDLE_MAX,
-    LETTER_READ_BYTES,
-    LETTER_TASKS_MAX,
-    LETTER_TIMEOUT_MS,
-    LETTER_WAIT_SECONDS,
+    DEAD_LETTER_PRODUCERS_IDLE_MAX,
+    DEAD_LETTER_READ_BYTES,
+    DEAD_LETTER_TASKS_MAX,
+    DEAD_LETTER_TIMEOUT_MS,
+    DEAD_LETTER_WAIT_SECONDS,
 )
 from penstock.broker.share.settings import ShareSettings
 from penstock.broker.share.shares import place_of
-from penstock.broker.share.values import Cause, GivenUp
+from penstock.broker.share.values import Cause, Undeliverable
 from penstock.broker.topic_plan import TopicSpec
 from penstock.storage.values import Later
 
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.settings import BrokerSettings
-    from penstock.broker.share.dead_letters.records import Letters
+    from penstock.broker.share.dead_letters.records import DeadLetters
     from penstock.broker.share.dead_letters.records import Read as LogRead
     from penstock.broker.share.shares import Shares
     from penstock.broker.share.stored import StoredShare
@@ -70,15 +69,11 @@ _BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000, steady=0.5)
 
 
 class NotReadable(RetriableError):
-    """What is to be copied cannot be read now."""
-
     code: ClassVar[str] = "not_leader_or_follower"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterParts:
-    """What the writer uses."""
-
     settings: BrokerSettings
     clock: Clock
     cluster: ClusterMetadata
@@ -90,7 +85,7 @@ class WriterParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why what a group has given up of a partition waits."""
+    """Reason why dead letters of a partition are not written."""
 
     group: str
     topic: str
@@ -101,8 +96,6 @@ class Trouble:
 
 
 class _Arrival:
-    """Waits until what was to be loaded of a partition is there; a waiter of the hub."""
-
     def __init__(self) -> None:
         self.there = asyncio.Event()
 
@@ -114,7 +107,7 @@ class _Arrival:
 
 
 class DeadLetterWriter:
-    """See the module's text. Belongs to the event-loop thread."""
+    """Writes dead letters of share groups. Belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -124,32 +117,29 @@ class DeadLetterWriter:
         settings_of: Callable[[str], ShareSettings],
         changed: Callable[[Iterable[object]], None],
     ) -> None:
-        """`changed` is told of share partitions that have room for more locks."""
+        """Take the parts; `changed` receives share partitions with free locks."""
         self._parts = parts
         self._shares = shares
         self._settings_of = settings_of
         self._changed = changed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._newest: dict[str, StoredShare] = {}
-        self._turns = asyncio.Semaphore(LETTER_TASKS_MAX)
+        self._turns = asyncio.Semaphore(DEAD_LETTER_TASKS_MAX)
         self._news = asyncio.Event()
-        self._client = OwnAppender(parts.identity, CLIENT_ID, timeout_ms=LETTER_TIMEOUT_MS)
+        self._client = OwnAppender(parts.identity, CLIENT_ID, timeout_ms=DEAD_LETTER_TIMEOUT_MS)
         self._producers: list[ProducerIdentity] = []
         self._stopped = False
         self.troubles: dict[str, Trouble] = {}
-        """By share partition, of those whose letters cannot be written."""
+        """Causes of failed writes, by share partition."""
         self.written = dict.fromkeys(Cause, 0)
         self.deleted = self.aborted = self.unwanted = self.failures = 0
-        """Records without a letter, because they are gone, of an aborted transaction, or because
-        their group has no dead letter topic any more, or they lie in it; attempts that failed."""
+        """Records without a dead letter by cause, and failed attempts."""
 
     @property
     def waiting(self) -> int:
-        """Share partitions with letters to write."""
         return len(self._tasks)
 
     def look(self, stored: StoredShare) -> None:
-        """Some records of a share partition wait for their dead letters."""
         if self._stopped:
             return
         key = stored.key
@@ -158,12 +148,12 @@ class DeadLetterWriter:
             self._tasks[key] = asyncio.get_running_loop().create_task(self._run(key))
 
     def image_changed(self) -> None:
-        """What was wrong with a topic may be mended: who pauses tries again."""
+        """Retry paused share partitions, whose topics may have changed."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     async def stop(self) -> None:
-        """Write nothing more: what waits, the next leader does. Idempotent."""
+        """Cancel writes; the next leader continues. Idempotent."""
         self._stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -176,25 +166,24 @@ class DeadLetterWriter:
     async def _run(self, key: str) -> None:
         failures = 0
         try:
-            while (stored := self._newest[key]).share.letters() and not stored.lost:
+            while (stored := self._newest[key]).share.awaiting_dead_letters() and not stored.lost:
                 try:
                     async with self._turns:
                         await self._write(stored)
                     failures = 0
                 except (NotLeader, UnknownTopicId):
-                    return  # whoever leads reads what waits when it opens the share partition
+                    return  # the new leader continues when it opens the share partition
                 except PenstockError as error:
                     failures += 1
                     self._failed(stored, error, failures)
                     await self._pause(failures)
-        except Exception:  # nobody waits for it: it is looked at again when it is opened
+        except Exception:  # retried when the share partition is opened again
             logger.exception("dead letters of %s failed", key)
         finally:
             for kept in (self._tasks, self._newest, self.troubles):
                 kept.pop(key, None)
 
     async def _pause(self, failures: int) -> None:
-        """Until it may go better."""
         news = asyncio.ensure_future(self._news.wait())
         over = asyncio.ensure_future(pause(_BACKOFF.pause_seconds(failures)))
         try:
@@ -211,7 +200,7 @@ class DeadLetterWriter:
             group=group,
             topic=str(topic_id) if served is None else served.topic.name,
             partition=index,
-            letter_topic=self._settings_of(group).letter_topic,
+            letter_topic=self._settings_of(group).dead_letter_topic,
             error=error.code,
             reason=str(error),
         )
@@ -219,29 +208,28 @@ class DeadLetterWriter:
             logger.warning("dead letters of %s wait: %s", stored.key, error)
 
     async def _write(self, stored: StoredShare) -> None:
-        """Write what waits now; raises PenstockError."""
-        given = stored.share.letters()
+        given = stored.share.awaiting_dead_letters()
         await stored.all_stored()
         group, topic_id, index = place_of(stored.key)
         settings = self._settings_of(group)
         source = self._source(topic_id, index)
         topic = source.topic_partition.topic
-        if settings.letter_topic in ("", topic):
-            await self._settled(stored, given)
-            self.unwanted += sum(one.records for one in given)
+        if settings.dead_letter_topic in ("", topic):
+            await self._resolve(stored, given)
+            self.unwanted += sum(run.records for run in given)
             return
-        target = await self._target(group, settings.letter_topic)
+        target = await self._target(group, settings.dead_letter_topic)
         if source.look_up is not None:
             await source.look_up([source])
         self._shares.log_begins(stored, source)
         too_large = largest = 0
         at = max(given[0].first, source.log_start_offset)
-        while any(one.last >= at for one in given):
-            at = next(max(one.first, at) for one in given if one.last >= at)
+        while any(run.last >= at for run in given):
+            at = next(max(run.first, at) for run in given if run.last >= at)
             read = await self._read(source, at, committed=settings.committed)
-            letters = await self._copied(stored, given, read, target, settings)
-            too_large += letters.too_large
-            largest = max(largest, letters.largest)
+            result = await self._copied(stored, given, read, target, settings)
+            too_large += result.too_large
+            largest = max(largest, result.largest)
             at = read.end
         if too_large:
             raise DeadLetterTooLarge(
@@ -256,9 +244,9 @@ class DeadLetterWriter:
             raise UnknownTopicId(f"there is no topic with the id {topic_id}")
         return self._parts.partitions.partition_of(served, index)
 
-    async def _settled(self, stored: StoredShare, done: Sequence[GivenUp]) -> int:
-        """Store that these wait for nothing any more; how many of them still did."""
-        count = sum(stored.share.archived(one.first, one.last) for one in done)
+    async def _resolve(self, stored: StoredShare, done: Sequence[Undeliverable]) -> int:
+        """Resolve records and store that; return the number of records."""
+        count = sum(stored.share.archived(run.first, run.last) for run in done)
         if count:
             self._changed((stored.key,))
             await asyncio.shield(stored.store())
@@ -283,7 +271,9 @@ class DeadLetterWriter:
         if end <= at:
             raise NotReadable(f"{source.topic_partition} is readable up to {end}, not {at}")
         for _ in range(2):
-            found = source.read(at, max_bytes=LETTER_READ_BYTES, end_offset=end, at_least_one=True)
+            found = source.read(
+                at, max_bytes=DEAD_LETTER_READ_BYTES, end_offset=end, at_least_one=True
+            )
             if not isinstance(found, Later):
                 break
             await self._loaded(source, found)
@@ -295,12 +285,11 @@ class DeadLetterWriter:
         return Read(data=b"".join(found.buffers), begin=at, end=found.next_offset, aborted=aborted)
 
     async def _loaded(self, source: Partition, later: Later) -> None:
-        """Have bytes loaded from where they lie, and wait for them for a time."""
         hub, arrival = self._parts.fetch_hub, _Arrival()
         sources: list[object] = [source]
-        timer = hub.add(arrival, sources, LETTER_WAIT_SECONDS)
+        timer = hub.add(arrival, sources, DEAD_LETTER_WAIT_SECONDS)
         try:
-            later.load([later.want], LETTER_READ_BYTES)
+            later.load([later.want], DEAD_LETTER_READ_BYTES)
             await arrival.there.wait()
         finally:
             hub.remove(arrival, sources)
@@ -310,20 +299,19 @@ class DeadLetterWriter:
     async def _copied(
         self,
         stored: StoredShare,
-        given: Sequence[GivenUp],
+        given: Sequence[Undeliverable],
         read: LogRead,
         target: Target,
         settings: ShareSettings,
-    ) -> Letters:
-        """Write the letters of one read, and settle what has them or needs none."""
+    ) -> DeadLetters:
         from penstock.broker.share.dead_letters.records import Source, Writing, dead_letters
 
         group, topic_id, index = place_of(stored.key)
         topic = self._source(topic_id, index).topic_partition.topic
         partition = target.partition(index)
-        # One whose every record was acknowledged: after a failure nobody knows its sequence.
+        # Reuse only producers without failed appends: after a failure the sequence is unknown.
         producer = self._producers.pop() if self._producers else await self._client.producer()
-        letters = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             dead_letters,
             read,
             given,
@@ -335,13 +323,13 @@ class DeadLetterWriter:
                 base_sequence=producer.sequence(target.topic, partition),
             ),
         )
-        if letters.batches:
-            await self._client.append(producer, target.topic, partition, letters.batches)
-        if len(self._producers) < LETTER_PRODUCERS_IDLE_MAX:
+        if result.batches:
+            await self._client.append(producer, target.topic, partition, result.batches)
+        if len(self._producers) < DEAD_LETTER_PRODUCERS_IDLE_MAX:
             self._producers.append(producer)
-        for cause, count in letters.written.items():
+        for cause, count in result.written.items():
             self.written[cause] += count
-        self.deleted += letters.deleted
-        self.aborted += letters.aborted
-        await self._settled(stored, letters.done)
-        return letters
+        self.deleted += result.deleted
+        self.aborted += result.aborted
+        await self._resolve(stored, result.done)
+        return result

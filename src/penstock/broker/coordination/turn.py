@@ -1,4 +1,4 @@
-"""What the cores of all kinds of groups share: timers, the time, and the effects of one event."""
+"""Shared state of the cores of all kinds of groups: timers, time, and the effects of one event."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from penstock.broker.coordination.core import Effect, Refused, Reply
 from penstock.broker.coordination.timers import Timers
 
 
-class Desk:
-    """The effects of the event being handled, its time, and everybody's timers."""
+class Turn:
+    """Effects and time of the event being handled, and the timers of all groups."""
 
     def __init__(self) -> None:
         self.timers = Timers()
         self.effects: list[Effect] = []
         self.now_ms = 0
         self.count: Callable[[], int] = _none
-        """How many groups there are, of all kinds."""
+        """Number of groups of all kinds."""
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Begin to handle something; the effects that come of it are gathered in the list."""
+        """Begin to handle an event; return the list that gathers its effects."""
         self.now_ms = now_ms
         self.effects = []
         return self.effects

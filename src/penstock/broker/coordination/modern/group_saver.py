@@ -1,11 +1,11 @@
-"""What is saved of a group, and which answers wait for that.
+"""Saver of groups whose members heartbeat; responses wait until the changes before them are
+durable.
 
-Changes are numbered. One save of a group is under way at a time and takes all changes that there
-are; an answer waits until the changes that were made before it are durable, whoever made them, so
-that nobody is told what a crash could take back. While saves fail, members are heard and told to
-come again, and nothing of the group changes.
+Changes are numbered. One save of a group is under way at a time and takes all changes made so far.
+A response waits for all earlier changes of its group, so that no crash can revoke what a client has
+seen. While saves fail, members get COORDINATOR_NOT_AVAILABLE and the group does not change.
 
-Source: Kafka's `CoordinatorRuntime`, whose answers wait for what was written to its log before.
+Source: Kafka's `CoordinatorRuntime`, whose responses wait for earlier writes to its log.
 """
 
 from __future__ import annotations
@@ -15,92 +15,92 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.broker.coordination.core import Save
-from penstock.broker.coordination.desk import Desk
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, Accepted
-from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, Owed
+from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, PendingResponse
+from penstock.broker.coordination.turn import Turn
 
 SAVE_RETRY_MS: Final = 1_000
-"""Pause before a failed save is tried again."""
-
 _REMOVAL: Final = -1
 
 G = TypeVar("G", bound=ModernGroup[Any])
 Rows = Mapping[str, bytes]
 
 
-class Keeper(Generic[G]):
-    """Saves groups of one kind, and gives the answers that rest on that."""
+class GroupSaver(Generic[G]):
+    """Saves groups of one kind and sends the responses that depend on the saves."""
 
     def __init__(
         self,
-        desk: Desk,
+        turn: Turn,
         groups: dict[str, G],
         *,
         rows: Callable[[G], Rows],
         gone: Callable[[G], None],
     ) -> None:
-        """`rows` are those of a group; `gone` is called when one has been removed."""
-        self._desk = desk
+        """Take the groups; `rows` encodes a group, `gone` is called after its removal."""
+        self._turn = turn
         self._groups = groups
         self._rows = rows
         self._gone = gone
 
     def answer(self, group: G, token: int, response: Any) -> None:
-        """Answer once all that has changed so far is durable."""
+        """Respond once all changes so far are durable."""
         if group.saved == group.version:
-            self._desk.reply(token, response)
+            self._turn.reply(token, response)
         else:
-            group.owed.append(Owed(group.version, token, response))
+            group.pending_responses.append(PendingResponse(group.version, token, response))
 
     def save(self, group: G) -> None:
-        """See to it that what has changed is saved."""
+        """Save changes, unless a save is under way or must be retried first."""
         if group.saving is not None or group.failing:
             return
         if group.removal_tokens is not None:
             group.saving = _REMOVAL
-            self._desk.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
+            self._turn.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
         elif group.saved < group.version:
             self._start(group)
 
     def _start(self, group: G) -> None:
         group.saving = group.version
-        self._desk.effects.append(Save(key=group.group_id, rows=self._rows(group)))
+        self._turn.effects.append(Save(key=group.group_id, rows=self._rows(group)))
 
     def remove(self, group: G, tokens: list[int]) -> None:
-        """Remove a group with its offsets, once no other save is under way."""
+        """Delete a group with its offsets, once no other save is under way."""
         if group.removal_tokens is None:
             group.removal_tokens = []
         group.removal_tokens += tokens
         self.save(group)
 
     def saved(self, group: G) -> None:
-        """The save under way is durable; what has changed since is saved by the caller."""
         done, group.saving, group.failing = group.saving, None, ""
         if done == _REMOVAL:
             self._gone(group)
             for token in group.removal_tokens or ():
-                self._desk.reply(token, Accepted())
+                self._turn.reply(token, Accepted())
             return
         group.saved = group.saved if done is None else done
-        owed, group.owed = group.owed, []
-        for one in owed:
-            if one.version <= group.saved:
-                self._desk.reply(one.token, one.response)
+        waiting, group.pending_responses = group.pending_responses, []
+        for pending in waiting:
+            if pending.version <= group.saved:
+                self._turn.reply(pending.token, pending.response)
             else:
-                group.owed.append(one)
+                group.pending_responses.append(pending)
 
     def failed(self, group: G, reason: str) -> None:
-        """The save under way is not durable, or not known to be."""
+        """Handle a save that failed or whose outcome is unknown."""
         done, group.saving = group.saving, None
         if done == _REMOVAL:
             tokens, group.removal_tokens = group.removal_tokens or [], None
         else:
-            tokens, group.owed = [one.token for one in group.owed], []
+            tokens, group.pending_responses = (
+                [pending.token for pending in group.pending_responses],
+                [],
+            )
             group.failing = reason or "the group could not be saved"
             group.save_timer.fire = partial(self._again, group)
-            self._desk.timers.start(group.save_timer, self._desk.now_ms + SAVE_RETRY_MS)
+            self._turn.timers.start(group.save_timer, self._turn.now_ms + SAVE_RETRY_MS)
         for token in tokens:
-            self._desk.refuse(token, COORDINATOR_NOT_AVAILABLE, reason)
+            self._turn.refuse(token, COORDINATOR_NOT_AVAILABLE, reason)
 
     def _again(self, group: G) -> None:
         if self._groups.get(group.group_id) is group and group.saving is None:
@@ -108,7 +108,7 @@ class Keeper(Generic[G]):
 
 
 def member_row(member: ModernMember, parts: Mapping[str, Callable[[], bytes]]) -> bytes:
-    """A member's row: its parts under their names, each encoded again only if it has changed."""
+    """Encode a member's row from its named parts; only changed parts are encoded again."""
     known = member.rows
     row = known.get("")
     if row is None:
@@ -122,6 +122,5 @@ def member_row(member: ModernMember, parts: Mapping[str, Callable[[], bytes]]) -
 
 
 def outdate(member: ModernMember, part: str) -> None:
-    """A part of a member's row is not what it was."""
     member.rows.pop(part, None)
     member.rows.pop("", None)

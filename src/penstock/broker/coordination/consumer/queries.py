@@ -1,4 +1,4 @@
-"""What else is asked of consumer groups: their state, and whether members may commit and fetch.
+"""Queries of consumer groups: descriptions, and checks of offset commits and fetches.
 
 Source: Kafka's `ConsumerGroup.asDescribedGroup`, `validateOffsetCommit`, `validateOffsetFetch`.
 """
@@ -29,7 +29,6 @@ UNSUPPORTED_VERSION: Final = "unsupported_version"
 
 
 def describe(groups: ConsumerState, event: DescribeGroup, token: int) -> None:
-    """Handle a DescribeGroup."""
     group = groups.groups[event.group_id]
     response = DescribedConsumerGroup(
         group_id=group.group_id,
@@ -39,7 +38,7 @@ def describe(groups: ConsumerState, event: DescribeGroup, token: int) -> None:
         assignor=group.votes() or groups.limits.assignors[0],
         members=tuple(map(_described, group.members.values())),
     )
-    groups.desk.reply(token, response)
+    groups.turn.reply(token, response)
 
 
 def _described(member: ConsumerMember) -> DescribedConsumer:
@@ -59,18 +58,18 @@ def _described(member: ConsumerMember) -> DescribedConsumer:
 
 
 def check_commit(groups: ConsumerState, event: CommitCheck, token: int) -> None:
-    """Say whether offsets may be committed; the epoch must be the member's.
+    """Check an offset commit: its epoch must be the member's.
 
-    Who is no member may commit while there is none.
+    A client without membership may commit while the group is empty.
     """
     group = groups.groups[event.group_id]
     refusal = _refuse_commit(groups, group, event)
     if refusal is not None:
-        groups.desk.reply(token, refusal)
+        groups.turn.reply(token, refusal)
         return
     group.has_offsets = True
-    group.touched_ms = groups.desk.now_ms
-    groups.desk.reply(token, Accepted())
+    group.touched_ms = groups.turn.now_ms
+    groups.turn.reply(token, Accepted())
 
 
 def _refuse_commit(
@@ -108,9 +107,9 @@ def _refuse_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> Refused |
 
 
 def check_fetch(groups: ConsumerState, event: FetchCheck, token: int) -> None:
-    """Say whether a member may look up offsets; who says nothing of itself may."""
+    """Check an offset fetch; a client that names no member is accepted."""
     group = groups.groups[event.group_id]
     refusal = None
     if event.member_id is not None or event.epoch >= 0:
         refusal = _refuse_epoch(group, event.member_id or "", event.epoch)
-    groups.desk.reply(token, refusal or Accepted())
+    groups.turn.reply(token, refusal or Accepted())
