@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.base.http_listener import BACKLOG
@@ -69,7 +70,7 @@ class Entrance(Generic[L]):
 
     def _reload(self, look_closely: bool) -> list[str]:
         made = list(self.listeners.values())
-        return [one for each in made for one in each.reload(look_closely=look_closely)]
+        return list(chain.from_iterable(each.reload(look_closely=look_closely) for each in made))
 
     async def close(self) -> None:
         """End what runs. Idempotent."""
