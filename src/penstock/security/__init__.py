@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: asked before every handler."""
+"""Principals, authentication and authorisation."""
 
 from penstock.security.acls import CLUSTER
 from penstock.security.authoriser import (

@@ -1,4 +1,4 @@
-"""The bindings of a cluster, arranged so that a decision looks at few of them.
+"""Index of a cluster's bindings, so that a decision examines few of them.
 
 A decision about a resource looks at what is bound to its name, to each of its prefixes that has
 bindings, and to `*`. What denies comes first, then what allows; where nothing that names the
@@ -62,7 +62,7 @@ class _OfType:
     """Of the prefixes, ascending."""
 
     def naming(self, name: str) -> Iterator[Entries]:
-        """What is bound to a resource, by each of the patterns that match it."""
+        """Return the bindings of a resource, by each pattern that matches it."""
         for found in {name, WILDCARD}:
             if found in self.literal:
                 yield self.literal[found]
@@ -99,13 +99,13 @@ class AclIndex:
         granted_by = GRANTED_BY.get(operation, (ALL, operation))
         allowed = False
         for entries in found:
-            for one in entries:
-                if not one.applies(principal, host):
+            for entry in entries:
+                if not entry.applies(principal, host):
                     continue
-                if one.permission == "deny":
-                    if one.operation in (ALL, operation):
+                if entry.permission == "deny":
+                    if entry.operation in (ALL, operation):
                         return False
-                elif one.operation in granted_by:
+                elif entry.operation in granted_by:
                     allowed = True
         return allowed
 
@@ -136,9 +136,9 @@ def _by_permission(
     """The names of patterns by which an operation itself is allowed, and denied."""
     names: dict[str, set[str]] = {"allow": set(), "deny": set()}
     for name, entries in patterns.items():
-        for one in entries:
-            if one.operation in (ALL, operation) and one.applies(principal, host):
-                names[one.permission].add(name)
+        for entry in entries:
+            if entry.operation in (ALL, operation) and entry.applies(principal, host):
+                names[entry.permission].add(name)
     return names
 
 
@@ -169,7 +169,7 @@ def network_of(host: str) -> Network | None:
 
 
 def address_of(host: str) -> str:
-    """One text for each address, however it was written; IPv4 where it is mapped into IPv6."""
+    """Return one text for each address, however it was written; IPv4 if it is mapped into IPv6."""
     if host == WILDCARD:
         return host
     with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Access control lists: who may, or may not, do what on which resources, from which hosts.
+"""Access control lists: which principals may do what on which resources, from which hosts.
 
 A binding names a resource by its type and a pattern: LITERAL is one name, or all names as `*`;
 PREFIXED is all names that begin so. Its entry names a principal (`User:alice`, or `User:*` for
@@ -71,7 +71,7 @@ class InvalidAcl(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AclBinding:
-    """One entry of one access control list."""
+    """Entry of an access control list."""
 
     resource_type: str
     name: str
@@ -151,7 +151,7 @@ def has_control_characters(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """What bindings are asked for; a name, principal or host of None is any.
+    """Filter for bindings; a name, principal or host of None matches any.
 
     `match` as the pattern type is every binding that decides about `name`: its own, prefixes of it,
     and `*`.

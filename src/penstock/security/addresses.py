@@ -1,15 +1,14 @@
-"""What one address may cost before anybody there has said who it is.
+"""Limits on unauthenticated clients by address.
 
-A connection counts from the moment that it is accepted until it has authenticated, in all and by
-its address. Failures are counted by address too, within a minute from the first one; above the
-limit nothing more is accepted from there until the minute is over. TLS handshakes are work for the
-event loop: so many a second of an address begin at once, what is more waits its turn. Those of all
-addresses begin one after the other, evenly over the second, so that no turn of the loop has many.
+A connection counts from the moment it is accepted until it has authenticated, in total and by its
+address. Failures are counted by address within a minute from the first one; above the limit
+no connection from there is accepted until the minute is over. TLS handshakes cost time of the event
+loop: a limited number per second and address begins at once, others wait. Those of all addresses
+are spread evenly over the second, so that no turn of the loop has many.
 
-Of IPv6 the first 64 bits count as the address: whoever has one has all that begin so, and a host
-alone is given no less.
+For IPv6 the first 64 bits count as the address, as a host has at least that many to itself.
 
-Of addresses as many are remembered as `ADDRESSES_MAX`; beyond, one that came first is forgotten.
+At most `ADDRESSES_MAX` addresses are remembered; above that, the oldest is dropped.
 
 Source: RFC 4291, 2.5.4 and RFC 6177 (what a site is given).
 """
@@ -42,7 +41,7 @@ class AddressBounds:
 
 
 def counted(address: str) -> str:
-    """What an address is counted as: the network of one of IPv6, any other as it is."""
+    """Return the key of an address: the network for IPv6, the address itself otherwise."""
     if ":" not in address:
         return address  # of IPv4, which is asked for some times with each connection
     try:
@@ -105,7 +104,7 @@ class AddressLimits:
             self._waiting[address] = count
 
     def failed(self, address: str, now: float) -> None:
-        """Somebody there did not authenticate."""
+        """Count a failed authentication from there."""
         address = counted(address)
         since, count = self._failures.pop(address, (now, 0))
         fresh = now - since >= WINDOW_SECONDS
@@ -113,7 +112,7 @@ class AddressLimits:
         self._failures[address] = (now, 1) if fresh else (since, count + 1)
 
     def handshake_delay(self, address: str, now: float) -> float | None:
-        """How long a handshake has to wait for its address's turn, in seconds; None if too long.
+        """Return the seconds that a handshake has to wait for its address; None if too long.
 
         A second's share may begin at once.
         """

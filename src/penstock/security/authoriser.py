@@ -1,11 +1,11 @@
-"""Whether a principal may do what a request asks.
+"""Decisions: whether a principal may do what a request asks.
 
-The table of API keys (`wire/kafka/apis.py`) says for each API what it needs on which resources;
-the dispatcher asks for all of it before a handler runs. What one principal may do from one address
-are its `Rights`.
+The table of API keys (`wire/kafka/apis.py`) has for each API the operations that it needs on
+resources; the dispatcher checks them before a handler runs. `Rights` are what one principal may do
+from one address.
 
-Decisions are remembered until the bindings change, so that one which was made before costs one
-look into a dictionary. What is remembered is bounded; above the bound everything is decided anew.
+Decisions are cached until the bindings change, so that a repeated decision costs one dictionary
+lookup. The cache is bounded; above the bound it is cleared.
 
 Source: Kafka's `Authorizer` (KIP-504), `StandardAuthorizer` (KIP-801); KIP-11, KIP-430.
 """
@@ -23,7 +23,7 @@ from penstock.security.acls import SUPPORTED, AclBinding
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks, as `User:alice`."""
+    """Sender of a request, as `User:alice`."""
 
     kind: str
     name: str
@@ -55,7 +55,7 @@ class Rights(Protocol):
         """Whether it may be allowed on any resource of a type."""
 
     def operations(self, resource_type: str, name: str) -> Collection[str]:
-        """All operations that are allowed on a resource, of those that mean something there."""
+        """Return all operations that are allowed on a resource, of those that apply to its type."""
 
 
 class Authoriser(Protocol):
@@ -115,7 +115,7 @@ class AclAuthoriser:
         self.forget()
 
     def forget(self) -> None:
-        """Decide everything anew."""
+        """Clear the cache."""
         self._rights.clear()
         self._left = DECISIONS_MAX
 
@@ -132,7 +132,7 @@ class AclAuthoriser:
         return rights
 
     def count(self) -> None:
-        """One more thing is to be remembered."""
+        """Count one more cached decision."""
         self._left -= 1
         if self._left < 0:
             self.forget()
@@ -185,7 +185,11 @@ class _Remembered:
         return found
 
     def operations(self, resource_type: str, name: str) -> Collection[str]:
-        return [one for one in SUPPORTED[resource_type] if self.allows(one, resource_type, name)]
+        return [
+            operation
+            for operation in SUPPORTED[resource_type]
+            if self.allows(operation, resource_type, name)
+        ]
 
 
 class AuthorisationFailed(InvalidError):

@@ -1,15 +1,15 @@
-"""Who a client's certificate makes it: its distinguished name, through the mapping rules.
+"""Principal of a client's certificate: its distinguished name, through the mapping rules.
 
 The name is written as Java writes it (RFC 2253): the last part first, `CN=alice,OU=data,O=acme`;
-parts that RFC 2253 has no word for are written by number and in hexadecimal.
+parts without a name in RFC 2253 are written by number and in hexadecimal.
 
-`ssl.principal.mapping.rules` is a list of rules, tried in their order:
+`ssl.principal.mapping.rules` is a list of rules, tried in order:
 
     RULE:pattern/replacement/[LU]   the pattern has to match the whole name; $1 is what its first
                                     group matched; L or U makes the outcome lower or upper case
     DEFAULT                         the name as it is
 
-A name that no rule matches is nobody's: the client is refused.
+A client whose name matches no rule is rejected.
 
 Source: KIP-371 (rules), Kafka's `SslPrincipalMapper`; Java's `X500Principal.getName()`; RFC 2253.
 """
@@ -74,7 +74,7 @@ class PrincipalMapper:
         self._rules = list(_parse(rules))
 
     def name(self, distinguished: str) -> str:
-        """Who a distinguished name is.
+        """Return the principal's name for a distinguished name.
 
         Raises:
             NobodysName: no rule matches it, or it is too long.
@@ -135,7 +135,7 @@ def _part(attribute: x509.NameAttribute[str | bytes]) -> str:
 
 
 def _escape(value: str) -> str:
-    """As Java does it, with all spaces at both ends."""
+    """Escape a value as Java does, with all spaces at both ends."""
     escaped = _ESCAPED.sub(r"\\\1", value).replace("\0", "\\00")
     inner = escaped.strip(" ")
     before = len(escaped) - len(escaped.lstrip(" "))

@@ -1,11 +1,12 @@
-"""What is kept of a password: a salted hash, from which nobody gets the password back.
+"""SCRAM credentials: salted hashes, from which the password cannot be computed.
 
 A credential belongs to one SCRAM mechanism. The password is salted and hashed `iterations` times
-(PBKDF2); two keys are made of that: the client proves that it knows the first one, of which only
-the hash is kept (`stored_key`), and the server proves itself by the second one (`server_key`).
-PLAIN is verified against the same credentials: a password is derived anew and compared.
+(PBKDF2), which gives two keys: the client proves that it knows the first one, of which only
+the hash is stored (`stored_key`), and the server proves itself by the second one (`server_key`).
+PLAIN is verified against the same credentials: the password is derived again and compared.
 
-Deriving is slow on purpose, milliseconds: never on an event loop. It leaves the interpreter's lock.
+Deriving is slow on purpose, milliseconds: never on an event loop. It releases the interpreter's
+lock.
 
 The text form is PostgreSQL's: `SCRAM-SHA-256$4096:salt$stored_key:server_key`, base64 each.
 
@@ -58,7 +59,7 @@ PASSWORD_BYTES_MAX: Final = 1024
 
 
 class InvalidCredential(InvalidError):
-    """What should be a credential is none. The message never has the text."""
+    """The text is no valid credential. The message never contains the text."""
 
     code: ClassVar[str] = "unacceptable_credential"
 
@@ -73,7 +74,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What is kept of one user's password for one mechanism; keys never show in `repr`.
+    """Credential of one user for one mechanism; keys never show in `repr`.
 
     Raises:
         InvalidCredential: an unknown mechanism, or sizes or iterations out of bounds.
@@ -111,10 +112,10 @@ class ScramCredential:
 
 
 class Credentials(Protocol):
-    """Where credentials are kept; asked within the event loop's turn, so it answers from memory."""
+    """Store of credentials. It is called on the event loop and answers from memory."""
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        """What is kept for one of a user's mechanisms; None where there is nothing."""
+        """Return the credential of a user for a mechanism; None if there is none."""
         ...
 
     def shapes(self, mechanism: str) -> Mapping[Shape, int]:
@@ -152,7 +153,7 @@ def parse_credential(text: str) -> ScramCredential:
     if not (iterations.isascii() and iterations.isdigit() and len(iterations) <= 9):
         _fail_form()
     try:
-        decoded = [b64decode(one, validate=True) for one in (salt, stored, server)]
+        decoded = [b64decode(part, validate=True) for part in (salt, stored, server)]
     except (binascii.Error, ValueError):
         _fail_form()
     return ScramCredential(

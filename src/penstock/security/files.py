@@ -1,8 +1,7 @@
-"""Files that are loaded anew when they change: certificates, users.
+"""Files that are reloaded when they change: certificates, users.
 
-`Reloading` looks whether files have changed, by their times and by what is in them, and makes of
-them what it is for. Files that are no good leave in use what was made before, and `failure` says
-why.
+`Reloading` detects changes by the files' times and contents, and builds its value again. Invalid
+files leave the former value in use, and `failure` has the reason.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ T = TypeVar("T")
 
 
 class Reloading(Generic[T]):
-    """What is made of files, made anew when they change; reading them blocks.
+    """Value that is built from files, and built again when they change; reading them blocks.
 
-    `current` is what was made last of good files.
+    `current` is the value of the last valid files.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""How a front passes on to brokers of the same machine who has asked it: whence, by TLS or without,
-and with which certificate.
+"""Caller's address, TLS state and certificate, passed from a front to brokers of the same machine.
 
-Headers of a request say it, beside a secret that only the processes of one command have; a broker
-heeds them with the secret alone. So it decides, bounds and audits as if it had been asked itself.
+They travel in headers of a request beside a secret that only the processes of one command have; a
+broker uses them only with the secret. It therefore decides, limits and audits as for a direct
+request.
 """
 
 from __future__ import annotations

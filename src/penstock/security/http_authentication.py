@@ -1,10 +1,11 @@
-"""Who sends a request over HTTP: by password, by token, by certificate, or nobody.
+"""Authentication of HTTP requests by password, token or certificate.
 
-A password counts over TLS alone, and from this machine without it where that is allowed; so does a
-token that never ends. One that is signed is verified as for OAUTHBEARER. Who shows neither is who
-its certificate names. What follows from who it is, each interface says for itself (`known`).
+A password is accepted over TLS only, and without TLS from this machine if a setting allows it; the
+same holds for tokens without an expiry time. Signed tokens are verified as for OAUTHBEARER. A
+request without either is authenticated by its certificate. Each interface maps the result to its
+own rights (`known`).
 
-Credentials that are worth nothing are answered 401 in the same words, whatever was wrong.
+Invalid credentials are answered with 401 and one text, whatever the cause.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class NotAuthenticated(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a request has proven: the name of a user, of a token's owner or a certificate's, by the
-    mechanism; or that it has a token that never ends, by its digest. Nothing without mechanism."""
+    """Proof in a request: the name of a user, of a token's owner or of a certificate, by the
+    mechanism; or the digest of a token without an expiry time. Empty without mechanism."""
 
     mechanism: str = ""
     name: str = ""
@@ -76,7 +77,7 @@ class Failures(Protocol):
 
 
 class Somebody(Protocol):
-    """What an interface knows of who has shown something."""
+    """Rights that an interface knows for a proof."""
 
     @property
     def principal(self) -> object: ...
@@ -87,7 +88,7 @@ K = TypeVar("K", bound=Somebody)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identities:
-    """What an interface verifies by; None where it has none of the kind."""
+    """Credentials that an interface verifies against; None where it has none of the kind."""
 
     credentials: Credentials | None = None
     tokens: Verifier | None = None
@@ -111,7 +112,8 @@ class Authentication(Generic[K]):
         *,
         plain_loopback: bool = False,
     ) -> None:
-        """`known` raises NotAuthenticated for nobody; `listener` is the audit log's name of it."""
+        """Create it. `known` raises NotAuthenticated for unknown names; `listener` is its name in
+        the audit log."""
         self._listener = listener
         self._identities = identities
         self._known = known
@@ -122,12 +124,12 @@ class Authentication(Generic[K]):
         self._lately = Recent()
 
     async def who(self, request: Request) -> K:
-        """Who sends a request.
+        """Return the sender of a request.
 
         Raises:
-            NotAuthenticated: credentials are worth nothing, or some are needed.
+            NotAuthenticated: credentials are invalid, or missing where they are needed.
             TooManyLogins: too many passwords wait to be verified.
-            TooManyFailures: too many credentials from the same address were worth nothing.
+            TooManyFailures: too many credentials from the same address were invalid.
         """
         mechanism, address = "", client_address(request)
         headers = request.headers.getlist("authorization")
@@ -179,7 +181,7 @@ class Authentication(Generic[K]):
         return Shown(mechanism="basic", name=given.user)
 
     def _closed(self, request: Request) -> bool:
-        """Whether nobody can have listened to what a request has shown."""
+        """Return whether the credentials of a request cannot have been intercepted."""
         return request.url.scheme == "https" or (
             self._plain_loopback and is_loopback(client_address(request))
         )
@@ -193,7 +195,7 @@ class Authentication(Generic[K]):
             return Shown(mechanism="bearer", token_sha256=digest)
         tokens = identities.tokens
         if tokens is None:
-            raise NotAuthenticated("there is nobody who signs tokens")
+            raise NotAuthenticated("signed tokens are not configured")
         from penstock.security.tokens import InvalidToken, UnknownKey  # there, as who verifies is
 
         try:

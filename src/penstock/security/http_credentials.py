@@ -1,11 +1,12 @@
-"""What a request says of itself in its Authorization header, and whether a password is right.
+"""Credentials in the Authorization header, and verification of passwords.
 
-Basic (RFC 7617) carries name and password as they are, so it belongs on TLS; bearer (RFC 6750) a
-token. Passwords are verified in threads, `DERIVATIONS_MAX` at a time. Since a client sends its
-password with every request, one that was right is remembered: as a digest under a key of this
-process, together with what it was verified against, so that another credential asks anew.
+Basic (RFC 7617) carries name and password in clear text and needs TLS; bearer (RFC 6750) carries a
+token. Passwords are verified in threads, `DERIVATIONS_MAX` at a time. As a client sends its
+password with every request, a correct one is cached: as a digest under a key of this process,
+together with the credential that it was verified against, so that a changed credential is verified
+again.
 
-An unknown user costs what a known one does.
+An unknown user takes as long as a known one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 
 
 class BadAuthorization(InvalidError):
-    """An Authorization header that is none; its text is never told."""
+    """An invalid Authorization header; its text is never shown."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -75,7 +76,7 @@ class Bearer:
 
 
 def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
-    """What the Authorization headers of a request say; None where there is none.
+    """Return the credentials in the Authorization headers of a request; None if there are none.
 
     Raises:
         BadAuthorization: there are several, or one that cannot be read.
@@ -100,7 +101,7 @@ def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
 
 
 class Recent:
-    """What was seen lately: the last `REMEMBERED_MAX` that were new."""
+    """The last `REMEMBERED_MAX` new entries."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, None] = {}

@@ -1,9 +1,9 @@
-"""The keys of those who sign tokens, from a file or a URL, and how often they are looked for.
+"""Keys for the verification of tokens, from a file or a URL, and their refresh.
 
-Keys are loaded anew when they are old, and when a token names one that is not known, but not more
-often than every `PAUSE_SECONDS`: tokens with made-up names of keys make no load for whoever has
-the keys. A bad answer leaves the keys as they are. Loading blocks: one thread at a time does it,
-never an event loop; verifying with the keys at hand may be done by any.
+Keys are loaded again when they are old, and when a token names an unknown one, but not more often
+than every `PAUSE_SECONDS`: tokens with invented key names cause no load on the key server. An
+invalid answer leaves the keys as they are. Loading blocks: one thread at a time does it, never
+an event loop. Verifying with the present keys may be done by any thread.
 
 Source: KIP-768 (`RefreshingHttpsJwks`).
 """
@@ -47,14 +47,14 @@ _PIECE_BYTES: Final = 32 << 10
 
 @dataclass(slots=True)
 class Loads:
-    """How often keys were loaded, and how often that failed."""
+    """Counts of loads of keys, and of failed ones."""
 
     succeeded: int = 0
     failed: int = 0
 
 
 class TokenVerifier:
-    """What tokens are worth, by rules and by keys; a `sasl.oauthbearer.Verifier`."""
+    """Verification of tokens by rules and keys; a `sasl.oauthbearer.Verifier`."""
 
     def __init__(
         self,
@@ -112,8 +112,9 @@ class TokenVerifier:
 
 
 def loader(url: str, truststore: str, clock: Clock) -> Callable[[], bytes]:
-    """What loads a JWKS from `file:///path` or `https://…`; `truststore`: a file of CAs, or empty,
-    which is read anew for each load.
+    """Return a function that loads a JWKS from `file:///path` or `https://…`.
+
+    `truststore` is a file of CAs, or empty; it is read again for each load.
 
     Raises:
         ValueError: another kind of URL.

@@ -1,13 +1,13 @@
-"""How brokers of one cluster prove to each other that they are: by a secret that only they have.
+"""Mutual authentication of the brokers of one cluster by a shared secret.
 
-The secret is a row of the control plane. Whoever can read that is a broker in all but name, so
-nothing has to be configured, and no listener is without authentication between brokers.
+The secret is a row of the control plane. A process that can read it can do everything that a broker
+can, so no configuration is needed, and no listener is without authentication between brokers.
 
 Over Kafka's protocol a broker authenticates by SCRAM as `USER`, whose password is derived from the
-secret; nothing else makes a principal `authoriser.PEER`, who may do everything. Over the links of
-replicated partitions both sides answer each other's challenge (`proof`): a proof is made of both
-nonces, of both brokers' ids, of the cluster's id and of which side makes it, so it is worth nothing
-on another connection, nor when it is sent back.
+secret; only this makes a principal `authoriser.PEER`, which may do everything. Over the links of
+replicated partitions both sides answer each other's challenge (`proof`). A proof is made of both
+nonces, both broker ids, the cluster id and the side that makes it, so it is worthless on another
+connection and when it is sent back.
 
 Source: RFC 5869 (keys for different uses are derived apart), RFC 5802.
 """
@@ -41,17 +41,17 @@ class PeerSecret:
 
     @property
     def decoys(self) -> bytes:
-        """What decoys are made with (`credentials.decoy`): the same on all brokers."""
+        """Return the seed of decoy credentials (`credentials.decoy`): the same on all brokers."""
         return self._derive("decoys")
 
     def client(self, mechanism: str, nonce: str) -> ScramClient:
-        """One authentication at another broker."""
+        """Return an authentication at another broker."""
         from penstock.security.sasl.scram import ScramClient
 
         return ScramClient(mechanism, USER, self._derive("password").hex(), nonce=nonce)
 
     def credential(self, mechanism: str) -> ScramCredential:
-        """What `USER` has; slow the first time."""
+        """Return the credential of `USER`; slow the first time."""
         return _credential(self, mechanism)
 
     def name_of(self, cluster_id: str) -> str:
@@ -59,9 +59,9 @@ class PeerSecret:
         return hmac.digest(self._derive("cluster"), cluster_id.encode(), "sha256").hex()
 
     def proof(self, side: str, cluster_id: str, ids: tuple[int, int], nonces: bytes) -> bytes:
-        """What one side of a link says to the other's challenge.
+        """Return the proof of one side of a link for the other's challenge.
 
-        `ids` and `nonces` are those of the side that was dialled, then of the one that dialled.
+        `ids` and `nonces` are those of the accepting side, then of the connecting one.
         """
         said = f"{side}\0{cluster_id}\0{ids[0]}\0{ids[1]}\0".encode() + nonces
         return hmac.digest(self._derive("links"), said, "sha256")

@@ -1,4 +1,5 @@
-"""TLS from PEM files: contexts of servers and clients, and files that are loaded anew.
+"""TLS from PEM files: contexts of servers and clients, and files that are reloaded when they
+change.
 
 A keystore is a file with a private key and its certificate chain, a truststore one with the
 certificates of authorities; certificate and key may also be two files. What is wrong with them is
@@ -40,10 +41,10 @@ _VERSIONS: Final = {TLS_1_2: ssl.TLSVersion.TLSv1_2, TLS_1_3: ssl.TLSVersion.TLS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """What a context is made of; paths, empty where there is none.
+    """Files of a context; empty paths where there is none.
 
-    `keystore` has the private key and the chain; `key` is a file of the key alone, where
-    `keystore` has only the chain.
+    `keystore` has the private key and the chain; `key` is a file with the key alone, if `keystore`
+    has only the chain.
     """
 
     keystore: str = ""
@@ -57,7 +58,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """How TLS is spoken; `ciphers` for TLS 1.2 in OpenSSL's words, empty is the default."""
+    """Options of TLS; `ciphers` are those of TLS 1.2 in OpenSSL's names, empty is the default."""
 
     protocols: tuple[str, ...] = PROTOCOLS
     ciphers: str = ""
@@ -65,7 +66,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFacts:
-    """What is known of the first certificate of a keystore; times in seconds since the epoch."""
+    """Facts about the first certificate of a keystore; times in seconds since the epoch."""
 
     path: str
     subject: str
@@ -154,7 +155,7 @@ def _load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def check_keystore(files: TlsFiles, now_ms: int) -> CertificateFacts:
-    """What a keystore's certificate says, once its key has been found to be its own.
+    """Return the facts of a keystore's certificate, after checking that the key belongs to it.
 
     Raises:
         UnusableFile: a file cannot be used, the key is another one's, or the certificate is not
@@ -193,7 +194,7 @@ def load_chain(path: str) -> list[x509.Certificate]:
 
 
 def facts_of(path: str, certificate: x509.Certificate) -> CertificateFacts:
-    """What a certificate says."""
+    """Return the facts of a certificate."""
     return CertificateFacts(
         path=path,
         subject=certificate.subject.rfc4514_string(),

@@ -1,11 +1,11 @@
-"""Tokens that somebody else signed (JWT), and the keys that they are verified with (JWKS).
+"""Verification of signed tokens (JWT) by public keys (JWKS).
 
-Only signatures by private keys count: the list of algorithms has neither `none` nor HMAC, which
-would make a public key a password, and a key is used for the algorithms of its own type alone.
-Keys that a token brings along, or says the address of, are not looked at. A token must say who
-it is for and when it ends: nothing is valid for ever.
+Only signatures by private keys are accepted: the list of algorithms has neither `none` nor HMAC,
+which would make a public key a password, and a key is used only for algorithms of its own type.
+Keys inside a token, and URLs of keys in it, are ignored. A token must have an audience and an
+expiry time.
 
-Tokens that nobody signed are accepted only if a setting says so, by name.
+Unsigned tokens are accepted only if a setting says so.
 
 Source: RFC 7515, 7517, 7519, 8725 (best practices); KIP-768; joserfc verifies signatures.
 """
@@ -54,20 +54,21 @@ class InvalidToken(InvalidError):
 
 
 class UnknownKey(InvalidToken):
-    """It is signed with a key that is not known: there may be a new one."""
+    """The token is signed with an unknown key: there may be a new one."""
 
 
 class InvalidKeys(InvalidError):
-    """What should be a set of keys is none."""
+    """The text is no valid set of keys."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a token has to say. `audiences`: one of them, if there are any; `issuer`: empty is any.
+    """Requirements of a token. `audiences`: one of them, if any are set; `issuer`: empty accepts
+    all.
 
-    `unsecured` accepts tokens that nobody signed, and no others.
+    `unsecured` accepts unsigned tokens, and no others.
     """
 
     issuer: str = ""
@@ -79,7 +80,7 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOwner:
-    """Whose a token is, and until when (ms since the epoch)."""
+    """Owner of a token, and its expiry time in milliseconds since the epoch."""
 
     name: str
     expires_ms: int
@@ -165,11 +166,11 @@ def _public_key(entry: Any) -> tuple[str | None, PublicKey] | None:
 
 
 def owner_of(token: str, keys: KeySet, rules: TokenRules, now_ms: int) -> TokenOwner:
-    """Whose a token is.
+    """Return the owner of a token.
 
     Raises:
         UnknownKey: it is signed with a key that is not in `keys`.
-        InvalidToken: it is worth nothing, by its signature or by what it says.
+        InvalidToken: its signature or its claims are invalid.
     """
     if len(token) > TOKEN_BYTES_MAX:
         raise InvalidToken(f"a token of {len(token)} characters; the limit is {TOKEN_BYTES_MAX}")
@@ -275,4 +276,4 @@ def _time(claims: Mapping[str, Any], claim: str) -> int | None:
 def _audiences(claims: Mapping[str, Any]) -> Sequence[str]:
     value = claims.get("aud")
     values = value if isinstance(value, list) else [value]
-    return [one for one in values if isinstance(one, str)]
+    return [value for value in values if isinstance(value, str)]

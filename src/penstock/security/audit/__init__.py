@@ -1,7 +1,7 @@
-"""Who has authenticated, what was refused to whom, and who has changed what: a line for each.
+"""Audit log: a line for each authentication, rejection and change.
 
-`events.py` says what a line is, `log.py` hands lines on, `file.py` writes them to files; brokers
-write them to a topic, too.
+`events.py` defines a line, `log.py` queues lines, `file.py` writes them to files; brokers write
+them to a topic, too.
 """
 
 from penstock.security.audit.events import (

@@ -1,13 +1,12 @@
-"""What the audit log says: one JSON object per authentication, denial and administrative change.
+"""Format of the audit log: one JSON object per authentication, denial and administrative change.
 
     {"time":"2026-01-31T12:00:00.123Z","broker":1,"event":"denial","outcome":"denied",
      "principal":"User:alice","mechanism":"","address":"10.0.0.7","listener":"PLAINTEXT",
      "operation":"Produce","resource_type":"topic","resources":["orders"],"resource_count":1,
      "reason":"User:alice may not write topic orders"}
 
-An event has names alone: of who asked, of what was asked for, of the error. It has no field that a
-secret belongs into. Texts are cut at `TEXT_CHARS_MAX`, lists at `RESOURCES_MAX`, and JSON escapes
-what would end a line.
+An event has only names: of the principal, of the resources, of the error. No field may contain a
+secret. Texts are cut at `TEXT_CHARS_MAX`, lists at `RESOURCES_MAX`, and JSON escapes line ends.
 
 Source: Kafka's `kafka.authorizer.logger`; Redpanda's audit log has the same facts.
 """
@@ -31,7 +30,7 @@ Outcome = Literal["success", "failure", "denied"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """One fact. What does not apply is empty.
+    """Audit event. Fields that do not apply are empty.
 
     `mechanism` is how the principal was authenticated: PLAIN, SCRAM-SHA-512, OAUTHBEARER, SSL,
     basic, bearer, SO_PEERCRED. `operation` is the API's name, or method and path of a route.
@@ -87,7 +86,7 @@ def line_of(event: AuditEvent, *, now_ms: int, origin: dict[str, int | str]) -> 
                 "listener": cut(event.listener),
                 "operation": cut(event.operation),
                 "resource_type": event.resource_type,
-                "resources": [cut(one) for one in islice(resources, RESOURCES_MAX)],
+                "resources": [cut(resource) for resource in islice(resources, RESOURCES_MAX)],
                 "resource_count": len(resources),
                 "reason": cut(event.reason),
             }

@@ -1,4 +1,4 @@
-"""What is audited where."""
+"""Settings of the audit log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.base.settings import INT_MAX, LONG_MAX, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Where the audit log goes, and how much of it is kept."""
+    """Destination of the audit log, and its retention."""
 
     PREFIX: ClassVar = "audit."
 
@@ -32,7 +32,7 @@ class AuditSettings:
     )  # fmt: skip
     topic: str = setting(
         "", "Topic that has the same lines as records, as __audit: brokers make it, internal, with"
-        " one partition, and write to it behind what they tell of. Empty writes none.",
+        " one partition, and write to it after the events. Empty writes none.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -112,11 +112,11 @@ class FieldEncoder:
         )
 
     def decode(self, data: Any, *, unreadable: str = "raise") -> Any:
-        """A table or batch with the encrypted columns decrypted.
+        """Decrypt the encrypted columns of a table or batch.
 
         Args:
             data: a PyArrow table or record batch; columns that it lacks are left out.
-            unreadable: `raise`, or `null` to count values that cannot be decrypted and go on.
+            unreadable: `raise`, or `null` to count values that cannot be decrypted and continue.
 
         Raises:
             FieldsUnreadable: values are damaged or another subject's.

@@ -1,4 +1,4 @@
-"""A keyring in a directory: one SQLite file with a row for each subject, wrapped by a master key.
+"""Keyring in a directory: one SQLite file with a row for each subject, wrapped by a master key.
 
     DIRECTORY/               0700
       master.key             0600, unless the master key is elsewhere
@@ -87,7 +87,7 @@ class SubjectEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingCounts:
-    """How many subjects have a key, and how many had one that was shredded."""
+    """Counts of subjects with a key, and of shredded ones."""
 
     living: int
     shredded: int
@@ -155,7 +155,7 @@ class FileKeyRing:
         return cls(folder, master, randomness=randomness)
 
     def close(self) -> None:
-        """Give up the file; calls that follow open it again."""
+        """Close the file; later calls open it again."""
         with self._lock:
             self._connection.close()
             self._process = 0
@@ -169,7 +169,7 @@ class FileKeyRing:
     def for_encryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
         with self._calling():
             found = self._found(subjects)
-            missing = [one for one in dict.fromkeys(subjects) if one not in found]
+            missing = [subject for subject in dict.fromkeys(subjects) if subject not in found]
             if missing:
                 found |= self._made(missing)
             return [found[subject] for subject in subjects]
@@ -193,7 +193,7 @@ class FileKeyRing:
     # Management
 
     def counts(self) -> RingCounts:
-        """How many subjects the ring knows."""
+        """Return the number of subjects in the ring."""
         with self._calling():
             living, shredded = self._connection.execute(
                 "select count(wrapped), count(shredded_ms) from keys"
@@ -210,9 +210,9 @@ class FileKeyRing:
             return [SubjectEntry(subject=name, made_ms=made) for name, made in rows]
 
     def shred(self, subject: str) -> bool:
-        """Delete a subject's key for good; False if it has none.
+        """Delete a subject's key permanently; return False if it has none.
 
-        It is durable, and no file of the ring has the key any more, when this returns.
+        When this returns, the deletion is durable, and no file of the ring has the key any more.
         """
         with self._calling(), self._transaction():
             done = self._connection.execute(
@@ -257,7 +257,7 @@ class FileKeyRing:
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
-        """One call at a time, by what the ring is now; a forked process opens the file anew."""
+        """Run one call at a time on the present ring; a forked process opens the file again."""
         with self._lock, _told_of(self._folder):
             if self._process != os.getpid():
                 self._connection = self._connect()
@@ -427,7 +427,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _told_of(folder: Path) -> Iterator[None]:
-    """What SQLite refuses, in a ring's own words."""
+    """Translate an error of SQLite into one of the ring."""
     try:
         yield
     except sqlite3.Error as error:

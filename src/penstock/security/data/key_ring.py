@@ -1,11 +1,11 @@
-"""What may be asked of a keyring: the port between keys and what is done with them.
+"""Interface of keyrings.
 
-A *subject* is whom data is about: a customer, a patient, a device. Each has a data key of its own,
-made when something of the subject is first encrypted. Deleting that key (*shredding*) leaves every
-copy of what it encrypted unreadable, wherever the copies lie. A subject that was shredded gets no
-new key, so that a topic with the data in clear, read again, does not bring it back.
+A *subject* is the person or thing that data is about: a customer, a patient, a device. Each has its
+own data key, created when something of the subject is first encrypted. Deleting that key
+(*shredding*) makes every copy of what it encrypted unreadable. A shredded subject gets no new key,
+so that reading a topic with the data in clear again does not restore it.
 
-Keys leave a ring as ciphers, which cannot be printed; implementations decide where they lie.
+Keys leave a ring as ciphers, which cannot be printed; implementations decide where keys are stored.
 """
 
 from __future__ import annotations
@@ -73,5 +73,5 @@ class KeyRing(Protocol):
         ...
 
     def known(self, key_ids: Collection[bytes]) -> set[bytes]:
-        """Those of some key ids that any subject's key has now."""
+        """Return the given key ids that belong to a subject now."""
         ...

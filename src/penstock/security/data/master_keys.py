@@ -1,12 +1,11 @@
-"""Where the master key is: the one key that wraps all others of a ring.
+"""Master keys: the key that wraps all others of a ring.
 
-It is 32 bytes, written in base64, in a file or in an environment variable. While it is being
-rotated there are two, the present and the next one; the ring says which of them its keys are
-wrapped by, so that a reader takes whichever fits, at every moment of a rotation and after a crash
-in it:
+It is 32 bytes, written in base64, in a file or in an environment variable. During a rotation there
+are two, the present and the next one; the ring stores which of them wraps its keys, so that a
+reader uses the right one at every moment of a rotation and after a crash in it:
 
     file          FILE, FILE.next             made by a rotation, which renames it at its end
-    environment   NAME, NAME_NEXT             put there by whoever rotates, and moved afterwards
+    environment   NAME, NAME_NEXT             set by the operator, and moved afterwards
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class MasterKeys(Protocol):
         ...
 
     def settle(self) -> str:
-        """Let the next key be the present one; returns what is left to somebody else to do."""
+        """Make the next key the present one; return what is left for the operator to do."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Where a keyring and its master key are, as settings name them; opened once in a process."""
+"""Locations of a keyring and its master key, from settings; opened once in a process."""
 
 from __future__ import annotations
 

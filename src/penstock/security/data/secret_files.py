@@ -17,10 +17,10 @@ _OTHERS: Final = 0o077
 
 
 def check_private(path: Path) -> None:
-    """Refuse a file or directory of keys that somebody else can read or change.
+    """Reject a file or directory of keys that other users can read or change.
 
     Raises:
-        KeyRingUnusable: it is not there, not ours, or open to others.
+        KeyRingUnusable: it does not exist, belongs to another user, or is open to others.
     """
     try:
         found = path.stat()

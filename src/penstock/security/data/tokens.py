@@ -1,4 +1,5 @@
-"""Tokens: the same value is the same token, so that tables still join; nobody reads it back.
+"""Tokens for values: equal values give equal tokens, so tables still join; no token can be
+reversed.
 
 A token is HMAC-SHA-256 of the value, under a key that the ring's secret gives for a *field*: the
 same value in two fields has two tokens unless both name the same field. It is cut to a length in
@@ -34,7 +35,7 @@ class InvalidTokenForm(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenForm:
-    """How a token is written.
+    """Form of a token.
 
     Attributes:
         form: `hex`, `base64` (A–Z a–z 0–9 - _) or `digits`.

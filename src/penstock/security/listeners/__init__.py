@@ -1,1 +1,1 @@
-"""What listeners need beside sockets: TLS, tokens, bounds by address."""
+"""TLS, tokens and limits by address of listeners."""

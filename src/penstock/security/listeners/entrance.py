@@ -1,7 +1,7 @@
-"""What the listeners of a process share: one thread for their files, and what addresses may cost.
+"""Shared parts of a process's listeners: one thread for their files, and limits by address.
 
-Files are looked at every `LOOK_SECONDS`. What is slow about them, and about keys that come from
-elsewhere, happens on one thread, so it holds up no event loop and takes no second processor.
+Files are checked every `LOOK_SECONDS`. Slow work on them, and on keys from a server, runs on one
+thread, so it blocks no event loop and uses no second processor.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.base.http_listener import BACKLOG
@@ -31,7 +32,7 @@ L = TypeVar("L", bound=ListenerFiles)
 
 
 class Entrance(Generic[L]):
-    """See the module's text; belongs to the event loop. `now` is monotonic seconds."""
+    """Shared parts of listeners. Belongs to the event loop; `now` is monotonic seconds."""
 
     def __init__(self, bounds: AddressBounds, now: Callable[[], float]) -> None:
         self.listeners: dict[str, L] = {}
@@ -69,7 +70,7 @@ class Entrance(Generic[L]):
 
     def _reload(self, look_closely: bool) -> list[str]:
         made = list(self.listeners.values())
-        return [one for each in made for one in each.reload(look_closely=look_closely)]
+        return list(chain.from_iterable(each.reload(look_closely=look_closely) for each in made))
 
     async def close(self) -> None:
         """End what runs. Idempotent."""
@@ -103,11 +104,11 @@ class Entrance(Generic[L]):
         self.limits.failed(address, self._now())
 
     def handshake_delay(self, address: str) -> float | None:
-        """How long a handshake has to wait, in seconds; None if that is too long."""
+        """Return the seconds that a handshake has to wait; None if that is too long."""
         return self.limits.handshake_delay(address, self._now())
 
     def turn_delay(self) -> float | None:
-        """How long one has to wait then, for those of other addresses."""
+        """Return the seconds that a handshake then waits for those of other addresses."""
         return self.limits.turn_delay(self._now())
 
     def tls_server(
@@ -118,7 +119,7 @@ class Entrance(Generic[L]):
         *,
         displaces: bool = False,
     ) -> TlsServer:
-        """What accepts connections of a listener, with the certificate that is in use by then."""
+        """Return the server of a listener, which uses the current certificate."""
         return TlsServer(
             protocol=protocol,
             context=lambda: contexts.current.server,
@@ -127,7 +128,7 @@ class Entrance(Generic[L]):
         )
 
     def http(self, listener: str, *, reuse_port: bool = False) -> Bind | None:
-        """How an `HttpListener` accepts connections of a listener; None if that has no TLS."""
+        """Return how an `HttpListener` accepts connections of a listener; None without TLS."""
         contexts = self.listeners[listener].tls
         if contexts is None:
             return None
@@ -143,7 +144,7 @@ class Entrance(Generic[L]):
         return bind
 
     def samples(self) -> Iterator[Sample]:
-        """What is counted, for the registry."""
+        """Return the counters for the registry."""
         for limit, count in self._refused.items():
             yield Sample(metrics.REFUSED, count, limit)
         for listener, count in self._handshakes_failed.items():

@@ -1,6 +1,6 @@
-"""What one listener has from files: contexts of TLS, and what tokens are worth.
+"""Files of one listener: TLS contexts, and the verification of tokens.
 
-It is made anew when the files change (`Reloading`); reading them blocks.
+They are loaded again when they change (`Reloading`); reading them blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsContexts:
-    """Of one keystore: to be called by, and to call others with where that is done."""
+    """Contexts of one keystore: for the server side, and for the client side where it is needed."""
 
     server: ssl.SSLContext
     certificate: CertificateFacts
@@ -36,7 +36,7 @@ class TlsContexts:
 
 
 class ListenerFiles:
-    """One listener's; making it reads files."""
+    """Files of one listener; the constructor reads them."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class ListenerFiles:
         )
 
     def principal_of(self, certificate: bytes) -> str:
-        """The name of the principal that a client's certificate (DER) makes it.
+        """Return the principal's name for a client's certificate (DER).
 
         Raises:
-            NobodysName: it makes it nobody.
+            NobodysName: it maps to no principal.
         """
         from penstock.security.certificate_names import PrincipalMapper, distinguished_name
 
@@ -115,7 +115,7 @@ class ListenerFiles:
         )
 
     def reloading(self) -> Iterator[tuple[str, Reloading[Any]]]:
-        """What comes from files, and a word for it."""
+        """Yield the reloadable files, and a word for each."""
         if self.tls is not None:
             yield "certificates", self.tls
 
@@ -136,7 +136,7 @@ class ListenerFiles:
 
 
 def samples(listeners: Mapping[str, ListenerFiles]) -> Iterator[Sample]:
-    """What is counted of the files of some listeners."""
+    """Return the counters of the files of some listeners."""
     reloads, failures = Counter[str](), Counter[str]()
     for name, made in listeners.items():
         for word, one in made.reloading():

@@ -20,7 +20,7 @@ PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings:
-    """How a listener is encrypted, what certificates and tokens say, what addresses may cost."""
+    """TLS of a listener, principals of certificates and tokens, and limits by address."""
 
     ssl_keystore_location: str = setting(
         "", "File with the private key and the certificate chain, own certificate first. A change"
@@ -69,7 +69,7 @@ class ListenerSettings:
         30, "How far the clock of the issuer may differ.", 0, 600
     )
     sasl_oauthbearer_unsecured_tokens: bool = setting(
-        False, "Accept tokens that nobody signed, and no others: for development alone, since"
+        False, "Accept unsigned tokens, and no others: for development alone, since"
         " everybody can be anybody.",
     )  # fmt: skip
     max_unauthenticated_connections: int = setting(
@@ -115,7 +115,7 @@ class ListenerSettings:
 
     @property
     def bounds(self) -> AddressBounds:
-        """What addresses may cost."""
+        """Return the limits by address."""
         return AddressBounds(
             waiting=self.max_unauthenticated_connections,
             waiting_per_address=self.max_unauthenticated_connections_per_ip,

@@ -1,10 +1,10 @@
-"""Listening with TLS: connections are looked at before a handshake costs anything.
+"""TLS listeners: connections are checked before a handshake costs anything.
 
-`loop.create_server(ssl=…)` would begin a handshake with whoever connects, and have one certificate
-for as long as it listens. So sockets are accepted here: an address with too many failures is closed
-at once, one with too many handshakes waits its turn, as all do where there are too many in all, and
-each handshake takes the certificate that is in use by then. A handshake has `HANDSHAKE_SECONDS`.
-What comes out is a connection like any other, over asyncio's TLS transport.
+`loop.create_server(ssl=…)` would begin a handshake with every client, and keep one certificate as
+long as it listens. Sockets are therefore accepted here: an address with too many failures is
+disconnected at once, an address with too many handshakes waits, and all wait if there are too many
+in total. Each handshake uses the certificate that is current then, and has `HANDSHAKE_SECONDS`. The
+result is an ordinary connection over asyncio's TLS transport.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 class Gate(Protocol):
-    """Who decides about addresses; `now` is its own."""
+    """Limits by address; `now` is its own clock."""
 
     def admitted(self, address: str) -> bool: ...
     def crowded(self, address: str) -> bool: ...
@@ -51,7 +51,7 @@ class Gate(Protocol):
 
 
 class TlsServer:
-    """One listener with TLS; belongs to the event loop."""
+    """TLS listener; belongs to the event loop."""
 
     def __init__(
         self,
@@ -108,17 +108,17 @@ class TlsServer:
 
     async def start_serving(self) -> None:
         """Accept connections."""
-        for one in self._sockets:
-            asyncio.get_running_loop().add_reader(one, self._on_arrivals, one)
+        for bound in self._sockets:
+            asyncio.get_running_loop().add_reader(bound, self._on_arrivals, bound)
 
     def close(self) -> None:
         """Accept nothing more, and end handshakes; connections stay. Idempotent."""
         for task in self._shaking:
             task.cancel()
         sockets, self._sockets = self._sockets, []
-        for one in sockets:
-            asyncio.get_running_loop().remove_reader(one)
-            one.close()
+        for bound in sockets:
+            asyncio.get_running_loop().remove_reader(bound)
+            bound.close()
 
     def _on_arrivals(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -168,7 +168,7 @@ class TlsServer:
         return left
 
     async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
-        """From an accepted socket to a connection, which has been told of by then."""
+        """Complete the handshake of an accepted socket; the connection is registered by then."""
         try:
             waited = await _waited(self._gate.handshake_delay(host))
             waited = waited and await _waited(self._gate.turn_delay())

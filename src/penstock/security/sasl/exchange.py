@@ -1,10 +1,9 @@
-"""What an exchange of SASL messages is, whatever its mechanism.
+"""Exchange of SASL messages, independent of the mechanism.
 
-A server's exchange takes a client's messages one by one; each has an outcome: a challenge that the
-client answers, or that the client is accepted as some principal. `Later` is an outcome that takes
-milliseconds to find: the shell finds it off the event loop. Whatever does not lead there raises
-`AuthenticationFailed`, after which the exchange is of no more use. Its text goes to the client and
-is the same whatever was wrong; `reason` is for the log, and neither has a secret.
+A server's exchange handles a client's messages one by one. Each has an outcome: a challenge to the
+client, or an accepted principal. `Later` is an outcome that takes milliseconds to compute, off the
+event loop. Every other case raises `AuthenticationFailed`, which ends the exchange. Its text goes
+to the client and does not depend on the cause; `reason` is for the log. Neither contains a secret.
 
 Source: RFC 4422; KIP-152 (errors are answered).
 """
@@ -35,7 +34,7 @@ class AuthenticationFailed(InvalidError):
 
 
 class NobodysName(InvalidError):
-    """A certificate whose name makes its owner nobody."""
+    """The name in a certificate maps to no principal."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -47,13 +46,13 @@ class ServerUntrusted(InvalidError):
 
 
 def new_nonce(randomness: Randomness) -> str:
-    """One exchange's alone, in hexadecimal."""
+    """Return a nonce for one exchange, in hexadecimal."""
     return f"{randomness.bits(_NONCE_BITS):048x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
-    """What the client is sent next."""
+    """Next message to the client."""
 
     data: bytes
 
@@ -78,7 +77,7 @@ class Later:
 
 
 class ServerExchange(Protocol):
-    """One authentication of one client."""
+    """Authentication of one client."""
 
     def step(self, message: bytes) -> Outcome | Later:
         """Take the client's next message.
@@ -90,7 +89,7 @@ class ServerExchange(Protocol):
 
 
 class ClientExchange(Protocol):
-    """One authentication at one server."""
+    """Authentication at a server."""
 
     done: bool
     """Whether the mechanism is content with what the server said."""

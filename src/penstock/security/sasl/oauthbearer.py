@@ -1,10 +1,10 @@
-"""OAUTHBEARER: the client shows a token that somebody else signed.
+"""OAUTHBEARER: the client presents a signed token.
 
     first message   n,[a=authorisation id],^Aauth=Bearer TOKEN^A[key=value^A…]^A
     refusal         {"status":"invalid_token"}, which the client answers with ^A
 
-`Verifier` says what a token is worth (`security/tokens.py`). Who is accepted stays so until the
-token ends. What a token has of its own to say is never sent back, and never logged.
+`Verifier` verifies tokens (`security/tokens.py`). A client stays authenticated until its token
+expires. Contents of a token are never sent back and never logged.
 
 Source: RFC 7628, RFC 6750; KIP-255, KIP-768; Kafka's `OAuthBearerSaslServer`.
 """
@@ -37,24 +37,24 @@ _BEARER: Final = re.compile(r"bearer +(?P<token>[A-Za-z0-9\-._~+/]+=*)", re.IGNO
 
 
 class Verifier(Protocol):
-    """What a token is worth."""
+    """Verifier of tokens."""
 
     def verify(self, token: str) -> TokenOwner:
-        """Whose it is.
+        """Return the owner of a token.
 
         Raises:
-            UnknownKey: it is signed with a key that is not known yet.
-            InvalidToken: it is worth nothing.
+            UnknownKey: it is signed with a key that is not loaded.
+            InvalidToken: the token is invalid.
         """
         ...
 
     def verify_with_new_keys(self, token: str) -> TokenOwner:
-        """As `verify`, after a look for new keys; slow. Raises InvalidToken alone."""
+        """Verify as `verify`, after loading new keys; slow. Raises InvalidToken only."""
         ...
 
 
 class OAuthBearerServer:
-    """One client's authentication."""
+    """Authentication of one client."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -99,7 +99,7 @@ def _parse(message: bytes) -> tuple[str, str]:
 
 
 class OAuthBearerClient:
-    """One authentication at a server; `token` gives the token when it is needed."""
+    """Authentication at a server; `token` returns the token when it is needed."""
 
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token

@@ -1,9 +1,9 @@
-"""PLAIN: a user's name and password as they are, verified against the user's SCRAM credential.
+"""PLAIN: name and password in clear text, verified against the user's SCRAM credential.
 
     message = [authorisation id] NUL name NUL password
 
-Only a TLS listener keeps the password from whoever listens. An unknown user costs what a known one
-does: the password is derived for the credential of nobody, which matches nothing.
+Only TLS protects the password on the network. An unknown user takes as long as a known one: the
+password is derived for a decoy credential, which matches nothing.
 
 Source: RFC 4616; Kafka's `PlainSaslServer` (its error text).
 """
@@ -29,7 +29,7 @@ _PARTS: Final = 3
 
 
 class PlainServer:
-    """One client's authentication. `secret` is what decoys are made with."""
+    """Authentication of one client. `secret` seeds decoy credentials."""
 
     def __init__(self, credentials: Credentials, secret: bytes) -> None:
         self._credentials = credentials
@@ -66,7 +66,7 @@ def _parse(message: bytes) -> tuple[str, str]:
 
 
 class PlainClient:
-    """One authentication at a server."""
+    """Authentication at a server."""
 
     def __init__(self, user: str, password: str) -> None:
         self._message = b"\0".join([b"", user.encode(), password.encode()])

@@ -66,7 +66,7 @@ _SERVER_FIRST: Final = re.compile(
 
 
 class ScramServer:
-    """One client's authentication; `nonce` is this exchange's alone, printable, without commas."""
+    """Authentication of one client; `nonce` belongs to this exchange, printable, without commas."""
 
     def __init__(
         self, mechanism: str, credentials: Credentials, *, nonce: str, secret: bytes
@@ -147,7 +147,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """One authentication at a server, which has to prove itself too."""
+    """Authentication at a server, which has to prove itself too."""
 
     def __init__(self, mechanism: str, user: str, password: str, *, nonce: str) -> None:
         self._mechanism = mechanism
@@ -178,7 +178,7 @@ class ScramClient:
             raise ServerUntrusted(f"the server's first message is none of {self._mechanism}")
         nonce, iterations = found["nonce"], int(found["iterations"])
         if not nonce.startswith(self._own_nonce) or nonce == self._own_nonce:
-            raise ServerUntrusted("the server's nonce does not go on from the client's")
+            raise ServerUntrusted("the server's nonce does not begin with the client's")
         if not CLIENT_ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
             raise ServerUntrusted(
                 f"the server asks for {iterations} iterations; {CLIENT_ITERATIONS_MIN} to"
