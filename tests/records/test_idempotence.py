@@ -61,7 +61,7 @@ def test_every_state_meets_every_batch(state: str, batch: tuple[int, int, int]) 
 
 def test_only_so_many_batches_are_remembered() -> None:
     producer = fed(3, *((n, n) for n in range(9)))
-    assert [one.first_sequence for one in producer.batches] == [4, 5, 6, 7, 8]
+    assert [batch.first_sequence for batch in producer.batches] == [4, 5, 6, 7, 8]
     assert len(producer.batches) == PRODUCER_BATCHES_MAX
     assert producer.seen_ms == 8
 

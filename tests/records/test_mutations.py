@@ -48,7 +48,9 @@ def rows(decoded: Any) -> list[Record]:
     decoded.validate(full=True)
     columns = [column.to_pylist() for column in decoded.columns]
     return [
-        Record(offset, time, key, value, tuple((one["key"], one["value"]) for one in headers))
+        Record(
+            offset, time, key, value, tuple((header["key"], header["value"]) for header in headers)
+        )
         for offset, time, key, value, headers in zip(*columns, strict=True)
     ]
 

@@ -120,7 +120,7 @@ def test_holes_between_extents_go_to_the_broker() -> None:
             return PartitionExtents(topic_id="i", log_start_offset=0, extents=found)
 
     found = slices_of(TopicPartition("t", 0), 5, 40, Holes())
-    assert [(item.start, item.end, [one.key for one in item.extents]) for item in found] == [
+    assert [(item.start, item.end, [extent.key for extent in item.extents]) for item in found] == [
         (5, 10, ["/x"]), (10, 20, []), (20, 30, ["/x"]), (30, 40, []),
     ]  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_every_offset_of_objects_once_and_in_order(
     for task in tasks:
         for item in task.slices:
             assert item.store == STORE
-            assert len({one.key for one in item.extents}) == 1
+            assert len({extent.key for extent in item.extents}) == 1
             found.setdefault(item.at, []).append(item)
     assert set(found) == set(ranges)
     for at, (start, end) in ranges.items():

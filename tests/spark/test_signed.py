@@ -280,5 +280,5 @@ def test_byte_limits_of_streams_hold_where_nothing_is_named() -> None:
         reader = PenstockStreamReader(parse(options))
         end = from_json(reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()))
         reader.stop()
-        assert 90 <= sum(one.offset for one in end.partitions.values()) <= 100
+        assert 90 <= sum(partition.offset for partition in end.partitions.values()) <= 100
         topic.client.close()

@@ -274,7 +274,7 @@ def _values(values: Values) -> dict[str, Any]:
     if wanted is None:
         return {"value_format": value_format}
     names = _json("valueFields", wanted)
-    if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidOption("valueFields", wanted, 'must look like ["id", "at"]')
     return {"value_format": value_format, "value_fields": tuple(names)}
 

@@ -100,7 +100,7 @@ def end(victim: str, task: psutil.Process) -> None:
     if victim == "python":
         os.kill(task.pid, signal.SIGKILL)
         return
-    executor, worker = [one for one in task.parents() if one.name() == "java"][:2]
+    executor, worker = [parent for parent in task.parents() if parent.name() == "java"][:2]
     assert "ExecutorBackend" in " ".join(executor.cmdline())
     assert "worker.Worker" in " ".join(worker.cmdline())
     os.kill((executor if victim == "executor" else worker).pid, signal.SIGKILL)

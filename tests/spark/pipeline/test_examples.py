@@ -71,7 +71,7 @@ def test_clicks_become_sessions(pipeline: Pipeline) -> None:
     run()
     pipeline.client.write_arrow("clicks", data.last_click())
     run()
-    good = [one for one in values(records) if "user" in one]
+    good = [value for value in values(records) if "user" in value]
     sessions: Counter[tuple[str, datetime, datetime, int]] = Counter()
     by_user = defaultdict(list)
     for one in good:
@@ -120,13 +120,13 @@ def test_a_hot_device_is_found_and_its_minutes_are_right(pipeline: Pipeline) -> 
     run()
     pipeline.client.write_arrow("readings", data.last_reading())
     run()
-    good = [one for one in values(records) if one["celsius"] < 150]
+    good = [value for value in values(records) if value["celsius"] < 150]
     counts = Counter((one["device"], moment(one["at"]).replace(second=0)) for one in good)
     found = {
         (row["device"], row["minute"]): row["readings"] for row in pipeline.rows("lake/minutes")
     }
     assert found == dict(counts)
-    assert {one["key"] for one in pipeline.records("devices.hot")} == {b"device-0"}
+    assert {record["key"] for record in pipeline.records("devices.hot")} == {b"device-0"}
     assert len(pipeline.records("readings.dead")) == len(values(records)) - len(good) == 2
 
 
@@ -139,10 +139,10 @@ def test_an_account_stands_still_behind_a_payment_that_cannot_be_booked(
     state = run()["payments"]
     booked: dict[str, list[int]] = defaultdict(list)
     parked: dict[str, list[int]] = defaultdict(list)
-    for one in values(records):
-        account = one["account"]
-        bad = "amount" not in one or one["currency"] == "XYZ"
-        (parked if bad or parked[account] else booked)[account].append(one["id"])
+    for value in values(records):
+        account = value["account"]
+        bad = "amount" not in value or value["currency"] == "XYZ"
+        (parked if bad or parked[account] else booked)[account].append(value["id"])
     held = sum(map(len, parked.values()))
     assert state.held == held > 3
     ledger = defaultdict(list)
@@ -163,7 +163,7 @@ def test_flights_with_their_planes_and_delays(pipeline: Pipeline, spark: SparkSe
     write_deltalake(str(Path(pipeline.folder) / "planes"), data.planes())
     example(pipeline, "flights", records)()
     flights = values(records)
-    flown = [one for one in flights if one.get("dep_delay") is not None]
+    flown = [flight for flight in flights if flight.get("dep_delay") is not None]
     rows = pipeline.rows("lake/flown")
     assert len(rows) == len(flown)
     built = {one["tailnum"]: one["year"] for one in data.planes().to_pylist()}

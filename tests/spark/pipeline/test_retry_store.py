@@ -70,7 +70,7 @@ def test_a_key_goes_when_its_first_record_goes(
     expected = []
     first: dict[bytes, bool] = {}
     for at, (key, otherwise, due) in enumerate(some):
-        named = any(one.keys is None or key in one.keys for one in releases)
+        named = any(release.keys is None or key in release.keys for release in releases)
         alone = (due is not None and due <= NOW) or (otherwise == "park" and named)
         if keep_order and key is not None:
             alone = first.setdefault(key, alone)

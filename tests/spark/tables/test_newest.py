@@ -141,7 +141,7 @@ def test_spark_finds_the_same(spark: SparkSession) -> None:
     pairs = {key: ["int64"] for key in map(str, VALUES)} | {"int8": list(map(str, ORDERS))}
     for key, orders in pairs.items():
         columns = [F.col(f"`{order}`") for order in orders]
-        ranks = [F.struct(one.isNull(), one, "removes") for one in columns]
+        ranks = [F.struct(column.isNull(), column, "removes") for column in columns]
         numbers = [F.max_by("number", rank).alias(str(at)) for at, rank in enumerate(ranks)]
         found = frame.groupBy(f"`{key}`").agg(*numbers).toArrow()
         for at, order in enumerate(orders):

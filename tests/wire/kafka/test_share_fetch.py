@@ -44,7 +44,8 @@ def test_it_is_what_the_schema_says(
             for topic_id, found in topics.items()
         ],
         "node_endpoints": [
-            dict(zip(("node_id", "host", "port", "rack"), one, strict=True)) for one in addresses
+            dict(zip(("node_id", "host", "port", "rack"), address, strict=True))
+            for address in addresses
         ],
     }
     assert b"".join(pieces) == encoder("ShareFetch", version, "response")(expected)

@@ -288,16 +288,20 @@ class _Analysis:
     ) -> bool:
         """Whether the columns and subjects are there, and of types that can be protected so."""
         before = len(self.problems)
-        for one in part.protections:
-            if one.by not in by:
+        for protection in part.protections:
+            if protection.by not in by:
                 continue
-            place = (*key, "protect", one.column)
-            if one.column not in frame.columns or one.column == RECORD:
-                self._no_column(place, one.column, frame)
+            place = (*key, "protect", protection.column)
+            if protection.column not in frame.columns or protection.column == RECORD:
+                self._no_column(place, protection.column, frame)
             else:
-                self._check_type(place, frame, one.column, protecting.TYPES[one.by], one.by)
-            if one.subject:
-                self._try((*place, "subject"), partial(self._subject, place, frame, one.subject))
+                self._check_type(
+                    place, frame, protection.column, protecting.TYPES[protection.by], protection.by
+                )
+            if protection.subject:
+                self._try(
+                    (*place, "subject"), partial(self._subject, place, frame, protection.subject)
+                )
         return len(self.problems) == before
 
     def _subject(self, place: tuple[str, ...], frame: DataFrame, subject: str) -> None:

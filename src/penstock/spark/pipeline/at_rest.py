@@ -38,12 +38,12 @@ def at_rest(spec: PipelineSpec) -> tuple[QueryState, ...]:
     """The ended queries of a pipeline that has nothing to do; none when it may have something."""
     try:
         plans = Definitions(PipelinePaths(spec).definitions).settled(spec, schemas.kept(spec))
-        if plans is None or schemas.missing(spec) or not all(_rests(spec, one) for one in plans):
+        if plans is None or schemas.missing(spec) or not all(_rests(spec, plan) for plan in plans):
             return ()
     except (PenstockError, OSError):
         return ()
     return tuple(
-        QueryState(query=one.name, group_id=group_id(spec, one), phase="ended") for one in plans
+        QueryState(query=plan.name, group_id=group_id(spec, plan), phase="ended") for plan in plans
     )
 
 

@@ -58,7 +58,11 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
 
     Where there are such columns, there is `SHREDDED` too.
     """
-    chosen = {one.column: one for one in source.protections if one.by == "decrypt"}
+    chosen = {
+        protection.column: protection
+        for protection in source.protections
+        if protection.by == "decrypt"
+    }
     if not chosen:
         return frame
     places = {column: f"_penstock_decrypted_{number}" for number, column in enumerate(chosen)}
@@ -87,7 +91,11 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
 
 def protected(frame: DataFrame, part: Source | Step, keys: KeyPlace | None) -> DataFrame:
     """A view's rows with their columns masked, tokenised and encrypted, all from clear ones."""
-    made = {one.column: _column(one, keys) for one in part.protections if one.by != "decrypt"}
+    made = {
+        protection.column: _column(protection, keys)
+        for protection in part.protections
+        if protection.by != "decrypt"
+    }
     return frame.withColumns(made) if made else frame
 
 

@@ -110,7 +110,9 @@ def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence
 
 def _why_spark(decoders: Sequence[Decoder]) -> str:
     """What the source cannot open."""
-    parts = [part for one in decoders if isinstance(one, JsonDecoder) for part in one.reasons]
+    parts = [
+        part for decoder in decoders if isinstance(decoder, JsonDecoder) for part in decoder.reasons
+    ]
     return "; ".join(parts) or "raw values and text beside others"
 
 
@@ -133,9 +135,9 @@ def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
     source = spec.sources[name]
     yield frozenset(word.lower() for word in (*source.deduplicate, source.time or ""))
     yield from (words_of(rule.condition) for rule in source.rules)
-    for one in source.protections:
-        yield frozenset({one.column.lower()})
-        yield words_of(one.subject) if one.subject else frozenset()
+    for protection in source.protections:
+        yield frozenset({protection.column.lower()})
+        yield words_of(protection.subject) if protection.subject else frozenset()
     for step in _steps(spec, plan):
         if name in step.inputs:
             yield None if step.sql is None else words_of(step.sql)

@@ -163,7 +163,7 @@ class PipelineRunner:
         """The queries; Spark is not asked again about text that it has taken as it is."""
         spec = self._spec
         others = any(one.table for one in spec.sources.values()) or any(
-            one.python for one in spec.steps.values()
+            step.python for step in spec.steps.values()
         )
         known = None if others else definitions.settled(spec, inferred)
         return known or plans(spec, self._spark, inferred)

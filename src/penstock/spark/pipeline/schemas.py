@@ -42,7 +42,7 @@ def kept(spec: PipelineSpec) -> dict[str, str]:
 
 def missing(spec: PipelineSpec) -> bool:
     """Whether a schema has still to be inferred."""
-    wanted = [one for one in spec.sources.values() if one.value_format.schema == INFER]
+    wanted = [source for source in spec.sources.values() if source.value_format.schema == INFER]
     return len(kept(spec)) < len(wanted)
 
 

@@ -220,7 +220,7 @@ class Source(View):
     @property
     def decrypts(self) -> bool:
         """Whether some of its columns are decrypted."""
-        return any(one.by == "decrypt" for one in self.protections)
+        return any(protection.by == "decrypt" for protection in self.protections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,12 +120,12 @@ def _defined(table: exp.Table) -> bool:
     wanted, node, definition = table.name.lower(), table.parent, None
     while node is not None:
         clause = node.args.get("with_") or exp.With(expressions=[])
-        for one in clause.expressions:
-            if one is definition and not clause.recursive:
+        for expression in clause.expressions:
+            if expression is definition and not clause.recursive:
                 break
-            if one.alias.lower() == wanted:
+            if expression.alias.lower() == wanted:
                 return True
-            if one is definition:
+            if expression is definition:
                 break
         definition = node if isinstance(node, exp.CTE) else definition
         node = node.parent

@@ -60,21 +60,21 @@ def encode_response(
     pending = [_HEAD.pack(0, 0), b"\0", _I32.pack(lock_timeout_ms), uvarint(len(topics) + 1)]
     for topic_id, partitions in topics:
         pending += (topic_id, uvarint(len(partitions) + 1))
-        for one in partitions:
+        for partition in partitions:
             pending += (
-                _PARTITION.pack(one.index, one.error),
-                compact_text(one.message),
-                _I16.pack(one.acknowledge_error),
-                compact_text(one.acknowledge_message),
-                _LEADER.pack(*one.leader),
-                uvarint(one.size_bytes + 1),
+                _PARTITION.pack(partition.index, partition.error),
+                compact_text(partition.message),
+                _I16.pack(partition.acknowledge_error),
+                compact_text(partition.acknowledge_message),
+                _LEADER.pack(*partition.leader),
+                uvarint(partition.size_bytes + 1),
             )
-            if one.size_bytes:
+            if partition.size_bytes:
                 pieces.append(b"".join(pending))
                 pending.clear()
-                pieces += one.buffers
-            pending.append(uvarint(len(one.acquired) + 1))
-            pending += [_ACQUIRED.pack(*acquired) for acquired in one.acquired]
+                pieces += partition.buffers
+            pending.append(uvarint(len(partition.acquired) + 1))
+            pending += [_ACQUIRED.pack(*acquired) for acquired in partition.acquired]
             pending.append(b"\0")
         pending.append(b"\0")
     pending += (endpoint_array(endpoints), b"\0")

@@ -159,7 +159,7 @@ def test_a_batch_under_way_belongs_to_the_new_sinks_history(
     assert Backfill(spec, pipeline.spark, "second").look(Start()).records == 62
     for _ in range(2):
         Backfill(spec, pipeline.spark, "out").run(Start(), by="ada", chunk_records=20)
-    sent = Counter(int(one["value"]) for one in pipeline.records(out))
+    sent = Counter(int(record["value"]) for record in pipeline.records(out))
     assert sent == values(pipeline, "first")
     Backfill(spec, pipeline.spark, "second").run(Start(), by="ada")
     assert values(pipeline, "second") == values(pipeline, "first")

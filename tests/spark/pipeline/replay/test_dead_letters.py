@@ -64,7 +64,7 @@ class Shop:
         return DeadLetters(self.spec, self.pipeline.spark)
 
     def values(self, topic: str) -> Counter[bytes]:
-        return Counter(one["value"] for one in self.pipeline.records(topic))
+        return Counter(record["value"] for record in self.pipeline.records(topic))
 
     def audit(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (
@@ -85,7 +85,10 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
     shop = Shop(pipeline)
     letters = shop.letters()
     found = letters.look(Filters())
-    groups = {(one["rule"], one["topic"]): (one["letters"], one["going"]) for one in found.groups}
+    groups = {
+        (group["rule"], group["topic"]): (group["letters"], group["going"])
+        for group in found.groups
+    }
     assert groups == {
         ("small", shop.orders): (6, 6),
         ("undecodable", shop.orders): (1, 1),
@@ -205,9 +208,9 @@ def test_an_interrupted_replay_is_finished_first(
     assert (first.records, first.resumed) == (6, True)
     assert second.resumed is False
     back = [
-        one["value"]
-        for one in pipeline.records(shop.orders)
-        if headers(one).get("penstock.replay.id") == first.id
+        record["value"]
+        for record in pipeline.records(shop.orders)
+        if headers(record).get("penstock.replay.id") == first.id
     ]
     assert Counter(back) == large()
     by = Counter(row["by"] for row in shop.audit())
