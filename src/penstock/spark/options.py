@@ -1,8 +1,8 @@
-"""The options of the source, read once and checked by name.
+"""Options of the source, read once and checked by name.
 
-Spark's Kafka source gives the names and meanings; the ones that Penstock adds are `bootstrap`,
+Names and meanings are those of Spark's Kafka source; Penstock adds `bootstrap`,
 `penstock.admin.url`, `penstock.store.options.*`, `columns`, `groupId`, `parallelism`,
-`maxBytesPerTrigger`, `maxRecordsPerTrigger`, `wakeFile` and those of the value's format, which
+`maxBytesPerTrigger`, `maxRecordsPerTrigger`, `wakeFile` and options of the value's format, which
 begin with `value`.
 """
 
@@ -27,7 +27,7 @@ from penstock.spark.security import taken_from
 
 PARALLELISM_MAX: Final = 10_000
 STORE_OPTIONS: Final = "penstock.store.options."
-"""What follows is the name of an option of the object store, such as `aws_endpoint`."""
+"""Prefix of an object store option, such as `aws_endpoint`."""
 
 ALIASES: Final = {
     "kafka.bootstrap.servers": "bootstrap",
@@ -46,10 +46,10 @@ PartitionMap = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One end of what is read, as the options say it.
+    """One end of the range to read.
 
-    `everywhere` is an offset (`EARLIEST`, `LATEST`) or a timestamp that holds for every
-    partition; `each`, when given, has one per partition instead.
+    `everywhere` is an offset (`EARLIEST`, `LATEST`) or a timestamp for every partition; `each`, if
+    not None, has one per partition instead.
     """
 
     option: str
@@ -60,7 +60,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What needs no more than its own value. Unit and default are in the field's name and value."""
+    """Independent options. Unit and default are in the field's name and value."""
 
     bootstrap: str = setting("", "Brokers.", kind=given.SERVERS, shown="`PENSTOCK_BOOTSTRAP`")
     admin_url: str | None = setting(
@@ -110,7 +110,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What several options say together, as they are given."""
+    """Interdependent options, as given."""
 
     subscribe: str | None = setting(
         None, "Topics, with commas between them. Exactly one of this, `subscribePattern` and"
@@ -141,7 +141,7 @@ class Choices:
         name="startingOffsetsByTimestampStrategy", kind=given.word_of("error", "latest"),
     )  # fmt: skip
     columns: str | None = setting(
-        None, "Columns to read; Spark cannot tell a Python source which it needs.",
+        None, "Columns to read; Spark does not pass a query's columns to a Python source.",
         kind=Kind("columns", str), shown="all but headers",
     )  # fmt: skip
     headers: bool = setting(
@@ -151,7 +151,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """How values are opened where they are read: a `ValueFormat`, and the fields to give."""
+    """Decoding of values: a `ValueFormat`, and the selected fields."""
 
     kind: str = setting(
         "raw", "Adds the columns `_value`, a struct of the value's fields, and `_error`, which says"
@@ -195,7 +195,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(Limits):
-    """All options of one read, checked."""
+    """Checked options of one read."""
 
     topics: tuple[str, ...] = ()
     assign: Mapping[str, tuple[int, ...]] | None = None
@@ -206,9 +206,9 @@ class SourceOptions(Limits):
     value_format: ValueFormat = field(default_factory=ValueFormat)
     value_fields: tuple[str, ...] | None = None
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How tasks open the object store of diskless topics; may be credentials, so never shown."""
+    """Object store options of tasks; may be credentials, so never shown."""
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How brokers and admin addresses are spoken to; secrets, so never shown."""
+    """Security of connections to brokers and admin addresses; secrets, so never shown."""
 
     @property
     def isolation_level(self) -> int:
@@ -217,13 +217,13 @@ class SourceOptions(Limits):
 
     @property
     def limited(self) -> bool:
-        """Whether a trigger takes less than all that is there."""
+        """Whether a trigger has limits."""
         limits = (self.trigger_records_max, self.trigger_bytes_max, self.trigger_records_min)
         return any(limit is not None for limit in limits)
 
 
 def parse(raw: Mapping[str, str]) -> SourceOptions:
-    """Read Spark's options (names in any case).
+    """Parse Spark's options (names in any case).
 
     Raises:
         InvalidOption: unknown name, malformed value, or options that exclude each other.
@@ -251,14 +251,14 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
 
 
 def value_options(value_format: ValueFormat, fields: Sequence[str] | None = None) -> dict[str, str]:
-    """The options that say a format, and the fields that are wanted."""
+    """Return the options of a format and of its selected fields."""
     wanted = None if fields is None else json.dumps(fields)
     given = {info.name: getattr(value_format, info.attribute, wanted) for info in describe(Values)}
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def named_as_option(error: InvalidFormat) -> InvalidOption:
-    """What is wrong with a value's format, by the name of its option."""
+    """Return the error of a value's format, by the name of its option."""
     names = {info.attribute: info.name for info in describe(Values)}
     return InvalidOption(names.get(error.name, "valueFormat"), str(error.value), error.reason)
 

@@ -1,4 +1,4 @@
-"""A Spark session set up for this source: `spark = penstock.spark.session()`.
+"""Spark session set up for this source: `spark = penstock.spark.session()`.
 
     session()                                        this machine, every core
     session(master="spark://host:7077")              a cluster; also yarn, k8s://…
@@ -6,7 +6,7 @@
     session(SparkSession.builder.…)                  any of these, by a builder of your own
 
 On a cluster the workers need penstock, at the path that PYSPARK_PYTHON names (by default that of
-this Python). A first task tells whether they have it, and the number of slots is asked for.
+this Python). A first task checks that, and the number of slots is requested.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, settled_
 _SHUFFLES: Final = "spark.sql.shuffle.partitions"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit, which chose the master itself."""
+"""Variable set by spark-submit, which chose the master itself."""
 
 
 def session(
@@ -43,14 +43,14 @@ def session(
     settings: Mapping[str, str] | None = None,
     wait_seconds: float = WAIT_SECONDS_DEFAULT,
 ) -> SparkSession:
-    """A session with everything set that the source and the sinks want.
+    """Return a session with all settings of the source and the sinks.
 
     Args:
         builder: a builder of your own (master, jars, secrets).
         master: a master as Spark names it, or `sc://…`; instead of a builder. None runs on this
-            machine (below spark-submit, where that says).
+            machine (below spark-submit, on its master).
         application: the name shown by Spark; for a builder that has none.
-        cores: slots of a local session; None takes every core. Ignored with a builder or master.
+        cores: slots of a local session; None uses every core. Ignored with a builder or master.
         settings: Spark settings that win over ours.
         wait_seconds: longest time until a first task has run on a cluster.
 
@@ -131,7 +131,7 @@ def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
 
 
 def _driver_settings(master: str) -> dict[str, str]:
-    """On the loopback for a cluster whose masters are there, and with it the workers."""
+    """Return settings that bind a driver with loopback masters to the loopback."""
     if not master.startswith("spark://"):
         return {}
     hosts = {urlsplit(f"spark://{one}").hostname for one in master[len("spark://") :].split(",")}

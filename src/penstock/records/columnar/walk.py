@@ -1,4 +1,4 @@
-"""The records of one batch, read without keeping any, and in words what is wrong with them."""
+"""Walk over the records of one batch without keeping any, with the errors in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING: Final = (
     np.empty((2, 0), np.int32),
     np.empty(0, np.uint8),
 )
-"""Room for no column."""
+"""Empty target of a column."""
 _NO_BITMAPS: Final = np.empty((2, 0), np.uint8)
 _REASONS: Final = {
     kernels.MISFIT: "the records of a batch do not fill it, as shows at byte {place}",
@@ -34,18 +34,18 @@ _REASONS: Final = {
 
 
 def corrupt(problem: int, state: Any) -> CorruptBatch:
-    """The error for a problem that `read_records` returned, without the name of the batch."""
+    """Return the error for a problem that `read_records` returned, without the name of the batch."""
     record = max(int(state[kernels.RECORD]), 0)
     return CorruptBatch(explained(problem, record, int(state[kernels.PLACE])), record=record)
 
 
 def explained(problem: int, record: int, place: int) -> str:
-    """A problem in words: of which record, and at which place."""
+    """Return a problem in words, with its record and place."""
     return _REASONS[problem].format(place=place, record=record)
 
 
 def walk(section: Readable, count: int, *, keyed: bool) -> Ints:
-    """Check that a section has so many consecutive records; if `keyed`, those without a key.
+    """Check that a section has so many consecutive records; if `keyed`, return those without a key.
 
     Raises:
         CorruptBatch: with the record at fault.

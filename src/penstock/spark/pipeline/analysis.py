@@ -1,9 +1,8 @@
-"""What only Spark can say of a pipeline, without running it and without a broker.
+"""Analysis of a pipeline by Spark, without running it and without a broker.
 
-Every view is built once over streams that have the right columns and no rows. Spark analyses each
-step as it would later: names, types and functions are checked, and the plan shows whether the step
-is stateful. A step is looked at by itself, over inputs that stand for their views, so that what it
-adds is told from what it reads.
+Every view is built once over streams with the right columns and no rows. Spark checks names, types
+and functions of each step; the plan shows whether the step is stateful. Each step is analysed by
+itself, over inputs that replace its views.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ _DDL: Final = 'write it as "id bigint, name string"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedQuery:
-    """A query as `penstock pipeline plan` shows it."""
+    """Query as `penstock pipeline plan` shows it."""
 
     name: str
     group_id: str
@@ -99,13 +98,13 @@ class PlannedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would run."""
+    """Queries that a pipeline would run."""
 
     queries: tuple[PlannedQuery, ...]
 
 
 def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
-    """What would run, without running it.
+    """Return the plan of a pipeline without running it.
 
     Raises:
         PipelineInvalid: the file has problems.
@@ -118,7 +117,7 @@ def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
 def plans(
     spec: PipelineSpec, spark: SparkSession, inferred: Mapping[str, str]
 ) -> tuple[QueryPlan, ...]:
-    """The queries to run.
+    """Return the queries to run.
 
     Raises:
         PipelineInvalid: the file has problems.
@@ -133,12 +132,12 @@ def problems(
     told: Collection[Problem] = (),
     unsure: Collection[str] = (),
 ) -> tuple[Problem, ...]:
-    """What Spark finds wrong with a pipeline, besides the problems that are told already.
+    """Return what Spark rejects in a pipeline, besides the problems that were reported already.
 
     Args:
         spec: a pipeline, also one with problems (`parsing.survey`).
-        unsure: views whose columns cannot be relied on: of them, and of what reads them, only the
-            syntax is looked at.
+        unsure: views with unreliable columns: for them, and for views that read them, only the
+            syntax is checked.
     """
     analysis = _Analysis(spec, spark.newSession(), told, unsure)
     analysis.run(None)
@@ -156,7 +155,7 @@ def _analyse(
 
 
 class _Analysis:
-    """One look at a pipeline."""
+    """One analysis of a pipeline."""
 
     def __init__(
         self,
@@ -205,7 +204,7 @@ class _Analysis:
             self._check_streaming(query)
 
     def _known(self) -> PipelineSpec:
-        """The pipeline without the views that could not be made, and without their sinks."""
+        """Return the pipeline without the views that failed, and without their sinks."""
         spec = self._spec
         return replace(
             spec,
@@ -263,7 +262,6 @@ class _Analysis:
         stands.createOrReplaceTempView(step.name)
 
     def _stub(self, schema: StructType) -> DataFrame:
-        """A stream with these columns and no rows."""
         rate = self._spark.readStream.format("rate").load()
         nothing = [
             # The metadata says which column is a window's, or an event time.
@@ -286,7 +284,7 @@ class _Analysis:
     def _can_protect(
         self, key: tuple[str, ...], part: Source | Step, frame: DataFrame, by: Sequence[str]
     ) -> bool:
-        """Whether the columns and subjects are there, and of types that can be protected so."""
+        """Whether the columns and subjects exist, with types that can be protected so."""
         before = len(self.problems)
         for protection in part.protections:
             if protection.by not in by:
@@ -352,7 +350,7 @@ class _Analysis:
             self._try((*key, "delete_when"), partial(view.where, to.delete_when))
 
     def _check_targets(self, query: QueryPlan) -> None:
-        """Note refusals of sinks and of the state directory; skip what has other problems."""
+        """Note rejections of sinks and of the state directory; skip tables with other problems."""
         for name in query.sinks:
             key, view = ("sink", name), self._spec.sinks[name].view
             if not any(map(self._is_wrong, (key, ("source", view), ("step", view)))):
@@ -366,7 +364,7 @@ class _Analysis:
             self._problem((*key, name), said)
 
     def _check_streaming(self, query: QueryPlan) -> None:
-        """Note what Spark refuses of a stateful query and its output mode."""
+        """Note what Spark rejects in a stateful query and its output mode."""
         if query.root is None:
             return
         key = ("step" if query.root in self._spec.steps else "source", query.root)
@@ -401,7 +399,7 @@ class _Analysis:
     def _check_rules(
         self, key: tuple[str, ...], some: tuple[Rule, ...], frame: DataFrame | None
     ) -> None:
-        """The conditions of a view; of one that could not be made, their syntax."""
+        """Check the conditions of a view; of a view that failed, only their syntax."""
         for rule in some:
             place = (*key, "expect", rule.name)
             if frame is None:
@@ -417,7 +415,7 @@ class _Analysis:
                 )
 
     def _check_holding(self) -> None:
-        """Held records come back into record queries only."""
+        """Check that only record queries hold records."""
         spec = self._spec
         parts: list[tuple[str, Source | Step]] = [*spec.sources.items(), *spec.steps.items()]
         names = {name for name, part in parts if any(r.otherwise in HOLDING for r in part.rules)}
@@ -448,7 +446,7 @@ class _Analysis:
                 )  # fmt: skip
 
     def _check_ranking(self, one: QueryPlan) -> None:
-        """A window function sees one batch; only what a stateful step hands on comes complete."""
+        """Reject window functions over rows that may be spread over several batches."""
         for name in one.streamed if one.root is not None else one.batched:
             if name in self._ranking:
                 self._problem(
@@ -458,7 +456,7 @@ class _Analysis:
                 )
 
     def _check_streamed_rules(self, one: QueryPlan) -> None:
-        """Rules of steps with state before them are part of the streaming plan."""
+        """Check rules after stateful steps: they are part of the streaming plan."""
         for name in one.streamed:
             if not any(above in self.stateful for above in self._above(name)):
                 continue
@@ -471,7 +469,6 @@ class _Analysis:
                     )
 
     def _above(self, name: str) -> set[str]:
-        """A view and everything it is made of."""
         step = self._spec.steps.get(name)
         inputs = () if step is None else step.inputs
         return {name}.union(*(self._above(view) for view in inputs))
@@ -481,9 +478,9 @@ class _Analysis:
     def _try(
         self, key: tuple[str, ...], look: Callable[[], object], *, syntax: bool = False
     ) -> None:
-        """Look at one part; what Spark or a format refuses becomes a problem.
+        """Analyse one part; what Spark or a format rejects becomes a problem.
 
-        With `syntax`, only SQL that cannot be read does.
+        With `syntax`, only SQL that cannot be parsed does.
         """
         try:
             look()
@@ -521,13 +518,13 @@ class _Analysis:
 
 
 def _judged_by(frame: DataFrame, rule: Rule) -> None:
-    """Have Spark look at a condition by itself, and then as a rule, also one that only warns."""
+    """Analyse a condition by itself, and then as a rule, also one that only warns."""
     frame.selectExpr(rule.condition)
     rules.met(frame, (replace(rule, otherwise="drop"),))
 
 
 def check_supported(frame: DataFrame, mode: str) -> None:
-    """Check that Spark runs a streaming plan with an output mode, as it does at a query's start.
+    """Check that Spark runs a streaming plan with an output mode.
 
     Raises:
         AnalysisException: it does not.
@@ -543,7 +540,7 @@ def check_supported(frame: DataFrame, mode: str) -> None:
 
 
 def analysed_plan(frame: DataFrame) -> str:
-    """Spark's analysed plan as text, in a classic session or over Connect."""
+    """Return Spark's analysed plan as text, in a classic session or over Connect."""
     inner = getattr(frame, "_jdf", None)
     if inner is not None:
         return str(inner.queryExecution().analyzed().toString())
@@ -579,7 +576,6 @@ def _planned(
 
 
 def _reads(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Iterator[str]:
-    """What is read of the records of each stream of a query."""
     for names in (one.sources,) if one.root is None else [(name,) for name in one.sources]:
         yield str(read_of(spec, one, analysis.decoders, names, whole=whole(spec, one)))
 
@@ -591,7 +587,6 @@ def _passes(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Passes:
 
 
 def _line(error: Exception) -> int:
-    """The line of its text that Spark means."""
     found = _SQL_LINE.search(str(error))
     return int(found.group(1)) if found else 1
 

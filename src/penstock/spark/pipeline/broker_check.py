@@ -1,7 +1,7 @@
-"""Whether brokers answer and have the topics of a pipeline, asked before Spark starts.
+"""Check before Spark starts that brokers respond and have the topics of a pipeline.
 
-Spark takes seconds to start, finds out topic by topic, and the error of a query has a stack trace
-of two languages. One call of a client says all of it at once, with the lines of the file.
+Spark starts slowly and finds missing topics one by one, with stack traces of two languages. One
+call of a client reports all of them, with the lines of the file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ WAIT_MS: Final = 4_000
 
 
 class NoBroker(UnavailableError):
-    """No broker of a pipeline answers."""
+    """No broker of a pipeline responds."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 def check_topics(spec: PipelineSpec) -> None:
-    """Look for every topic that a pipeline names.
+    """Check that every topic of a pipeline exists.
 
     Raises:
-        NoBroker: none answers within `WAIT_MS`.
-        PipelineInvalid: topics that are not there, all of them, or dead letters to a topic that
-            is compacted.
+        NoBroker: none responds within `WAIT_MS`.
+        PipelineInvalid: missing topics, all of them, or dead letters to a compacted topic.
     """
     document = read(spec.file)
     named = list(_named(spec, document))
@@ -57,7 +56,7 @@ def check_topics(spec: PipelineSpec) -> None:
 
 
 def _compacted(client: Client, topic: str | None, there: Collection[str]) -> bool:
-    """Whether compaction would delete dead letters; False where the broker does not say."""
+    """Whether compaction would delete dead letters; False if the broker does not report it."""
     if topic is None or topic not in there:
         return False
     try:
@@ -69,7 +68,7 @@ def _compacted(client: Client, topic: str | None, there: Collection[str]) -> boo
 
 
 def asking(spec: PipelineSpec) -> Client:
-    """A client that gives up soon, for questions while somebody waits for the answer."""
+    """Return a client with a short timeout, for interactive commands."""
     return Client(
         spec.run.bootstrap,
         client_id="penstock-pipeline",

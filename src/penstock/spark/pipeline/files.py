@@ -1,7 +1,7 @@
-"""The other files that a pipeline names: schemas, SQL and Python.
+"""Checks of the other files that a pipeline names: schemas, SQL and Python.
 
-Python is looked at without being run: the function is found in the syntax tree, and its number
-of parameters compared with the step's inputs. A module may import what only the cluster has.
+Python is not run: the function is found in the syntax tree, and its number of parameters compared
+with the step's inputs, because a module may import packages that only the cluster has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def check(draft: Draft) -> None:
-    """Whether the files are there, and functions in them."""
+    """Check that the files exist, and have the functions."""
     for source in draft.sources.values():
         if source.get("schema_file"):
             _exists(draft, (*source.key, "schema_file"), source.get("schema_file"))
@@ -33,7 +33,7 @@ def check(draft: Draft) -> None:
 
 
 def sql_text(draft: Draft, step: Section) -> str | None:
-    """A step's SQL, from its file or the key; None where there is none to be had."""
+    """Return a step's SQL, from its file or the key; None if it cannot be read."""
     if not step.get("sql_file"):
         text = step.get("sql")
         return None if text is None else str(text)
@@ -46,7 +46,6 @@ def sql_text(draft: Draft, step: Section) -> str | None:
 
 
 def _unreadable(draft: Draft, key: Key, invalid: PipelineInvalid) -> None:
-    """Note that the file of a key cannot be read, once."""
     problems = [replace(problem, where=dotted(key)) for problem in invalid.problems]
     draft.problems.extend(problem for problem in problems if problem not in draft.problems)
 
@@ -92,7 +91,7 @@ def _python(draft: Draft, step: Section) -> None:
 
 
 def _names(tree: ast.Module) -> dict[str, ast.stmt]:
-    """What a module defines at its top, by name: functions, imports and assignments."""
+    """Return the functions, imports and assignments at the top of a module, by name."""
     found: dict[str, ast.stmt] = {}
     for node in tree.body:
         if isinstance(node, _FUNCTIONS):

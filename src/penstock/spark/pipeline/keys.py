@@ -1,8 +1,8 @@
-"""The tables of a pipeline's file: which keys each has.
+"""Tables of a pipeline's file and the keys of each.
 
-A key is declared in `spec.py` with the value that it gives; here are those that are another way to
-say one, or part of a value. The tables have three readers: the check of names and types, the values
-that the spec is made of, and the reference `docs/reference/pipeline-file.md`.
+A key is declared in `spec.py` with its value; this module has alternative keys and parts of values.
+The tables serve the checks, the conversion to the spec, and the reference
+`docs/reference/pipeline-file.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.spark.pipeline.kinds import PATH, TEXT, TOPIC, choice
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the file; `named` for those of which there are many, each with a name."""
+    """Table of the file; `named` for tables that occur many times, each with a name."""
 
     heading: str
     meaning: str
@@ -34,7 +34,7 @@ class Table:
 class _Name:
     name: str = setting(
         "", "Names the pipeline in its consumer groups, tables' commits and state. Letters, digits,"
-        " `.`, `_` and `-`. A pipeline with another name is another pipeline: it starts anew.",
+        " `.`, `_` and `-`. A pipeline with another name starts without state.",
         kind=TEXT,
         shown="the file's name without its ending; the directory's, for a `pipeline.toml`",
     )  # fmt: skip
@@ -47,7 +47,7 @@ class _OneTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Format:
-    """A source's `ValueFormat`."""
+    """`ValueFormat` of a source."""
 
     SEPARATOR: ClassVar = "_"
 
@@ -101,7 +101,7 @@ _OF_VIEWS: Final = tuple(describe(spec.View))
 
 
 def _keys(*kinds: type[Any]) -> tuple[SettingInfo, ...]:
-    """The keys of these classes in their order, each once, without those of all views."""
+    """Return the keys of these classes in their order, each once, without those of all views."""
     found = {info.name: info for kind in reversed(kinds) for info in describe(kind)}
     ordered = dict.fromkeys(info.name for kind in kinds for info in describe(kind))
     of_views = {info.name for info in _OF_VIEWS}

@@ -1,4 +1,4 @@
-"""A running pipeline's metrics; values are read from its queries' states when asked for."""
+"""Metrics of a running pipeline; values are read from its queries' states at each scrape."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _FAMILIES: Final = {ROWS_REJECTED: REJECTED, ROWS_WARNED: WARNED, ROWS_WRITTEN: 
 
 
 def samples(pipeline: str, states: Iterable[QueryState]) -> Iterator[Sample]:
-    """Every metric of every query."""
+    """Return every metric of every query."""
     for state in states:
         at = (pipeline, state.query)
         for metric, value in _values(state).items():

@@ -1,9 +1,8 @@
-"""What a query reads of its records, and who opens their values.
+"""Columns and fields that a query reads of its records, and the place where values are opened.
 
-The source opens them where it reads, in its Python worker, if all topics of the query have values
-of one format that it can open; otherwise Spark does, from the bytes. What no step, rule or sink of
-the query names is left out: columns of the record, and, where the source opens the values, fields.
-Fields are still checked: a value is rejected for any of them.
+The source opens values in its Python worker if all topics of the query have one format that it can
+open; otherwise Spark opens them from the bytes. Columns and fields that no step, rule or sink names
+are left out, but every field is still checked.
 
 A name counts if it is a word of the SQL. Where SQL says `*`, or Python gets the view, all count.
 """
@@ -34,17 +33,17 @@ from penstock.spark.pipeline.sql_views import words_of
 
 _PLACE: Final = ("topic", "partition", "offset")
 _LEAST: Final = ("partition",)
-"""What is read where nothing is needed: it costs nothing."""
+"""Column that is read where none is needed: it costs nothing."""
 
 Words = frozenset[str] | None
-"""Names that SQL may mean, in small letters; None for any name."""
+"""Names that SQL may mean, in lower case; None for any name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What the source of a query gives: columns, and the fields of values that it opens.
+    """Columns that a query's source returns, and the fields of values that it opens.
 
-    Without a format Spark opens the values; `why` says why. `fields` are None for all.
+    Without a format Spark opens the values; `why` is the reason. `fields` are None for all.
     """
 
     columns: tuple[str, ...] = RECORD_FIELDS
@@ -53,14 +52,14 @@ class Read:
     why: str = ""
 
     def options(self) -> dict[str, str]:
-        """The options of format `penstock` that ask for it."""
+        """Return the options of format `penstock` for this read."""
         found = {"columns": ",".join(self.columns)}
         if self.value_format is None:
             return found
         return found | value_options(self.value_format, self.fields)
 
     def __str__(self) -> str:
-        """Who opens the values, and what else is read."""
+        """Return a line for `plan`: who opens the values, and what else is read."""
         fields = "" if self.fields is None else f" ({', '.join(self.fields)})"
         opened = f"Spark: {self.why}" if self.why else f"the source, where it reads them{fields}"
         return f"{opened}; of the record: {', '.join(self.columns)}"
@@ -74,10 +73,10 @@ def read_of(
     *,
     whole: bool,
 ) -> Read:
-    """What a query reads of the topics of some of its sources.
+    """Return what a query reads of the topics of some of its sources.
 
     Args:
-        whole: whether all of a record is needed, as it is where records may be held.
+        whole: whether all of a record is needed, as for held records.
     """
     found = _opened(spec, decoders, names)
     if whole or any(spec.sources[name].outbox is not None for name in names):
@@ -93,7 +92,6 @@ def read_of(
 
 
 def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence[str]) -> Read:
-    """Who opens the values."""
     sources = [spec.sources[name] for name in names]
     made = [decoders[name] for name in names]
     formats = [one.value_format for one in made if isinstance(one, ReaderDecoder)]
@@ -109,7 +107,7 @@ def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence
 
 
 def _why_spark(decoders: Sequence[Decoder]) -> str:
-    """What the source cannot open."""
+    """Return what the source cannot open."""
     parts = [
         part for decoder in decoders if isinstance(decoder, JsonDecoder) for part in decoder.reasons
     ]
@@ -119,7 +117,7 @@ def _why_spark(decoders: Sequence[Decoder]) -> str:
 def _fields(
     spec: PipelineSpec, plan: QueryPlan, names: Sequence[str], known: Sequence[str]
 ) -> tuple[str, ...] | None:
-    """The fields of values that something in the query may name; None for all of them."""
+    """Return the fields of values that something in the query may name; None for all of them."""
     found: set[str] = set()
     for name in names:
         for words in _words(spec, plan, name):
@@ -131,7 +129,7 @@ def _fields(
 
 
 def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
-    """The names of columns that what reads a source's view may mean."""
+    """Return the names of columns that readers of a source's view may mean."""
     source = spec.sources[name]
     yield frozenset(word.lower() for word in (*source.deduplicate, source.time or ""))
     yield from (words_of(rule.condition) for rule in source.rules)
@@ -147,14 +145,14 @@ def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
 
 
 def _sink_words(sink: Sink) -> Iterator[Words]:
-    """What a sink may mean besides `_record`, which it leaves out where it takes all columns."""
+    """Return the names that a sink may mean besides `_record`."""
     if not isinstance(sink.to, TopicSink) or sink.to.value is None:
         yield None
     yield from map(words_of, _expressions(sink))
 
 
 def _columns(spec: PipelineSpec, plan: QueryPlan, names: Sequence[str]) -> set[str]:
-    """The columns of the record that are needed."""
+    """Return the columns of the record that are needed."""
     steps, sinks = _steps(spec, plan), _sinks(spec, plan)
     sources = [spec.sources[name] for name in names]
     parts: list[Source | Step] = [*sources, *steps]

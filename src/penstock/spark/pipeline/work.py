@@ -1,7 +1,7 @@
-"""One batch under way: its views, what is known of them, and how it gets to its sinks.
+"""Work of one batch: its views, their verdicts, and the commits of its sinks.
 
-A view that is judged is watched: what its rules say is observed in some pass over it, for which
-`passes.py` chooses. Sinks are staged, then the verdicts are known, then everything is committed.
+The verdicts of a judged view are observed in a pass that `passes.py` chooses. Sinks are staged,
+then the verdicts are known, then everything is committed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ DEAD_LETTERS: Final = "dead_letters"
 
 
 class RuleBroken(InvalidError):
-    """A row breaks a rule that says `fail`."""
+    """Row that breaks a rule with `fail`."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class RowsChanged(UnavailableError):
-    """Records that were read twice gave other rows; nothing of the batch has been committed."""
+    """Different rows of records that were read twice; nothing of the batch was committed."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class Work:
-    """A batch's session, views, and counts."""
+    """Session, views, and counts of a batch."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class Work:
         return kept
 
     def release(self) -> None:
-        """Give up what was kept, and the views."""
+        """Release kept frames, and the views."""
         for frame in reversed(self._kept):
             frame.unpersist()
         for name in self._read_by_steps:
             self.spark.catalog.dropTempView(name)
 
     def register(self, name: str, frame: DataFrame) -> None:
-        """Let steps and sinks read a view; steps find it by its name in Spark, too."""
+        """Register a view for steps and sinks; Spark finds it by its name, too."""
         self.views[name] = frame
         if name in self._read_by_steps:
             frame.createOrReplaceTempView(name)
@@ -110,7 +110,7 @@ class Work:
         """Judge the records of every source; their good rows become views.
 
         Args:
-            keep: keep what was judged in memory.
+            keep: keep the judged frames in memory.
             observe: count verdicts in the first pass over the views.
         """
         for name in self.plan.sources:
@@ -135,7 +135,7 @@ class Work:
             self._show(name, good, self.spec.sources[name])
 
     def _with_last_try(self, judged: DataFrame) -> DataFrame:
-        """After its last try, a record that would be tried again is a dead letter."""
+        """Dead-letter records after their last retry."""
         if not self.spec.errors.retry_delays_seconds:
             return judged
         tries = len(self.spec.errors.retry_delays_seconds)
@@ -177,7 +177,6 @@ class Work:
         return judged.observe(self._observed[name], F.expr(facts))
 
     def _take_in_observed(self) -> None:
-        """Take in what a pass has shown."""
         for name, observation in self._observed.items():
             try:
                 found = observation.get
@@ -186,10 +185,10 @@ class Work:
             self._take_in(name, found)
 
     def count_sources(self) -> None:
-        """Count what the rules of sources say, in a pass of its own.
+        """Count the verdicts of sources' rules in a separate pass.
 
         Raises:
-            RuleBroken: a row breaks a rule that says `fail`.
+            RuleBroken: a row breaks a rule with `fail`.
         """
         self._count(self._judged)
 
@@ -217,10 +216,10 @@ class Work:
             text += f": {broken[0]}-{broken[1]} offset {broken[2]}: {broken[rules.REASON]}"
         raise RuleBroken(text)
 
-    # What waits
+    # Held records
 
     def rejects(self, limit: int) -> pa.Table:
-        """The rejected records that have to wait, as `blocking.REJECT_SCHEMA`.
+        """Return the rejected records that have to wait, as `blocking.REJECT_SCHEMA`.
 
         Raises:
             TooManyHeld: more than `limit`.
@@ -237,7 +236,7 @@ class Work:
         return _arrow(union, blocking.REJECT_SCHEMA, self.plan.name, limit)
 
     def hold_back(self, blocking_offsets: pa.Table, limit: int) -> pa.Table:
-        """Take what has to wait out of the views; returns it, as `holding.SCHEMA`.
+        """Remove held records from the views; return them, as `holding.SCHEMA`.
 
         Raises:
             TooManyHeld: more than `limit`.
@@ -263,13 +262,13 @@ class Work:
         return _arrow(frames.union(waiting), SCHEMA, self.plan.name, limit)
 
     def give_up(self, held: pa.Table) -> None:
-        """Make dead letters of held records that somebody has given up."""
+        """Dead-letter held records that an operator released to the dead letters."""
         if held.num_rows:
             self._given_up.append(blocking.given_up_rows(self.spark.createDataFrame(held)))
             self._given_up_rows = held.num_rows
 
     def take_late(self, found: Bounds, late: LateRows) -> None:
-        """Have the rows that Spark drops as late counted, and dead-lettered where that is asked."""
+        """Count the rows that Spark drops as late, and dead-letter them if configured."""
         rows, without = late.of(self.spark, found)
         if without:
             self.counts[rules.REJECTED + LATE] += without
@@ -283,19 +282,19 @@ class Work:
     # Sinks
 
     def write(self, begin: Callable[[], None], *, counting: str | None) -> None:
-        """Stage every sink, look at the verdicts, have all of it checked, and commit.
+        """Stage every sink, check the verdicts and all stores, and commit.
 
-        Dead letters are committed first: a row that is in no table is then among them, whatever
-        ends the batch in between.
+        Dead letters are committed first, so that a row in no table is among them even if the batch
+        ends in between.
 
         Args:
-            begin: called when it is certain that the batch is not refused, before any commit.
-            counting: the sink in whose pass verdicts are counted; None where they have been, or
-                are to be in a pass of their own.
+            begin: called when it is certain that the batch is not rejected, before any commit.
+            counting: the sink in whose pass verdicts are counted; None if they have been, or are to
+                be in a separate pass.
 
         Raises:
-            RuleBroken: a row breaks a rule that says `fail`; nothing has been committed.
-            PenstockError: a topic refuses what is staged for it; nothing has been committed.
+            RuleBroken: a row breaks a rule with `fail`; nothing has been committed.
+            PenstockError: a topic rejects what is staged for it; nothing has been committed.
         """
         staged: dict[str, Staged[Any]] = {}
         try:
@@ -331,7 +330,7 @@ class Work:
         """Stage rejected records for their topic.
 
         Raises:
-            RowsChanged: they are not as many as were counted.
+            RowsChanged: their number differs from the count.
         """
         letters = BatchLetters(self.spec, self.plan, self.decoders)
         for name, frame in (self._judged | self._steps).items():

@@ -1,4 +1,4 @@
-"""Staged blobs: what a task leaves for the broker, and how the commit names it.
+"""Staged blobs: output of a task for the broker, and its entry in the commit.
 
     blob      sections, back to back
     section   record batches (v2), back to back, of one topic partition; base offsets count from 0
@@ -21,7 +21,7 @@ from penstock.spark.sink.placing import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """The records of a blob for one topic partition."""
+    """Records of a blob for one topic partition."""
 
     topic: str
     topic_id: str
@@ -33,7 +33,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """A staged blob, and the admin addresses of the brokers that have it."""
+    """Staged blob, and the admin addresses of the brokers that have it."""
 
     name: str
     size_bytes: int
@@ -56,14 +56,14 @@ class Blob:
 
 
 def blob_from_json(text: str) -> Blob:
-    """What `to_json` wrote."""
+    """Parse the result of `to_json`."""
     body = json.loads(text)
     sections = tuple(Section(**section) for section in body.pop("sections"))
     return Blob(**body | {"holders": tuple(body["holders"])}, sections=sections)
 
 
 class BlobParts:
-    """A blob in the making: pieces of bytes and the sections that they form."""
+    """Blob in the making: pieces of bytes and their sections."""
 
     def __init__(self) -> None:
         self.pieces: list[Any] = []
@@ -71,7 +71,6 @@ class BlobParts:
         self.size_bytes = 0
 
     def add(self, target: Target, partition: int, batches: Sequence[EncodedBatch]) -> None:
-        """Append a section."""
         size_bytes = sum(batch.size_bytes for batch in batches)
         self.sections.append(
             Section(

@@ -1,4 +1,4 @@
-"""The options of the sink to the log, read once and checked by name.
+"""Options of the sink to the log, read once and checked by name.
 
 Names and meanings are those of Spark's Kafka sink where it has them (`kafka.bootstrap.servers`,
 `topic`, `kafka.compression.type`).
@@ -23,7 +23,7 @@ _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9._/-]{1,249}")
 ALIASES: Final = {"kafka.bootstrap.servers": "bootstrap", "kafka.compression.type": "codec"}
 _IGNORED: Final = frozenset({"checkpointlocation", "path"})
-"""What Spark itself puts among the options of a query."""
+"""Options that Spark itself adds to those of a query."""
 
 
 def _codec(value: object) -> Codec:
@@ -51,7 +51,7 @@ def _seconds(value: object) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Where a sink writes and how; made by `check`."""
+    """Checked options of a sink; made by `check`."""
 
     bootstrap: str = setting("", "Brokers.", kind=given.SERVERS, shown="`PENSTOCK_BOOTSTRAP`")
     admin_url: str = setting(
@@ -87,16 +87,16 @@ class SinkOptions:
         kind=Kind("number of seconds", _seconds),
     )  # fmt: skip
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How brokers and the admin address are spoken to; secrets, so never shown."""
+    """Security of connections to brokers and the admin address; secrets, so never shown."""
 
 
 def check(**options: Any) -> SinkOptions:
-    """The options as a value, by the names of its fields; those that are None are not given.
+    """Return the options as a value, by the names of its fields; None means not given.
 
-    `bootstrap` and `admin_url` fall back to PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL.
+    `bootstrap` and `admin_url` default to PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL.
 
     Raises:
-        InvalidOption: what is missing or not allowed, by name.
+        InvalidOption: a missing or invalid option, by name.
     """
     names = {info.attribute: name for name, info in by_name(SinkOptions).items()}
     security = options.pop("security", None) or taken_from({})[0]
@@ -105,7 +105,7 @@ def check(**options: Any) -> SinkOptions:
 
 
 def parse(raw: Mapping[str, str]) -> SinkOptions:
-    """Read Spark's options (names in any case).
+    """Parse Spark's options (names in any case).
 
     Raises:
         InvalidOption: unknown name or malformed value.
