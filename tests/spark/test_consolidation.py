@@ -171,7 +171,7 @@ def test_a_job(topic: Diskless, spark: SparkSession) -> None:
 
     def run(**options: Any) -> Outcome:
         return consolidate(
-            spark, admin_url=admin, slots=2, topic=topic.name, tell=lines.append, **options
+            spark, admin_url=admin, slots=2, topic=topic.name, report=lines.append, **options
         )
 
     assert run().segments == 0, "nothing is old enough yet"

@@ -36,7 +36,6 @@ class Column:
 
 
 def column_of(data_type: pa.DataType) -> Column:
-    """Return the column of an Arrow type, with its parts."""
     if pa.types.is_struct(data_type):
         return struct_of([(part.name, column_of(part.type)) for part in data_type])
     if pa.types.is_map(data_type):
@@ -74,7 +73,6 @@ def validity(present: npt.NDArray[Any]) -> pa.Buffer | None:
 
 
 def narrow(words: npt.NDArray[np.int64], bits: int) -> Any:
-    """Return words as the values of a type of fewer bits."""
     if bits not in _NARROW:
         return words
     made = words.astype(_NARROW[bits])

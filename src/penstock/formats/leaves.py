@@ -83,7 +83,6 @@ class Leaves:
             self.octets[to : to + used] = octets[at : at + used]
 
     def _widen(self, first: int, room: int) -> None:
-        """Enlarge the columns that have one entry per entry of `first`."""
         behind = int(self.table[first, kernel.BEHIND])
         column = first
         while column < behind:
@@ -103,7 +102,6 @@ class Leaves:
         self.octets = np.empty(int(sizes.sum()), np.uint8)
 
     def array(self, number: int = 0) -> pa.Array:
-        """Return the present content of a column in Arrow."""
         column = self._columns[number]
         count = int(self.table[number, kernel.COUNT])
         if pa.types.is_null(column.type):

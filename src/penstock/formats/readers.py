@@ -23,9 +23,7 @@ from penstock.formats.values import Values
 class Reader(Protocol):
     """Reader of the values of one format, framed or not; may be pickled."""
 
-    def arrow_type(self) -> pa.DataType:
-        """Struct type of a value."""
-        ...
+    def arrow_type(self) -> pa.DataType: ...
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
         """Return the values, and the errors of invalid ones, which are null."""

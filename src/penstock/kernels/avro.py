@@ -60,7 +60,6 @@ _PROGRAM: Final = "int64[:, ::1]"
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)", inlined=True)
 def _read_branch(data: Any, at: int, end: int, count: int) -> tuple[int, int]:
-    """Return how many steps to go to the jump of the branch."""
     value, at = read_zigzag(data, at, end)
     if at < 0:
         return 0, at
@@ -114,7 +113,6 @@ def _checked(operation: int, value: int, count: int) -> tuple[int, int]:
 def _put_plain(
     program: Any, table: Any, valid: Any, words: Any, step: int, data: Any, at: int, end: int
 ) -> int:
-    """Put a value with as many bytes as its type determines."""
     operation = program[step, OPERATION]
     size = 1 if operation == BOOLEAN else 8 if operation == DOUBLE else 4
     if size > end - at:
@@ -167,7 +165,6 @@ def _put(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, step: int,
     data: Any, at: int, end: int,
 ) -> int:  # fmt: skip
-    """Put one value without parts; return the position behind it."""
     operation = program[step, OPERATION]
     if operation <= ENUM:
         value, at = read_zigzag(data, at, end)
@@ -188,7 +185,6 @@ def _read(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, data: Any, at: int, end: int,
     left: Any,
 ) -> tuple[int, int]:  # fmt: skip
-    """Run the program over one value; return the last step, and its problem."""
     step, depth = 0, -1
     while at >= 0:
         operation = program[step, OPERATION]

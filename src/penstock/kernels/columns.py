@@ -76,7 +76,6 @@ def put_nothing(table: Any, valid: Any, words: Any, column: int) -> None:
 
 @kernel("void(int64[:, ::1], uint8[::1], int64)", inlined=True)
 def put_parts(table: Any, valid: Any, column: int) -> None:
-    """Put an entry whose parts are put separately."""
     count = table[column, COUNT]
     valid[table[column, AT] + count] = 1
     table[column, COUNT] = count + 1
@@ -131,7 +130,6 @@ def set_text(
 def put_text(
     table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int, size: int
 ) -> bool:
-    """Put bytes of `data`; False if there is no room for them."""
     done: bool = set_text(table, valid, words, octets, column, data, at, size)
     if done:
         table[column, COUNT] += 1
@@ -165,8 +163,8 @@ def keys_differ(table: Any, words: Any, octets: Any, column: int) -> bool:
         first, behind = words[at + entry], words[at + entry + 1]
         if behind - first > COMPARED_MAX:
             return False
-        for one in range(first + 1, behind):
-            for other in range(first, one):
-                if _same(table, words, octets, column + 2, one, other):
+        for key in range(first + 1, behind):
+            for other in range(first, key):
+                if _same(table, words, octets, column + 2, key, other):
                     return False
     return True

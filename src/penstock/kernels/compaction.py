@@ -153,7 +153,6 @@ def _mixed(value: Any) -> Any:
 
 @kernel(f"uint64({READ}, int64, int64)", inlined=True)
 def _tail_word(data: Any, at: Any, size: Any) -> Any:
-    """Return up to eight bytes, with zeros above them."""
     word = load_word(data, at)
     if size < 8:
         word &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
@@ -162,7 +161,6 @@ def _tail_word(data: Any, at: Any, size: Any) -> Any:
 
 @kernel(f"UniTuple(uint64, 2)({READ}, int64, int64, uint64, uint64)", inlined=True)
 def _hashed(data: Any, at: Any, size: Any, first: Any, second: Any) -> Any:
-    """Return the hash of some bytes, by a secret of two words."""
     one, other = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
     left = size
     while left > 0:

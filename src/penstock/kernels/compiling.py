@@ -96,7 +96,6 @@ def compile_all() -> Path:
 
 @lru_cache(maxsize=1)
 def folder() -> Path:
-    """Return the folder of compiled kernels."""
     places = folders(FOLDER_VARIABLE, _HERE, "kernels")
     if CHECKED:
         places = tuple(place / "checked" for place in places)
@@ -127,8 +126,6 @@ def _warn_once(cause: str) -> None:
 
 
 class _Place(_CacheLocator):  # type: ignore[misc]
-    """Locator of a function's folder and sources, for Numba."""
-
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file
         self._name = Path(file).stem

@@ -62,7 +62,7 @@ _EXACT_SINGLE_POWER = 10
 
 @kernel(f"int64({READ}, int64, int64, int64)", inlined=True)
 def literal_end(data: Any, at: int, end: int, first: int) -> Any:
-    """Return the position behind `true`, `false` or `null`, whose first byte is `first`, or LOOK."""
+    """Return the position behind `true`, `false` or `null`, which begins with `first`; or LOOK."""
     if first == 116:
         whole = at + 4 <= end and data[at + 1] == 114 and data[at + 2] == 117
         return at + 4 if whole and data[at + 3] == 101 else LOOK
@@ -188,7 +188,6 @@ def put_digits(
     data: Any, at: int, whole: int, behind: int, negative: bool, words: Any, word: int,
     nodes: Any, node: int,
 ) -> Any:  # fmt: skip
-    """Write the digits of a decimal, rounded half up."""
     scale = nodes[node, SCALE]
     bounds = np.uint64(nodes[node, BOUND_HIGH]), np.uint64(nodes[node, BOUND_LOW])
     if whole - at + scale <= 18:
@@ -287,7 +286,6 @@ def read_real(
 def read_moment(
     data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int
 ) -> Any:  # fmt: skip
-    """Read a timestamp or a date."""
     if byte_at(data, at, end) != 34:
         return LOOK
     if nodes[node, KIND] == DATE:
@@ -332,7 +330,6 @@ def read_leaf(
     data: Any, at: int, end: int, nodes: Any, node: int, index: int, row: int, words: Any,
     reals: Any, flags: Any, heap: Any, marks: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Read any leaf, null included."""
     first = byte_at(data, at, end)
     kind = nodes[node, KIND]
     if first == 110 and kind != ANY:

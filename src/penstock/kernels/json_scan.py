@@ -45,7 +45,6 @@ _ESCAPES = _escapes()
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def byte_at(data: Any, at: int, end: int) -> Any:
-    """Return the byte there, or 0 behind the end."""
     return int64(data[at]) if at < end else 0
 
 
@@ -98,7 +97,6 @@ def code_point(data: Any, at: int, end: int) -> Any:
 
 @kernel("int64(uint8[::1], int64, int64)")
 def put_utf8(target: Any, at: int, point: int) -> Any:
-    """Write a character; return the position behind it."""
     if point < 0x80:
         target[at] = point
         return at + 1

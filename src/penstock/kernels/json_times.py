@@ -90,7 +90,7 @@ def read_fraction(data: Any, at: int, end: int, exact: bool) -> Any:
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64)", inlined=True)
 def read_zone(data: Any, at: int, end: int) -> Any:
-    """Return seconds east of Greenwich of `Z` or `+HH:MM`, and the position behind; `at` without."""
+    """Return seconds east of Greenwich of `Z` or `+HH:MM`, and the position behind; else `at`."""
     if at < end and data[at] == 90:
         return 0, at + 1
     if at + 6 > end or (data[at] != 43 and data[at] != 45) or data[at + 3] != 58:

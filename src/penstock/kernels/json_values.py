@@ -68,7 +68,6 @@ from penstock.kernels.utf8 import is_utf8
 
 @kernel(f"boolean({READ}, int64, int64, {READ}, int64, int64)", inlined=True)
 def is_name(data: Any, at: int, end: int, names: Any, start: int, size: int) -> bool:
-    """Whether the bytes there are this name and a quotation mark."""
     if at + size >= end or data[at + size] != 34:
         return False
     for step in range(size):
@@ -170,7 +169,7 @@ def read_slot(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, levels: Any, stack: Any,
     depth: int, noted: Any, words: Any, flags: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Return the start of the next value (or LOOK or ROOM), its node, and its index in the columns."""
+    """Return the next value's start (or LOOK or ROOM), its node, and its index in the columns."""
     node, index, target = stack[depth, OPEN], stack[depth, INDEX], int64(SKIPPED)
     listed = node >= 0 and nodes[node, KIND] != RECORD
     if listed:

@@ -18,8 +18,6 @@ _SHORT: Final = 16
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _copy(context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
-    """Call `memcpy`, without bounds checks."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointers = []
         for array, at in ((0, 1), (2, 3)):
@@ -81,8 +79,6 @@ def prefetch(context: Any, data: Any, at: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _load(context: Any, data: Any, at: Any) -> Any:
-    """Load eight bytes as a number, without bounds checks."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
         word = ir.IntType(64)

@@ -117,7 +117,6 @@ def _step(data: Any, at: int, end: int, wire: int) -> tuple[int, int, int]:
 
 @kernel("int64(int64, int64)", inlined=True)
 def _word(kind: int, value: int) -> int:
-    """Return a number on the wire as the word of its column."""
     if kind == SIGNED_32:
         return value << 32 >> 32
     if kind == UNSIGNED_32:
@@ -184,7 +183,6 @@ def _open(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, seen: Any, frames: Any,
     depth: int, message: int, end: int,
 ) -> int:  # fmt: skip
-    """Begin a message; return the problem, or 0."""
     column = messages[message, COLUMN]
     if table[column, COUNT] >= table[column, ROOM]:
         return _FULL
@@ -227,7 +225,6 @@ def _close(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, seen: Any, last: Any,
     message: int,
 ) -> int:  # fmt: skip
-    """End a message; return the problem, or 0."""
     for field in range(messages[message, FIRST], messages[message, BEHIND]):
         _close_field(fields, table, valid, words, seen, last, field)
     special = messages[message, SPECIAL]
@@ -335,7 +332,6 @@ def _read(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, octets: Any, seen: Any,
     last: Any, frames: Any, data: Any, at: int, end: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read one value; return the problem or 0, and its place."""
     problem, place = 0, 0
     depth = 0
     _open(messages, fields, table, valid, words, seen, frames, depth, 0, end)
@@ -362,7 +358,6 @@ def _read(
 
 @kernel("int64(int64[:, ::1], int64[:, ::1], int64)", inlined=True)
 def _column_at(messages: Any, fields: Any, place: int) -> int:
-    """Return the column of a place."""
     message = place - PLACES
     if message < messages.shape[0]:
         return messages[message, COLUMN]  # type: ignore[no-any-return]

@@ -95,13 +95,11 @@ def _length(column: Any, row: Any) -> Any:
 
 @kernel("int64(int64)", inlined=True)
 def _size(length: Any) -> Any:
-    """Return the bytes of an element with its length."""
     return varint_size(length) + max(length, 0)
 
 
 @kernel(f"int64(uint8[::1], int64, {_COLUMN}, int64, int64)", inlined=True)
 def _write(target: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
-    """Write an element with its length; return the position after it."""
     at = write_varint(target, at, length)
     if length <= 0:
         return at

@@ -89,7 +89,6 @@ _INTS: Final = "Array(int32, 1, 'C', readonly=True)"
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def big_endian(data: Any, at: Any, size: Any) -> Any:
-    """Return a signed number of `size` bytes."""
     value = np.int64(np.int8(data[at]))
     for index in range(1, size):
         value = (value << 8) | np.int64(data[at + index])
@@ -144,7 +143,6 @@ def find_batches(
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)")
 def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
-    """Return a varint of more than one byte."""
     raw, shift = np.uint64(0), np.uint64(0)
     stop = min(end, at + bytes_max)
     while at < stop:
@@ -225,7 +223,6 @@ def _put(
     data: Any, at: Any, length: Any, wanted: Any, buffer: Any, column: Any, row: Any,
     views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
 ) -> None:  # fmt: skip
-    """Put a key (column 0) or value (column 1) of a row; a length of -1 is a null."""
     if length < 0:
         state[NULL_KEYS + column] += 1
         if valid.size:
@@ -347,7 +344,7 @@ def _read_record(
     data: Any, batch: Any, record: Any, at: Any, wanted: Any, start: Any, end: Any, buffer: Any,
     row: Any, longs: Any, views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """Read the record at a position into a row; return a problem, the record's end, the next row."""
+    """Read the record at a position into a row; return a problem, its end, the next row."""
     section_end, base_offset, last_delta, base_timestamp, max_timestamp, append_time = batch
     (
         problem, timestamp, delta, key_at, key_length, value_at, value_length, headers, headers_at,

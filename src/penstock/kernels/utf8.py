@@ -54,7 +54,6 @@ def _is_mixed(data: Any, at: int, end: int) -> bool:
 
 @kernel(f"boolean({READ}, int64, int64)", inlined=True)
 def is_utf8(data: Any, at: int, end: int) -> bool:
-    """Whether the bytes from `at` to `end` are UTF-8."""
     seen = uint64(0)
     place = at
     while place <= end - 8:

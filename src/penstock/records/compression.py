@@ -174,8 +174,6 @@ def _inflated(machine: Any, data: Readable, max_bytes: int) -> Readable | None:
 
 
 def _inflated_in_steps(machine: Any, data: Readable, max_bytes: int) -> Readable | None:
-    """Decompress a stream in steps, with the result of `_inflated`."""
-
     def steps() -> Iterator[bytes]:
         rest = data
         while not machine.eof and (part := machine.decompress(rest, _STEP_BYTES)):
@@ -186,7 +184,6 @@ def _inflated_in_steps(machine: Any, data: Readable, max_bytes: int) -> Readable
 
 
 def _gathered(parts: Iterator[bytes], max_bytes: int) -> Readable | None:
-    """Join parts; None if they have more than `max_bytes`."""
     found, size = list[bytes](), 0
     for part in parts:
         found.append(part)
@@ -334,7 +331,6 @@ def _decompress_zstd(data: Readable, max_bytes: int) -> Readable:
 
 
 def _read_zstd(data: Readable, max_bytes: int) -> Readable:
-    """Decompress contiguous frames, whose size may be unknown."""
     parts, left = list[bytes](), max_bytes + 1
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         while left and (part := reader.read(min(left, _STEP_BYTES))):

@@ -134,7 +134,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole batch, header and records."""
         return self.batch_length + LENGTH_OVERHEAD_BYTES
 
     @property
@@ -429,7 +428,6 @@ def empty_batch(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
 
 
 def empty_batches(base_offset: int, next_offset: int, leader_epoch: int) -> Iterator[bytes]:
-    """Return empty batches for any number of offsets."""
     for base in range(base_offset, next_offset, EMPTY_OFFSETS_MAX):
         yield empty_batch(base, min(base + EMPTY_OFFSETS_MAX, next_offset), leader_epoch)
 

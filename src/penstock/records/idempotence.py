@@ -91,7 +91,6 @@ class ProducerState(NamedTuple):
 
 
 def described(producer_id: int, producer: Producer) -> ProducerState:
-    """Return a producer's state for DescribeProducers."""
     last = producer.batches[-1] if producer.batches else NO_BATCH
     return ProducerState(
         producer_id,
@@ -208,7 +207,7 @@ def check_verified(
     if verified_from < 0:
         raise InvalidTxnState(
             f"a batch of producer {producer_id} of epoch {epoch} was not part of an ongoing"
-            " transaction, and nobody has verified that it begins one"
+            " transaction, and was not verified to begin one"
         )
     if known and before is not None and before.guard_offset >= verified_from:
         raise VerificationOutdated(

@@ -92,7 +92,6 @@ class Guard:
         self.seen_ms = seen_ms
 
     def seen(self, epoch: int, sequence: int, now_ms: int) -> None:
-        """Note a batch to verify."""
         self.seen_ms = now_ms
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence

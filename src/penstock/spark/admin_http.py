@@ -173,7 +173,6 @@ class BrokerAdmins:
         return answered, trouble
 
     def _unknown(self, answered: list[tuple[BrokerAdmin, Answer]]) -> bool:
-        """Whether every broker returned 404."""
         return len(answered) == len(self.addresses) and all(
             answer.status == HTTPStatus.NOT_FOUND for _, answer in answered
         )

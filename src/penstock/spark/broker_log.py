@@ -104,7 +104,6 @@ class BrokerLog:
 
     @property
     def client(self) -> Client:
-        """The connected client."""
         if self._client is None:
             from penstock.client import Client
 
@@ -117,7 +116,6 @@ class BrokerLog:
         return self._client
 
     def close(self) -> None:
-        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None

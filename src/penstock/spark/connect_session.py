@@ -120,8 +120,8 @@ def _set(spark: SparkSession, chosen: Mapping[str, Any], url: str) -> None:
             spark.conf.set(name, value)
 
 
-def _source_with(told: Mapping[str, str]) -> type[DataSource]:
-    kept = dict(told)
+def _source_with(environment: Mapping[str, str]) -> type[DataSource]:
+    kept = dict(environment)
 
     # Not importable, so it is pickled with what it closes over.
     class Source(PenstockSource):

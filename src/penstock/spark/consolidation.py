@@ -92,7 +92,7 @@ def consolidate(
     store_options: Mapping[str, str] | None = None,
     topic: str | None = None,
     all_ages: bool = False,
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
     """Consolidate the partitions with a backlog once.
 
@@ -101,7 +101,7 @@ def consolidate(
         store_options: object store options of executors, beside their environment.
         topic: only this topic.
         all_ages: include recent and small extents.
-        tell: called with a line for every segment and every failure.
+        report: called with a line for every segment and every failure.
 
     Raises:
         ConsolidationRefused: the broker rejects the request, for example without an object store.
@@ -116,12 +116,12 @@ def consolidate(
             for run, made, error in _built(spark, batch, build):
                 if made is None:
                     outcome.failures += 1
-                    tell(f"{run.where}: {error}")
+                    report(f"{run.where}: {error}")
                 elif work_queue.complete(run, made):
                     outcome.segments += 1
                     outcome.segment_bytes += int(made["size_bytes"])
                     outcome.extents += len(run.extents)
-                    tell(f"{run.where} of {len(run.extents)} extents, {run.lease['key']}")
+                    report(f"{run.where} of {len(run.extents)} extents, {run.lease['key']}")
                 else:
                     outcome.races_lost += 1
     finally:
@@ -130,8 +130,6 @@ def consolidate(
 
 
 class _WorkQueue:
-    """Client of the broker's queue of runs, over its admin address."""
-
     def __init__(self, admin_url: str) -> None:
         self._address = BrokerAdmin(admin_url, security=admin_security(environment_options()))
 
@@ -139,22 +137,22 @@ class _WorkQueue:
         """Yield the runs of all partitions, requesting each when the one before is used."""
         found = self._call("GET", "/v1/diskless/backlogs").body["partitions"]
         ages = str(all_ages).lower()
-        for one in found:
-            if topic is not None and one["topic"] != topic:
+        for backlog in found:
+            if topic is not None and backlog["topic"] != topic:
                 continue
             outcome.partitions += 1
             start: int | None = 0
             while start is not None:
-                path = f"{_partition(one)}/runs?start={start}&all_ages={ages}"
+                path = f"{_partition(backlog)}/runs?start={start}&all_ages={ages}"
                 leased = self._call("POST", path).body
                 if leased["run"]:
                     yield Run(
-                        one["topic"], one["topic_id"], one["partition"],
+                        backlog["topic"], backlog["topic_id"], backlog["partition"],
                         leased["run"], leased["lease"], leased["store"],
                     )  # fmt: skip
                 following = leased["next_start"]
                 if following is not None and following <= start:
-                    raise ConsolidationRefused(f"{path}: next_start = {following} does not go on")
+                    raise ConsolidationRefused(f"{path}: next_start = {following} does not advance")
                 start = following
 
     def complete(self, run: Run, made: Mapping[str, Any]) -> bool:

@@ -81,7 +81,7 @@ class DataLoss(InvalidError):
         super().__init__(
             f"{topic}-{partition}: offsets {start} to {log_start - 1} are to be read, but the log "
             f"starts at {log_start}: they were deleted (retention, or a delete-records call). "
-            "Set failOnDataLoss=false to go on from there"
+            "Set failOnDataLoss=false to continue from there"
         )
         self.topic = topic
         self.partition = partition

@@ -66,7 +66,7 @@ class PartitionExtents:
 
 
 class ExtentSource(Protocol):
-    """Tells where the bytes of an offset range are."""
+    """Source of the extents of an offset range."""
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
         """The extents of [start, end), which must lie within the log.
@@ -123,8 +123,8 @@ class HttpExtents:
             for extent in page.found.extents
             if (wanted := trimmed(extent, start, end)) is not None
         )
-        aborted = dict.fromkeys(one for page in pages for one in page.found.aborted)
-        signed = {key: one for page in pages for key, one in page.found.signed.items()}
+        aborted = dict.fromkeys(found for page in pages for found in page.found.aborted)
+        signed = {key: signed for page in pages for key, signed in page.found.signed.items()}
         return replace(found.found, extents=extents, aborted=tuple(aborted), signed=signed)
 
     def _page(self, at: TopicPartition, start: int, end: int) -> _Page:
@@ -169,8 +169,6 @@ def _said(address: BrokerAdmin, answer: Answer) -> str:
 
 
 class _Page(NamedTuple):
-    """One response, and the start offset of the next page."""
-
     found: PartitionExtents
     next_start: int | None
 
@@ -188,7 +186,9 @@ def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
             topic_id=str(answer["topic_id"]),
             log_start_offset=int(answer["log_start_offset"]),
             extents=tuple(extents),
-            aborted=tuple([AbortedRange(*map(int, one)) for one in answer.get("aborted", ())]),
+            aborted=tuple(
+                [AbortedRange(*map(int, fields)) for fields in answer.get("aborted", ())]
+            ),
             store=store,
             signed=signed,
         )
@@ -205,7 +205,7 @@ def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
 def _object_extent(
     item: Mapping[str, Any], answer: Mapping[str, Any], signed: dict[str, SignedRange]
 ) -> Extent:
-    """Return an extent; one with a URL as an object of its own, which is put into `signed`."""
+    """Return an extent; one with a URL becomes an object of its own in `signed`."""
     extent = extent_from_json(item)
     if "url" not in item:
         return extent

@@ -51,7 +51,7 @@ def destination() -> Path:
         OSError: no folder is writable.
     """
     places = _places()
-    place = next((one for one in places if can_write(one.parent)), places[-1])
+    place = next((path for path in places if can_write(path.parent)), places[-1])
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 

@@ -75,7 +75,6 @@ class GroupCommitListener(ReportListener):
                 self._commit(positions)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Retry failed commits."""
         self._commit_failed()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802

@@ -58,9 +58,7 @@ class Log(Protocol):
         """Return the end offset per partition, open transactions included."""
         ...
 
-    def pause(self, seconds: float) -> None:
-        """Wait before the next request."""
-        ...
+    def pause(self, seconds: float) -> None: ...
 
 
 def selected(log: Log, options: SourceOptions) -> Mapping[str, TopicState]:
@@ -83,7 +81,6 @@ def selected(log: Log, options: SourceOptions) -> Mapping[str, TopicState]:
 
 
 def latest(log: Log, options: SourceOptions) -> Positions:
-    """Return the end offset of every selected partition."""
     return resolve(log, options, Bound(option="endingOffsets", kind="offset", everywhere=LATEST))
 
 

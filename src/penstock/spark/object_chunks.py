@@ -127,7 +127,6 @@ class _Store:
         self._given_up = False
 
     def close(self) -> None:
-        """End requests and connections. Idempotent."""
         self._runner.run(self._close())
         self._runner.close()
 

@@ -58,7 +58,6 @@ class Opening:
         )
 
     def columns(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """Return the two columns of some values."""
         opened, errors = self.reader.read(values)
         names = self.value.names
         if opened.type.num_fields != len(names):

@@ -20,7 +20,7 @@ from penstock.base.settings import LONG_MAX, Kind, describe, setting
 from penstock.formats.errors import InvalidFormat
 from penstock.formats.value_format import ValueFormat, check
 from penstock.records.positions import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
-from penstock.spark import given
+from penstock.spark import option_values
 from penstock.spark.errors import InvalidOption
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, HEADERS
 from penstock.spark.security import taken_from
@@ -37,8 +37,8 @@ ALIASES: Final = {
     "kafka.isolation.level": "isolationLevel",
 }
 _AS_JSON: Final = Kind("JSON", str)
-_COUNT: Final = given.whole()
-_TIMESTAMP: Final = given.whole(0)
+_COUNT: Final = option_values.whole()
+_TIMESTAMP: Final = option_values.whole(0)
 _UNKNOWN: Final = f"there is no such option; there are {STORE_OPTIONS}* and"
 
 PartitionMap = Mapping[str, Mapping[int, int]]
@@ -46,7 +46,7 @@ PartitionMap = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One end of the range to read.
+    """Start or end of the range to read.
 
     `everywhere` is an offset (`EARLIEST`, `LATEST`) or a timestamp for every partition; `each`, if
     not None, has one per partition instead.
@@ -62,22 +62,27 @@ class Bound:
 class Limits:
     """Independent options. Unit and default are in the field's name and value."""
 
-    bootstrap: str = setting("", "Brokers.", kind=given.SERVERS, shown="`PENSTOCK_BOOTSTRAP`")
+    bootstrap: str = setting(
+        "", "Brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
+    )
     admin_url: str | None = setting(
-        None, "Admin addresses; allows direct reads.", name="penstock.admin.url", kind=given.URL,
-        shown="`PENSTOCK_ADMIN_URL`, else none",
+        None, "Admin addresses; allows direct reads.", name="penstock.admin.url",
+        kind=option_values.URL, shown="`PENSTOCK_ADMIN_URL`, else none",
     )  # fmt: skip
     pattern: str | None = setting(
-        None, "The topics whose whole name matches.", name="subscribePattern", kind=given.PATTERN
+        None,
+        "The topics whose whole name matches.",
+        name="subscribePattern",
+        kind=option_values.PATTERN,
     )
     isolation: str = setting(
         "read_committed", "Whether records of open and of aborted transactions are left out; with"
         " `read_uncommitted` all that is in the log is read.", name="isolationLevel",
-        kind=given.word_of("read_committed", "read_uncommitted"),
+        kind=option_values.word_of("read_committed", "read_uncommitted"),
     )  # fmt: skip
     fail_on_data_loss: bool = setting(
         True, "Stop when records were deleted before they were read.", name="failOnDataLoss",
-        kind=given.FLAG,
+        kind=option_values.FLAG,
     )  # fmt: skip
     trigger_records_max: int | None = setting(
         None, "Most records of a micro-batch.", name="maxRecordsPerTrigger", kind=_COUNT
@@ -90,21 +95,21 @@ class Limits:
         name="minRecordsPerTrigger", kind=_COUNT,
     )  # fmt: skip
     trigger_delay_max_ms: int = setting(
-        15 * 60_000, "`500ms`, `30s`, `15m`.", name="maxTriggerDelay", kind=given.DURATION,
+        15 * 60_000, "`500ms`, `30s`, `15m`.", name="maxTriggerDelay", kind=option_values.DURATION,
         shown="`15m`",
     )  # fmt: skip
     group_id: str | None = setting(
-        None, "Show progress as this consumer group.", name="groupId", kind=given.TEXT
+        None, "Show progress as this consumer group.", name="groupId", kind=option_values.TEXT
     )
     parallelism: int = setting(
-        os.cpu_count() or 1, "Tasks to plan for.", kind=given.whole(most=PARALLELISM_MAX),
+        os.cpu_count() or 1, "Tasks to plan for.", kind=option_values.whole(most=PARALLELISM_MAX),
         shown="slots of the session",
     )  # fmt: skip
     wake_file: str | None = setting(
         None,
         "A file with the time of the next batch, if no record comes.",
         name="wakeFile",
-        kind=given.TEXT,
+        kind=option_values.TEXT,
     )
 
 
@@ -138,14 +143,14 @@ class Choices:
     )
     missing: str = setting(
         "error", "Whether a timestamp that no record has is an error or the end.",
-        name="startingOffsetsByTimestampStrategy", kind=given.word_of("error", "latest"),
+        name="startingOffsetsByTimestampStrategy", kind=option_values.word_of("error", "latest"),
     )  # fmt: skip
     columns: str | None = setting(
         None, "Columns to read; Spark does not pass a query's columns to a Python source.",
         kind=Kind("columns", str), shown="all but headers",
     )  # fmt: skip
     headers: bool = setting(
-        False, "The column `headers` too.", name="includeHeaders", kind=given.FLAG
+        False, "The column `headers` too.", name="includeHeaders", kind=option_values.FLAG
     )
 
 
@@ -156,7 +161,7 @@ class Values:
     kind: str = setting(
         "raw", "Adds the columns `_value`, a struct of the value's fields, and `_error`, which says"
         " what is wrong with a value that could not be read. `raw` adds none.", name="valueFormat",
-        kind=given.word_of("raw", "json", "json-schema", "avro", "protobuf"),
+        kind=option_values.word_of("raw", "json", "json-schema", "avro", "protobuf"),
     )  # fmt: skip
     schema: str | None = setting(
         None, "Of `json`, required: a schema as Spark writes it in JSON"
@@ -168,24 +173,24 @@ class Values:
     )  # fmt: skip
     message: str | None = setting(
         None, "Of `protobuf`, required: the full name of the message.", name="valueMessage",
-        kind=given.TEXT,
+        kind=option_values.TEXT,
     )  # fmt: skip
     framing: str = setting(
         "none", "`confluent` skips the bytes that a schema registry's serialisers write first.",
-        name="valueFraming", kind=given.word_of("none", "confluent"),
+        name="valueFraming", kind=option_values.word_of("none", "confluent"),
     )  # fmt: skip
     unknown_fields: str = setting(
         "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
-        name="valueUnknownFields", kind=given.word_of("ignore", "reject"),
+        name="valueUnknownFields", kind=option_values.word_of("ignore", "reject"),
     )  # fmt: skip
     decimals: str = setting(
         "exact", "How a value is read that has more digits than its column. `exact` makes it an"
         " error; `round` rounds decimals half up, and cuts fractions of a second behind"
-        " microseconds.", name="valueDecimals", kind=given.word_of("exact", "round"),
+        " microseconds.", name="valueDecimals", kind=option_values.word_of("exact", "round"),
     )  # fmt: skip
     zone: str | None = setting(
         None, "Of `json`: the zone of times that do not say theirs; UTC without one.",
-        name="valueZone", kind=given.TEXT,
+        name="valueZone", kind=option_values.TEXT,
     )  # fmt: skip
     fields: str | None = setting(
         None, 'The fields that `_value` is to have, as `["id", "at"]`; the others are checked all'
@@ -212,12 +217,10 @@ class SourceOptions(Limits):
 
     @property
     def isolation_level(self) -> int:
-        """The isolation level by its number."""
         return READ_COMMITTED if self.isolation == "read_committed" else READ_UNCOMMITTED
 
     @property
     def limited(self) -> bool:
-        """Whether a trigger has limits."""
         limits = (self.trigger_records_max, self.trigger_bytes_max, self.trigger_records_min)
         return any(limit is not None for limit in limits)
 
@@ -234,9 +237,11 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         if name.lower().startswith(STORE_OPTIONS) and name.lower() != STORE_OPTIONS
     }  # fmt: skip
     rest = {name: value for name, value in raw.items() if name.lower() not in store}
-    found = {"bootstrap": ""} | given.named((Limits, Choices, Values), rest, ALIASES, _UNKNOWN)
-    choices = given.checked(Choices, found)
-    limits = given.checked(Limits, found)
+    found = {"bootstrap": ""} | option_values.named(
+        (Limits, Choices, Values), rest, ALIASES, _UNKNOWN
+    )
+    choices = option_values.checked(Choices, found)
+    limits = option_values.checked(Limits, found)
     return SourceOptions(
         **asdict(limits),
         **_subscription(found),
@@ -244,14 +249,13 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         end=_bound(found, "ending", choices.ending_at),
         missing_timestamp_is_latest=choices.missing == "latest",
         columns=_columns(choices),
-        **_values(given.checked(Values, found)),
+        **_values(option_values.checked(Values, found)),
         security=security,
         store_options={name.removeprefix(STORE_OPTIONS): value for name, value in store.items()},
     )
 
 
 def value_options(value_format: ValueFormat, fields: Sequence[str] | None = None) -> dict[str, str]:
-    """Return the options of a format and of its selected fields."""
     wanted = None if fields is None else json.dumps(fields)
     given = {info.name: getattr(value_format, info.attribute, wanted) for info in describe(Values)}
     return {name: str(value) for name, value in given.items() if value is not None}

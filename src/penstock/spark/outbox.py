@@ -182,8 +182,6 @@ def _path_columns(path: Column) -> list[Column]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resolver:
-    """Function over a task's records; pickled on the driver."""
-
     root: str
     kept: tuple[str, ...]
     decompress: bool
@@ -231,7 +229,6 @@ class _Resolver:
         yield from self._rows(some, pa.array(payloads, pa.binary()), pa.array(errors, pa.string()))
 
     def _files(self, table: pa.Table, reader: OutboxReader) -> Iterator[pa.RecordBatch]:
-        """Read each file; yield payloads whenever they are large enough."""
         names = Pointer.__dataclass_fields__
         fields = table.select(list(names)).to_pylist()
         times = self._times(table)

@@ -48,11 +48,9 @@ class Positions:
         return self.topic_ids == other.topic_ids and dict(_offsets(self)) == dict(_offsets(other))
 
     def same_place(self, other: Positions) -> bool:
-        """Whether both have the same offsets and the same wake time."""
         return self.wake_ms == other.wake_ms and self.same_offsets(other)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the checkpoint's form, with keys in their one order."""
         topics: dict[str, Any] = {
             topic: {"id": self.topic_ids[topic], "partitions": {}}
             for topic in sorted(self.topic_ids)

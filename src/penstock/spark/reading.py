@@ -61,14 +61,10 @@ class Fetcher(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Close the connection."""
-        ...
+    def close(self) -> None: ...
 
 
 def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
-    """Return the reader of the tasks of a read with these options."""
-
     def extents() -> HttpExtents | None:
         from penstock.spark.extents import extents_of
 
@@ -116,7 +112,7 @@ class TaskReader:
         self._schema = pa.schema([*arrow_schema(self._columns), *added])
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
-        """Yield the task's records, at most `BATCH_ROWS_MAX` rows a batch, by offset in each slice."""
+        """Yield the task's records by offset in each slice, at most `BATCH_ROWS_MAX` a batch."""
         slices = self._with_urls(task.slices)
         kinds = itertools.groupby(slices, key=lambda item: (item.store, item.signed is None))
         try:

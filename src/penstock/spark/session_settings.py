@@ -43,12 +43,10 @@ def listen(spark: SparkSession) -> None:
 
 
 def facts(slots: int) -> dict[str, str]:
-    """Return the environment of the source."""
     return {PARALLELISM_VARIABLE: str(slots)}
 
 
 def built(chosen: Mapping[str, Any]) -> SparkSession:
-    """Return the session with these settings."""
     builder = SparkSession.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)

@@ -64,4 +64,6 @@ class Task(InputPartition):
 
 def overlapping(ranges: Sequence[AbortedRange], start: int, end: int) -> tuple[AbortedRange, ...]:
     """Return the ranges that have an offset in [start, end)."""
-    return tuple([one for one in ranges if one.first_offset < end and one.last_offset >= start])
+    return tuple(
+        [range_ for range_ in ranges if range_.first_offset < end and range_.last_offset >= start]
+    )

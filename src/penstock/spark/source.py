@@ -42,7 +42,6 @@ class PenstockSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the word for `format()`."""
         return "penstock"
 
     @cached_property
@@ -74,7 +73,6 @@ class PenstockSource(DataSource):
         return PenstockReader(self._parsed, end, self._opening)
 
     def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802
-        """Return a micro-batch reader."""
         self._check_schema(schema)
         if self._parsed.end is not None:
             raise InvalidOption(

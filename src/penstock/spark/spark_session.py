@@ -26,7 +26,7 @@ from penstock.spark.errors import InvalidOption
 from penstock.spark.session_settings import LOOPBACK_SETTINGS, SETTINGS, built, facts, listen
 from penstock.spark.source import PenstockSource
 from penstock.spark.spark_home import spark_home
-from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, settled_slots
+from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, stable_slots
 
 _SHUFFLES: Final = "spark.sql.shuffle.partitions"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -71,7 +71,6 @@ def session(
 
 
 def is_connect_url(chosen: Mapping[str, Any]) -> bool:
-    """Whether settings name a Spark Connect server."""
     return "spark.remote" in chosen or (
         "SPARK_REMOTE" in os.environ and "spark.master" not in chosen
     )
@@ -102,7 +101,7 @@ def _local(chosen: dict[str, Any], slots: int) -> SparkSession:
         java.start(wanted)
     spark = built(wanted)
     if not inherits or spark.sparkContext.defaultParallelism != slots:
-        _tell(spark, facts(spark.sparkContext.defaultParallelism))
+        _configure(spark, facts(spark.sparkContext.defaultParallelism))
     listen(spark)
     return spark
 
@@ -122,10 +121,10 @@ def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
     except BaseException:
         spark.stop()
         raise
-    slots = settled_slots(spark)
+    slots = stable_slots(spark)
     if not spark.sparkContext.getConf().contains(_SHUFFLES):
         spark.conf.set(_SHUFFLES, str(slots))
-    _tell(spark, facts(slots))
+    _configure(spark, facts(slots))
     listen(spark)
     return spark
 
@@ -134,10 +133,10 @@ def _driver_settings(master: str) -> dict[str, str]:
     """Return settings that bind a driver with loopback masters to the loopback."""
     if not master.startswith("spark://"):
         return {}
-    hosts = {urlsplit(f"spark://{one}").hostname for one in master[len("spark://") :].split(",")}
+    hosts = {urlsplit(f"spark://{host}").hostname for host in master[len("spark://") :].split(",")}
     return LOOPBACK_SETTINGS if hosts <= _LOOPBACK else {}
 
 
-def _tell(spark: SparkSession, told: Mapping[str, str]) -> None:
-    spark.sparkContext.environment.update(told)
+def _configure(spark: SparkSession, environment: Mapping[str, str]) -> None:
+    spark.sparkContext.environment.update(environment)
     spark.dataSource.register(PenstockSource)

@@ -72,7 +72,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = latest(self._log, self._options)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the log, for Spark's progress report."""
         return (self._frozen or latest(self._log, self._options)).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -124,7 +123,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reader_of(self._options, self._opening).read(partition)
 
     def stop(self) -> None:
-        """Close the connections."""
         self._log.close()
         if self._extents is not None:
             self._extents.close()
@@ -148,7 +146,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return asked_ms if due and asked_ms is not None else before_ms
 
     def _ends(self, begin: Positions) -> Positions:
-        """Return the end offsets of the partitions, which are not below `begin`."""
         now = latest(self._log, self._options)
         check_lineage(begin, written(self._log, begin, now))
         return now

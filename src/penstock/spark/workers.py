@@ -117,7 +117,7 @@ def slots(spark: SparkSession) -> int:
     return server_slots(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
-def settled_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
+def stable_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
     """Return how many tasks run at once, when no more executors register."""
     context = spark.sparkContext
     begin = since = clock.monotonic()
@@ -132,7 +132,7 @@ def settled_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
 
 
 def server_slots(spark: SparkSession) -> int:
-    """Return `settled_slots` of a Spark Connect server, by the partitions of a range."""
+    """Return `stable_slots` of a Spark Connect server, by the partitions of a range."""
     parts = spark.range(RANGE_ROWS).select(F.spark_partition_id().alias("part"))
     return int(parts.agg(F.max("part").alias("part")).toArrow()["part"][0].as_py()) + 1
 
@@ -159,7 +159,6 @@ def ship(spark: SparkSession, paths: Sequence[str | os.PathLike[str]]) -> None:
 
 
 def is_connect(spark: Any) -> bool:
-    """Whether a session is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

@@ -229,7 +229,7 @@ def test_mistakes_of_all_kinds_are_told_at_once(spark: SparkSession, tmp_path: P
     path = tmp_path / "p.toml"
     path.write_text(re.sub(r"( #!\S+)+$", "", EVERYTHING, flags=re.MULTILINE))
     found = survey(path)
-    more = problems(found.spec, spark, told=found.problems, unsure=found.unsure)
+    more = problems(found.spec, spark, reported=found.problems, unsure=found.unsure)
     marked = [
         (number, where)
         for number, line in enumerate(EVERYTHING.splitlines(), 1)

@@ -61,7 +61,7 @@ def ran(spec: PipelineSpec, batch_id: int, *, committed: bool = True, held: int 
     paths = PipelinePaths(spec)
     definitions = Definitions(paths.definitions)
     definition = definitions.keep(spec, (plan,))
-    definitions.settle(definition, {})
+    definitions.mark_present(definition, {})
     reader = PenstockStreamReader(parse(stream_options(spec, plan, plan.sources, Read())))
     end = reader.reportLatestOffset()
     reader.stop()

@@ -19,9 +19,9 @@ from penstock.spark.pipeline.retry_store import (
     Release,
     ReleaseBox,
     RetryStore,
-    given_up,
-    let_go,
+    dead_lettered,
     next_due_ms,
+    released,
 )
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
 from penstock.spark.pipeline.spec import RECORD
@@ -66,7 +66,7 @@ def test_a_key_goes_when_its_first_record_goes(
     releases: tuple[Release, ...],
 ) -> None:
     held = table([row(at, *one) for at, one in enumerate(some)])
-    goes, stays = let_go(held, now_ms=NOW, releases=releases, keep_order=keep_order)
+    goes, stays = released(held, now_ms=NOW, releases=releases, keep_order=keep_order)
     expected = []
     first: dict[bytes, bool] = {}
     for at, (key, otherwise, due) in enumerate(some):
@@ -113,11 +113,11 @@ def test_parked_records_that_are_given_up_leave_their_followers(tmp_path: Path) 
     rows = [(b"a", "park"), (b"a", "follow"), (b"b", "park"), (None, "park"), (b"c", "retry")]
     held = table([row(at, *one) for at, one in enumerate(rows)])
     wish = Release(keys=(b"a",), dead_letter=True)
-    going, _ = let_go(held, now_ms=NOW, releases=(wish,), keep_order=True)
-    assert [offsets(part) for part in given_up(going, (wish,))] == [[0], [1]]
+    going, _ = released(held, now_ms=NOW, releases=(wish,), keep_order=True)
+    assert [offsets(part) for part in dead_lettered(going, (wish,))] == [[0], [1]]
     everything = Release(keys=None, dead_letter=True)
-    assert [offsets(part) for part in given_up(held, (everything,))] == [[0, 2, 3], [1, 4]]
-    assert offsets(given_up(held, (Release(keys=None),))[0]) == []
+    assert [offsets(part) for part in dead_lettered(held, (everything,))] == [[0, 2, 3], [1, 4]]
+    assert offsets(dead_lettered(held, (Release(keys=None),))[0]) == []
     box = ReleaseBox(tmp_path / "box")
     box.ask("one", {"keys": "all", "dead_letter": True})
     assert box.read("one") == everything

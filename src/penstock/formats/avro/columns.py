@@ -40,7 +40,6 @@ _DOUBLES: Final = frozenset({Primitive(kind="float"), Primitive(kind="double")})
 
 
 def column_of_schema(node: Node) -> Column:
-    """Return the column of a schema."""
     match node:
         case Primitive(kind=kind, logical=logical):
             return column_of(_TYPES[logical or kind])

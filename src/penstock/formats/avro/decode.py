@@ -84,8 +84,6 @@ def decode(schema: Record, values: Values) -> tuple[pa.StructArray, pa.StringArr
 
 @dataclass(slots=True)
 class _Program:
-    """Steps, and the place of each in words."""
-
     root: Column
     steps: list[tuple[int, ...]] = field(default_factory=list)
     places: list[str] = field(default_factory=lambda: list(PLACES))
@@ -97,7 +95,6 @@ class _Program:
         return f"{self.places[place]}{_WORDS[reason]}{more}"
 
     def add(self, where: str, operation: int, column: int, *more: int) -> int:
-        """Add a step; return its number."""
         self.steps.append((operation, column, *more, *[0] * (kernel.STEP_WIDTH - 2 - len(more))))
         self.places.append(f"field {where}: " if where else "")
         return len(self.steps) - 1

@@ -136,8 +136,6 @@ def _kind(document: Any) -> str:
 
 
 class _Parser:
-    """Parser of one document; holds the named types so far. None marks one still open."""
-
     def __init__(self) -> None:
         self._named: dict[str, Node | None] = {}
 

@@ -56,7 +56,6 @@ class JsonReader:
 
 
 def _replaced(made: pa.Array, rows: Longs, values: Sequence[Any]) -> pa.Array:
-    """Return the array with other values at some of its rows."""
     right = np.array([value is not None for value in values], np.bool_)
     if not right.any():
         return made
@@ -67,8 +66,6 @@ def _replaced(made: pa.Array, rows: Longs, values: Sequence[Any]) -> pa.Array:
 
 
 class _Batch:
-    """Bytes of the values, and the state of each."""
-
     def __init__(self, values: pa.BinaryArray, framed: Framing) -> None:
         found = Values.of(values)
         if framed == "confluent":
@@ -144,8 +141,6 @@ _SURE = {pa.float64(): 1e308, pa.float32(): 0.0}
 
 
 class _Columns:
-    """Arrow arrays of what the kernel has filled."""
-
     def __init__(self, arenas: Arenas, batch: _Batch) -> None:
         self._arenas = arenas
         self._batch = batch
@@ -181,7 +176,6 @@ class _Columns:
             self._batch.status[rows[self._batch.status[rows] == layout.GOOD]] = layout.SLOW
 
     def _rows_of(self, level: int) -> Longs:
-        """Return the row of each value of a level."""
         if level == 0:
             return np.arange(self._batch.status.size)
         node = self._arenas.program.lists[level]

@@ -92,8 +92,6 @@ def _refused(pointer: str, reason: str) -> InvalidFormat:
 
 
 class _Reader:
-    """Reader of one document."""
-
     def __init__(self, document: Any, closed: bool) -> None:
         self._document = document
         self._closed = closed

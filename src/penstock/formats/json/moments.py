@@ -91,7 +91,6 @@ def _days(year: int, month: int, day: int) -> int | None:
 
 
 def _time(text: str) -> tuple[int, str | None] | None:
-    """Return microseconds of the day, and the zone as it is written."""
     if not text:
         return 0, None
     found = _TIME.fullmatch(text)
@@ -121,7 +120,6 @@ def _offset(zone: str, shown: int) -> int:
 
 @lru_cache(maxsize=_ZONES_KEPT)
 def _zone(name: str) -> int | ZoneInfo:
-    """Return an offset in seconds, or a zone with rules."""
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-])([0-9]{2}):([0-9])$", r"\1\2:0\3", name)
     name = _SHORT.get(name, name)

@@ -214,7 +214,6 @@ def _leaf(leaf: Leaf, value: Any, where: str, how: Conversion) -> Any:
 
 
 def type_name(data_type: pa.DataType) -> str:
-    """Return a type in the words of SQL."""
     if pa.types.is_decimal(data_type):
         return f"decimal({data_type.precision},{data_type.scale})"
     return _NAMES[data_type]
@@ -269,7 +268,6 @@ def _as_single(number: Number) -> float:
 
 
 def _exact(number: str) -> Decimal:
-    """Return a number as a decimal; an exponent of more digits than any number here is cut."""
     mantissa, _, exponent = number.lower().partition("e")
     digits = exponent.lstrip("+-").lstrip("0")
     if len(digits) > _EXPONENT_DIGITS:
@@ -306,7 +304,6 @@ def _fitted(exact: Decimal, precision: int, scale: int, exactly: bool) -> Decima
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON without blanks, its numbers as they were written."""
     parts: list[str] = []
     waiting: list[Any] = [value]
     while waiting:  # without recursion: values nest deeper than Python's calls may

@@ -115,7 +115,6 @@ class Program:
         return len(self.columns) - 1
 
     def _add(self, shape: Shape, level: int) -> int:
-        """Add a node and all in it. WORDS and FLAGS are numbers of columns until there are some."""
         number = len(self.nodes)
         row = [0] * layout.NODE_WIDTH
         self.nodes.append(row)
@@ -258,7 +257,6 @@ class Arenas:
         self._lay_out()
 
     def words_of(self, column: int) -> Any:
-        """Return the words of all values of a column."""
         level, start, _, width = self.columns[column].tolist()
         return self.words[start : start + width * int(self.levels[level, layout.COUNT])]
 

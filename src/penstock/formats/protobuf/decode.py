@@ -82,8 +82,6 @@ def decode(
 
 @dataclass(slots=True)
 class _Tables:
-    """Tables of messages and fields for the kernel, and the places of both in words."""
-
     root: Column
     exact: bool
     messages: list[list[int]] = field(default_factory=list)
@@ -105,7 +103,6 @@ class _Tables:
         return self.items[number][item]
 
     def add(self, message: Message, column: int, where: str) -> int:
-        """Add a message with all nested ones; return its number."""
         number, first = len(self.messages), len(self.fields)
         special = _SPECIAL.get(message.special or "", kernel.STRUCT)
         self.places[number] = _label(where)

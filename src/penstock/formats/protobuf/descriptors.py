@@ -125,7 +125,7 @@ def _compiled(path: Path) -> bytes:
 
 
 def indexes_of(message: Descriptor) -> tuple[int, ...]:
-    """Return the index of a message in its file: its place at the top, then within that, and so on."""
+    """Return the indexes of a message and its parents in their file, outermost first."""
     places: list[int] = []
     current: Descriptor | None = message
     while current is not None:

@@ -13,7 +13,6 @@ from penstock.records.columnar.arrays import Flags, Ints
 from penstock.records.header import HEADER_BYTES, TRANSACTIONAL_FLAG
 
 _PRODUCER_ID: Final = np.arange(43, 51) - HEADER_BYTES
-"""Offset of a batch's producer id, before its first record."""
 
 
 def aborted_batches(view: memoryview, table: Ints, ranges: Sequence[AbortedRange]) -> Flags:

@@ -183,7 +183,6 @@ def _too_large(size_bytes: int, first: int, count: int, plan: _Plan) -> RecordTo
 
 
 def _compressed(data: memoryview, codec: Codec, level: int | None) -> memoryview:
-    """Return a batch with its records compressed, and room for its header."""
     records = compress(codec, data[HEADER_BYTES:], level)
     return memoryview(bytearray().join((bytes(HEADER_BYTES), records)))
 

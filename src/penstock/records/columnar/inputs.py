@@ -91,7 +91,6 @@ class Input:
         return replace(self, order=order[rows])
 
     def columns(self) -> tuple[Any, ...]:
-        """Return the arguments of the kernels."""
         bounds, keys, values = self.headers
         order = _IN_ORDER if self.order is None else self.order
         return (
@@ -265,7 +264,6 @@ def _headers(array: Any) -> Headers:
 
 
 def _pairs_texts(kind: Any) -> bool:
-    """Whether a type has keys and values of text or bytes, and nothing else."""
     if pa.types.is_map(kind):
         parts = [kind.key_type, kind.item_type]
     elif any(listed(kind) for listed in _LISTS) and pa.types.is_struct(kind.value_type):

@@ -30,7 +30,7 @@ _NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
 
 
 class Rows:
-    """All records of some batches, read piece by piece."""
+    """Records of some batches, read piece by piece."""
 
     def __init__(self, pieces: list[Piece], table: Ints) -> None:
         self._pieces = pieces
@@ -78,7 +78,6 @@ class Rows:
         )
 
     def array(self, name: str) -> Any:
-        """Return a selected column."""
         if name in _BYTES_COLUMNS:
             return self._bytes(_BYTES_COLUMNS.index(name))
         if name == "headers":

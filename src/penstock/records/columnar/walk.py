@@ -20,7 +20,6 @@ _NOTHING: Final = (
     np.empty((2, 0), np.int32),
     np.empty(0, np.uint8),
 )
-"""Empty target of a column."""
 _NO_BITMAPS: Final = np.empty((2, 0), np.uint8)
 _REASONS: Final = {
     kernels.MISFIT: "the records of a batch do not fill it, as shows at byte {place}",
@@ -34,13 +33,12 @@ _REASONS: Final = {
 
 
 def corrupt(problem: int, state: Any) -> CorruptBatch:
-    """Return the error for a problem that `read_records` returned, without the name of the batch."""
+    """Return the error for a problem of `read_records`, without the name of the batch."""
     record = max(int(state[kernels.RECORD]), 0)
     return CorruptBatch(explained(problem, record, int(state[kernels.PLACE])), record=record)
 
 
 def explained(problem: int, record: int, place: int) -> str:
-    """Return a problem in words, with its record and place."""
     return _REASONS[problem].format(place=place, record=record)
 
 

@@ -45,8 +45,6 @@ def by_reader(reader: Reader, frame: DataFrame, column: str) -> DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batches:
-    """Function over a task's batches; pickled on the driver."""
-
     reader: Reader
     column: str
 

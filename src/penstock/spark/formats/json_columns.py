@@ -142,5 +142,4 @@ def column_type(shape: Shape) -> DataType:
 
 
 def record_type(record: Record) -> StructType:
-    """Return the schema of `_value`."""
     return StructType([StructField(part.name, column_type(part.shape)) for part in record.fields])

@@ -44,7 +44,7 @@ class PageUnavailable(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One process that runs a pipeline."""
+    """Process that runs a pipeline."""
 
     pipeline: str
     file: str
@@ -62,7 +62,6 @@ def status_of(run: Run, states: States) -> dict[str, Any]:
 
 
 def build_app(run: Run, states: Callable[[], States]) -> Starlette:
-    """Return the ASGI application over the states of a run."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -126,7 +125,6 @@ class AdminPage:
         return self._address
 
     def stop(self) -> None:
-        """Let open requests finish and end the thread."""
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(STOP_SECONDS)

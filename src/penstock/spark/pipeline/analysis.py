@@ -129,7 +129,7 @@ def problems(
     spec: PipelineSpec,
     spark: SparkSession,
     *,
-    told: Collection[Problem] = (),
+    reported: Collection[Problem] = (),
     unsure: Collection[str] = (),
 ) -> tuple[Problem, ...]:
     """Return what Spark rejects in a pipeline, besides the problems that were reported already.
@@ -139,7 +139,7 @@ def problems(
         unsure: views with unreliable columns: for them, and for views that read them, only the
             syntax is checked.
     """
-    analysis = _Analysis(spec, spark.newSession(), told, unsure)
+    analysis = _Analysis(spec, spark.newSession(), reported, unsure)
     analysis.run(None)
     return tuple(analysis.problems)
 
@@ -155,18 +155,16 @@ def _analyse(
 
 
 class _Analysis:
-    """One analysis of a pipeline."""
-
     def __init__(
         self,
         spec: PipelineSpec,
         spark: SparkSession,
-        told: Collection[Problem] = (),
+        reported: Collection[Problem] = (),
         unsure: Collection[str] = (),
     ) -> None:
         self._spec = spec
         self._spark = spark
-        self._told = {one.where for one in told}
+        self._reported = {problem.where for problem in reported}
         self._unsure = unsure
         self._document = document.read(spec.file)
         self._streams: dict[str, bool] = {}
@@ -204,13 +202,12 @@ class _Analysis:
             self._check_streaming(query)
 
     def _known(self) -> PipelineSpec:
-        """Return the pipeline without the views that failed, and without their sinks."""
         spec = self._spec
         return replace(
             spec,
-            sources={name: one for name, one in spec.sources.items() if name in self.views},
-            steps={name: one for name, one in spec.steps.items() if name in self.views},
-            sinks={name: one for name, one in spec.sinks.items() if one.view in self.views},
+            sources={name: source for name, source in spec.sources.items() if name in self.views},
+            steps={name: step for name, step in spec.steps.items() if name in self.views},
+            sinks={name: sink for name, sink in spec.sinks.items() if sink.view in self.views},
         )
 
     # Views
@@ -284,7 +281,6 @@ class _Analysis:
     def _can_protect(
         self, key: tuple[str, ...], part: Source | Step, frame: DataFrame, by: Sequence[str]
     ) -> bool:
-        """Whether the columns and subjects exist, with types that can be protected so."""
         before = len(self.problems)
         for protection in part.protections:
             if protection.by not in by:
@@ -314,7 +310,7 @@ class _Analysis:
     ) -> None:  # fmt: skip
         kind = frame.schema[column].dataType
         if not isinstance(kind, fit):
-            names = [one().simpleString() for one in fit]
+            names = [allowed().simpleString() for allowed in fit]
             self._problem(
                 place, f"is {kind.simpleString()}; to {what}, it must be {' or '.join(names)}",
                 "cast it in a step before",
@@ -350,7 +346,6 @@ class _Analysis:
             self._try((*key, "delete_when"), partial(view.where, to.delete_when))
 
     def _check_targets(self, query: QueryPlan) -> None:
-        """Note rejections of sinks and of the state directory; skip tables with other problems."""
         for name in query.sinks:
             key, view = ("sink", name), self._spec.sinks[name].view
             if not any(map(self._is_wrong, (key, ("source", view), ("step", view)))):
@@ -364,7 +359,6 @@ class _Analysis:
             self._problem((*key, name), said)
 
     def _check_streaming(self, query: QueryPlan) -> None:
-        """Note what Spark rejects in a stateful query and its output mode."""
         if query.root is None:
             return
         key = ("step" if query.root in self._spec.steps else "source", query.root)
@@ -399,7 +393,6 @@ class _Analysis:
     def _check_rules(
         self, key: tuple[str, ...], some: tuple[Rule, ...], frame: DataFrame | None
     ) -> None:
-        """Check the conditions of a view; of a view that failed, only their syntax."""
         for rule in some:
             place = (*key, "expect", rule.name)
             if frame is None:
@@ -415,7 +408,6 @@ class _Analysis:
                 )
 
     def _check_holding(self) -> None:
-        """Check that only record queries hold records."""
         spec = self._spec
         parts: list[tuple[str, Source | Step]] = [*spec.sources.items(), *spec.steps.items()]
         names = {name for name, part in parts if any(r.otherwise in HOLDING for r in part.rules)}
@@ -494,8 +486,7 @@ class _Analysis:
             self._problem(key, cause_of(error))
 
     def _is_wrong(self, key: tuple[str, ...]) -> bool:
-        """Whether a table of the file, or a key in it, has a problem."""
-        places = (*self._told, *(problem.where for problem in self.problems))
+        places = (*self._reported, *(problem.where for problem in self.problems))
         return any(f"{place}.".startswith(f"{dotted(key)}.") for place in places)
 
     def _no_column(self, key: tuple[str, ...], name: str, frame: DataFrame) -> None:
@@ -505,8 +496,7 @@ class _Analysis:
     def _problem(
         self, key: tuple[str, ...], message: str, fix: str = "", *, line: int | None = None
     ) -> None:
-        """Note a problem at a key; `line` counts within the key's text."""
-        if line is None and dotted(key) in self._told:
+        if line is None and dotted(key) in self._reported:
             return
         if line is not None and key[0] == "step" and key[-1] == "sql":
             file, place = self._document.sql_place(key[1], line)

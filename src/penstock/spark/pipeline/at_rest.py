@@ -33,9 +33,11 @@ _LOGS: Final = ("offsets", "commits")
 
 
 def at_rest(spec: PipelineSpec) -> tuple[QueryState, ...]:
-    """Return the ended queries of a pipeline that has nothing to do; none if it may have something."""
+    """Return the ended queries of a pipeline that has nothing to do; none if it may have work."""
     try:
-        plans = Definitions(PipelinePaths(spec).definitions).settled(spec, schemas.kept(spec))
+        plans = Definitions(PipelinePaths(spec).definitions).present_queries(
+            spec, schemas.kept(spec)
+        )
         if plans is None or schemas.missing(spec) or not all(_rests(spec, plan) for plan in plans):
             return ()
     except (PenstockError, OSError):
@@ -46,7 +48,6 @@ def at_rest(spec: PipelineSpec) -> tuple[QueryState, ...]:
 
 
 def _rests(spec: PipelineSpec, plan: QueryPlan) -> bool:
-    """Whether the last batch is done, no record is held, and none has arrived since."""
     places = PipelinePaths(spec)
     last = Journal(places.journal(plan.name)).last()
     if plan.root is not None or last is None or not last.done:
@@ -61,7 +62,6 @@ def _rests(spec: PipelineSpec, plan: QueryPlan) -> bool:
 
 
 def _at_end(spec: PipelineSpec, plan: QueryPlan, stands: Positions) -> bool:
-    """Whether the source would read nothing from here."""
     reader = PenstockStreamReader(parse(stream_options(spec, plan, plan.sources, Read())))
     try:
         reader.prepareForTriggerAvailableNow()

@@ -49,9 +49,9 @@ from penstock.spark.pipeline.retry_store import (
     ReleaseBox,
     RetryStore,
     TooManyHeld,
-    given_up,
-    let_go,
+    dead_lettered,
     next_batch_ms,
+    released,
 )
 from penstock.spark.pipeline.spec import HOLDING, PipelineSpec
 from penstock.spark.pipeline.work import Work, holds_rows
@@ -133,7 +133,6 @@ class BatchJob(ABC):
         return Journal(self.places.journal(self.plan.name))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Run a batch to its end."""
         started = self.clock.monotonic()
         entry = self._entry(batch_id, query_of(batch))
         job = self._as_it_began(entry, batch.sparkSession)
@@ -178,7 +177,6 @@ class BatchJob(ABC):
         return entry
 
     def _as_it_began(self, entry: Entry, spark: SparkSession) -> BatchJob:
-        """Return the job by the definition under which the batch began, maybe an older one."""
         if entry.definition == self.definition:
             return self
         definitions = Definitions(self.places.definitions)
@@ -207,13 +205,11 @@ class BatchJob(ABC):
         return {}
 
     def _chosen(self, work: Work) -> Passes:
-        """Return how the batches of this job are passed over, by the views of the first."""
         if self.passes is None:
             self.passes = passes(self.spec, self.plan, work.views, self.decoders)
         return self.passes
 
     def _write(self, work: Work, counting: str | None = None) -> None:
-        """Write every sink, once it is certain that the batch is not rejected."""
         work.write(lambda: self.journal.write(work.entry), counting=counting)
 
     @abstractmethod
@@ -251,7 +247,6 @@ class RecordJob(BatchJob):
 
     @cached_property
     def holding(self) -> bool:
-        """Whether records may have to wait."""
         return may_hold(self.spec, self.plan)
 
     def _held_facts(self) -> dict[str, Any]:
@@ -282,15 +277,15 @@ class RecordJob(BatchJob):
         releases = {release: box.read(release) for release in work.entry.releases}
         held = self.lot.load(work.entry.held_version)
         keep_order = self.spec.errors.keep_order
-        going, staying = let_go(
+        going, staying = released(
             held, now_ms=work.entry.now_ms, releases=tuple(releases.values()), keep_order=keep_order
         )
         for name, release in releases.items():
-            alone, _ = let_go(held, now_ms=NEVER_MS, releases=(release,), keep_order=keep_order)
+            alone, _ = released(held, now_ms=NEVER_MS, releases=(release,), keep_order=keep_order)
             work.released[name] = alone.num_rows
         if self.spec.errors.dead_letters is not None:
-            letters, going = given_up(going, tuple(releases.values()))
-            work.give_up(letters)
+            dead, going = dead_lettered(going, tuple(releases.values()))
+            work.dead_letter_held(dead)
         fresh = batch.withColumn(frames.ATTEMPT, F.lit(0))
         if going.num_rows == 0:
             return fresh, staying

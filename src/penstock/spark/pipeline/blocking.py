@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark.pipeline.retry_store import FOLLOW, SCHEMA
+from penstock.spark.pipeline.retry_store import QUEUED, SCHEMA
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
 from penstock.spark.pipeline.spec import HOLDING, RECORD, RECORD_FIELDS
 
@@ -81,7 +81,7 @@ def blocking_offsets(rejected: pa.Table, staying: pa.Table, *, keep_order: bool)
 def split(
     spark: SparkSession, frame: DataFrame, where: pa.Table, *, keep_order: bool
 ) -> tuple[DataFrame, DataFrame]:
-    """Split a judged frame into rows that proceed, and rows that wait, as `held_rows` expects them."""
+    """Split a judged frame into rows that proceed, and rows that wait for `held_rows`."""
     table = F.broadcast(spark.createDataFrame(where))
     record = F.col(RECORD)
     key: Column = record["key"] if keep_order else F.lit(None).cast("binary")
@@ -106,7 +106,7 @@ def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float
     """
     record = F.col(RECORD)
     point = record["offset"] == F.col("_penstock_from")
-    otherwise = F.when(point, F.col("_penstock_point_otherwise")).otherwise(F.lit(FOLLOW))
+    otherwise = F.when(point, F.col("_penstock_point_otherwise")).otherwise(F.lit(QUEUED))
     retried = otherwise == "retry"
     delays = F.array(*(F.lit(int(delay * 1_000)) for delay in delays_seconds or (0,)))
     due = F.when(retried, F.lit(now_ms) + F.get(delays, record["attempt"]).cast("long"))
@@ -121,7 +121,7 @@ def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float
     ).select(*SCHEMA.names)
 
 
-def given_up_rows(held: DataFrame) -> DataFrame:
+def dead_letter_rows(held: DataFrame) -> DataFrame:
     """Return held records as rows of a judged frame that are to be dead-lettered."""
     fields = (*RECORD_FIELDS, "attempt")
     return held.select(

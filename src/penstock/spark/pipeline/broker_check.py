@@ -56,7 +56,6 @@ def check_topics(spec: PipelineSpec) -> None:
 
 
 def _compacted(client: Client, topic: str | None, there: Collection[str]) -> bool:
-    """Whether compaction would delete dead letters; False if the broker does not report it."""
     if topic is None or topic not in there:
         return False
     try:

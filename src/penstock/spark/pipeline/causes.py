@@ -93,7 +93,6 @@ def interruption(error: BaseException | None) -> str | None:
 
 
 def has_java_trace(error: BaseException) -> bool:
-    """Whether an error shows the stack trace of a call of Java."""
     return next(_java_errors(error), None) is not None
 
 

@@ -88,7 +88,6 @@ def _view_name(draft: Draft, view: Section) -> None:
 
 
 def _exactly_one(draft: Draft, section: Section, *names: str) -> str | None:
-    """Return the given one of several keys; a problem, and None, for none or many."""
     given = section.which(*names)
     if len(given) == 1:
         return given[0]

@@ -26,13 +26,10 @@ _WHOSE: Final = {
     "protect": "values that cannot be decrypted",
 }
 VIEWS_MAX: Final = 300
-"""Most sources and steps of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Name that a step or sink reads, and its place in the file."""
-
     name: str
     file: Path
     line: int | None
@@ -123,7 +120,6 @@ def _view_fix(draft: Draft, name: str, reader: Section | None = None) -> str:
 
 
 def _cycles(inputs: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
-    """Yield each cycle once, beginning with the step that comes first in the file."""
     found: list[list[str]] = []
     done: set[str] = set()
 
@@ -144,8 +140,6 @@ def _cycles(inputs: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
 
 
 class _Feeding:
-    """Inputs of each view, for pipelines without cycles."""
-
     def __init__(self, draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
         self._draft = draft
         self._inputs = inputs
@@ -181,9 +175,9 @@ def _starts(draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
                 f"{view} reads tables only, so nothing would begin a batch",
                 "write what a topic feeds",
             )
-    for one in draft.views():
-        if feeding.tables_only(one.name):
-            _rules_without_records(draft, one)
+    for reader in draft.views():
+        if feeding.tables_only(reader.name):
+            _rules_without_records(draft, reader)
 
 
 def _rules_without_records(draft: Draft, view: Section) -> None:
@@ -225,7 +219,6 @@ def table_path(draft: Draft, given: str) -> str:
 
 
 def _reading(draft: Draft, topic: str) -> Section | None:
-    """Return the source that reads a topic."""
     for source in draft.sources.values():
         names = (*(source.get("topics") or ()), *((source.get("topic"),)))
         pattern = source.get("pattern")
@@ -266,8 +259,8 @@ def _dead_letters_apart(draft: Draft, topic: str) -> None:
 
 
 def _unreadable(draft: Draft, view: Section) -> Iterator[Key]:
-    """Return the part of a source by which values may be unreadable."""
-    decrypts = any(one.get("by") == "decrypt" for one in draft.protections.get(view.key, ()))
+    protections = draft.protections.get(view.key, ())
+    decrypts = any(protection.get("by") == "decrypt" for protection in protections)
     if view.key[0] == "source" and not view.given("table"):
         if view.get("format") not in {None, "raw"}:
             yield (*view.key, "format")
@@ -276,7 +269,6 @@ def _unreadable(draft: Draft, view: Section) -> Iterator[Key]:
 
 
 def _dead_letters_missing(draft: Draft) -> None:
-    """Add one problem for the default action, and one for each rule that dead-letters."""
     fix = f'add to [errors]: dead_letters = "{draft.name}.dead"'
     default = default_otherwise(draft.errors)
     by_default: list[Key] = []

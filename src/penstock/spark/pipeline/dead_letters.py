@@ -33,7 +33,7 @@ _ROWS: Final = "_rows"
 _PLACE: Final = ("_topic", "_partition", "_offset")
 
 
-class BatchLetters:
+class BatchDeadLetters:
     """Dead letters of one batch of a query, from the views that reject records."""
 
     def __init__(
@@ -57,11 +57,9 @@ class BatchLetters:
         self._frames.append(self._made(rows))
 
     def add_late(self, rows: DataFrame) -> None:
-        """Add rows behind the watermark."""
         self._frames.append(self._made(self._counted(rows, self._late)))
 
     def frame(self) -> DataFrame:
-        """Return the dead letters, as the log sink accepts them."""
         if len(self._frames) == 1 and not self._of_steps:
             return self._frames[0]
         outbox = any(self._spec.sources[name].outbox for name in self._plan.sources)

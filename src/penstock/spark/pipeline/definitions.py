@@ -107,13 +107,13 @@ class Definitions:
             write_durably(folder / NAME, body)
         return digest
 
-    def settle(self, digest: str, inferred: Mapping[str, str]) -> None:
+    def mark_present(self, digest: str, inferred: Mapping[str, str]) -> None:
         """Note that Spark accepted this definition, with these inferred schemas."""
         path, body = self._folder / PRESENT, _present(digest, inferred)
         if not path.exists() or path.read_bytes() != body:
             write_durably(path, body)
 
-    def settled(
+    def present_queries(
         self, spec: PipelineSpec, inferred: Mapping[str, str]
     ) -> tuple[QueryPlan, ...] | None:
         """Return the queries of a pipeline that is unchanged since it last ran; else None.
@@ -132,7 +132,6 @@ class Definitions:
         return plans
 
     def folder(self, digest: str) -> Path:
-        """Return the folder of a definition, if it exists."""
         return self._folder / digest
 
     def load(self, digest: str, run: language.RunOptions) -> Definition:
@@ -155,7 +154,6 @@ class Definitions:
 
 
 def _written(spec: PipelineSpec, plans: Sequence[QueryPlan]) -> tuple[str, bytes, list[bytes]]:
-    """Return a definition's digest, its text and the contents of its files."""
     contents = [path.read_bytes() for path in _files(spec)]
     # Addresses, the state directory and the speed do not change the rows.
     plain = dataclasses.replace(spec, run=_NOWHERE)
@@ -172,7 +170,6 @@ _NOWHERE: Final = language.RunOptions(bootstrap="", admin_url=None, state=Path()
 
 
 def _files(spec: PipelineSpec) -> Iterator[Path]:
-    """Return the files that a pipeline names, in the order of their copies."""
     for source in spec.sources.values():
         if source.value_format.schema_file is not None:
             yield source.value_format.schema_file

@@ -20,7 +20,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 """Largest TOML file, and largest file with SQL or Python."""
 
 _AT: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_CURES: Final = (
+_FIXES: Final = (
     ("overwrite", "write each key and each table once"),
     ("twice", "write each key and each table once"),
     ("Unescaped", 'write \\\\ for a backslash, or put the text between \'single quotes\''),
@@ -37,7 +37,7 @@ _CURES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One file. `file` is absolute; relative paths in it start at its directory."""
+    """File of a pipeline. `file` is absolute; relative paths in it start at its directory."""
 
     file: Path
     text: str
@@ -50,7 +50,6 @@ class Document:
         return self.file.parent.name if self.file.name == FILE_NAME else self.file.stem
 
     def path(self, given: str) -> Path:
-        """Return a path of the file as an absolute one."""
         return Path(self.file.parent, Path(given).expanduser()).resolve()
 
     def place(self, key: Key, number: int | None = None) -> tuple[Path, int | None]:
@@ -67,7 +66,7 @@ class Document:
         return self.place(("step", step, "sql"), number)
 
     def problem(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> Problem:
-        """Return a problem of a key; `under` is a key whose line is more exact than the key's own."""
+        """Return a problem of a key; the line of the key `under` is more exact if given."""
         line = self.locations.line(under or key)
         return Problem(file=self.file, line=line, where=dotted(key), message=message, fix=fix)
 
@@ -132,6 +131,6 @@ def _syntax_problem(file: Path, text: str, message: str) -> Problem:
         line, column = int(found[1]), int(found[2])
     said = _AT.sub("", message)
     said = said[0].lower() + said[1:] if said else "no TOML"
-    fix = next((fix for mark, fix in _CURES if mark in message), "write TOML, as toml.io says")
+    fix = next((fix for mark, fix in _FIXES if mark in message), "write TOML, as toml.io says")
     where = f"column {column}" if column else "end of file"
     return Problem(file=file, line=line, where=where, message=said, fix=fix)

@@ -25,7 +25,7 @@ NAME_CHARS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of the file."""
+    """Table of the file."""
 
     key: Key
     raw: Mapping[str, Any]
@@ -43,7 +43,6 @@ class Section:
         return self.values.get(name)
 
     def which(self, *names: str) -> tuple[str, ...]:
-        """Return the given ones of these keys."""
         return tuple(name for name in names if name in self.raw)
 
 
@@ -73,9 +72,7 @@ class Draft:
     steps: Mapping[str, Section]
     sinks: Mapping[str, Section]
     rules: Mapping[Key, tuple[RuleDraft, ...]]
-    """Rules by the table of their source or step."""
     protections: Mapping[Key, tuple[Section, ...]]
-    """Protections by table; each is named as its column."""
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> None:
@@ -92,8 +89,6 @@ def draft(document: Document) -> Draft:
 
 
 class _Drafting:
-    """One pass over the tables of a document, collecting problems."""
-
     def __init__(self, document: Document) -> None:
         self.document = document
         self.problems: list[Problem] = []

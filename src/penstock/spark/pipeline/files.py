@@ -21,7 +21,6 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def check(draft: Draft) -> None:
-    """Check that the files exist, and have the functions."""
     for source in draft.sources.values():
         if source.get("schema_file"):
             _exists(draft, (*source.key, "schema_file"), source.get("schema_file"))
@@ -54,7 +53,7 @@ def _exists(draft: Draft, key: Key, given: str) -> Path | None:
     file = draft.document.path(given)
     if file.is_file():
         return file
-    siblings = tuple(sorted(one.name for one in file.parent.glob(f"*{file.suffix}"))[:1000])
+    siblings = tuple(sorted(path.name for path in file.parent.glob(f"*{file.suffix}"))[:1000])
     close = nearest(file.name, siblings)
     fix = f"there is {close} beside it" if close else "paths are relative to the pipeline's file"
     draft.refuse(key, f"there is no file {file}", fix)
@@ -91,7 +90,6 @@ def _python(draft: Draft, step: Section) -> None:
 
 
 def _names(tree: ast.Module) -> dict[str, ast.stmt]:
-    """Return the functions, imports and assignments at the top of a module, by name."""
     found: dict[str, ast.stmt] = {}
     for node in tree.body:
         if isinstance(node, _FUNCTIONS):

@@ -149,7 +149,6 @@ def records_of(frame: DataFrame, source: Source) -> DataFrame:
 
 
 def reads(topic: Column, source: Source) -> Column:
-    """Return whether a source reads a topic."""
     if source.pattern is not None:
         return topic.rlike(f"^(?:{source.pattern})$")
     return topic.isin(*source.topics)
@@ -189,7 +188,6 @@ def source_view(
     on_error: str,
     keys: KeyPlace | None,
 ) -> DataFrame:
-    """Return the judged frame of a source; see `rules.py`."""
     values = protecting.decrypted(opened(records, source, read), source, keys)
     return judged(values, source.rules, error=ERROR, on_error=on_error)
 

@@ -19,7 +19,7 @@ from penstock.spark.pipeline.spec import KEEPING, PipelineSpec, Source, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPlan:
-    """One streaming query. Names of views are in the order in which they are made.
+    """Streaming query. Names of views are in the order in which they are made.
 
     `root` is the view that the streaming plan ends with; None for a record query.
     """
@@ -77,8 +77,6 @@ def order(spec: PipelineSpec) -> tuple[str, ...]:
 
 
 class _Views:
-    """Inputs of each view."""
-
     def __init__(self, spec: PipelineSpec) -> None:
         self.spec = spec
         self.steps = order(spec)
@@ -117,7 +115,6 @@ class _Views:
         return view
 
     def _streams_around(self, view: str, root: str) -> bool:
-        """Whether a streaming source reaches `view` without passing `root`."""
         if view == root:
             return False
         source = self.spec.sources.get(view)
@@ -150,7 +147,6 @@ def _components(
 
 
 def _rejects(spec: PipelineSpec, name: str) -> bool:
-    """Whether rejected records of a source are counted, held or dead-lettered."""
     source = spec.sources[name]
     return (source.can_fail and spec.errors.on_invalid != "drop") or watched(source)
 

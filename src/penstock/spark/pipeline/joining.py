@@ -89,7 +89,7 @@ def read(spec: PipelineSpec, query: str, sink: str) -> Joined | None:
         body = json.loads(path.read_bytes())
         return Joined(
             since=body["since"],
-            positions=tuple(from_json(one) for one in body["positions"]),
+            positions=tuple(from_json(position) for position in body["positions"]),
             held_version=body["held_version"],
             at_ms=body["at_ms"],
         )
@@ -104,7 +104,6 @@ def _path(spec: PipelineSpec, query: str, sink: str) -> Path:
 
 
 def _now(spec: PipelineSpec, query: str, entry: Entry) -> Joined:
-    """Return the note of a sink that is new with this batch."""
     if entry.batch_id == 0:
         return Joined(since=FIRST, at_ms=entry.now_ms)
     positions = checkpoint_positions(PipelinePaths(spec).checkpoint(query))

@@ -35,7 +35,7 @@ class CheckpointMismatch(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One batch: its inputs and, once it has run, the number of rows by target.
+    """Batch with its inputs and, once it has run, the number of rows by target.
 
     `writing` means that sinks may have rows of it. Until then a replay may choose again, so that a
     batch which fails by its own rules can be corrected in the file.
@@ -121,12 +121,10 @@ class Journal:
             raise CorruptError(f"{path} cannot be read: {error}") from error
 
     def last(self) -> Entry | None:
-        """Return the newest entry; None before the first batch."""
         numbers = self._numbers()
         return self.read(numbers[-1]) if numbers else None
 
     def entries(self) -> list[Entry]:
-        """Return all entries that are kept, in order."""
         return [self.read(number) for number in self._numbers()]
 
     def finished_after(self, batch_id: int) -> list[Entry]:

@@ -24,7 +24,9 @@ def check_keys(spec: PipelineSpec) -> None:
     """
     place = keys_of(spec)
     parts: list[Source | Step] = [*spec.sources.values(), *spec.steps.values()]
-    if place is None or not any(one.needs_keys for part in parts for one in part.protections):
+    if place is None or not any(
+        protection.needs_keys for part in parts for protection in part.protections
+    ):
         return
     try:
         ring_at(place)

@@ -47,8 +47,6 @@ class _OneTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Format:
-    """`ValueFormat` of a source."""
-
     SEPARATOR: ClassVar = "_"
 
     format: str = setting(
@@ -101,7 +99,6 @@ _OF_VIEWS: Final = tuple(describe(spec.View))
 
 
 def _keys(*kinds: type[Any]) -> tuple[SettingInfo, ...]:
-    """Return the keys of these classes in their order, each once, without those of all views."""
     found = {info.name: info for kind in reversed(kinds) for info in describe(kind)}
     ordered = dict.fromkeys(info.name for kind in kinds for info in describe(kind))
     of_views = {info.name for info in _OF_VIEWS}
@@ -128,17 +125,17 @@ SOURCE: Final = Table(
 )
 STEP: Final = Table(
     "[step.NAME]",
-    "A view made of other views. Exactly one of `sql`, `sql_file` and `python` says how. It keeps"
+    "A view made of other views. Exactly one of `sql`, `sql_file` and `python` defines it. It keeps"
     " `_record` if it selects it; rules that keep records need it. SQL reads the views whose names"
-    " stand in the place of a table (after FROM and JOIN, and in their lists); names with dots are"
+    " replace a table (after FROM and JOIN, and in their lists); names with dots are"
     " tables of a catalog.",
     (*_keys(spec.Step, _SqlFile), *_OF_VIEWS),
     named=True,
 )
 SINK: Final = Table(
     "[sink.NAME]",
-    "Where a view goes, exactly once. Exactly one of `table`, `topic` and `console` says to what."
-    " The column `_record` is left out.",
+    "Target of a view, written exactly once. Exactly one of `table`, `topic` and `console` names"
+    " it. The column `_record` is left out.",
     _keys(spec.Sink, spec.TableSink, _Evolve, spec.TopicSink, spec.ConsoleSink),
     named=True,
 )

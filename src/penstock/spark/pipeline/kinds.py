@@ -17,7 +17,6 @@ from penstock.base.settings import Kind
 from penstock.security.data.key_ring import ENVIRONMENT
 
 LIST_ENTRIES_MAX: Final = 1_000
-"""Most topics, columns or views of a list."""
 RETRY_DELAYS_MAX: Final = 16
 INTERVAL_MS_MAX: Final = 366 * 24 * 3_600_000
 COUNT_MAX: Final = 2**31 - 1
@@ -52,7 +51,6 @@ class Unfit(ValueError):
 
 
 def type_name(value: object) -> str:
-    """Return the type of a TOML value in words."""
     return _TYPES.get(type(value), "a date or time")
 
 
@@ -73,7 +71,6 @@ def _as_text(value: object) -> str:
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """Return a string, or a list of them, each once."""
     if isinstance(value, str):
         return (text(value),)
     if not isinstance(value, list):
@@ -116,7 +113,6 @@ def _whole(value: object, least: int) -> int:
 
 
 def size(value: object) -> int:
-    """Return bytes: a whole number, or a number with a unit."""
     fix = 'write bytes as a number, or a size as "64 MiB"'
     if isinstance(value, str):
         found = _QUANTITY.fullmatch(value)
@@ -273,7 +269,6 @@ def url(value: object) -> str:
 
 
 def urls(value: object) -> str:
-    """Return HTTP addresses, with commas between several."""
     return ",".join(url(part.strip()) for part in text(value).split(","))
 
 
@@ -285,7 +280,6 @@ def rows(value: object) -> int | None:
 
 
 def function(value: object) -> tuple[str, str]:
-    """Return a file and a function in it."""
     given = text(value)
     file, colon, name = given.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
@@ -294,7 +288,6 @@ def function(value: object) -> tuple[str, str]:
 
 
 def one_of(*choices: str) -> Callable[[Any], str]:
-    """Return one of these words."""
     listed = ", ".join(choices[:-1]) + f" or {choices[-1]}"
 
     def convert(value: object) -> str:
@@ -349,7 +342,6 @@ def master_key(value: object) -> str:
 
 
 def choice(*words: str) -> Kind:
-    """Return the kind of one of these words."""
     return Kind(", ".join(f"`{word}`" for word in words), one_of(*words))
 
 

@@ -74,7 +74,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class OperatorInput:
     """Input of a stateful operator, before Spark drops its late rows.
 
     `record` is None where the rows have no `_record`. `untimed` names the column by whose nulls
@@ -150,19 +150,19 @@ class LateRows:
         """
         late: list[DataFrame] = []
         without = 0
-        for entrance in self.entrances(spark, found.ranges, first=found.first):
-            if isinstance(entrance, Unseen):
+        for operator_input in self.operator_inputs(spark, found.ranges, first=found.first):
+            if isinstance(operator_input, Unseen):
                 continue
-            rows = _late(entrance, found.watermark_ms)
-            if entrance.record is None:
+            rows = _late(operator_input, found.watermark_ms)
+            if operator_input.record is None:
                 without += rows.count()
             else:
                 late.append(rows)
         return (self._once_per_record(frames.union(late)) if late else None), without
 
-    def entrances(
+    def operator_inputs(
         self, spark: SparkSession, ranges: Ranges, *, first: bool = False
-    ) -> list[Entrance | Unseen]:
+    ) -> list[OperatorInput | Unseen]:
         """Return the inputs of all operators that drop late rows, over some records.
 
         Args:
@@ -184,18 +184,20 @@ class LateRows:
             return [Unseen("Spark Connect shows no plans")]
         step = self._spec.steps.get(self._plan.root or "")
         appends = step is None or step.output_mode == "append"
-        return list(_Plans(spark, appends).entrances(root.queryExecution().analyzed()))
+        return list(_Plans(spark, appends).operator_inputs(root.queryExecution().analyzed()))
 
     def described(self, spark: SparkSession) -> tuple[str, ...]:
         """Describe the fate of late rows, a line for each way that it differs."""
-        fate = "are dead letters" if self._spec.errors.late_letters else "are dropped and counted"
+        fate = (
+            "are dead letters" if self._spec.errors.late_dead_letters else "are dropped and counted"
+        )
         found = dict.fromkeys(
-            f"are not known: {entrance.operator}"
-            if isinstance(entrance, Unseen)
+            f"are not known: {operator_input.operator}"
+            if isinstance(operator_input, Unseen)
             else fate
-            if entrance.record is not None
-            else f"are dropped and counted: {entrance.operator} gets no column {RECORD}"
-            for entrance in self.entrances(spark, {})
+            if operator_input.record is not None
+            else f"are dropped and counted: {operator_input.operator} gets no column {RECORD}"
+            for operator_input in self.operator_inputs(spark, {})
         )
         return tuple(f"rows behind the watermark {line}" for line in found)
 
@@ -230,25 +232,26 @@ def _timed(frame: DataFrame, part: Source | Step) -> DataFrame:
     return frame.dropDuplicates(list(part.deduplicate)) if part.deduplicate else frame
 
 
-def _late(entrance: Entrance, watermark_ms: int) -> DataFrame:
-    """Return the rows that Spark drops, as rejected rows where they have a record."""
-    if entrance.untimed is not None:
-        lost = entrance.time.isNull()
-        reason = F.lit(f"late: {entrance.untimed} is null, and rows without a time are not kept")
+def _late(operator_input: OperatorInput, watermark_ms: int) -> DataFrame:
+    if operator_input.untimed is not None:
+        lost = operator_input.time.isNull()
+        reason = F.lit(
+            f"late: {operator_input.untimed} is null, and rows without a time are not kept"
+        )
     else:
         moment = F.timestamp_millis(F.lit(watermark_ms))
-        end = entrance.time["end"] if entrance.is_window else entrance.time
-        what = "the window that ended at" if entrance.is_window else "time"
+        end = operator_input.time["end"] if operator_input.is_window else operator_input.time
+        what = "the window that ended at" if operator_input.is_window else "time"
         lost = end <= moment
         reason = F.concat(
             F.lit(f"late: {what} "), end.cast("string"), F.lit(", not after the watermark "),
             moment.cast("string"),
         )  # fmt: skip
-    rows = entrance.rows.where(lost)
-    if entrance.record is None:
+    rows = operator_input.rows.where(lost)
+    if operator_input.record is None:
         return rows
     return rows.select(
-        entrance.record.alias(RECORD),
+        operator_input.record.alias(RECORD),
         F.lit(LATE).alias(RULE),
         reason.alias(REASON),
         F.lit("dead-letter").alias(OTHERWISE),
@@ -256,14 +259,12 @@ def _late(entrance: Entrance, watermark_ms: int) -> DataFrame:
 
 
 class _Plans:
-    """Spark's analysed plans, read through py4j."""
-
     def __init__(self, spark: SparkSession, appends: bool) -> None:
         self._spark = spark
         self._java: Any = spark._jvm
         self._appends = appends
 
-    def entrances(self, node: Any) -> Iterator[Entrance | Unseen]:
+    def operator_inputs(self, node: Any) -> Iterator[OperatorInput | Unseen]:
         """Return the inputs of the first stateful operators on the rows' way."""
         name = str(node.nodeName())
         children = _items(node.children())
@@ -273,12 +274,12 @@ class _Plans:
         streams = [child for child in children if self._streams(child)]
         drops = name in _DROPPING and bool(streams) and (name != "Join" or len(streams) > 1)
         for child in children:
-            below = list(self.entrances(child))
+            below = list(self.operator_inputs(child))
             yield from below
             if drops and not below and child in streams:
-                yield from self._entrance(name, node, child)
+                yield from self._operator_input(name, node, child)
 
-    def _entrance(self, name: str, node: Any, child: Any) -> Iterator[Entrance]:
+    def _operator_input(self, name: str, node: Any, child: Any) -> Iterator[OperatorInput]:
         output = _items(child.output())
         keys = _items(node.groupingExpressions()) if name == "Aggregate" else output
         time = self._marked(keys, _DELAY)
@@ -293,9 +294,9 @@ class _Plans:
         if time is not None:
             yield replace(self._input(name, child, time), untimed=str(time.name()))
 
-    def _input(self, name: str, child: Any, time: Any) -> Entrance:
+    def _input(self, name: str, child: Any, time: Any) -> OperatorInput:
         record = self._marked(_items(child.output()), _STREAM)
-        return Entrance(
+        return OperatorInput(
             operator=name,
             rows=self._frame(child),
             time=self._column(time),
@@ -304,7 +305,6 @@ class _Plans:
         )
 
     def _needs_time(self, name: str, node: Any, child: Any, time: Any) -> bool:
-        """Whether an operator never emits a row without a time."""
         if name != "Join":
             return self._appends and name in {"Aggregate", "Distinct"}
         kept = {"LEFT OUTER": [0], "RIGHT OUTER": [1], "FULL OUTER": [0, 1]}
@@ -340,7 +340,6 @@ class _Plans:
         )
 
     def _streams(self, node: Any) -> bool:
-        """Whether records of topics flow through a node."""
         if self._marked(_items(node.output()), _STREAM) is not None:
             return True
         return any(self._streams(child) for child in _items(node.children()))

@@ -78,8 +78,6 @@ def locate(text: str) -> Locations:
 
 
 class _Reader:
-    """Single pass over the text; `at` only grows, and `line` with it."""
-
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
@@ -108,7 +106,6 @@ class _Reader:
         return self.text.startswith(mark, self.at)
 
     def _note(self, key: Key, line: int, text_lines: tuple[int, ...] = ()) -> None:
-        """Store a key's place, and that of tables which only this key implies."""
         for size in range(1, len(key)):
             self.places.setdefault(key[:size], Place(line=line))
         self.places[key] = Place(line=line, text_lines=text_lines)

@@ -69,7 +69,6 @@ _FAMILIES: Final = {ROWS_REJECTED: REJECTED, ROWS_WARNED: WARNED, ROWS_WRITTEN: 
 
 
 def samples(pipeline: str, states: Iterable[QueryState]) -> Iterator[Sample]:
-    """Return every metric of every query."""
     for state in states:
         at = (pipeline, state.query)
         for metric, value in _values(state).items():

@@ -119,9 +119,9 @@ def survey(
         name=drafted.name,
         file=document.file,
         run=_run(drafted, given["bootstrap"], given["admin"], state),
-        sources={name: _source(drafted, one) for name, one in drafted.sources.items()},
-        steps={name: _step(drafted, one) for name, one in drafted.steps.items()},
-        sinks={name: _sink(drafted, one) for name, one in drafted.sinks.items() if _leads(one)},
+        sources={name: _source(drafted, source) for name, source in drafted.sources.items()},
+        steps={name: _step(drafted, step) for name, step in drafted.steps.items()},
+        sinks={name: _sink(drafted, sink) for name, sink in drafted.sinks.items() if _leads(sink)},
         errors=ErrorPolicy(**_fields(ErrorPolicy, drafted.errors)),
         spark=dict(drafted.spark.values),
     )
@@ -131,19 +131,16 @@ def survey(
 
 
 def _is_unsure(view: Section, wrong: list[str]) -> bool:
-    """Whether a problem affects the columns of a view."""
     making = {dotted(view.key), *(dotted((*view.key, name)) for name in _MAKING[str(view.key[0])])}
     return any(where in making for where in wrong)
 
 
 def _leads(sink: Section) -> bool:
-    """Whether a sink has a view and a target."""
     targets = [sink.get(kind) for kind in sink.which("table", "topic", "console")]
     return sink.get("from") is not None and len(targets) == 1 and targets[0] is not None
 
 
 def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
-    """Return the flag, else the file's value, else the environment's, else the default."""
     convert = servers if name == "bootstrap" else url
     variable = ENVIRONMENT[name]
     if not flag and drafted.run.given(name):
@@ -238,9 +235,9 @@ def _step(drafted: Draft, step: Section) -> Step:
 
 def _protections(drafted: Draft, view: Section) -> tuple[Protection, ...]:
     return tuple(
-        Protection(**_fields(Protection, one, column=one.name))
-        for one in drafted.protections.get(view.key, ())
-        if one.get("by") is not None
+        Protection(**_fields(Protection, section, column=section.name))
+        for section in drafted.protections.get(view.key, ())
+        if section.get("by") is not None
     )
 
 

@@ -91,7 +91,6 @@ def _counts(
     watched: set[str],
     views: Mapping[str, DataFrame],
 ) -> bool:
-    """Whether the pass that writes a sink shows all verdicts."""
     if not one_by_one(sink, views[sink.view]):
         return False
     made_of = above(spec, sink.view)
@@ -110,7 +109,6 @@ def one_by_one(sink: Sink, view: DataFrame) -> bool:
 
 
 def above(spec: PipelineSpec, view: str) -> set[str]:
-    """Return a view and all its inputs."""
     step = spec.steps.get(view)
     return {view}.union(*(above(spec, name) for name in step.inputs if step) if step else ())
 
@@ -160,7 +158,6 @@ def _costly(spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
 
 
 def _analysed(frame: DataFrame) -> Any:
-    """Return Spark's plan; None over Spark Connect, which shows none."""
     inner = getattr(frame, "_jdf", None)
     return None if inner is None else inner.queryExecution().analyzed()
 

@@ -98,9 +98,9 @@ def counts_of(state: QueryState, family: str) -> dict[str, int]:
 
 
 def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[str]:
-    """Return the changes between two samples, a JSON object each: batches, then changes of phase."""
+    """Return the changes between two samples as JSON objects: batches, then changes of phase."""
     known = {state.query: state for state in before}
-    told: list[str] = []
+    texts: list[str] = []
     for state in now:
         last = known.get(state.query)
         events = []
@@ -113,8 +113,8 @@ def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[st
             line = head | described(state)
             if event == "batch":  # its own, whatever the query has come to meanwhile
                 line["rows_per_second"] = round(state.batch_rows_per_second, 1)
-            told.append(json.dumps(line))
-    return told
+            texts.append(json.dumps(line))
+    return texts
 
 
 def table(states: Sequence[dict[str, Any]], *, title: str | None = None) -> Table:
@@ -163,14 +163,12 @@ _NUMBERS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
 
 
 def duration(milliseconds: int) -> str:
-    """Return a time as `180 ms`, `4.2 s`."""
     if milliseconds < MILLISECONDS:
         return f"{milliseconds} ms"
     return f"{milliseconds / MILLISECONDS:,.1f} s"
 
 
 def size(count_bytes: float) -> str:
-    """Return bytes as `512 B`, `3.4 MiB`."""
     for unit in UNITS[:-1]:
         if count_bytes < 1024:
             return f"{count_bytes:.0f} B" if unit == "B" else f"{count_bytes:.1f} {unit}"
@@ -181,13 +179,9 @@ def size(count_bytes: float) -> str:
 class Display(Protocol):
     """Output of progress."""
 
-    def show(self, states: States) -> None:
-        """Show a sample of the states."""
-        ...
+    def show(self, states: States) -> None: ...
 
-    def close(self) -> None:
-        """Leave the last sample visible."""
-        ...
+    def close(self) -> None: ...
 
 
 class LineDisplay:

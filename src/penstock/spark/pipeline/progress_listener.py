@@ -5,7 +5,7 @@ runner (starts, restarts, ends) write. Each call replaces a frozen state under o
 
 A query is identified by its name from `started` on; other queries of the session are ignored. The
 bus is late: the last batch of a failed run may be reported when the next run is being started. Such
-a report changes the numbers but not the phase; the run's id tells which it is.
+a report changes the numbers but not the phase; the run's id identifies it.
 
 Spark counts a row each time that a batch's frame is computed, so a batch that is written to two
 sinks counts double. Therefore rows are at most the advance of the source's offsets (from 0 in a
@@ -94,7 +94,6 @@ class ProgressBook(ReportListener):
             self._change(query_name, lambda state: {"counts": _added(state, {name: n})})
 
     def held(self, query_name: str, n: int) -> None:
-        """Set the number of held records."""
         self._change(query_name, lambda state: {"held": n})
 
     def failed(self, query_name: str, error: BaseException | str) -> None:
@@ -125,13 +124,11 @@ class ProgressBook(ReportListener):
     # Reports of Spark
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Note the run of the coming reports."""
         with self._lock:
             if event.name is not None and event.name in self._states:
                 self._runs[event.name] = str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Add a finished batch."""
         progress = event.progress
         if progress.name is None or not self._knows(progress.name):
             return
@@ -145,7 +142,6 @@ class ProgressBook(ReportListener):
             self._states[progress.name] = replace(state, **changes)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Note that the query is idle, and has no rate."""
         run = str(event.runId)
         with self._lock:
             for name, current in self._runs.items():
@@ -154,7 +150,6 @@ class ProgressBook(ReportListener):
                     self._states[name] = replace(state, phase="idle")
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Note that all reports of this run have arrived."""
         run = str(event.runId)
         with self._lock:
             self._runs = {name: current for name, current in self._runs.items() if current != run}
@@ -212,7 +207,6 @@ def _rows(source: SourceProgress) -> int:
 
 
 def _lag(sources: list[SourceProgress]) -> int | None:
-    """Return the lag over all sources that report one; None if none does."""
     pairs = [(positions_of(item.latestOffset), positions_of(item.endOffset)) for item in sources]
     known = [_ahead(latest, end) for latest, end in pairs if latest and end]
     return sum(known) if known else None

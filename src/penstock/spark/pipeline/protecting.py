@@ -65,10 +65,10 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
     places = {column: f"_penstock_decrypted_{number}" for number, column in enumerate(chosen)}
     opened = frame.withColumns(
         {
-            places[column]: _decrypting(_given(keys), text=one.gives == "text")(
-                F.col(quoted(column)), _subject(one)
+            places[column]: _decrypting(_given(keys), text=protection.gives == "text")(
+                F.col(quoted(column)), _subject(protection)
             )
-            for column, one in chosen.items()
+            for column, protection in chosen.items()
         }
     )
     reasons = [

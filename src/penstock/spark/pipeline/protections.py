@@ -20,13 +20,12 @@ _COMPARED: Final = ("keys", "order_by", "partition_by")
 
 
 def check(draft: Draft) -> None:
-    """Check for contradictory and missing keys."""
     for view in draft.views():
-        for one in draft.protections.get(view.key, ()):
-            by = one.get("by")
+        for protection in draft.protections.get(view.key, ()):
+            by = protection.get("by")
             if by is not None:
-                _parameters(draft, one, by)
-                _place(draft, view, one, by)
+                _parameters(draft, protection, by)
+                _place(draft, view, protection, by)
     _needs_keys(draft)
     _equal_no_more(draft)
     if draft.run.given("master_key") and not draft.run.given("keys"):
@@ -81,15 +80,15 @@ def _place(draft: Draft, view: Section, one: Section, by: str) -> None:
 
 
 def _needs_keys(draft: Draft) -> None:
-    """Reject the first column that needs a keyring, if there is none."""
     if draft.run.given("keys"):
         return
-    for one in _all(draft):
-        by = one.get("by")
+    for protection in _all(draft):
+        by = protection.get("by")
         if by is not None and by != "mask":
             draft.refuse(
                 ("run", "keys"), f"names no keyring, and {by} needs one",
-                'make one with `penstock keys init`, and add keys = "…" to [run]', under=one.key,
+                'make one with `penstock keys init`, and add keys = "…" to [run]',
+                under=protection.key,
             )  # fmt: skip
             return
 
@@ -103,7 +102,9 @@ def _equal_no_more(draft: Draft) -> None:
     """Reject comparisons of encrypted columns, whose values differ each time."""
     sealed = {
         view.name.lower(): {
-            one.name for one in draft.protections.get(view.key, ()) if one.get("by") == "encrypt"
+            protection.name
+            for protection in draft.protections.get(view.key, ())
+            if protection.get("by") == "encrypt"
         }
         for view in draft.views()
     }

@@ -106,11 +106,9 @@ def stream_options(
 
 
 def group_id(spec: PipelineSpec, plan: QueryPlan) -> str:
-    """Return the consumer group that shows a query's progress."""
     return f"{spec.name}.{plan.name}"
 
 
 def output_mode(spec: PipelineSpec, plan: QueryPlan) -> str:
-    """Return the output mode of the last stateful step."""
     step = spec.steps.get(plan.root or "")
     return "append" if step is None else step.output_mode

@@ -52,7 +52,6 @@ class Read:
     why: str = ""
 
     def options(self) -> dict[str, str]:
-        """Return the options of format `penstock` for this read."""
         found = {"columns": ",".join(self.columns)}
         if self.value_format is None:
             return found
@@ -94,20 +93,19 @@ def read_of(
 def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence[str]) -> Read:
     sources = [spec.sources[name] for name in names]
     made = [decoders[name] for name in names]
-    formats = [one.value_format for one in made if isinstance(one, ReaderDecoder)]
+    formats = [decoder.value_format for decoder in made if isinstance(decoder, ReaderDecoder)]
     if any(source.outbox is not None for source in sources):
         return Read(why="an outbox has the values in other files")
     if all(source.value_format.kind in {"raw", "text"} for source in sources):
         return Read(why="there is nothing to open")
     if len(formats) < len(made):
         return Read(why=f"only Spark opens {_why_spark(made)}")
-    if any(one != formats[0] for one in formats):
+    if any(value_format != formats[0] for value_format in formats):
         return Read(why="the query's topics have values of several formats")
     return Read(value_format=formats[0])
 
 
 def _why_spark(decoders: Sequence[Decoder]) -> str:
-    """Return what the source cannot open."""
     parts = [
         part for decoder in decoders if isinstance(decoder, JsonDecoder) for part in decoder.reasons
     ]
@@ -129,7 +127,6 @@ def _fields(
 
 
 def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
-    """Return the names of columns that readers of a source's view may mean."""
     source = spec.sources[name]
     yield frozenset(word.lower() for word in (*source.deduplicate, source.time or ""))
     yield from (words_of(rule.condition) for rule in source.rules)
@@ -145,20 +142,23 @@ def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
 
 
 def _sink_words(sink: Sink) -> Iterator[Words]:
-    """Return the names that a sink may mean besides `_record`."""
     if not isinstance(sink.to, TopicSink) or sink.to.value is None:
         yield None
     yield from map(words_of, _expressions(sink))
 
 
 def _columns(spec: PipelineSpec, plan: QueryPlan, names: Sequence[str]) -> set[str]:
-    """Return the columns of the record that are needed."""
     steps, sinks = _steps(spec, plan), _sinks(spec, plan)
     sources = [spec.sources[name] for name in names]
     parts: list[Source | Step] = [*sources, *steps]
     texts = [step.sql or "" for step in steps]
     texts += [rule.condition for part in parts for rule in part.rules]
-    texts += [one.subject for part in parts for one in part.protections if one.subject]
+    texts += [
+        protection.subject
+        for part in parts
+        for protection in part.protections
+        if protection.subject
+    ]
     texts += [text for sink in sinks for text in _expressions(sink)]
     named = any(words is None or RECORD in words for words in map(words_of, texts))
     # A query with a stateful root leaves out what is rejected: a record query sees to that.

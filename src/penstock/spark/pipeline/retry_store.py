@@ -23,7 +23,7 @@ from penstock.base.errors import InvalidError
 from penstock.base.files import write_durably
 from penstock.spark.schema import HEADERS_ARROW, TIMESTAMP_ARROW
 
-FOLLOW: Final = "follow"
+QUEUED: Final = "follow"
 ALL_KEYS: Final = "all"
 
 SCHEMA: Final = pa.schema(
@@ -135,7 +135,7 @@ class RetryStore:
             return None
 
 
-def let_go(
+def released(
     held: pa.Table, *, now_ms: int, releases: Sequence[Release], keep_order: bool
 ) -> tuple[pa.Table, pa.Table]:
     """Split a set into the records of this batch and those that stay, each in the order given.
@@ -149,20 +149,20 @@ def let_go(
     for release in releases:
         goes = pc.or_(goes, release.names(held))
     if keep_order:
-        goes = _with_followers(held, goes)
+        goes = _with_queued(held, goes)
     return held.filter(goes), held.filter(pc.invert(goes))
 
 
-def given_up(going: pa.Table, releases: Sequence[Release]) -> tuple[pa.Table, pa.Table]:
+def dead_lettered(going: pa.Table, releases: Sequence[Release]) -> tuple[pa.Table, pa.Table]:
     """Split released records into dead letters and records to retry."""
-    letters = pa.chunked_array([pa.repeat(False, going.num_rows)])
+    dead = pa.chunked_array([pa.repeat(False, going.num_rows)])
     for release in releases:
         if release.dead_letter and going.num_rows:
-            letters = pc.or_(letters, release.names(going))
-    return going.filter(letters), going.filter(pc.invert(letters))
+            dead = pc.or_(dead, release.names(going))
+    return going.filter(dead), going.filter(pc.invert(dead))
 
 
-def _with_followers(held: pa.Table, goes: Any) -> Any:
+def _with_queued(held: pa.Table, goes: Any) -> Any:
     marked = held.select([*_PLACE, "offset"]).append_column("goes", goes)
     marked = marked.append_column("row", pa.array(range(held.num_rows), pa.int64()))
     firsts = marked.group_by(list(_PLACE)).aggregate([("row", "min")])
@@ -195,13 +195,11 @@ class ReleaseBox:
         self._folder = folder
 
     def pending(self) -> tuple[str, ...]:
-        """Return the ids of open requests."""
         if not self._folder.is_dir():
             return ()
         return tuple(sorted(path.stem for path in self._folder.glob("*.json")))
 
     def read(self, release_id: str) -> Release:
-        """Return a request, pending or done."""
         path = self._folder / f"{release_id}.json"
         if not path.exists():
             path = self._folder / "done" / f"{release_id}.json"

@@ -61,8 +61,6 @@ class PipelineRuns(InvalidError):
 
 @dataclass(slots=True)
 class _Running:
-    """Running query and its restarts."""
-
     plan: QueryPlan
     query: StreamingQuery | None = None
     seen_batch: int = -1
@@ -120,13 +118,12 @@ class PipelineRunner:
                 running.seen_batch = -1 if last is None else last.batch_id - (not last.done)
                 joining.note_at_rest(self._spec, running.plan, now_ms=self._clock.now_ms())
                 self._begin(running)
-            definitions.settle(definition, inferred)
+            definitions.mark_present(definition, inferred)
         except BaseException:
             self.stop()
             raise
 
     def states(self) -> tuple[QueryState, ...]:
-        """Return the present states of the queries."""
         return self._book.states()
 
     def wait(self, stop: threading.Event) -> None:
@@ -159,10 +156,10 @@ class PipelineRunner:
     ) -> tuple[QueryPlan, ...]:
         """Return the queries; Spark does not analyse an unchanged file again."""
         spec = self._spec
-        others = any(one.table for one in spec.sources.values()) or any(
+        others = any(source.table for source in spec.sources.values()) or any(
             step.python for step in spec.steps.values()
         )
-        known = None if others else definitions.settled(spec, inferred)
+        known = None if others else definitions.present_queries(spec, inferred)
         return known or plans(spec, self._spark, inferred)
 
     def _begin(self, running: _Running) -> None:
@@ -217,7 +214,6 @@ class PipelineRunner:
                 self._collect(running)
 
     def _collect(self, running: _Running) -> None:
-        """Add the counts that finished batches wrote down."""
         name = running.plan.name
         with self._collecting:
             for entry in self._journal(running.plan).finished_after(running.seen_batch):

@@ -28,8 +28,7 @@ class PathTaken(InvalidError):
 
 
 def templates() -> tuple[str, ...]:
-    """Return the names of the templates."""
-    return tuple(sorted(one.name for one in _root().iterdir() if one.is_dir()))
+    return tuple(sorted(entry.name for entry in _root().iterdir() if entry.is_dir()))
 
 
 def init(directory: Path, template: str = "quickstart") -> tuple[Path, ...]:

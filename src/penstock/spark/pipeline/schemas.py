@@ -40,7 +40,6 @@ def kept(spec: PipelineSpec) -> dict[str, str]:
 
 
 def missing(spec: PipelineSpec) -> bool:
-    """Whether a schema has still to be inferred."""
     wanted = [source for source in spec.sources.values() if source.value_format.schema == INFER]
     return len(kept(spec)) < len(wanted)
 
@@ -65,7 +64,6 @@ def inferred(spec: PipelineSpec, spark: SparkSession, *, keep: bool) -> dict[str
 
 
 def _infer(spec: PipelineSpec, spark: SparkSession, source: Source) -> str:
-    """Infer the schema from the newest records of the source's topics."""
     begin: dict[str, dict[str, int]] = {}
     end: dict[str, dict[str, int]] = {}
     with asking(spec) as client:

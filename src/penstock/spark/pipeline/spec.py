@@ -210,7 +210,6 @@ class Source(View):
 
     @property
     def streaming(self) -> bool:
-        """Whether it is read from topics."""
         return self.table is None
 
     @property
@@ -222,7 +221,6 @@ class Source(View):
 
     @property
     def decrypts(self) -> bool:
-        """Whether some of its columns are decrypted."""
         return any(protection.by == "decrypt" for protection in self.protections)
 
 
@@ -390,8 +388,7 @@ class ErrorPolicy:
     )
 
     @property
-    def late_letters(self) -> bool:
-        """Whether rows behind the watermark are dead letters."""
+    def late_dead_letters(self) -> bool:
         return self.dead_letters is not None and self.on_late == "dead-letter"
 
 

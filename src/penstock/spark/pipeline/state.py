@@ -23,7 +23,7 @@ WRITTEN: Final = "written."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryState:
-    """One query of a pipeline at one moment; `held` is the number of held records.
+    """State of a query at one moment; `held` is the number of held records.
 
     `counts` are totals since the process started: `rows` read, `rejected.<rule or "undecodable">`,
     `warned.<rule>`, `dead_letters`, `late` (rows behind the watermark), `shredded` (values that are
@@ -47,7 +47,6 @@ class QueryState:
 
     @property
     def batch_rows_per_second(self) -> float:
-        """Rate of the last batch."""
         return self.batch_rows * MILLISECONDS / self.batch_ms if self.batch_ms else 0.0
 
     @property

@@ -124,7 +124,6 @@ def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
 
 
 def known_queries(spec: PipelineSpec) -> tuple[str, ...]:
-    """Return the queries that have run in this state directory."""
     places = PipelinePaths(spec)
     names: set[str] = set()
     for folder in (places.checkpoint("x").parent, places.journal("x").parent):

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import blocking, frames, protecting, rules
-from penstock.spark.pipeline.dead_letters import BatchLetters
+from penstock.spark.pipeline.dead_letters import BatchDeadLetters
 from penstock.spark.pipeline.graph import QueryPlan, keeps
 from penstock.spark.pipeline.journal import Entry
 from penstock.spark.pipeline.keyring import keys_of
@@ -68,13 +68,13 @@ class Work:
         self.released: dict[str, int] = {}
         self.views: dict[str, DataFrame] = {}
         self._read_by_steps = {view for name in plan.batched for view in spec.steps[name].inputs}
-        self._given_up: list[DataFrame] = []
-        self._given_up_rows = 0
+        self._dead_lettered: list[DataFrame] = []
+        self._dead_lettered_rows = 0
         self._late: DataFrame | None = None
         self._judged: dict[str, DataFrame] = {}
         self._steps: dict[str, DataFrame] = {}
         self._observed: dict[str, Observation] = {}
-        self._letters: Counter[str] = Counter()
+        self._dead_letters: Counter[str] = Counter()
         self._waiting = 0
         self._counted: set[str] = set()
         self._kept: list[DataFrame] = []
@@ -86,7 +86,6 @@ class Work:
         return kept
 
     def release(self) -> None:
-        """Release kept frames, and the views."""
         for frame in reversed(self._kept):
             frame.unpersist()
         for name in self._read_by_steps:
@@ -135,7 +134,6 @@ class Work:
             self._show(name, good, self.spec.sources[name])
 
     def _with_last_try(self, judged: DataFrame) -> DataFrame:
-        """Dead-letter records after their last retry."""
         if not self.spec.errors.retry_delays_seconds:
             return judged
         tries = len(self.spec.errors.retry_delays_seconds)
@@ -144,7 +142,6 @@ class Work:
         return judged.withColumn(OTHERWISE, fate)
 
     def run_steps(self, *, keep: bool = False, observe: bool = False) -> None:
-        """Make the view of every step; those with rules are judged."""
         self._steps = {}
         for name in self.plan.batched:
             step = self.spec.steps[name]
@@ -160,7 +157,6 @@ class Work:
             self._show(name, good, step)
 
     def _show(self, name: str, clear: DataFrame, part: Source | Step) -> None:
-        """Register a view's good rows, with their columns protected."""
         self.register(name, protecting.protected(clear, part, self._keys))
 
     # Verdicts
@@ -206,7 +202,7 @@ class Work:
         for what, value in found.items():
             if value and what.startswith((rules.REJECTED, rules.WARNED, rules.GONE)):
                 self.counts[what] += value
-        self._letters[name] = found.get(rules.LETTERS, 0)
+        self._dead_letters[name] = found.get(rules.LETTERS, 0)
         self._waiting += found.get(rules.WAITING, 0)
         broken = found.get(rules.BROKEN)
         if broken is None:
@@ -232,7 +228,7 @@ class Work:
         if not self._waiting and not found:
             return blocking.REJECT_SCHEMA.empty_table()
         found += self._judged.values()
-        union = frames.union([blocking.rejects(one) for one in found])
+        union = frames.union([blocking.rejects(judged) for judged in found])
         return _arrow(union, blocking.REJECT_SCHEMA, self.plan.name, limit)
 
     def hold_back(self, blocking_offsets: pa.Table, limit: int) -> pa.Table:
@@ -261,11 +257,11 @@ class Work:
         self.run_steps(keep=True)
         return _arrow(frames.union(waiting), SCHEMA, self.plan.name, limit)
 
-    def give_up(self, held: pa.Table) -> None:
-        """Dead-letter held records that an operator released to the dead letters."""
+    def dead_letter_held(self, held: pa.Table) -> None:
+        """Dead-letter held records that an operator released to the dead dead_letters."""
         if held.num_rows:
-            self._given_up.append(blocking.given_up_rows(self.spark.createDataFrame(held)))
-            self._given_up_rows = held.num_rows
+            self._dead_lettered.append(blocking.dead_letter_rows(self.spark.createDataFrame(held)))
+            self._dead_lettered_rows = held.num_rows
 
     def take_late(self, found: Bounds, late: LateRows) -> None:
         """Count the rows that Spark drops as late, and dead-letter them if configured."""
@@ -274,7 +270,7 @@ class Work:
             self.counts[rules.REJECTED + LATE] += without
         if rows is None:
             return
-        if self.spec.errors.late_letters:
+        if self.spec.errors.late_dead_letters:
             self._late = rows
         elif count := rows.count():
             self.counts[rules.REJECTED + LATE] += count
@@ -303,18 +299,18 @@ class Work:
                 for sink in staged.values():
                     sink.check()
         except BaseException:
-            for one in staged.values():
+            for sink in staged.values():
                 with suppress(OSError):
-                    one.discard()
+                    sink.discard()
             raise
         begin()
         for name in sorted(staged, key=lambda name: name != DEAD_LETTERS):
             staged[name].commit()
-        self.counts.update({name: one.rows for name, one in staged.items()})
+        self.counts.update({name: sink.rows for name, sink in staged.items()})
 
     def _stage(self, staged: dict[str, Staged[Any]], counting: str | None) -> None:
         first = [] if counting is None else [counting]
-        for name in (*first, *(one for one in self.plan.sinks if one != counting)):
+        for name in (*first, *(name for name in self.plan.sinks if name != counting)):
             sink = self.spec.sinks[name]
             stage = writer(self.spec, self.plan.name, sink)
             done = staged[f"written.{name}"] = stage(self.views[sink.view], self.entry.batch_id)
@@ -322,34 +318,34 @@ class Work:
                 self._take_in_observed()
         judged = self._judged | self._steps
         self._count({name: frame for name, frame in judged.items() if name not in self._counted})
-        expected = self._letters.total() + self._given_up_rows
+        expected = self._dead_letters.total() + self._dead_lettered_rows
         if self.spec.errors.dead_letters is not None and (expected or self._late is not None):
-            self._stage_letters(staged, expected)
+            self._stage_dead_letters(staged, expected)
 
-    def _stage_letters(self, staged: dict[str, Staged[Any]], expected: int) -> None:
+    def _stage_dead_letters(self, staged: dict[str, Staged[Any]], expected: int) -> None:
         """Stage rejected records for their topic.
 
         Raises:
             RowsChanged: their number differs from the count.
         """
-        letters = BatchLetters(self.spec, self.plan, self.decoders)
+        dead_letters = BatchDeadLetters(self.spec, self.plan, self.decoders)
         for name, frame in (self._judged | self._steps).items():
-            if self._letters[name]:
-                letters.add(name, frame)
-        for frame in self._given_up:
-            letters.add(None, frame)
+            if self._dead_letters[name]:
+                dead_letters.add(name, frame)
+        for frame in self._dead_lettered:
+            dead_letters.add(None, frame)
         if self._late is not None:
-            letters.add_late(self._late)
+            dead_letters.add_late(self._late)
         stage = dead_letter_writer(self.spec, self.plan.name)
-        done = stage(letters.frame(), self.entry.batch_id)
+        done = stage(dead_letters.frame(), self.entry.batch_id)
         if not done.replayed:
-            found = letters.rejected()
+            found = dead_letters.rejected()
             if found != expected:
                 raise RowsChanged(
                     f"batch {self.entry.batch_id}: {expected} records were rejected when they were "
                     f"first read, and {found} the second time"
                 )
-            if late := letters.late():
+            if late := dead_letters.late():
                 self.counts[rules.REJECTED + LATE] += late
         if done.rows or done.replayed:
             staged[DEAD_LETTERS] = done

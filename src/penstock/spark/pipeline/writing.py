@@ -44,7 +44,6 @@ def application(spec: PipelineSpec, query: str, sink: str) -> str:
 
 
 def writer(spec: PipelineSpec, query: str, sink: Sink) -> Stage:
-    """Return the writer of batches of the sink's view."""
     name = application(spec, query, sink.name)
     if isinstance(sink.to, TableSink):
         return _table_writer(sink.to, name)
@@ -70,7 +69,6 @@ def check_sink(spec: PipelineSpec, query: str, sink: Sink, view: DataFrame) -> N
 
 
 def dead_letter_writer(spec: PipelineSpec, query: str) -> Stage:
-    """Return the writer of dead letters, made by `dead_letters.py`."""
     return LogSink(
         application=application(spec, query, DEAD_LETTERS),
         bootstrap=spec.run.bootstrap,
@@ -133,7 +131,6 @@ def _rows(frame: DataFrame) -> DataFrame:
 
 
 def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
-    """Return a view's rows as the log sink accepts them."""
     columns = {"value": F.expr(to.value) if to.value else _row(frame.schema)}
     for name in TOPIC_EXPRESSIONS[1:]:
         expression = getattr(to, name)
@@ -146,7 +143,7 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
 
 
 def _row(schema: StructType) -> Column:
-    """Return all columns as one value: a struct, which workers write as JSON, or Spark's own JSON."""
+    """Return all columns as one value: a struct, which workers write as JSON, or Spark's JSON."""
     fields = [field for field in schema if field.name != RECORD]
     row = F.struct(*(F.col(quoted(field.name)) for field in fields))
     return row if all(is_json_value(field.dataType) for field in fields) else F.to_json(row)

@@ -45,18 +45,15 @@ class Blob:
         return sum(section.records for section in self.sections)
 
     def to_json(self) -> str:
-        """Return all of it as text, for the driver."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     def entry(self) -> str:
-        """Return the manifest's entry as text."""
         body = asdict(self)
         del body["holders"]
         return json.dumps(body, separators=(",", ":"))
 
 
 def blob_from_json(text: str) -> Blob:
-    """Parse the result of `to_json`."""
     body = json.loads(text)
     sections = tuple(Section(**section) for section in body.pop("sections"))
     return Blob(**body | {"holders": tuple(body["holders"])}, sections=sections)
@@ -86,7 +83,6 @@ class BlobParts:
         self.size_bytes += size_bytes
 
     def named(self, name: str, holders: tuple[str, ...]) -> Blob:
-        """Return the blob's entry under its name."""
         return Blob(
             name=name,
             size_bytes=self.size_bytes,

@@ -109,7 +109,6 @@ class LogSink:
         self._ordered_by = (ordered_by,) if isinstance(ordered_by, str) else tuple(ordered_by)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch; `foreachBatch` calls this."""
         self.write(batch, batch_id)
 
     def write(self, batch: DataFrame, batch_id: int, *, owner: str | None = None) -> Appended:
@@ -189,7 +188,6 @@ class LogSink:
         )
 
     def _arranged(self, batch: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-        """Return the batch with the written columns, its rows in the configured order."""
         columns = written_columns(batch.schema, topic=self._options.topic)
         missing = [name for name in self._ordered_by if name not in batch.columns]
         if missing:
@@ -210,8 +208,6 @@ class LogSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """Function over a task's rows; pickled on the driver."""
-
     options: SinkOptions
     batch_id: int
     columns: tuple[str, ...]

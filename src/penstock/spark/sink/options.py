@@ -14,7 +14,7 @@ from typing import Any, Final
 from penstock.base.settings import Kind, by_name, setting
 from penstock.client.limits import BATCH_BYTES
 from penstock.records import Codec
-from penstock.spark import given
+from penstock.spark import option_values
 from penstock.spark.errors import InvalidOption
 from penstock.spark.security import taken_from
 from penstock.spark.sink import limits
@@ -53,12 +53,16 @@ def _seconds(value: object) -> float:
 class SinkOptions:
     """Checked options of a sink; made by `check`."""
 
-    bootstrap: str = setting("", "Brokers.", kind=given.SERVERS, shown="`PENSTOCK_BOOTSTRAP`")
+    bootstrap: str = setting(
+        "", "Brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
+    )
     admin_url: str = setting(
         "", "Admin addresses of the brokers, through which batches are committed.",
-        name="penstock.admin.url", kind=given.URL, shown="`PENSTOCK_ADMIN_URL`",
+        name="penstock.admin.url", kind=option_values.URL, shown="`PENSTOCK_ADMIN_URL`",
     )  # fmt: skip
-    topic: str | None = setting(None, "Where all rows go.", kind=given.TOPIC, shown="the column")
+    topic: str | None = setting(
+        None, "Where all rows go.", kind=option_values.TOPIC, shown="the column"
+    )
     codec: Codec = setting(
         Codec.NONE, "Compression of batches.", shown="`none`",
         kind=Kind("`none`, `gzip`, `snappy`, `lz4`, `zstd`", _codec),
@@ -66,7 +70,7 @@ class SinkOptions:
     batch_bytes: int = setting(
         BATCH_BYTES, "Size at which a record batch is closed. A larger record has a batch of its"
         " own, as large as the topic's `max.message.bytes`.", name="batchBytes",
-        kind=given.whole(limits.BATCH_BYTES_MIN, limits.BATCH_BYTES_MAX),
+        kind=option_values.whole(limits.BATCH_BYTES_MIN, limits.BATCH_BYTES_MAX),
     )  # fmt: skip
     application: str | None = setting(
         None, "Whose batch numbers.", kind=Kind("name", _application), shown="the query's id"
@@ -75,12 +79,12 @@ class SinkOptions:
         None,
         "Of a batch write: its number, with `application`.",
         name="batchId",
-        kind=given.whole(0),
+        kind=option_values.whole(0),
     )
     transactional: bool = setting(
         False,
         "Whether readers of committed records see a batch all at once: one transaction.",
-        kind=given.FLAG,
+        kind=option_values.FLAG,
     )
     commit_timeout_seconds: float = setting(
         limits.COMMIT_TIMEOUT_SECONDS, "Longest time for a commit.", name="commitTimeoutSeconds",
@@ -120,15 +124,15 @@ def parse(raw: Mapping[str, str]) -> SinkOptions:
     security, raw = taken_from(raw)
     own = {name: value for name, value in raw.items() if name.lower() not in _IGNORED}
     unknown = "the sink has no such option; it has"
-    found = given.named((SinkOptions,), own, ALIASES, unknown)
+    found = option_values.named((SinkOptions,), own, ALIASES, unknown)
     if "batchId" in found and "application" not in found:
         raise InvalidOption("batchId", found["batchId"], "needs option application beside it")
     return replace(_checked(found), security=security)
 
 
 def _checked(found: Mapping[str, Any]) -> SinkOptions:
-    filled = {"bootstrap": "", **given.named((SinkOptions,), found, {}, "")}
-    options = given.checked(SinkOptions, filled)
+    filled = {"bootstrap": "", **option_values.named((SinkOptions,), found, {}, "")}
+    options = option_values.checked(SinkOptions, filled)
     scheme, _, address = (options.admin_url or "").partition("://")
     listeners = {server.strip() for server in options.bootstrap.split(",")}
     if scheme not in {"http", "https"} or address in listeners:

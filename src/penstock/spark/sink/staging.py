@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """One blob of a task, or a problem of its rows."""
+    """Staged blob of a task, or a problem of its rows."""
 
     blob: Blob | None = None
     problem: str | None = None
@@ -153,8 +153,6 @@ def stage(
 
 
 class _Stager:
-    """One attempt: connection, turns of rows without keys, number of blobs."""
-
     def __init__(
         self,
         options: SinkOptions,
@@ -203,7 +201,6 @@ class _Stager:
                 yield parts.named(name, holders)
 
     def _encode(self, chunk: Any, halvings: int) -> Iterator[BlobParts]:
-        """Return the chunk as one blob, or as several if one would be too large."""
         parts = BlobParts()
         for topic, rows in by_topic(chunk, self._options.topic):
             target = self._topics(topic)
@@ -247,7 +244,7 @@ class _Stager:
 
 
 def _as_bytes(batch: Any) -> Any:
-    """Return the batch with key and value as bytes; text is not copied for it, structs become JSON."""
+    """Return the batch with key and value as bytes; text is not copied, structs become JSON."""
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_struct(column.type):

@@ -77,13 +77,11 @@ class LogBatchWriter(DataSourceArrowWriter):
             self._batch_id = int(options.batch_id or 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage a task's rows; called on an executor."""
         return _staged(
             iterator, self._options, self._columns, self._application, None, self._batch_id
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the staged rows; called on the driver."""
         tasks = _tasks(messages)
         _commit(self._options, self._application, None, self._batch_id, tasks, forget=self._once)
 
@@ -102,17 +100,15 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._columns = written_columns(schema, topic=options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage a task's rows; called on an executor."""
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
         batch = None if context is None else context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise NoBatch(QUERY_PROPERTY, query, "Spark did not tell the task its query and batch")
+            raise NoBatch(QUERY_PROPERTY, query, "the Spark task has no query and batch")
         application = self._options.application or f"spark/{query}"
         return _staged(iterator, self._options, self._columns, application, query, int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Append the staged rows; called on the driver."""
         tasks = _tasks(messages)
         if not tasks:
             return  # a batch without tasks has no rows

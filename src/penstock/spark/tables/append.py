@@ -94,8 +94,6 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """Staged batch: its files, and the schema and the rules that they were written for."""
-
     directory: str
     files: list[WrittenFile]
     schema: StructType
@@ -107,7 +105,7 @@ class _Made:
 
 
 class DeltaSink:
-    """Sink that appends each batch of one query once; pass it to `foreachBatch`, or call `write`."""
+    """Sink that appends each batch of a query once; pass it to `foreachBatch`, or call `write`."""
 
     def __init__(
         self,
@@ -141,7 +139,6 @@ class DeltaSink:
         self._randomness = randomness
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch; `foreachBatch` calls this."""
         self.write(batch, batch_id)
 
     def write(
@@ -368,7 +365,6 @@ class DeltaSink:
 
 @contextmanager
 def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set session settings for the block."""
     before = {name: spark.conf.get(name) for name in wanted}
     changed = {name: value for name, value in wanted.items() if before[name] != value}
     try:

@@ -100,7 +100,6 @@ def listed(properties: Mapping[str, str | None]) -> frozenset[str] | None:
 
 
 def is_local(kind: pa.DataType) -> bool:
-    """Whether a type is of times without a zone, or contains some."""
     if pa.types.is_timestamp(kind):
         return kind.tz is None
     return any(is_local(kind.field(at).type) for at in range(kind.num_fields))
@@ -121,7 +120,6 @@ def is_exact(kind: pa.DataType) -> bool:
 
 
 def _has_odd(values: pa.ChunkedArray) -> bool:
-    """Whether some are days or moments outside of the years 1 to 9999."""
     if not pa.types.is_temporal(values.type):
         return False
     least: Any = _FIRST

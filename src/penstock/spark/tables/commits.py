@@ -8,7 +8,7 @@ in the table's state. A batch's commit has
     further marks                numbers of the caller's, such as the offsets reached
 
 With a deleted checkpoint Spark counts batches from zero again, and every batch would look like a
-replay; the query's id tells the two apart. A batch written outside of a query has no id.
+replay; the query's id distinguishes them. A batch written outside of a query has no id.
 
 Source: the Delta transaction protocol, "Transaction Identifiers".
 """
@@ -41,7 +41,6 @@ class Commit:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def properties(self) -> CommitProperties:
-        """Return the properties for `deltalake`."""
         numbers = {self.application: self.batch_id, **self.marks}
         shown = {"penstock.application": self.application, "penstock.batch": self.batch_id}
         if self.query is not None:

@@ -145,7 +145,6 @@ def _bins(files: Sequence[TableFile], target_bytes: int) -> Iterator[list[TableF
 
 
 def _one_commit(bins: Sequence[list[TableFile]]) -> list[list[TableFile]]:
-    """Return the first bins that fit one commit, at least one."""
     taken: list[list[TableFile]] = []
     for files in bins:
         if taken and sum(map(len, taken)) + len(files) > COMMIT_FILES_MAX:

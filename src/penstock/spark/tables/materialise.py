@@ -80,7 +80,6 @@ class Materialiser:
         self._listed_at: float | None = None
 
     def states(self) -> tuple[TableState, ...]:
-        """Return the state of each topic's table, by topic."""
         return tuple(state for _, state in sorted(self._reconciler.states.items()))
 
     def run(self, stop: Stop, *, once: bool = False) -> tuple[TableState, ...]:
@@ -176,7 +175,6 @@ class Materialiser:
         _LOG.error("topic %s: its table is not kept: %s; %s", topic, error, after)
 
     def _due(self) -> bool:
-        """Whether topics wait for a table of this job, and may start by now."""
         running = len(self._tables)
         waiting = any(state.phase == "waiting" for state in self._reconciler.states.values())
         return waiting and running < self._reconciler.tables_max

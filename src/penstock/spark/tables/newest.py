@@ -56,7 +56,6 @@ class Newest:
     kept_bytes_max: int = 256 << 20
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """Return one row of each key, in their order."""
         if rows.num_rows < 2:
             return rows
         oldest_first = pc.sort_indices(rows, [(name, "ascending") for name in self.order])
@@ -72,7 +71,6 @@ class Newest:
         return rows.filter(pa.array(newest))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Reduce a task's batches."""
         kept: list[pa.RecordBatch] = []
         kept_bytes = come_bytes = 0
         for batch in batches:
@@ -81,7 +79,7 @@ class Newest:
             if come_bytes < max(self.reduced_bytes, kept_bytes):
                 continue
             kept, come_bytes = self.of(pa.Table.from_batches(kept)).to_batches(), 0
-            kept_bytes = sum(one.nbytes for one in kept)
+            kept_bytes = sum(part.nbytes for part in kept)
             if kept_bytes > self.kept_bytes_max:
                 yield from kept
                 kept, kept_bytes = [], 0

@@ -147,7 +147,6 @@ def _text(kind: DataType, name: str) -> str:
 
 
 def _utc(name: str) -> str:
-    """Return the text of a timestamp, computed without the session's zone."""
     micros = f"unix_micros({name})"
     of_day = f"pmod({micros}, {_DAY_MICROS})"
     days = f"cast(({micros} - {of_day}) div {_DAY_MICROS} as int)"

@@ -32,14 +32,12 @@ class TopicPositions:
     partitions: Mapping[int, Position]
 
     def marks(self) -> dict[str, int]:
-        """Return the identifiers to commit."""
         return {
             mark_of(self.topic_id, partition): position.offset
             for partition, position in self.partitions.items()
         }
 
     def metadata(self) -> dict[str, Any]:
-        """Return the metadata for the table's history."""
         return {
             METADATA: {
                 "topic": self.topic,
@@ -53,7 +51,6 @@ class TopicPositions:
 
 
 def mark_of(topic_id: str, partition: int) -> str:
-    """Return the name of a partition's transaction identifier."""
     return f"penstock.position/{topic_id}/{partition}"
 
 

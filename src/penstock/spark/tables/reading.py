@@ -112,7 +112,6 @@ def _file_path(root: str, path: str) -> str:
 
 
 def _as_name(path: str) -> str:
-    """Escape a path, in which Spark reads patterns."""
     return _PATTERN.sub(r"\\\g<0>", path)
 
 

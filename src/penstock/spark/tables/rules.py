@@ -51,7 +51,6 @@ class Rule:
 
 
 def rules_of(table: DeltaTable | None) -> list[Rule]:
-    """Return the rules of a table for its rows."""
     if table is None:
         return []
     found: list[Rule] = []
@@ -215,6 +214,6 @@ def _nulls(kind: Any, value: str, depth: int = 0) -> str:
 
 
 def _part(kind: Any, value: str, nullable: bool, depth: int) -> list[str]:
-    """Return the conditions under which a part of a value is broken: it is or has a forbidden null."""
+    """Return the conditions under which a part of a value is, or has, a forbidden null."""
     own = "" if nullable else f"{value} is null"
     return [part for part in (own, _nulls(kind, value, depth)) if part]

@@ -177,7 +177,6 @@ def _type(field: Field) -> Any:
 
 
 def _differences(place: str, table: Any, batch: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield the places at which two types differ, nullability and metadata apart, with both sides."""
     kind = table["type"] if isinstance(table, dict) else table
     if kind != (batch["type"] if isinstance(batch, dict) else batch):
         yield place, _shown(table), _shown(batch)
@@ -231,7 +230,6 @@ def with_one_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _retyped(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return the values with a type that differs at most in nullability and names of parts."""
     if values.type == kind:
         return values
     # A cast refuses null structs of fields that are never null.
@@ -256,7 +254,6 @@ def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _forbidden_null(place: str, values: pa.ChunkedArray, wanted: pa.Field) -> str | None:
-    """Return the first place below a column with a forbidden null; None if there is none."""
     if not wanted.nullable and values.null_count:
         return place
     kind = wanted.type

@@ -67,7 +67,6 @@ def indexed_in(table: DeltaTable) -> list[str]:
 
 
 def _is_unbounded(kind: pa.DataType) -> bool:
-    """Whether no reader expects bounds of the type."""
     types = pa.types
     return bool(types.is_binary(kind) or types.is_list(kind) or types.is_map(kind))
 
@@ -94,7 +93,6 @@ def statistics(footer: pq.FileMetaData, indexed: Collection[str]) -> dict[str, A
 
 
 def _bounds(footer: pq.FileMetaData, index: int, nulls: dict[str, int]) -> tuple[Any, Any] | None:
-    """Return the bounds of a column, and count its nulls."""
     column = footer.schema.column(index)
     groups = [footer.row_group(group).column(index) for group in range(footer.num_row_groups)]
     if not all(group.is_stats_set and group.statistics.has_null_count for group in groups):

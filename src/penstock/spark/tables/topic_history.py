@@ -164,7 +164,6 @@ def _check_ranges(last: Offsets, start: Offsets, end: Offsets) -> None:
 
 
 def _within(partitions: Sequence[int], start: Offsets, end: Offsets) -> Column | None:
-    """Return the condition on the table's rows; None for all of them."""
     given = sorted(start.keys() | end.keys())
     if not given:
         return None

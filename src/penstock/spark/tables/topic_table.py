@@ -37,7 +37,6 @@ _OURS: Final = re.compile(r"penstock\.spark\.errors\.(\w+): (.+)")
 
 
 def group_of(topic: str) -> str:
-    """Return the consumer group that shows a table's progress."""
     return f"penstock-table-{topic}"
 
 
@@ -121,12 +120,10 @@ class TopicTable:
 
     @property
     def active(self) -> bool:
-        """Whether the query runs."""
         return self._query is not None and self._query.isActive
 
     @property
     def has_progress(self) -> bool:
-        """Whether the query has finished a trigger."""
         return self._query is not None and self._query.lastProgress is not None
 
     def failure(self) -> Exception | None:

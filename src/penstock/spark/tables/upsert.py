@@ -130,7 +130,6 @@ class DeltaUpsert:
         self._storage_options = dict(storage_options or {}) or None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch; `foreachBatch` calls this."""
         self.write(batch, batch_id)
 
     def write(self, batch: DataFrame, batch_id: int) -> Written:
@@ -229,7 +228,6 @@ class DeltaUpsert:
         return rows
 
     def _marked(self, batch: DataFrame, partitions: Sequence[str]) -> DataFrame:
-        """Return the batch with `REMOVES`, and without what is left out."""
         removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
         text = valid_text(with_null_texts(batch, partitions), self._keys)
         marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
@@ -238,7 +236,6 @@ class DeltaUpsert:
         return with_nulls(marked.drop(*self._leave_out))
 
     def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
-        """Return the newest rows, found by Spark; a null is the greatest order."""
         row = F.struct(*(_column(name) for name in marked.columns))
         rank = F.struct(order.isNull(), order, F.col(REMOVES))
         return (
@@ -397,7 +394,6 @@ class DeltaUpsert:
 
 
 def _partitions(table: DeltaTable | None, names: Sequence[str]) -> list[str]:
-    """Return the partition columns of a table that are among some columns."""
     known = () if table is None else table.metadata().partition_columns
     return [name for name in known if name in names]
 
@@ -407,7 +403,6 @@ def _done(batch_id: int, *, replayed: bool = True) -> Written:
 
 
 def _reduced(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
-    """Return the newest rows, found by tasks and then here."""
     # PySpark reads the names of columns that go through Arrow as SQL.
     names = {name: f"c{number}" for number, name in enumerate(rows.columns)}
     numbered = rows.toDF(*names.values())

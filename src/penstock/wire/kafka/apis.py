@@ -44,13 +44,13 @@ Operation = Literal[
     "idempotent_write",
 ]
 Resource = Literal["topic", "group", "transactional_id", "cluster", "config"]
-"""`config` is what an element with `resource_type` and `resource_name` is about."""
+"""Type of the resource; `config` is the element's `resource_type` and `resource_name`."""
 Scope = Literal["whole", "each", "listed", "asked"]
 
 PRODUCE: Final = 0
 SASL_HANDSHAKE: Final = 17
 _SERVED_FROM: Final = {PRODUCE: 3, SASL_HANDSHAKE: 1}
-"""Where that is not what is advertised."""
+"""First served version, if it differs from the advertised one."""
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
@@ -68,10 +68,10 @@ class Check:
     operation: Operation
     resource: Resource
     unless: Operation | None = None
-    """It is not asked of who may do this on the cluster."""
+    """Permission on the cluster that replaces this one."""
     since: int = 0
     until: int = VERSION_MAX
-    """The versions in which it is asked."""
+    """Last version in which it is checked."""
 
     def asked_of(self, version: int) -> bool:
         return self.since <= version <= self.until
@@ -97,7 +97,7 @@ class Api:
     flexible_from: int
     handler: str
     checks: tuple[Check, ...]
-    """Of no API without any is anything asked, so the few that have none are named in a test."""
+    """Required permissions; a test names the few APIs without any."""
 
     def serves(self, version: int) -> bool:
         return self.served_from <= version <= self.maximum
@@ -337,7 +337,6 @@ BY_NAME: Final[dict[str, Api]] = {api.name: api for api in APIS.values()}
 
 
 def reference_page() -> str:
-    """Return the text of `docs/reference/api-keys.md`."""
     lines = [
         "# API keys",
         "",

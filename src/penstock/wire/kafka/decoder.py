@@ -75,7 +75,6 @@ def decoder(api_name: str, version: int, kind: MessageKind) -> Decoder:
 
 
 def compile_decoder(schema: Struct) -> Decoder:
-    """Generate and compile the decoder of one schema."""
     source = _Source()
     source.line("def decode(buffer, offset):")
     source.indent += 1
@@ -144,8 +143,6 @@ def _refuse_tag(name: str) -> None:
 
 
 class _Source:
-    """Source under construction; values are read into local names, entities built at the end."""
-
     def __init__(self) -> None:
         self.indent = 0
         self._lines: list[str] = []
@@ -185,7 +182,6 @@ class _Source:
         return decode
 
     def flush(self) -> None:
-        """Read the pending fixed fields with one unpack."""
         if not self._waiting:
             return
         unpacker = struct_module.Struct(">" + "".join(form for form, _ in self._waiting))
@@ -199,7 +195,6 @@ class _Source:
         self._converted.clear()
 
     def struct(self, schema: Struct) -> str:
-        """Read a struct; return the name that holds the entity."""
         targets = {field.name: self.name("value") for field in schema.fields}
         for field in schema.plain_fields:
             self._field(field, targets[field.name], flexible=schema.flexible)

@@ -61,7 +61,6 @@ def encoder(api_name: str, version: int, kind: MessageKind, form: Form = "mappin
 
 
 def compile_encoder(schema: Struct, form: Form) -> Encoder:
-    """Generate and compile the encoder of one schema."""
     source = _Source(form)
     source.line(f"def encode_{schema.name}(value):")
     source.indent += 1
@@ -116,7 +115,6 @@ class _Source:
             self._arguments.append(argument)
 
     def flush(self) -> None:
-        """Write the pending fixed fields as one pack."""
         if not self._formats:
             return
         packer = struct_module.Struct(">" + "".join(self._formats))

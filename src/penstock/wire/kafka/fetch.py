@@ -97,13 +97,13 @@ class PartitionAnswer:
     buffers: Sequence[Buffer] = ()
     size_bytes: int = 0
     aborted: Sequence[Aborted] | None = None
-    """The aborted transactions among the records; readers of committed get a list, others null."""
+    """Aborted transactions among the records; a list for readers of committed ones, else null."""
     preferred_replica: int = -1
-    """The broker that the consumer should rather ask; its records are then left out."""
+    """Broker that the consumer should fetch from instead; then there are no records."""
     leader: Leader | None = None
-    """Who leads the partition, where this broker does not."""
+    """The partition's leader, if it is not this broker."""
     parts: tuple[int, int] | None = None
-    """Where the log parts from what the client has: an epoch, and its end (from version 12)."""
+    """Epoch and end offset where the log diverges from the client's (from version 12)."""
 
 
 def throttled(pieces: list[Buffer], throttle_ms: int) -> None:
@@ -260,7 +260,6 @@ def _field(frame: memoryview, offset: int, length: int) -> memoryview:
 
 
 def _request_tags(frame: memoryview, offset: int, version: int, request: FetchRequest) -> int:
-    """Read the request's own tagged fields; only the replica's state (tag 1) is used."""
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
         tag, offset = read_uvarint(frame, offset)
@@ -358,8 +357,8 @@ class ResponseWriter:
         if self._flexible and answer.parts is not None:
             pending.append(diverging_epoch(answer.parts))
         elif self._flexible:
-            told = answer.leader is not None and self._version >= LEADERS_FROM
-            pending.append(current_leader(1, answer.leader) if told else b"\0")
+            named = answer.leader is not None and self._version >= LEADERS_FROM
+            pending.append(current_leader(1, answer.leader) if named else b"\0")
 
     def _with_aborted(self, answer: PartitionAnswer, aborted: Sequence[Aborted]) -> None:
         """Return the fields before the records of a partition with aborted transactions."""

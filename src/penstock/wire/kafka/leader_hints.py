@@ -20,7 +20,6 @@ from penstock.wire.kafka.primitives import uvarint
 Leader = tuple[int, int]
 """A broker's id, and the epoch in which it leads."""
 Endpoint = tuple[int, str, int, str | None]
-"""A broker's id, host, port and rack."""
 
 _LEADER: Final = struct.Struct(">BBBiix")
 _DIVERGING: Final = struct.Struct(">BBBiqx")
@@ -46,7 +45,6 @@ def node_endpoints(endpoints: Sequence[Endpoint]) -> bytes:
 
 
 def endpoint_array(endpoints: Sequence[Endpoint]) -> bytes:
-    """Return the addresses as a compact array."""
     pieces = [uvarint(len(endpoints) + 1)]
     for node_id, host, port, rack in endpoints:
         pieces += (_I32.pack(node_id), compact_text(host), _I32.pack(port), compact_text(rack))

@@ -19,7 +19,6 @@ _SHORT: Final = tuple(bytes([value]) for value in range(128))
 
 
 def uvarint(value: int) -> bytes:
-    """Return a number as an unsigned varint."""
     if value < 128:
         return _SHORT[value]
     pieces = bytearray()

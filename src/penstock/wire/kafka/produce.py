@@ -230,7 +230,6 @@ def _claim(count: int, bytes_each: int, left: int, budget: int) -> int:
 
 @cache
 def _single_packer(version: int, key_bytes: int) -> struct.Struct:
-    """Return the packer of a response frame for one partition: length, header, body."""
     key = f"{key_bytes}s" if version >= TOPIC_IDS_FROM else f"B{key_bytes}s"
     return struct.Struct(f">iixB{key}BihqqqBxxxxxxxx")
 
@@ -238,7 +237,7 @@ def _single_packer(version: int, key_bytes: int) -> struct.Struct:
 def encode_single_frame(
     version: int, correlation_id: int, key: bytes, result: PartitionResult
 ) -> bytes | None:
-    """Return the response frame of one appended partition; None if `encode_response` must write it."""
+    """Return the response frame of one appended partition; None: use `encode_response`."""
     size = len(key)
     if version < FLEXIBLE_FROM or result.error or size > 126:
         return None

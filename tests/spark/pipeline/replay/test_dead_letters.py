@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from penstock.base.errors import PenstockError
 from penstock.spark.pipeline.replay import dead_letters
+from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange
 from penstock.spark.pipeline.replay.dead_letters import DeadLetters
-from penstock.spark.pipeline.replay.letters import Filters, OffsetRange
 from penstock.spark.pipeline.replay.locking import Busy, locked
 from penstock.spark.sink.errors import InvalidRows
 from penstock.spark.sink.log_sink import LogSink

@@ -46,7 +46,7 @@ CHUNK_RECORDS: Final = 1_000_000
 QUERY_ID: Final = "sql.streaming.queryId"
 _PLACE: Final = ("topic", "partition", "offset")
 
-Told = Callable[["Progress"], None]
+Report = Callable[["Progress"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +143,12 @@ class Backfill:
         by: str,
         history: str | None = None,
         chunk_records: int = CHUNK_RECORDS,
-        told: Told = lambda _: None,
+        report: Report = lambda _: None,
     ) -> Progress:
         """Begin or continue the backfill, to its end.
 
         Args:
-            told: called after each chunk.
+            report: called after each chunk.
 
         Raises:
             CannotBackfill: as `look`.
@@ -169,7 +169,7 @@ class Backfill:
                 rows = self._write_chunk(progress, number)
                 progress = replace(progress, done=number + 1, rows=progress.rows + rows)
                 self._write(progress)
-                told(progress)
+                report(progress)
             return progress
 
     # What is read
@@ -222,7 +222,6 @@ class Backfill:
         )
 
     def _views(self) -> tuple[str, ...]:
-        """Return the inputs of the sink's view, each after those that it reads."""
         needed: set[str] = set()
         left = [self._sink.view]
         while left:
@@ -290,7 +289,6 @@ class Backfill:
     def _make_views(
         self, views: dict[str, DataFrame], progress: Progress, records: DataFrame
     ) -> None:
-        """Make and register the views, as a batch does; `views` receives each of them."""
         batch = records.select(*COLUMN_NAMES)
         keys = keys_of(self._spec)
         for name in self._views():

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
 
 
 def records_in(ranges: Ranges) -> int:
-    """Return the number of offsets."""
     return sum(end - first for partitions in ranges.values() for first, end in partitions.values())
 
 

@@ -32,8 +32,8 @@ from penstock.records.columnar.fitting import WithoutHeaders
 from penstock.records.positions import READ_COMMITTED
 from penstock.spark.errors import UnknownTopics
 from penstock.spark.pipeline.paths import PipelinePaths
-from penstock.spark.pipeline.replay import letters
-from penstock.spark.pipeline.replay.letters import Filters, OffsetRange, Stamp
+from penstock.spark.pipeline.replay import dead_letter_rows
+from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange, Stamp
 from penstock.spark.pipeline.replay.locking import locked
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.sink.errors import CommitRefused, InvalidRows, SinkOwnerChanged
@@ -72,7 +72,7 @@ class Replay:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Replay:
         given = dict(body["filters"])
-        given["offsets"] = tuple(OffsetRange(**one) for one in given["offsets"])
+        given["offsets"] = tuple(OffsetRange(**offsets) for offsets in given["offsets"])
         return cls(**{**body, "filters": Filters(**given)})
 
 
@@ -148,10 +148,10 @@ class DeadLetters:
             Busy: another process replays.
         """
         with locked(self._folder / "lock", f"replay of dead letters of {self._spec.name}"):
-            done = [self._run(one, resumed=True) for one in self._open()]
+            done = [self._run(replay, resumed=True) for replay in self._open()]
             owner, batch = self._numbers()
             replay = self._decide(wanted, by=by, batch=batch, owner=owner)
-            if not letters.chosen(self._marked(replay), wanted).isEmpty():
+            if not dead_letter_rows.chosen(self._marked(replay), wanted).isEmpty():
                 write_durably(self._folder / OPEN, json.dumps(asdict(replay)).encode())
                 done.append(self._run(replay, resumed=False))
             return tuple(done)
@@ -190,14 +190,18 @@ class DeadLetters:
         if self._spec.run.admin_url:
             options["penstock.admin.url"] = self._spec.run.admin_url
         records = self._spark.read.format("penstock").options(**options).load()
-        found = letters.letters(records, pipeline=self._spec.name, topic_id=replay.topic_id)
+        found = dead_letter_rows.dead_letters(
+            records, pipeline=self._spec.name, topic_id=replay.topic_id
+        )
         replays = None
         if replay.audit_version is not None:
             replays = read_table(self._spark, self._table, version=replay.audit_version)
-        return letters.marked(letters.meant(found, replay.filters), replays, self._spec)
+        return dead_letter_rows.marked(
+            dead_letter_rows.meant(found, replay.filters), replays, self._spec
+        )
 
     def _run(self, replay: Replay, *, resumed: bool) -> Replayed:
-        going = letters.chosen(self._marked(replay), replay.filters).persist()
+        going = dead_letter_rows.chosen(self._marked(replay), replay.filters).persist()
         application = f"{self._spec.name}.replay.{replay.topic}"
         stamp = Stamp(replay_id=replay.id, by=replay.by, at_ms=replay.at_ms)
         try:
@@ -205,12 +209,12 @@ class DeadLetters:
                 application=application,
                 bootstrap=self._spec.run.bootstrap,
                 admin_url=self._spec.run.admin_url,
-                shorten=WithoutHeaders(prefix=letters.REPLAY_PREFIX),
+                shorten=WithoutHeaders(prefix=dead_letter_rows.REPLAY_PREFIX),
             )
             with self._put_aside_when_refused(replay):
-                log.write(letters.put_back(going, stamp), replay.batch, owner=replay.owner)
+                log.write(dead_letter_rows.put_back(going, stamp), replay.batch, owner=replay.owner)
             audit = DeltaSink(self._table, application=application)
-            audit.write(letters.audit_rows(going, stamp, batch=replay.batch), replay.batch)
+            audit.write(dead_letter_rows.audit_rows(going, stamp, batch=replay.batch), replay.batch)
             records = going.count()
         finally:
             going.unpersist()
@@ -254,7 +258,11 @@ def _groups(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
         F.count_if("replayed").alias("replayed"),
         F.count_if(~F.col("open")).alias("stuck"),
     )
-    going = letters.chosen(frame, wanted).groupBy("rule", "topic").agg(F.count("*").alias("going"))
+    going = (
+        dead_letter_rows.chosen(frame, wanted)
+        .groupBy("rule", "topic")
+        .agg(F.count("*").alias("going"))
+    )
     same = F.col("l.rule").eqNullSafe(F.col("r.rule")) & F.col("l.topic").eqNullSafe(
         F.col("r.topic")
     )
@@ -264,7 +272,7 @@ def _groups(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
 
 
 def _examples(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
-    first = letters.chosen(frame, wanted).orderBy("letter_partition", "letter_offset")
+    first = dead_letter_rows.chosen(frame, wanted).orderBy("letter_partition", "letter_offset")
     shown = first.limit(EXAMPLES).select(
         "letter_partition", "letter_offset", "letter_time", "topic", "partition", "offset", "rule",
         "reason", F.col("key").cast("string"), F.col("value").cast("string"), "attempt",

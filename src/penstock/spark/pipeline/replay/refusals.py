@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from penstock.base.errors import InvalidError
 from penstock.spark.pipeline.kinds import nearest
-from penstock.spark.pipeline.replay.letters import Filters
+from penstock.spark.pipeline.replay.dead_letter_rows import Filters
 from penstock.spark.pipeline.rules import UNDECODABLE
 from penstock.spark.pipeline.spec import (
     ConsoleSink,
@@ -24,7 +24,7 @@ class CannotBackfill(InvalidError):
     code: ClassVar[str] = "invalid_request"
 
 
-class NoSuchLetters(InvalidError):
+class NoSuchDeadLetters(InvalidError):
     """Filter that matches no dead letter and nothing in the file."""
 
     code: ClassVar[str] = "invalid_request"
@@ -36,7 +36,7 @@ def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
     Dead letters may come from rules and sources that were removed from the file.
 
     Raises:
-        NoSuchLetters: with the existing names.
+        NoSuchDeadLetters: with the existing names.
     """
     parts: tuple[Source | Step, ...] = (*spec.sources.values(), *spec.steps.values())
     rules = (*(rule.name for part in parts for rule in part.rules), UNDECODABLE)
@@ -45,7 +45,7 @@ def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
         if given is not None and given not in there:
             close = nearest(given, there)
             fix = f"write {close!r}" if close else f"there are {', '.join(map(repr, there))}"
-            raise NoSuchLetters(
+            raise NoSuchDeadLetters(
                 f"{spec.file}: --{option}: no dead letter is of {option} {given!r}, and the file "
                 f"has no such {option}; {fix}"
             )

@@ -67,7 +67,7 @@ class Stamp:
     at_ms: int
 
 
-def letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
+def dead_letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
     """Return the dead letters of a pipeline among the records of its dead-letter topic.
 
     Columns: `key`, `value`, `headers` (those that the record had), `rule`, `reason`, `query`,
@@ -172,7 +172,6 @@ def put_back(going: DataFrame, stamp: Stamp) -> DataFrame:
 
 
 def audit_rows(going: DataFrame, stamp: Stamp, *, batch: int) -> DataFrame:
-    """Return dead letters as rows of the table of replays."""
     return going.select(
         F.lit(stamp.replay_id).alias("replay_id"),
         F.lit(batch).cast("bigint").alias("batch"),

@@ -73,8 +73,6 @@ def checked(kind: type[T], given: Mapping[str, object]) -> T:
 
 
 def whole(least: int = 1, most: int = LONG_MAX) -> Kind:
-    """Return the kind of a whole number, given as text or number."""
-
     def convert(value: object) -> int:
         text = "" if isinstance(value, (bool, float)) else str(value).strip()
         if not text.isdecimal() or not least <= int(text) <= most:
@@ -85,8 +83,6 @@ def whole(least: int = 1, most: int = LONG_MAX) -> Kind:
 
 
 def word_of(*words: str) -> Kind:
-    """Return the kind of one of these words, in any case."""
-
     def convert(value: object) -> str:
         word = str(value).strip().lower()
         if word not in words:
