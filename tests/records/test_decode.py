@@ -307,7 +307,7 @@ def test_a_record_of_very_many_headers() -> None:
 
 
 def damaged(data: bytes, dice: random.Random) -> bytearray:
-    """One to four bytes changed behind the header, the checksum right again."""
+    """Change one to four bytes behind the header, and correct the checksum."""
     result = bytearray(data)
     for _ in range(dice.randint(1, 4)):
         position = dice.randrange(HEADER_BYTES - 38, len(result))

@@ -1,4 +1,4 @@
-"""What a producer's next batch is: every state against every batch, and what is remembered."""
+"""Check of a producer's next batch: every state against every batch, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_state_meets_every_batch(state: str, batch: tuple[int, int, int]) 
             original(producer, 9, epoch, first, last)
     elif epoch == 3 and (first, last) in FRESH[state]:
         assert original(producer, 9, epoch, first, last) is None
-    elif epoch == 3 and (first, last) in [one[:2] for one in producer.batches]:
+    elif epoch == 3 and (first, last) in [batch[:2] for batch in producer.batches]:
         found = original(producer, 9, epoch, first, last)
         assert found is not None
         assert found[:2] == (first, last)

@@ -1,4 +1,4 @@
-"""What a log that looks inside refuses is what the slow walk below refuses, and nothing else."""
+"""Validation rejects exactly the batches that the slow walk below rejects."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def encoded(content: tuple[Record, ...]) -> bytes:
 
 
 def mutated(section: bytes, draw: st.DataObject) -> bytes:
-    """One to three bytes changed, added or taken away."""
+    """Change, add or remove one to three bytes."""
     data = bytearray(section)
     for _ in range(draw.draw(st.integers(1, 3))):
         at = draw.draw(st.integers(0, len(data)))

@@ -97,7 +97,7 @@ class Diskless:
         return pa.Table.from_batches(batches, schema=arrow_schema(COLUMN_NAMES))
 
     def consumed(self) -> list[tuple[Any, ...]]:
-        """What a consumer reads, as `rows`."""
+        """Return the records of a consumer, as `rows`."""
         columns = ("partition", "offset", "timestamp", "key", "value")
         return rows(self.client.read_arrow(self.name, columns=columns))
 

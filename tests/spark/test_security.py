@@ -194,11 +194,11 @@ def test_options_do_not_show_what_is_secret(secured: tuple[Broker, Path]) -> Non
     options = options_of(secured)
     read = parse({**options, "subscribe": "orders"})
     written = parse_sink({**options, "topic": "orders"})
-    for one in (read, written):
-        assert PASSWORD not in repr(one)
-        assert PASSWORD not in str(one)
-        assert one.security["sasl.password"] == PASSWORD
-        assert pickle.loads(pickle.dumps(one)).security == one.security
+    for parsed in (read, written):
+        assert PASSWORD not in repr(parsed)
+        assert PASSWORD not in str(parsed)
+        assert parsed.security["sasl.password"] == PASSWORD
+        assert pickle.loads(pickle.dumps(parsed)).security == parsed.security
 
 
 @pytest.mark.parametrize(

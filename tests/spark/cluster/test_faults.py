@@ -41,7 +41,7 @@ def held(batches):
                 holding.write(str(os.getpid()) + "\\n")
             for _ in range(1200):
                 time.sleep(0.1)
-            raise RuntimeError("nobody ended this task")
+            raise RuntimeError("this task was not ended")
         yield batch.slice(1)
 '''
 

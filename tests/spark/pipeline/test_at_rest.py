@@ -1,4 +1,4 @@
-"""Whether a run has nothing to do, from a state directory and a broker."""
+"""Detection of a run without work, from a state directory and a broker."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def send(broker: Broker) -> None:
 
 
 def ran(spec: PipelineSpec, batch_id: int, *, committed: bool = True, held: int = 0) -> None:
-    """What a run leaves behind that took everything there is in one batch."""
+    """Write the state of a run that read all records in one batch."""
     (plan,) = queries(spec, ())
     paths = PipelinePaths(spec)
     definitions = Definitions(paths.definitions)

@@ -1,4 +1,4 @@
-"""What pipelines do with records, good and bad, on a real broker."""
+"""Processing of good and bad records by pipelines, on a real broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 def header(record: dict[str, Any], name: str) -> str:
-    values = [one["value"] for one in record["headers"] if one["key"] == f"penstock.error.{name}"]
+    values = [
+        header["value"] for header in record["headers"] if header["key"] == f"penstock.error.{name}"
+    ]
     assert len(values) == 1
     return str(values[0].decode())
 

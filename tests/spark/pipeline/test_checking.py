@@ -1,7 +1,4 @@
-"""Each refusal of a pipeline's file: its line, what is said, and how it is mended.
-
-The mistakes stand in `refusals.txt`, one after the other, as a user would make them.
-"""
+"""Each rejection of a pipeline's file: its line, message and fix, for `refusals.txt`'s mistakes."""
 
 from __future__ import annotations
 

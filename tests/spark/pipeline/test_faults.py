@@ -1,4 +1,4 @@
-"""What goes wrong around a pipeline: a clear error, or recovery with every record once."""
+"""Faults around a pipeline: a clear error, or recovery with every record once."""
 
 from __future__ import annotations
 
@@ -213,7 +213,6 @@ def test_a_batch_that_failed_half_way_is_made_of_the_same_rows(
 def test_a_batch_that_failed_half_way_is_finished_by_the_file_that_it_began_with(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sink has the batch when the file is changed; the held records depend on the rules."""
     topic = pipeline.topic("numbers")
     text = plain(pipeline, topic).replace(
         "[sink.lake]",

@@ -130,10 +130,10 @@ def test_columns_are_protected_on_their_way_and_clear_at_its_end(
     assert state.counts["warned.has an address"] == 1
     rows = by_id(pipeline.rows("lake"))
     assert [row["mail"] for row in rows] == ["s***@example.org", "***", None, "***"]
-    seventeen, eighteen = (token(ring, "customer", one) for one in (b"17", b"18"))
+    seventeen, eighteen = (token(ring, "customer", value) for value in (b"17", b"18"))
     assert [row["who"] for row in rows] == [seventeen, eighteen, seventeen, None]
     sealed = [row["note"] for row in rows]
-    assert [None if one is None else type(one) for one in sealed] == [bytes, bytes, None, None]
+    assert [None if note is None else type(note) for note in sealed] == [bytes, bytes, None, None]
     assert open_value(ring, "17", sealed[0]) == b"by the back door"
     assert open_value(ring, "18", sealed[1]) == "ünder the mat".encode()
     assert not any(b"door" in record["value"] for record in pipeline.records(out))
@@ -162,9 +162,11 @@ def test_what_does_not_decrypt_is_rejected_with_its_reason(
     pipeline: Pipeline, ring: FileKeyRing
 ) -> None:
     out, dead = pipeline.topic("out"), pipeline.topic("dead")
-    good, theirs = (seal_value(ring, one, b"note") or b"" for one in ("17", "18"))
+    good, theirs = (seal_value(ring, subject, b"note") or b"" for subject in ("17", "18"))
     bad = [good[:-1] + bytes([good[-1] ^ 1]), theirs, b"in clear"]
-    notes = [None if one is None else base64.b64encode(one).decode() for one in (good, *bad, None)]
+    notes = [
+        None if note is None else base64.b64encode(note).decode() for note in (good, *bad, None)
+    ]
     values = [{"id": at, "customer": 17, "note": note} for at, note in enumerate(notes)]
     pipeline.send(out, [*values, b"not json"])
     counts = pipeline.run(opening(pipeline, "judged", out, dead))["safe"].counts

@@ -1,4 +1,4 @@
-"""Who is let go, and who waits: compared with the plainest way to say it."""
+"""Release of held records, compared with the plainest implementation."""
 
 from __future__ import annotations
 
@@ -161,5 +161,5 @@ def test_records_behind_a_held_one_wait(spark: SparkSession, keep_order: bool) -
     due = {row["offset"]: (row["due_ms"], row["attempt"]) for row in rows.to_pylist()}
     assert due[3] == (NOW + 2_000, 1)
     assert due[2] == (None, 0)
-    left = [one[0] for one in goes_on.select(f"{RECORD}.offset").collect()]
+    left = [row[0] for row in goes_on.select(f"{RECORD}.offset").collect()]
     assert sorted(left) == sorted(set(range(9)) - set(expected))

@@ -1,4 +1,4 @@
-"""What is told of a pipeline that runs, and of one that does not."""
+"""Status of a running and of a stopped pipeline."""
 
 from __future__ import annotations
 

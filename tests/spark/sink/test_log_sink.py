@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark]
 
 
 def keyed_records(frame: DataFrame) -> Counter[tuple[object, ...]]:
-    """What a frame of `numbered` becomes: partitions of Kafka's default partitioner."""
+    """Return the records of a frame of `numbered`, in partitions of Kafka's default partitioner."""
     found: Counter[tuple[object, ...]] = Counter()
     for row in frame.collect():
         key = None if row.key is None else row.key.encode()

@@ -1,4 +1,4 @@
-"""What can happen to a job that keeps tables: killed between any two steps, and a full disk."""
+"""Faults of a job that keeps tables: kills between any two steps, and a full disk."""
 
 from __future__ import annotations
 

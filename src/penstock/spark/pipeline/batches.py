@@ -240,7 +240,7 @@ class RecordJob(BatchJob):
     """Job of a record query: records in, verdicts and rows out."""
 
     @cached_property
-    def lot(self) -> RetryStore:
+    def store(self) -> RetryStore:
         return RetryStore(
             self.places.held(self.plan.name), application=f"{self.spec.name}.{self.plan.name}.held"
         )
@@ -253,7 +253,7 @@ class RecordJob(BatchJob):
         if not self.holding:
             return {}
         releases = ReleaseBox(self.places.releases(self.plan.name)).pending()
-        return {"held_version": self.lot.version(), "releases": releases}
+        return {"held_version": self.store.version(), "releases": releases}
 
     def _run(self, work: Work, batch: DataFrame) -> int:
         work.read_tables()
@@ -275,7 +275,7 @@ class RecordJob(BatchJob):
     def _with_due(self, work: Work, batch: DataFrame) -> tuple[DataFrame, pa.Table]:
         box = ReleaseBox(self.places.releases(self.plan.name))
         releases = {release: box.read(release) for release in work.entry.releases}
-        held = self.lot.load(work.entry.held_version)
+        held = self.store.load(work.entry.held_version)
         keep_order = self.spec.errors.keep_order
         going, staying = released(
             held, now_ms=work.entry.now_ms, releases=tuple(releases.values()), keep_order=keep_order
@@ -311,7 +311,7 @@ class RecordJob(BatchJob):
         if held.num_rows > limit:
             raise TooManyHeld(self.plan.name, held.num_rows, limit)
         self._write(work)
-        self.lot.save(held, work.entry.batch_id)
+        self.store.save(held, work.entry.batch_id)
         box = ReleaseBox(self.places.releases(self.plan.name))
         box.done(work.released, batch_id=work.entry.batch_id)
         # A request that came after the batch was composed is left to the next one.

@@ -235,8 +235,8 @@ class PipelineRunner:
         """
         if plan.root is not None or not may_hold(self._spec, plan):
             return 0
-        lot = RetryStore(self._paths.held(plan.name), application="")
-        held = lot.load(lot.version())
+        store = RetryStore(self._paths.held(plan.name), application="")
+        held = store.load(store.version())
         requested = ReleaseBox(self._paths.releases(plan.name)).pending()
         due_ms = next_batch_ms(held, requested, now_ms=self._clock.now_ms())
         wake.write(self._paths.wake_file(plan.name), due_ms, by="runner")

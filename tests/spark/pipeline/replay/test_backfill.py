@@ -1,4 +1,4 @@
-"""A sink that joins later gets what came before, once, while the pipeline goes on."""
+"""Backfills: a sink that joins later gets the earlier records once, while the pipeline runs."""
 
 from __future__ import annotations
 

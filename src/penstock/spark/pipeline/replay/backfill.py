@@ -279,8 +279,8 @@ class Backfill:
         return self._without_held(progress, found)
 
     def _without_held(self, progress: Progress, records: DataFrame) -> DataFrame:
-        lot = RetryStore(PipelinePaths(self._spec).held(self._plan.name), application="")
-        held: pa.Table = lot.load(progress.held_version).select(list(_PLACE))
+        store = RetryStore(PipelinePaths(self._spec).held(self._plan.name), application="")
+        held: pa.Table = store.load(progress.held_version).select(list(_PLACE))
         if not held.num_rows:
             return records
         waiting = F.broadcast(self._spark.createDataFrame(held))

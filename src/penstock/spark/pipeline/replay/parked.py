@@ -123,8 +123,8 @@ def _queries(spec: PipelineSpec) -> tuple[str, ...]:
 
 
 def _held(spec: PipelineSpec, query: str) -> pa.Table:
-    lot = RetryStore(PipelinePaths(spec).held(query), application="")
-    return lot.load(lot.version())
+    store = RetryStore(PipelinePaths(spec).held(query), application="")
+    return store.load(store.version())
 
 
 def _waiting(spec: PipelineSpec, query: str, keys: Sequence[bytes]) -> Waiting:
